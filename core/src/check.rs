@@ -1,0 +1,1 @@
+//! Whether a schedule or a program is valid.

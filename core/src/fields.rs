@@ -1,0 +1,236 @@
+//! Reading a person's JSON or TOML field by field, so that every fault is reported at once, each with its
+//! place, what stood there and what would be accepted.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+/// One thing wrong with an input: where, what stood there, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The field's path, such as `training.microbatches` or `stages[3].forward_ns`.
+    pub field: String,
+    /// What stood there, shortened; `nothing` where the field is missing.
+    pub found: String,
+    /// What would be accepted, as a noun phrase: `a whole number from 1 to 1024`.
+    pub accepted: String,
+}
+
+impl Fault {
+    /// A fault at `field`.
+    pub fn new(field: impl Into<String>, found: impl fmt::Display, accepted: impl Into<String>) -> Fault {
+        Fault { field: field.into(), found: shorten(&found.to_string()), accepted: accepted.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: found {}, accepted is {}", self.field, self.found, self.accepted)
+    }
+}
+
+/// All that is wrong with an input, in the order of its fields. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults(pub Vec<Fault>);
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            fmt::Display::fmt(fault, f)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for Faults {}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Faults {
+        Faults(alloc::vec![fault])
+    }
+}
+
+fn shorten(text: &str) -> String {
+    const LONGEST: usize = 60;
+    if text.chars().count() <= LONGEST {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST).chain(core::iter::once('…')).collect()
+}
+
+/// A value as a fault shows it.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Object(_) => "a table".to_owned(),
+        other => shorten(&other.to_string()),
+    }
+}
+
+/// A whole number, also where it was written as `50.0`.
+pub fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let float = value.as_f64()?;
+        // 2^53: beyond it a float no longer says which whole number was meant.
+        (float >= 0.0 && float <= 9_007_199_254_740_992.0 && float == libm::trunc(float)).then_some(float as u64)
+    })
+}
+
+/// As [`whole`], with a sign.
+pub fn signed(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| {
+        let float = value.as_f64()?;
+        (libm::fabs(float) <= 9_007_199_254_740_992.0 && float == libm::trunc(float)).then_some(float as i64)
+    })
+}
+
+/// A table being read. Every read marks its key as known; [`Table::finish`] reports the rest.
+pub struct Table<'v> {
+    path: String,
+    map: &'v Map<String, Value>,
+    known: Vec<&'static str>,
+}
+
+impl<'v> Table<'v> {
+    /// `value` as a table found at `path` (empty at the top).
+    pub fn of(value: &'v Value, path: &str, faults: &mut Vec<Fault>) -> Option<Table<'v>> {
+        match value {
+            Value::Object(map) => Some(Table { path: path.to_owned(), map, known: Vec::new() }),
+            other => {
+                let path = if path.is_empty() { "the whole input" } else { path };
+                faults.push(Fault::new(path, shown(other), "a table of fields"));
+                None
+            }
+        }
+    }
+
+    /// The full path of `key`.
+    pub fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The raw value at `key`; a null counts as absent.
+    pub fn get(&mut self, key: &'static str) -> Option<&'v Value> {
+        self.known.push(key);
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The table at `key`, if there is one.
+    pub fn table(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<Table<'v>> {
+        let path = self.path(key);
+        Table::of(self.get(key)?, &path, faults)
+    }
+
+    /// A whole number within `range`, if `key` is there.
+    pub fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
+        let value = self.get(key)?;
+        let read = whole(value).filter(|number| range.contains(number));
+        if read.is_none() {
+            faults.push(Fault::new(
+                self.path(key),
+                shown(value),
+                format!("a whole number from {} to {}", range.start(), range.end()),
+            ));
+        }
+        read
+    }
+
+    /// As [`Table::whole`], and a fault where `key` is missing.
+    pub fn needed_whole(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+        faults: &mut Vec<Fault>,
+    ) -> Option<u64> {
+        if self.get(key).is_none() {
+            faults.push(Fault::new(
+                self.path(key),
+                "nothing",
+                format!("a whole number from {} to {}", range.start(), range.end()),
+            ));
+            return None;
+        }
+        self.whole(key, range, faults)
+    }
+
+    /// A whole number with a sign, if `key` is there.
+    pub fn signed(&mut self, key: &'static str, range: RangeInclusive<i64>, faults: &mut Vec<Fault>) -> Option<i64> {
+        let value = self.get(key)?;
+        let read = signed(value).filter(|number| range.contains(number));
+        if read.is_none() {
+            faults.push(Fault::new(
+                self.path(key),
+                shown(value),
+                format!("a whole number from {} to {}", range.start(), range.end()),
+            ));
+        }
+        read
+    }
+
+    /// A number above 0 and not beyond `most`, if `key` is there.
+    pub fn positive(&mut self, key: &'static str, most: f64, faults: &mut Vec<Fault>) -> Option<f64> {
+        let value = self.get(key)?;
+        let read = value.as_f64().filter(|number| *number > 0.0 && *number <= most);
+        if read.is_none() {
+            faults.push(Fault::new(self.path(key), shown(value), format!("a number above 0, at most {most}")));
+        }
+        read
+    }
+
+    /// `true` or `false`, if `key` is there.
+    pub fn flag(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<bool> {
+        let value = self.get(key)?;
+        if !value.is_boolean() {
+            faults.push(Fault::new(self.path(key), shown(value), "true or false"));
+        }
+        value.as_bool()
+    }
+
+    /// Text of at most 200 characters, if `key` is there.
+    pub fn text(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<&'v str> {
+        let value = self.get(key)?;
+        let read = value.as_str().filter(|text| text.chars().count() <= 200);
+        if read.is_none() {
+            faults.push(Fault::new(self.path(key), shown(value), "text of at most 200 characters"));
+        }
+        read
+    }
+
+    /// One of the named choices, if `key` is there.
+    pub fn choice<T: Clone>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+        faults: &mut Vec<Fault>,
+    ) -> Option<T> {
+        let value = self.get(key)?;
+        let chosen = value.as_str().and_then(|text| choices.iter().find(|(name, _)| *name == text));
+        if chosen.is_none() {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            faults.push(Fault::new(self.path(key), shown(value), one_of(&names)));
+        }
+        chosen.map(|(_, choice)| choice.clone())
+    }
+
+    /// Reports every key that nothing has read, with the names that would have been.
+    pub fn finish(self, faults: &mut Vec<Fault>) {
+        for key in self.map.keys() {
+            if !self.known.contains(&key.as_str()) {
+                faults.push(Fault::new(self.path(key), "an unknown field", one_of(&self.known)));
+            }
+        }
+    }
+}
+
+/// “one of a, b, c”.
+pub fn one_of(names: &[&str]) -> String {
+    format!("one of {}", names.join(", "))
+}

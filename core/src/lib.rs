@@ -1,0 +1,32 @@
+//! The planner of pipeplan: from what a person says about a training run to an order of work per rank,
+//! its time and memory, and a proof of how far it is from the best.
+//!
+//! The crate is `no_std` with `alloc` and knows no clock, file, thread or browser: the same input gives
+//! the same bytes in WebAssembly and in a native binary. Time is whole nanoseconds and memory whole bytes;
+//! no float decides an order.
+//!
+//! The road goes one way:
+//! [`spec`] → [`problem`] → [`schedule`] → [`program`] → [`timeline`] → [`plan`].
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+#[cfg(test)]
+extern crate std;
+
+pub mod check;
+pub mod cluster;
+pub mod fields;
+pub mod lower;
+pub mod model;
+pub mod op;
+pub mod placement;
+pub mod problem;
+pub mod program;
+pub mod schedule;
+pub mod simulate;
+pub mod spec;
+pub mod timeline;
+pub mod units;

@@ -1,0 +1,1 @@
+//! From a schedule to what ranks execute.

@@ -1,0 +1,730 @@
+//! All that a scheduler may know: ranks, stages, microbatches, time and bytes per op, limits. Nothing of
+//! models.
+//!
+//! Two types, because a person's statement may leave the placement open. A [`Statement`] is what stands in
+//! a problem file (the form other programs write); a [`Problem`] is one placement of it, checked.
+//!
+//! # What a `Problem` promises
+//! Whoever holds one may rely on: 1 to [`MAX_RANKS`] ranks; `P · V` stages, each on one rank; at most
+//! [`MAX_OPS`] ops; no sum of all durations and hops beyond [`MAX_TOTAL_NS`]; no sum of all bytes taken
+//! beyond [`MAX_TOTAL_BYTES`]; and bytes held never below zero in any order that keeps F before B before W.
+//! So later stages add without overflow and size their tables without further checks.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use serde_json::{Map, Value, json};
+
+use crate::fields::{Fault, Faults, Table, one_of, shown, whole};
+use crate::op::{Op, OpKind};
+use crate::placement::Placement;
+use crate::units::{ByteDelta, Bytes, Nanos};
+
+/// Most ranks of a problem.
+pub const MAX_RANKS: usize = 1024;
+/// Most chunks of one rank.
+pub const MAX_CHUNKS: usize = 64;
+/// Most microbatches.
+pub const MAX_MICROBATCHES: usize = 1_000_000;
+/// Most ops, counting F, B and W apart.
+pub const MAX_OPS: usize = 12_000_000;
+/// Most nanoseconds over all ops and hops: 146 years.
+pub const MAX_TOTAL_NS: u64 = 1 << 62;
+/// Most bytes taken over all ops.
+pub const MAX_TOTAL_BYTES: u64 = 1 << 62;
+
+const MAX_NS: u64 = 1 << 53;
+const MAX_BYTES: u64 = 1 << 53;
+
+/// What a schedule is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Objective {
+    /// End of the last op over all ranks minus the start of the first.
+    #[default]
+    Makespan,
+    /// The largest, over ranks, of a rank's last end minus its first start (the zero-bubble papers' cost).
+    LongestSpan,
+}
+
+impl Objective {
+    /// The name in a problem file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Objective::Makespan => "makespan",
+            Objective::LongestSpan => "longest_span",
+        }
+    }
+}
+
+/// Whether the backward of a stage may be cut in two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Backward {
+    /// B and W may run apart, or fused.
+    #[default]
+    Split,
+    /// Only the fused BW can run.
+    Fused,
+}
+
+/// Time and memory of one stage for one microbatch.
+///
+/// An op's positive bytes are taken when it starts, its negative ones given back when it ends; its
+/// workspace is taken at the start and given back at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StageCost {
+    /// Duration of F.
+    pub forward_ns: Nanos,
+    /// Duration of B.
+    pub backward_input_ns: Nanos,
+    /// Duration of W.
+    pub backward_weight_ns: Nanos,
+    /// Bytes that F leaves held.
+    pub forward_bytes: ByteDelta,
+    /// Change of bytes held by B.
+    pub backward_input_bytes: ByteDelta,
+    /// Change of bytes held by W.
+    pub backward_weight_bytes: ByteDelta,
+    /// Bytes that F needs only while it runs.
+    pub forward_workspace_bytes: Bytes,
+    /// Bytes that B needs only while it runs.
+    pub backward_input_workspace_bytes: Bytes,
+    /// Bytes that W needs only while it runs.
+    pub backward_weight_workspace_bytes: Bytes,
+}
+
+impl StageCost {
+    /// How long an op of `kind` keeps its rank busy.
+    pub const fn duration(&self, kind: OpKind) -> Nanos {
+        match kind {
+            OpKind::F => self.forward_ns,
+            OpKind::B => self.backward_input_ns,
+            OpKind::W => self.backward_weight_ns,
+            OpKind::BW => self.backward_input_ns + self.backward_weight_ns,
+        }
+    }
+
+    /// Bytes taken when an op of `kind` starts.
+    pub fn takes(&self, kind: OpKind) -> Bytes {
+        let taken = |delta: ByteDelta| delta.max(0) as u64;
+        match kind {
+            OpKind::F => taken(self.forward_bytes) + self.forward_workspace_bytes,
+            OpKind::B => taken(self.backward_input_bytes) + self.backward_input_workspace_bytes,
+            OpKind::W => taken(self.backward_weight_bytes) + self.backward_weight_workspace_bytes,
+            OpKind::BW => {
+                taken(self.backward_input_bytes)
+                    + taken(self.backward_weight_bytes)
+                    + self.backward_input_workspace_bytes.max(self.backward_weight_workspace_bytes)
+            }
+        }
+    }
+
+    /// Bytes given back when an op of `kind` ends.
+    pub fn gives(&self, kind: OpKind) -> Bytes {
+        let given = |delta: ByteDelta| delta.min(0).unsigned_abs();
+        match kind {
+            OpKind::F => given(self.forward_bytes) + self.forward_workspace_bytes,
+            OpKind::B => given(self.backward_input_bytes) + self.backward_input_workspace_bytes,
+            OpKind::W => given(self.backward_weight_bytes) + self.backward_weight_workspace_bytes,
+            OpKind::BW => {
+                given(self.backward_input_bytes)
+                    + given(self.backward_weight_bytes)
+                    + self.backward_input_workspace_bytes.max(self.backward_weight_workspace_bytes)
+            }
+        }
+    }
+}
+
+/// Time that one hop takes between two ranks; nothing within a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transfers {
+    /// The same between any two ranks.
+    Uniform(Nanos),
+    /// By sender, then receiver.
+    Links(Vec<Vec<Nanos>>),
+}
+
+/// Where the statement leaves stages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlacementChoice {
+    /// An answer keeps this placement.
+    Fixed(Placement),
+    /// An answer may choose.
+    Any,
+}
+
+/// A scheduling problem as it stands in a problem file: the common form that other programs write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// Ranks, P.
+    pub ranks: usize,
+    /// Stages held by each rank, V.
+    pub chunks: usize,
+    /// Microbatches, M.
+    pub microbatches: usize,
+    /// Which rank holds which stage.
+    pub placement: PlacementChoice,
+    /// One cost for all stages, or one for each.
+    pub stages: Vec<StageCost>,
+    /// Hop times.
+    pub transfers: Transfers,
+    /// Bytes held throughout: one value, or one for each rank.
+    pub static_bytes: Vec<Bytes>,
+    /// The memory of a rank: one value, or one for each; none for no limit.
+    pub limit_bytes: Vec<Option<Bytes>>,
+    /// What an answer is judged by.
+    pub objective: Objective,
+    /// Whether the backward may be cut.
+    pub backward: Backward,
+}
+
+impl Statement {
+    /// Reads a problem file.
+    ///
+    /// # Errors
+    /// Every fault of the input, each with its field.
+    pub fn read(value: &Value) -> Result<Statement, Faults> {
+        let mut faults = Vec::new();
+        let statement = Statement::read_into(value, "", &mut faults);
+        match statement {
+            Some(statement) if faults.is_empty() => Ok(statement),
+            _ => Err(Faults(faults)),
+        }
+    }
+
+    /// As [`Statement::read`], for a statement that stands at `path` of a larger input. `None` comes with at
+    /// least one fault.
+    pub fn read_into(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Statement> {
+        let before = faults.len();
+        let mut table = Table::of(value, path, faults)?;
+        let ranks = table.needed_whole("ranks", 1..=MAX_RANKS as u64, faults);
+        let chunks = table.whole("chunks", 1..=MAX_CHUNKS as u64, faults).unwrap_or(1);
+        let microbatches = table.needed_whole("microbatches", 1..=MAX_MICROBATCHES as u64, faults);
+        let objective = table
+            .choice(
+                "objective",
+                &[("makespan", Objective::Makespan), ("longest_span", Objective::LongestSpan)],
+                faults,
+            )
+            .unwrap_or_default();
+        let backward = table
+            .choice("backward", &[("split", Backward::Split), ("fused", Backward::Fused)], faults)
+            .unwrap_or_default();
+        let ranks = ranks? as usize;
+        let chunks = chunks as usize;
+        let microbatches = microbatches? as usize;
+        let placement = read_placement(&mut table, ranks, chunks, faults);
+        let stages = read_stages(&mut table, ranks * chunks, faults);
+        let transfers = read_transfers(&mut table, ranks, faults);
+        let static_bytes = read_by_rank(&mut table, "static_bytes", ranks, Some(0), faults, |value| {
+            whole(value).filter(|bytes| *bytes <= MAX_BYTES)
+        });
+        let limit_bytes = read_by_rank(&mut table, "limit_bytes", ranks, Some(None), faults, |value| {
+            if value.is_null() { Some(None) } else { whole(value).filter(|bytes| *bytes <= MAX_BYTES).map(Some) }
+        });
+        table.finish(faults);
+        if faults.len() > before {
+            return None;
+        }
+        let statement = Statement {
+            ranks,
+            chunks,
+            microbatches,
+            placement: placement?,
+            stages: stages?,
+            transfers: transfers?,
+            static_bytes: static_bytes?,
+            limit_bytes: limit_bytes?,
+            objective,
+            backward,
+        };
+        statement.find_faults(path, faults);
+        (faults.len() == before).then_some(statement)
+    }
+
+    /// The same statement with its defaults written out, as JSON with keys in order.
+    pub fn to_value(&self) -> Value {
+        let placement = match &self.placement {
+            PlacementChoice::Any => json!("any"),
+            PlacementChoice::Fixed(Placement::List(list)) => json!(list),
+            PlacementChoice::Fixed(placement) => json!(placement.name()),
+        };
+        let stages: Vec<Value> = self.stages.iter().map(stage_value).collect();
+        let transfers = match &self.transfers {
+            Transfers::Uniform(hop) => json!(hop),
+            Transfers::Links(links) => json!(links),
+        };
+        json!({
+            "ranks": self.ranks,
+            "chunks": self.chunks,
+            "microbatches": self.microbatches,
+            "placement": placement,
+            "stages": one_or_list(stages),
+            "transfer_ns": transfers,
+            "static_bytes": one_or_list(self.static_bytes.iter().map(|bytes| json!(bytes)).collect()),
+            "limit_bytes": one_or_list(self.limit_bytes.iter().map(|bytes| json!(bytes)).collect()),
+            "objective": self.objective.name(),
+            "backward": match self.backward { Backward::Split => "split", Backward::Fused => "fused" },
+        })
+    }
+
+    /// The problem with `placement`, which must suit the number of chunks.
+    ///
+    /// # Errors
+    /// A placement for another number of chunks, or one that the statement rules out.
+    pub fn problem(&self, placement: Placement) -> Result<Problem, Fault> {
+        if let PlacementChoice::Fixed(fixed) = &self.placement
+            && *fixed != placement
+        {
+            return Err(Fault::new(
+                "placement",
+                placement.name().unwrap_or("a list"),
+                format!("{}, which the problem fixes", fixed.name().unwrap_or("the list")),
+            ));
+        }
+        check_placement(&placement, self.ranks, self.chunks, self.microbatches)?;
+        let stages = self.ranks * self.chunks;
+        let spread = |costs: &Vec<StageCost>| {
+            if costs.len() == 1 { vec![costs[0]; stages] } else { costs.clone() }
+        };
+        let by_rank = |bytes: &Vec<Bytes>| if bytes.len() == 1 { vec![bytes[0]; self.ranks] } else { bytes.clone() };
+        let limits = if self.limit_bytes.len() == 1 {
+            vec![self.limit_bytes[0]; self.ranks]
+        } else {
+            self.limit_bytes.clone()
+        };
+        let rank_of_stage = placement.ranks(self.ranks, self.chunks);
+        let mut stages_of_rank = vec![Vec::new(); self.ranks];
+        for (stage, rank) in rank_of_stage.iter().enumerate() {
+            stages_of_rank[*rank as usize].push(stage);
+        }
+        Ok(Problem {
+            ranks: self.ranks,
+            chunks: self.chunks,
+            microbatches: self.microbatches,
+            placement,
+            rank_of_stage,
+            stages_of_rank,
+            stages: spread(&self.stages),
+            transfers: self.transfers.clone(),
+            static_bytes: by_rank(&self.static_bytes),
+            limit_bytes: limits,
+            objective: self.objective,
+            backward: self.backward,
+        })
+    }
+
+    /// The placements that an answer may use, the plainest first. Never empty for a statement that was read.
+    pub fn placements(&self) -> Vec<Placement> {
+        match &self.placement {
+            PlacementChoice::Fixed(placement) => vec![placement.clone()],
+            PlacementChoice::Any if self.chunks == 1 => vec![Placement::Linear],
+            PlacementChoice::Any => {
+                let folded = if self.chunks == 2 { Placement::V } else { Placement::Wave };
+                let blocks = (0..self.ranks * self.chunks).map(|stage| (stage / self.chunks) as u16).collect();
+                vec![Placement::Looped, folded, Placement::List(blocks)]
+            }
+        }
+    }
+
+    /// What cannot be seen field by field: sizes of the whole, and bytes that fall below zero.
+    fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+        let at = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+        let stages = self.ranks * self.chunks;
+        let ops = 3 * stages as u128 * self.microbatches as u128;
+        if ops > MAX_OPS as u128 {
+            faults.push(Fault::new(
+                at("microbatches"),
+                self.microbatches,
+                format!("at most {} with {stages} stages ({MAX_OPS} ops)", MAX_OPS / (3 * stages)),
+            ));
+            return;
+        }
+        if let PlacementChoice::Fixed(placement) = &self.placement
+            && let Err(mut fault) = check_placement(placement, self.ranks, self.chunks, self.microbatches)
+        {
+            fault.field = at(&fault.field);
+            faults.push(fault);
+        }
+        let repeat = if self.stages.len() == 1 { stages as u128 } else { 1 };
+        let longest_hop = match &self.transfers {
+            Transfers::Uniform(hop) => *hop,
+            Transfers::Links(links) => links.iter().flatten().copied().max().unwrap_or(0),
+        };
+        let mut time = 2 * u128::from(longest_hop) * stages as u128 * self.microbatches as u128;
+        let mut bytes = 0u128;
+        for (index, cost) in self.stages.iter().enumerate() {
+            let microbatches = self.microbatches as u128 * repeat;
+            for kind in [OpKind::F, OpKind::BW] {
+                time += u128::from(cost.duration(kind)) * microbatches;
+                bytes += u128::from(cost.takes(kind)) * microbatches;
+            }
+            let after_b = cost.forward_bytes + cost.backward_input_bytes;
+            let after_w = after_b + cost.backward_weight_bytes;
+            // W cannot come before B, so these are the only sums that an order can reach.
+            if cost.forward_bytes < 0 || after_b < 0 || after_w < 0 {
+                let stage = if self.stages.len() == 1 { at("stages") } else { format!("{}[{index}]", at("stages")) };
+                faults.push(Fault::new(
+                    stage,
+                    format!(
+                        "bytes {} + {} + {}",
+                        cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes
+                    ),
+                    "sums of forward, backward-input and backward-weight bytes that never fall below 0",
+                ));
+            }
+        }
+        if time > u128::from(MAX_TOTAL_NS) {
+            faults.push(Fault::new(
+                at("stages"),
+                format!("{time} ns over all ops and hops"),
+                format!("at most {MAX_TOTAL_NS} ns in all"),
+            ));
+        }
+        if bytes > u128::from(MAX_TOTAL_BYTES) {
+            faults.push(Fault::new(
+                at("stages"),
+                format!("{bytes} bytes over all ops"),
+                format!("at most {MAX_TOTAL_BYTES} bytes in all"),
+            ));
+        }
+    }
+}
+
+fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize) -> Result<(), Fault> {
+    let fits = match placement {
+        Placement::Linear => chunks == 1,
+        Placement::V => chunks == 2,
+        Placement::Looped | Placement::Wave => true,
+        Placement::TwoWay => chunks == 1 && ranks % 2 == 0 && microbatches % 2 == 0,
+        Placement::List(list) => {
+            let wrong = list.len() != ranks * chunks || list.iter().any(|rank| usize::from(*rank) >= ranks);
+            let mut held = vec![0usize; ranks];
+            list.iter().filter(|rank| usize::from(**rank) < ranks).for_each(|rank| held[usize::from(*rank)] += 1);
+            !wrong && held.iter().all(|held| *held == chunks)
+        }
+    };
+    if fits {
+        return Ok(());
+    }
+    let accepted = match placement {
+        Placement::Linear => "chunks 1 with `linear`; for more write looped, v, wave or a list",
+        Placement::V => "chunks 2 with `v`; for more write wave",
+        Placement::TwoWay => "chunks 1 and even numbers of ranks and microbatches with `two-way`",
+        _ => "ranks × chunks entries, each a rank, every rank as often as it has chunks",
+    };
+    Err(Fault::new(
+        "placement",
+        format!("{} with {chunks} chunks on {ranks} ranks", placement.name().unwrap_or("a list")),
+        accepted,
+    ))
+}
+
+fn read_placement(
+    table: &mut Table<'_>,
+    ranks: usize,
+    chunks: usize,
+    faults: &mut Vec<Fault>,
+) -> Option<PlacementChoice> {
+    const NAMES: [&str; 6] = ["linear", "looped", "v", "wave", "two-way", "any"];
+    let Some(value) = table.get("placement") else {
+        return Some(match chunks {
+            1 => PlacementChoice::Fixed(Placement::Linear),
+            _ => PlacementChoice::Any,
+        });
+    };
+    if let Value::Array(items) = value {
+        let list: Option<Vec<u16>> = items
+            .iter()
+            .map(|item| whole(item).filter(|rank| (*rank as usize) < ranks).map(|rank| rank as u16))
+            .collect();
+        if list.is_none() {
+            faults.push(Fault::new(table.path("placement"), shown(value), format!("ranks from 0 to {}", ranks - 1)));
+        }
+        return list.map(|list| PlacementChoice::Fixed(Placement::List(list)));
+    }
+    let choice = match value.as_str() {
+        Some("linear") => PlacementChoice::Fixed(Placement::Linear),
+        Some("looped") => PlacementChoice::Fixed(Placement::Looped),
+        Some("v") => PlacementChoice::Fixed(Placement::V),
+        Some("wave") => PlacementChoice::Fixed(Placement::Wave),
+        Some("two-way") => PlacementChoice::Fixed(Placement::TwoWay),
+        Some("any") => PlacementChoice::Any,
+        _ => {
+            let accepted = format!("{}, or the rank of each stage as a list", one_of(&NAMES));
+            faults.push(Fault::new(table.path("placement"), shown(value), accepted));
+            return None;
+        }
+    };
+    Some(choice)
+}
+
+fn read_stages(table: &mut Table<'_>, stages: usize, faults: &mut Vec<Fault>) -> Option<Vec<StageCost>> {
+    let path = table.path("stages");
+    match table.get("stages") {
+        Some(Value::Array(items)) if items.len() == stages => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| read_stage(item, &format!("{path}[{index}]"), faults))
+            // Collect first: every stage's faults are wanted, not only the first's.
+            .collect::<Vec<_>>()
+            .into_iter()
+            .collect(),
+        Some(value @ Value::Object(_)) => read_stage(value, &path, faults).map(|cost| vec![cost]),
+        found => {
+            let found = found.map_or_else(|| "nothing".to_string(), shown);
+            faults.push(Fault::new(path, found, format!("one table for all stages, or a list of {stages} tables")));
+            None
+        }
+    }
+}
+
+fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<StageCost> {
+    const DELTA: core::ops::RangeInclusive<i64> = -(MAX_BYTES as i64)..=MAX_BYTES as i64;
+    let before = faults.len();
+    let mut table = Table::of(value, path, faults)?;
+    let cost = StageCost {
+        forward_ns: table.needed_whole("forward_ns", 0..=MAX_NS, faults).unwrap_or(0),
+        backward_input_ns: table.needed_whole("backward_input_ns", 0..=MAX_NS, faults).unwrap_or(0),
+        backward_weight_ns: table.whole("backward_weight_ns", 0..=MAX_NS, faults).unwrap_or(0),
+        forward_bytes: table.signed("forward_bytes", DELTA, faults).unwrap_or(0),
+        backward_input_bytes: table.signed("backward_input_bytes", DELTA, faults).unwrap_or(0),
+        backward_weight_bytes: table.signed("backward_weight_bytes", DELTA, faults).unwrap_or(0),
+        forward_workspace_bytes: table.whole("forward_workspace_bytes", 0..=MAX_BYTES, faults).unwrap_or(0),
+        backward_input_workspace_bytes: table
+            .whole("backward_input_workspace_bytes", 0..=MAX_BYTES, faults)
+            .unwrap_or(0),
+        backward_weight_workspace_bytes: table
+            .whole("backward_weight_workspace_bytes", 0..=MAX_BYTES, faults)
+            .unwrap_or(0),
+    };
+    table.finish(faults);
+    (faults.len() == before).then_some(cost)
+}
+
+fn read_transfers(table: &mut Table<'_>, ranks: usize, faults: &mut Vec<Fault>) -> Option<Transfers> {
+    let Some(value) = table.get("transfer_ns") else { return Some(Transfers::Uniform(0)) };
+    let hop = |value: &Value| whole(value).filter(|hop| *hop <= MAX_NS);
+    let read = match value {
+        Value::Array(rows) if rows.len() == ranks => rows
+            .iter()
+            .map(|row| match row {
+                Value::Array(row) if row.len() == ranks => row.iter().map(hop).collect(),
+                _ => None,
+            })
+            .collect::<Option<Vec<Vec<Nanos>>>>()
+            .map(Transfers::Links),
+        other => hop(other).map(Transfers::Uniform),
+    };
+    if read.is_none() {
+        faults.push(Fault::new(
+            table.path("transfer_ns"),
+            shown(value),
+            format!("whole nanoseconds, or {ranks} lists (by sender) of {ranks} (by receiver)"),
+        ));
+    }
+    read
+}
+
+fn read_by_rank<T: Clone>(
+    table: &mut Table<'_>,
+    key: &'static str,
+    ranks: usize,
+    default: Option<T>,
+    faults: &mut Vec<Fault>,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Option<Vec<T>> {
+    let Some(value) = table.get(key) else { return default.map(|value| vec![value]) };
+    let values = match value {
+        Value::Array(items) if items.len() == ranks => items.iter().map(read).collect(),
+        Value::Array(_) => None,
+        other => read(other).map(|value| vec![value]),
+    };
+    if values.is_none() {
+        faults.push(Fault::new(
+            table.path(key),
+            shown(value),
+            format!("whole bytes up to {MAX_BYTES}, or a list of {ranks}, one for each rank"),
+        ));
+    }
+    values
+}
+
+fn stage_value(cost: &StageCost) -> Value {
+    let mut map = Map::new();
+    for (key, value) in [
+        ("forward_ns", json!(cost.forward_ns)),
+        ("backward_input_ns", json!(cost.backward_input_ns)),
+        ("backward_weight_ns", json!(cost.backward_weight_ns)),
+        ("forward_bytes", json!(cost.forward_bytes)),
+        ("backward_input_bytes", json!(cost.backward_input_bytes)),
+        ("backward_weight_bytes", json!(cost.backward_weight_bytes)),
+    ] {
+        map.insert(String::from(key), value);
+    }
+    // Our addition to the common form: written only where it says something.
+    for (key, bytes) in [
+        ("forward_workspace_bytes", cost.forward_workspace_bytes),
+        ("backward_input_workspace_bytes", cost.backward_input_workspace_bytes),
+        ("backward_weight_workspace_bytes", cost.backward_weight_workspace_bytes),
+    ] {
+        if bytes > 0 {
+            map.insert(String::from(key), json!(bytes));
+        }
+    }
+    Value::Object(map)
+}
+
+fn one_or_list(mut values: Vec<Value>) -> Value {
+    if values.len() == 1 || (!values.is_empty() && values.iter().all(|value| *value == values[0])) {
+        values.swap_remove(0)
+    } else {
+        Value::Array(values)
+    }
+}
+
+/// One placement of a [`Statement`], with every value by stage and by rank. See the module for what it
+/// promises.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    ranks: usize,
+    chunks: usize,
+    microbatches: usize,
+    placement: Placement,
+    rank_of_stage: Vec<u16>,
+    stages_of_rank: Vec<Vec<usize>>,
+    stages: Vec<StageCost>,
+    transfers: Transfers,
+    static_bytes: Vec<Bytes>,
+    limit_bytes: Vec<Option<Bytes>>,
+    objective: Objective,
+    backward: Backward,
+}
+
+impl Problem {
+    /// Ranks, P.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Stages held by each rank, V.
+    pub fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    /// All stages, `P · V`.
+    pub fn stage_count(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// Microbatches, M.
+    pub fn microbatches(&self) -> usize {
+        self.microbatches
+    }
+
+    /// Where the stages are.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// What a schedule is judged by.
+    pub fn objective(&self) -> Objective {
+        self.objective
+    }
+
+    /// Whether the backward may be cut.
+    pub fn backward(&self) -> Backward {
+        self.backward
+    }
+
+    /// Time and memory of `stage`.
+    pub fn cost(&self, stage: usize) -> &StageCost {
+        &self.stages[stage]
+    }
+
+    /// Time and memory of every stage.
+    pub fn costs(&self) -> &[StageCost] {
+        &self.stages
+    }
+
+    /// The rank that runs `stage` for `microbatch`.
+    pub fn rank_of(&self, stage: usize, microbatch: usize) -> usize {
+        let rank = usize::from(self.rank_of_stage[stage]);
+        if self.placement == Placement::TwoWay && microbatch >= self.microbatches / 2 {
+            self.ranks - 1 - rank
+        } else {
+            rank
+        }
+    }
+
+    /// The stages that `rank` holds, in model order; with [`Placement::TwoWay`] those of the first half.
+    pub fn stages_of(&self, rank: usize) -> &[usize] {
+        &self.stages_of_rank[rank]
+    }
+
+    /// Time of one hop; 0 within a rank.
+    pub fn hop(&self, from_rank: usize, to_rank: usize) -> Nanos {
+        match &self.transfers {
+            _ if from_rank == to_rank => 0,
+            Transfers::Uniform(hop) => *hop,
+            Transfers::Links(links) => links[from_rank][to_rank],
+        }
+    }
+
+    /// How long `op` keeps its rank busy.
+    pub fn duration(&self, op: Op) -> Nanos {
+        self.stages[op.stage()].duration(op.kind())
+    }
+
+    /// Bytes held by `rank` throughout.
+    pub fn static_bytes(&self, rank: usize) -> Bytes {
+        self.static_bytes[rank]
+    }
+
+    /// The memory of `rank`; none for no limit.
+    pub fn limit_bytes(&self, rank: usize) -> Option<Bytes> {
+        self.limit_bytes[rank]
+    }
+
+    /// The same problem under another memory limit, one entry a rank.
+    pub fn with_limits(&self, limit_bytes: Vec<Option<Bytes>>) -> Problem {
+        assert_eq!(limit_bytes.len(), self.ranks, "one limit a rank");
+        Problem { limit_bytes, ..self.clone() }
+    }
+
+    /// The same problem judged by another objective.
+    pub fn with_objective(&self, objective: Objective) -> Problem {
+        Problem { objective, ..self.clone() }
+    }
+
+    /// The work of `rank` for all microbatches.
+    pub fn work(&self, rank: usize) -> Nanos {
+        let microbatches = self.microbatches as u64;
+        let of = |stage: &usize| self.stages[*stage].duration(OpKind::F) + self.stages[*stage].duration(OpKind::BW);
+        let down: Nanos = self.stages_of_rank[rank].iter().map(of).sum();
+        if self.placement == Placement::TwoWay {
+            let up: Nanos = self.stages_of_rank[self.ranks - 1 - rank].iter().map(of).sum();
+            // Each direction carries one half of the microbatches.
+            (down + up) * (microbatches / 2)
+        } else {
+            down * microbatches
+        }
+    }
+
+    /// The problem as a statement with this placement fixed.
+    pub fn statement(&self) -> Statement {
+        Statement {
+            ranks: self.ranks,
+            chunks: self.chunks,
+            microbatches: self.microbatches,
+            placement: PlacementChoice::Fixed(self.placement.clone()),
+            stages: self.stages.clone(),
+            transfers: self.transfers.clone(),
+            static_bytes: self.static_bytes.clone(),
+            limit_bytes: self.limit_bytes.clone(),
+            objective: self.objective,
+            backward: self.backward,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! When each op runs and how much memory each rank holds: predicted by [`simulate`](crate::simulate), or
+//! measured by the runner and read back.
+
+use alloc::vec::Vec;
+
+use crate::op::Op;
+use crate::problem::{Objective, Problem};
+use crate::units::{Bytes, Nanos};
+
+/// One op in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// What ran.
+    pub op: Op,
+    /// When it started, from the start of the first op of all ranks.
+    pub start_ns: Nanos,
+    /// When it ended.
+    pub end_ns: Nanos,
+}
+
+/// The spans of every rank, each row in the order in which it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Timeline {
+    /// By rank.
+    pub rows: Vec<Vec<Span>>,
+}
+
+impl Timeline {
+    /// End of the last op over all ranks minus the start of the first; 0 where nothing runs.
+    pub fn makespan_ns(&self) -> Nanos {
+        let start = self.rows.iter().filter_map(|row| row.first()).map(|span| span.start_ns).min();
+        let end = self.rows.iter().filter_map(|row| row.last()).map(|span| span.end_ns).max();
+        end.unwrap_or(0) - start.unwrap_or(0)
+    }
+
+    /// The last end minus the first start on `rank`.
+    pub fn span_ns(&self, rank: usize) -> Nanos {
+        match (self.rows[rank].first(), self.rows[rank].last()) {
+            (Some(first), Some(last)) => last.end_ns - first.start_ns,
+            _ => 0,
+        }
+    }
+
+    /// The largest span of a rank.
+    pub fn longest_span_ns(&self) -> Nanos {
+        (0..self.rows.len()).map(|rank| self.span_ns(rank)).max().unwrap_or(0)
+    }
+
+    /// The time in which `rank` computes.
+    pub fn busy_ns(&self, rank: usize) -> Nanos {
+        self.rows[rank].iter().map(|span| span.end_ns - span.start_ns).sum()
+    }
+
+    /// The figure that `objective` asks to be small.
+    pub fn cost_ns(&self, objective: Objective) -> Nanos {
+        match objective {
+            Objective::Makespan => self.makespan_ns(),
+            Objective::LongestSpan => self.longest_span_ns(),
+        }
+    }
+
+    /// Idle time as a share of all time, over all ranks: 9/33 for 1F1B with P = 4, M = 8, F : BW = 1 : 2.
+    ///
+    /// A rank's time is the makespan, or under [`Objective::LongestSpan`] the longest span: the rate that the
+    /// zero-bubble papers print where all ranks do the same work.
+    pub fn bubble_ratio(&self, objective: Objective) -> f64 {
+        let whole = self.cost_ns(objective) as f64 * self.rows.len() as f64;
+        let busy: Nanos = (0..self.rows.len()).map(|rank| self.busy_ns(rank)).sum();
+        if whole > 0.0 { 1.0 - busy as f64 / whole } else { 0.0 }
+    }
+
+    /// Bytes held by `rank` over time, its static bytes included: a step each, from that time on. The first
+    /// step is at time 0.
+    pub fn memory(&self, problem: &Problem, rank: usize) -> Vec<(Nanos, Bytes)> {
+        let mut held = problem.static_bytes(rank);
+        let mut steps: Vec<(Nanos, Bytes)> = Vec::with_capacity(2 * self.rows[rank].len() + 1);
+        let mut step = |time: Nanos, held: Bytes| match steps.last_mut() {
+            Some(last) if last.0 == time && last.1 <= held => last.1 = held,
+            Some(last) if last.1 == held => {}
+            _ => steps.push((time, held)),
+        };
+        step(0, held);
+        for span in &self.rows[rank] {
+            let cost = problem.cost(span.op.stage());
+            held += cost.takes(span.op.kind());
+            step(span.start_ns, held);
+            held -= cost.gives(span.op.kind());
+            step(span.end_ns, held);
+        }
+        steps
+    }
+
+    /// The most bytes that `rank` holds at once, its static bytes included.
+    pub fn peak_bytes(&self, problem: &Problem, rank: usize) -> Bytes {
+        peak_bytes(problem, rank, self.rows[rank].iter().map(|span| span.op))
+    }
+}
+
+/// The most bytes that `rank` holds at once when it runs `ops` in this order, its static bytes included.
+pub fn peak_bytes(problem: &Problem, rank: usize, ops: impl Iterator<Item = Op>) -> Bytes {
+    let mut held = problem.static_bytes(rank);
+    let mut peak = held;
+    for op in ops {
+        let cost = problem.cost(op.stage());
+        held += cost.takes(op.kind());
+        peak = peak.max(held);
+        held -= cost.gives(op.kind());
+    }
+    peak
+}
