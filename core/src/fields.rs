@@ -80,7 +80,7 @@ pub fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let float = value.as_f64()?;
         // 2^53: beyond it a float no longer says which whole number was meant.
-        (float >= 0.0 && float <= 9_007_199_254_740_992.0 && float == libm::trunc(float)).then_some(float as u64)
+        ((0.0..=9_007_199_254_740_992.0).contains(&float) && float == libm::trunc(float)).then_some(float as u64)
     })
 }
 

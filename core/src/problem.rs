@@ -397,7 +397,7 @@ fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatc
         Placement::Linear => chunks == 1,
         Placement::V => chunks == 2,
         Placement::Looped | Placement::Wave => true,
-        Placement::TwoWay => chunks == 1 && ranks % 2 == 0 && microbatches % 2 == 0,
+        Placement::TwoWay => chunks == 1 && ranks.is_multiple_of(2) && microbatches.is_multiple_of(2),
         Placement::List(list) => {
             let wrong = list.len() != ranks * chunks || list.iter().any(|rank| usize::from(*rank) >= ranks);
             let mut held = vec![0usize; ranks];
