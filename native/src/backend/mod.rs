@@ -1,0 +1,1 @@
+//! What executes the operators of a stage.

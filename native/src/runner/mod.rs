@@ -1,0 +1,1 @@
+//! Executing a plan: one thread a rank, each walking its row of the program.
