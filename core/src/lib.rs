@@ -16,6 +16,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod bounds;
 pub mod check;
 pub mod cluster;
 pub mod fields;
@@ -23,6 +24,8 @@ pub mod lower;
 pub mod model;
 pub mod op;
 pub mod placement;
+pub mod plan;
+pub mod planner;
 pub mod problem;
 pub mod program;
 pub mod schedule;

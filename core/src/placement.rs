@@ -49,4 +49,14 @@ impl Placement {
             })
             .collect()
     }
+
+    /// Whether both put every stage on the same rank for every microbatch, whatever they are called.
+    pub fn same_as(&self, other: &Placement, ranks: usize, chunks: usize) -> bool {
+        let fits =
+            |placement: &Placement| !matches!(placement, Placement::List(list) if list.len() != ranks * chunks);
+        (*self == Placement::TwoWay) == (*other == Placement::TwoWay)
+            && fits(self)
+            && fits(other)
+            && self.ranks(ranks, chunks) == other.ranks(ranks, chunks)
+    }
 }

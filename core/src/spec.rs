@@ -60,3 +60,18 @@ pub struct ModelWork {
     /// What a schedule is judged by.
     pub objective: Objective,
 }
+
+impl Spec {
+    /// A spec of typed costs, to be solved as well as possible: what a bare problem file means.
+    pub fn typed(statement: Statement) -> Spec {
+        Spec { name: String::new(), work: Work::Typed(statement), schedule: String::from("best") }
+    }
+
+    /// What a schedule is judged by.
+    pub fn objective(&self) -> Objective {
+        match &self.work {
+            Work::Model(model) => model.objective,
+            Work::Typed(statement) => statement.objective,
+        }
+    }
+}

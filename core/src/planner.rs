@@ -1,0 +1,326 @@
+//! The planner as the page and the command line see it: a spec in, a comparison or a plan out.
+//!
+//! The same schedule may stand on different problems: for a model each schedule deals layers into as many
+//! stages as it wants, while typed costs fix the stages. [`case`] makes that choice in one place.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde::Serialize;
+
+use crate::bounds;
+use crate::fields::Faults;
+use crate::plan::{Plan, Prediction};
+use crate::problem::{Backward, PlacementChoice, Problem, Statement};
+use crate::schedule::{self, Absent, Published, Schedule};
+use crate::simulate::{Deadlock, simulate};
+use crate::spec::{Spec, Work};
+use crate::timeline::Timeline;
+use crate::units::{Bytes, Nanos};
+
+/// The name that asks for the best schedule, whoever published it.
+pub const BEST: &str = "best";
+
+/// What one published schedule has to solve for a spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The problem, with the placement that the spec fixed or that the schedule chose.
+    pub problem: Problem,
+}
+
+/// The problem that `published` has to solve for `spec`.
+///
+/// # Errors
+/// [`Absent`] with the reason: another placement or number of chunks is fixed, or the backward may not be
+/// cut.
+pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
+    match &spec.work {
+        Work::Typed(statement) => typed_case(statement, published).map(|problem| Case { problem }),
+        Work::Model(_) => Err(Absent::because("costs do not yet follow from a model; type them")),
+    }
+}
+
+fn typed_case(statement: &Statement, published: &Published) -> Result<Problem, Absent> {
+    let (wanted, chunks) = (published.shape)(statement.chunks);
+    if chunks != statement.chunks {
+        return Err(Absent::because(format!(
+            "it holds {chunks} chunks a rank, and the problem fixes {}",
+            statement.chunks
+        )));
+    }
+    if published.splits_backward && statement.backward == Backward::Fused {
+        return Err(Absent::because("it cuts the backward in two, which the problem rules out"));
+    }
+    let placement = match &statement.placement {
+        PlacementChoice::Any => wanted,
+        // The same stages on the same ranks under another name: `wave` with two chunks is `v`.
+        PlacementChoice::Fixed(fixed) if fixed.same_as(&wanted, statement.ranks, chunks) => fixed.clone(),
+        PlacementChoice::Fixed(fixed) => {
+            return Err(Absent::because(format!(
+                "it places stages as {}, and the problem fixes {}",
+                wanted.name().unwrap_or("a list"),
+                fixed.name().unwrap_or("a list of its own")
+            )));
+        }
+    };
+    statement.problem(placement).map_err(|fault| Absent::because(fault.to_string()))
+}
+
+impl Case {
+    /// The schedule of `published` for this case.
+    ///
+    /// # Errors
+    /// [`Absent`] with the reason for which it does not exist here.
+    pub fn build(&self, published: &Published) -> Result<Schedule, Absent> {
+        let (wanted, _) = (published.shape)(self.problem.chunks());
+        if *self.problem.placement() == wanted {
+            return (published.build)(&self.problem);
+        }
+        let named = Statement { placement: PlacementChoice::Fixed(wanted.clone()), ..self.problem.statement() };
+        let named = named.problem(wanted).map_err(|fault| Absent::because(fault.to_string()))?;
+        (published.build)(&named)
+    }
+}
+
+/// A valid schedule of a problem with its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Who made it: a published schedule's name.
+    pub name: String,
+    /// What it solves.
+    pub case: Case,
+    /// The order.
+    pub schedule: Schedule,
+    /// When each op runs.
+    pub timeline: Timeline,
+}
+
+impl Answer {
+    /// The figure that the problem's objective asks to be small.
+    pub fn cost_ns(&self) -> Nanos {
+        self.timeline.cost_ns(self.case.problem.objective())
+    }
+}
+
+/// What `published` does for `spec`.
+///
+/// # Errors
+/// [`Absent`] where the schedule does not exist for this shape, or where it breaks the memory limit.
+pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
+    let case = case(spec, published)?;
+    let schedule = case.build(published)?;
+    let timeline = simulate(&case.problem, &schedule)
+        .map_err(|Deadlock { .. }| Absent::because("its order cannot be run for this shape"))?;
+    within_limits(&case.problem, &timeline)?;
+    Ok(Answer { name: published.name.to_string(), case, schedule, timeline })
+}
+
+fn within_limits(problem: &Problem, timeline: &Timeline) -> Result<(), Absent> {
+    for rank in 0..problem.ranks() {
+        let Some(limit) = problem.limit_bytes(rank) else { continue };
+        let peak = timeline.peak_bytes(problem, rank);
+        if peak > limit {
+            return Err(Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}")));
+        }
+    }
+    Ok(())
+}
+
+/// One line of a comparison. The fields that do not apply to an absent schedule are null.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The schedule's name, or `best`.
+    pub schedule: String,
+    /// Whether there is a valid schedule.
+    pub status: Status,
+    /// Why there is none; for `best`, which schedule it is.
+    pub reason: Option<String>,
+    /// End of the last op minus start of the first.
+    pub makespan_ns: Option<Nanos>,
+    /// The largest span of a rank.
+    pub longest_span_ns: Option<Nanos>,
+    /// Idle share under the problem's objective.
+    pub bubble_ratio: Option<f64>,
+    /// Most bytes held at once, by rank, static bytes included.
+    pub peak_bytes: Option<Vec<Bytes>>,
+    /// No valid schedule on this row's placement costs less.
+    pub bound_ns: Option<Nanos>,
+    /// Cost over bound, minus 1: 0.05 is at most 5 % from the best possible.
+    pub gap: Option<f64>,
+}
+
+/// Whether a row has a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// There is one and it is valid.
+    Ok,
+    /// There is none; the row says why.
+    Absent,
+}
+
+/// Every published schedule and `best`, side by side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// What `gap`, `bubble_ratio` and `best` are judged by.
+    pub objective: &'static str,
+    /// One row for each published schedule, then `best`.
+    pub rows: Vec<Row>,
+}
+
+/// Every published schedule and the best, side by side.
+pub fn compare(spec: &Spec) -> Comparison {
+    let mut rows = Vec::new();
+    let mut best: Option<Answer> = None;
+    for published in schedule::published() {
+        match answer(spec, published) {
+            Ok(answer) => {
+                rows.push(row(published.name, &answer));
+                if best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) {
+                    best = Some(answer);
+                }
+            }
+            Err(absent) => rows.push(absent_row(published.name, absent.reason)),
+        }
+    }
+    rows.push(match best {
+        Some(answer) => Row { reason: Some(answer.name.clone()), ..row(BEST, &answer) },
+        None => absent_row(BEST, "no published schedule is valid for this problem".to_string()),
+    });
+    Comparison { objective: spec.objective().name(), rows }
+}
+
+fn row(name: &str, answer: &Answer) -> Row {
+    let problem = &answer.case.problem;
+    let timeline = &answer.timeline;
+    let bound = bounds::lower_bound(problem).value_ns;
+    Row {
+        schedule: name.to_string(),
+        status: Status::Ok,
+        reason: None,
+        makespan_ns: Some(timeline.makespan_ns()),
+        longest_span_ns: Some(timeline.longest_span_ns()),
+        bubble_ratio: Some(timeline.bubble_ratio(problem.objective())),
+        peak_bytes: Some((0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).collect()),
+        bound_ns: Some(bound),
+        gap: gap(answer.cost_ns(), bound),
+    }
+}
+
+/// `cost / bound − 1`; none where the bound is 0 and says nothing.
+pub fn gap(cost_ns: Nanos, bound_ns: Nanos) -> Option<f64> {
+    match bound_ns {
+        _ if cost_ns == bound_ns => Some(0.0),
+        0 => None,
+        _ => Some(cost_ns as f64 / bound_ns as f64 - 1.0),
+    }
+}
+
+fn absent_row(name: &str, reason: String) -> Row {
+    Row {
+        schedule: name.to_string(),
+        status: Status::Absent,
+        reason: Some(reason),
+        makespan_ns: None,
+        longest_span_ns: None,
+        bubble_ratio: None,
+        peak_bytes: None,
+        bound_ns: None,
+        gap: None,
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// No schedule has this name.
+    UnknownSchedule {
+        /// What was asked for.
+        name: String,
+    },
+    /// The schedule does not exist for this spec, or breaks its memory limit.
+    Absent {
+        /// The schedule.
+        schedule: String,
+        /// Why.
+        reason: String,
+    },
+    /// No schedule is valid for this spec.
+    NoSchedule {
+        /// Each schedule with its reason.
+        reasons: Vec<(String, String)>,
+    },
+    /// The spec itself is at fault.
+    Spec(Faults),
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::UnknownSchedule { name } => {
+                write!(f, "no schedule is called `{name}`; there are {}", schedule_names().join(", "))
+            }
+            PlanError::Absent { schedule, reason } => write!(f, "{schedule} has no plan here: {reason}"),
+            PlanError::NoSchedule { reasons } => {
+                f.write_str("no schedule is valid here:")?;
+                reasons.iter().try_for_each(|(name, reason)| write!(f, "\n  {name}: {reason}"))
+            }
+            PlanError::Spec(faults) => fmt::Display::fmt(faults, f),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// Every name that [`plan`] takes, [`BEST`] first.
+pub fn schedule_names() -> Vec<&'static str> {
+    core::iter::once(BEST).chain(schedule::published().iter().map(|published| published.name)).collect()
+}
+
+/// The plan for `spec` with the schedule `name`, or with the best of all for [`BEST`].
+///
+/// # Errors
+/// [`PlanError`] where no schedule has that name or none is valid.
+pub fn plan(spec: &Spec, name: &str) -> Result<Plan, PlanError> {
+    let answer = if name == BEST {
+        best(spec)?
+    } else {
+        let Some(published) = schedule::find(name) else {
+            return Err(PlanError::UnknownSchedule { name: name.to_string() });
+        };
+        answer(spec, published)
+            .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?
+    };
+    Ok(into_plan(spec, answer))
+}
+
+/// The best valid answer for `spec`. Of two equals the one that stands first wins.
+///
+/// # Errors
+/// [`PlanError::NoSchedule`] where none is valid.
+pub fn best(spec: &Spec) -> Result<Answer, PlanError> {
+    let mut best: Option<Answer> = None;
+    let mut reasons = Vec::new();
+    for published in schedule::published() {
+        match answer(spec, published) {
+            Ok(answer) if best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) => best = Some(answer),
+            Ok(_) => {}
+            Err(absent) => reasons.push((published.name.to_string(), absent.reason)),
+        }
+    }
+    best.ok_or(PlanError::NoSchedule { reasons })
+}
+
+fn into_plan(spec: &Spec, answer: Answer) -> Plan {
+    let prediction = Prediction::of(&answer.case.problem, &answer.timeline);
+    Plan {
+        spec: spec.clone(),
+        problem: answer.case.problem,
+        schedule_name: answer.name,
+        schedule: answer.schedule,
+        program: crate::program::Program::default(),
+        prediction,
+    }
+}
