@@ -163,16 +163,11 @@ pub fn lower_bound(problem: &Problem) -> Bound {
                 Binding::Rank { rank, head_ns, load_ns: without_w_ns, tail_ns, without_w: true },
             );
             if window.is_none_or(|own| own == rank) {
-                take(
-                    head_ns + load_ns,
-                    Binding::Rank { rank, head_ns, load_ns, tail_ns: 0, without_w: false },
-                );
+                take(head_ns + load_ns, Binding::Rank { rank, head_ns, load_ns, tail_ns: 0, without_w: false });
             }
         }
     }
-    let (value_ns, binding) = best.unwrap_or((
-        0,
-        Binding::Rank { rank: 0, head_ns: 0, load_ns: 0, tail_ns: 0, without_w: false },
-    ));
+    let (value_ns, binding) =
+        best.unwrap_or((0, Binding::Rank { rank: 0, head_ns: 0, load_ns: 0, tail_ns: 0, without_w: false }));
     Bound { value_ns, objective: problem.objective(), binding }
 }
