@@ -1,0 +1,1 @@
+//! Figures of papers and of other programs, held against pipeplan's answers.

@@ -1,0 +1,407 @@
+//! A second opinion on plans. It reads a problem and rows of ops from JSON alone, decides whether the rows
+//! are a valid answer, and computes their times and bytes. It shares no code with `pipeplan-core`, and its
+//! method differs too: the ops and what they wait for become a graph, and times are its longest paths.
+//!
+//! The rules are those of a problem file:
+//! - every stage runs F once for each microbatch, then either B and W or the fused BW;
+//! - F waits for the F of the stage before, B and BW for their own F and for the B or BW of the stage after,
+//!   W for its B; what comes from another rank arrives one transfer time after its op has ended;
+//! - a rank runs one op at a time, in the order of its row, as early as it can;
+//! - an op's positive bytes are taken when it starts and its negative ones given back when it ends; its
+//!   workspace is held while it runs; held bytes and static bytes together never exceed the limit.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// A problem as this judge sees it: everything by stage and by rank, written out.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Number of microbatches.
+    pub microbatches: usize,
+    /// The rank of each stage; in a two-way placement that of the first half of the microbatches.
+    pub rank_of_stage: Vec<usize>,
+    /// Whether the second half of the microbatches goes the other way.
+    pub two_way: bool,
+    /// Duration of F, B and W, by stage.
+    pub durations: Vec<[u64; 3]>,
+    /// Bytes that F, B and W add, by stage.
+    pub bytes: Vec<[i64; 3]>,
+    /// Bytes that F, B and W hold while they run, by stage.
+    pub workspace: Vec<[i64; 3]>,
+    /// Transfer time by sender and receiver.
+    pub hops: Vec<Vec<u64>>,
+    /// Bytes held throughout, by rank.
+    pub static_bytes: Vec<i64>,
+    /// Most bytes of a rank.
+    pub limits: Vec<Option<i64>>,
+    /// Whether only the fused backward may run.
+    pub fused: bool,
+    /// Whether the cost is the longest span of a rank (else the makespan).
+    pub by_span: bool,
+}
+
+/// What a valid schedule costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Last end over all ranks minus first start.
+    pub makespan_ns: u64,
+    /// By rank: last end minus first start.
+    pub span_ns: Vec<u64>,
+    /// By rank: the sum of its ops' durations.
+    pub busy_ns: Vec<u64>,
+    /// By rank: the most bytes held at once, static bytes included.
+    pub peak_bytes: Vec<i64>,
+}
+
+impl Verdict {
+    /// The largest span of a rank.
+    pub fn longest_span_ns(&self) -> u64 {
+        self.span_ns.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The figure that the problem asks to be small.
+    pub fn cost_ns(&self, problem: &Problem) -> u64 {
+        if problem.by_span { self.longest_span_ns() } else { self.makespan_ns }
+    }
+}
+
+impl Problem {
+    /// Reads a problem file.
+    ///
+    /// # Errors
+    /// A sentence that names the field.
+    pub fn read(value: &Value) -> Result<Problem, String> {
+        let count = |key: &str| value[key].as_u64().map(|number| number as usize);
+        let ranks = count("ranks").ok_or("ranks is missing")?;
+        let chunks = count("chunks").unwrap_or(1);
+        let microbatches = count("microbatches").ok_or("microbatches is missing")?;
+        let stages = ranks * chunks;
+        let rank_of_stage = match &value["placement"] {
+            Value::Array(list) => list
+                .iter()
+                .map(|rank| {
+                    rank.as_u64().map(|rank| rank as usize).ok_or("placement holds something else than ranks")
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+            Value::String(name) => named_placement(name, ranks, chunks)?,
+            Value::Null if chunks == 1 => (0..ranks).collect(),
+            other => return Err(format!("placement {other} leaves the stages' ranks open")),
+        };
+        if rank_of_stage.len() != stages {
+            return Err(format!("placement names {} stages of {stages}", rank_of_stage.len()));
+        }
+        let by_stage: Vec<&Value> = match &value["stages"] {
+            Value::Array(list) if list.len() == stages => list.iter().collect(),
+            object @ Value::Object(_) => vec![object; stages],
+            other => return Err(format!("stages is {other}")),
+        };
+        let number = |stage: &Value, key: &str| stage[key].as_i64().unwrap_or(0);
+        let jobs = ["forward", "backward_input", "backward_weight"];
+        let three = |unit: &str| -> Vec<[i64; 3]> {
+            by_stage.iter().map(|stage| jobs.map(|job| number(stage, &format!("{job}_{unit}")))).collect()
+        };
+        let hops = match &value["transfer_ns"] {
+            Value::Array(rows) => rows
+                .iter()
+                .map(|row| row.as_array().into_iter().flatten().map(|hop| hop.as_u64().unwrap_or(0)).collect())
+                .collect(),
+            hop => vec![vec![hop.as_u64().unwrap_or(0); ranks]; ranks],
+        };
+        let by_rank = |key: &str| -> Vec<Option<i64>> {
+            match &value[key] {
+                Value::Array(list) => list.iter().map(Value::as_i64).collect(),
+                one => vec![one.as_i64(); ranks],
+            }
+        };
+        Ok(Problem {
+            ranks,
+            microbatches,
+            rank_of_stage,
+            two_way: value["placement"] == "two-way",
+            durations: three("ns").into_iter().map(|three| three.map(|time| time as u64)).collect(),
+            bytes: three("bytes"),
+            workspace: three("workspace_bytes"),
+            hops,
+            static_bytes: by_rank("static_bytes").into_iter().map(|bytes| bytes.unwrap_or(0)).collect(),
+            limits: by_rank("limit_bytes"),
+            fused: value["backward"] == "fused",
+            by_span: value["objective"] == "longest_span",
+        })
+    }
+
+    fn rank(&self, stage: usize, microbatch: usize) -> usize {
+        let down = self.rank_of_stage[stage];
+        if self.two_way && microbatch >= self.microbatches / 2 { self.ranks - 1 - down } else { down }
+    }
+
+    fn hop(&self, from: usize, to: usize) -> u64 {
+        if from == to { 0 } else { self.hops[from][to] }
+    }
+
+    /// Decides whether `rows` is a valid answer, and what it costs.
+    ///
+    /// # Errors
+    /// The first broken rule, as a sentence with the rank and the op.
+    pub fn judge(&self, rows: &[&str]) -> Result<Verdict, String> {
+        let rows: Vec<Vec<Op>> = rows
+            .iter()
+            .map(|row| row.split_whitespace().map(Op::read).collect::<Result<_, _>>())
+            .collect::<Result<_, _>>()?;
+        if rows.len() != self.ranks {
+            return Err(format!("{} rows for {} ranks", rows.len(), self.ranks));
+        }
+        self.every_op_once(&rows)?;
+        let (starts, ends) = self.times(&rows)?;
+        let peak_bytes: Vec<i64> = rows.iter().enumerate().map(|(rank, row)| self.peak(rank, row)).collect();
+        for (rank, peak) in peak_bytes.iter().enumerate() {
+            if self.limits[rank].is_some_and(|limit| *peak > limit) {
+                return Err(format!("rank {rank} holds {peak} bytes, above its limit of {:?}", self.limits[rank]));
+            }
+        }
+        let span_ns: Vec<u64> = starts
+            .iter()
+            .zip(&ends)
+            .map(|(starts, ends)| match (starts.first(), ends.last()) {
+                (Some(first), Some(last)) => last - first,
+                _ => 0,
+            })
+            .collect();
+        let first = starts.iter().flatten().min().copied().unwrap_or(0);
+        let last = ends.iter().flatten().max().copied().unwrap_or(0);
+        let busy_ns = rows.iter().map(|row| row.iter().map(|op| self.duration(op)).sum()).collect();
+        Ok(Verdict { makespan_ns: last - first, span_ns, busy_ns, peak_bytes })
+    }
+
+    fn duration(&self, op: &Op) -> u64 {
+        let times = self.durations[op.stage];
+        op.jobs().iter().map(|job| times[*job]).sum()
+    }
+
+    fn every_op_once(&self, rows: &[Vec<Op>]) -> Result<(), String> {
+        let mut seen: HashMap<(usize, usize), [usize; 3]> = HashMap::new();
+        for (rank, row) in rows.iter().enumerate() {
+            for op in row {
+                if op.stage >= self.rank_of_stage.len() || op.microbatch >= self.microbatches {
+                    return Err(format!("rank {rank}: {op:?} does not belong to the problem"));
+                }
+                if self.rank(op.stage, op.microbatch) != rank {
+                    return Err(format!("rank {rank}: {op:?} belongs to another rank"));
+                }
+                if self.fused && matches!(op.kind, Kind::B | Kind::W) {
+                    return Err(format!("rank {rank}: {op:?} splits a backward that is fused"));
+                }
+                let jobs = seen.entry((op.stage, op.microbatch)).or_default();
+                op.jobs().iter().for_each(|job| jobs[*job] += 1);
+            }
+        }
+        for stage in 0..self.rank_of_stage.len() {
+            for microbatch in 0..self.microbatches {
+                let jobs = seen.get(&(stage, microbatch)).copied().unwrap_or_default();
+                if jobs != [1, 1, 1] {
+                    return Err(format!("stage {stage}, microbatch {microbatch}: F, B, W run {jobs:?} times"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts and ends of all ops: longest paths through the graph of what waits for what.
+    fn times(&self, rows: &[Vec<Op>]) -> Result<(Vec<Vec<u64>>, Vec<Vec<u64>>), String> {
+        // Who makes the output of F and the gradient of B, by stage and microbatch.
+        let mut maker: HashMap<(bool, usize, usize), usize> = HashMap::new();
+        let mut nodes: Vec<(usize, &Op)> = Vec::new();
+        for (rank, row) in rows.iter().enumerate() {
+            for op in row {
+                match op.kind {
+                    Kind::F => maker.insert((false, op.stage, op.microbatch), nodes.len()),
+                    Kind::B | Kind::Bw => maker.insert((true, op.stage, op.microbatch), nodes.len()),
+                    Kind::W => None,
+                };
+                nodes.push((rank, op));
+            }
+        }
+        let mut followers: Vec<Vec<(usize, u64)>> = vec![Vec::new(); nodes.len()];
+        let mut waits = vec![0usize; nodes.len()];
+        let mut edge = |from: usize, to: usize, delay: u64| {
+            followers[from].push((to, delay));
+            waits[to] += 1;
+        };
+        for (node, (rank, op)) in nodes.iter().enumerate() {
+            if node > 0 && nodes[node - 1].0 == *rank {
+                edge(node - 1, node, 0);
+            }
+            let (stage, microbatch) = (op.stage, op.microbatch);
+            match op.kind {
+                Kind::F if stage > 0 => {
+                    let hop = self.hop(self.rank(stage - 1, microbatch), *rank);
+                    edge(maker[&(false, stage - 1, microbatch)], node, hop);
+                }
+                Kind::F => {}
+                Kind::B | Kind::Bw => {
+                    edge(maker[&(false, stage, microbatch)], node, 0);
+                    if stage + 1 < self.rank_of_stage.len() {
+                        let hop = self.hop(self.rank(stage + 1, microbatch), *rank);
+                        edge(maker[&(true, stage + 1, microbatch)], node, hop);
+                    }
+                }
+                Kind::W => edge(maker[&(true, stage, microbatch)], node, 0),
+            }
+        }
+        let mut start = vec![0u64; nodes.len()];
+        let mut free: Vec<usize> = (0..nodes.len()).filter(|node| waits[*node] == 0).collect();
+        let mut done = 0;
+        while let Some(node) = free.pop() {
+            done += 1;
+            let end = start[node] + self.duration(nodes[node].1);
+            for (next, delay) in &followers[node] {
+                start[*next] = start[*next].max(end + delay);
+                waits[*next] -= 1;
+                if waits[*next] == 0 {
+                    free.push(*next);
+                }
+            }
+        }
+        if done < nodes.len() {
+            let stuck = (0..nodes.len()).find(|node| waits[*node] > 0).map(|node| nodes[node]);
+            return Err(format!("the ranks wait for each other for ever, among them {stuck:?}"));
+        }
+        let mut starts = Vec::new();
+        let mut ends = Vec::new();
+        let mut at = 0;
+        for row in rows {
+            starts.push(start[at..at + row.len()].to_vec());
+            ends.push(row.iter().zip(&start[at..]).map(|(op, start)| start + self.duration(op)).collect());
+            at += row.len();
+        }
+        Ok((starts, ends))
+    }
+
+    fn peak(&self, rank: usize, row: &[Op]) -> i64 {
+        let mut held = self.static_bytes[rank];
+        let mut peak = held;
+        for op in row {
+            let jobs = op.jobs();
+            let of = |table: &Vec<[i64; 3]>, job: &usize| table[op.stage][*job];
+            held += jobs.iter().map(|job| of(&self.bytes, job).max(0)).sum::<i64>();
+            let workspace = jobs.iter().map(|job| of(&self.workspace, job)).max().unwrap_or(0);
+            peak = peak.max(held + workspace);
+            held += jobs.iter().map(|job| of(&self.bytes, job).min(0)).sum::<i64>();
+        }
+        peak
+    }
+}
+
+fn named_placement(name: &str, ranks: usize, chunks: usize) -> Result<Vec<usize>, String> {
+    let folded = match name {
+        "linear" | "looped" | "two-way" => false,
+        "v" | "wave" => true,
+        _ => return Err(format!("placement `{name}` leaves the stages' ranks open")),
+    };
+    let down = 0..ranks;
+    Ok((0..chunks)
+        .flat_map(|chunk| -> Vec<usize> {
+            if folded && chunk % 2 == 1 { down.clone().rev().collect() } else { down.clone().collect() }
+        })
+        .collect())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    F,
+    B,
+    W,
+    Bw,
+}
+
+#[derive(Clone, Copy)]
+struct Op {
+    stage: usize,
+    kind: Kind,
+    microbatch: usize,
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.kind == Kind::Bw { "BW".to_string() } else { format!("{:?}", self.kind) };
+        write!(f, "{}{kind}{}", self.stage, self.microbatch)
+    }
+}
+
+impl Op {
+    fn read(word: &str) -> Result<Op, String> {
+        let letters = word.find(|c: char| c.is_ascii_uppercase()).ok_or(format!("`{word}` is no op"))?;
+        let (stage, rest) = word.split_at(letters);
+        let digits = rest.find(|c: char| c.is_ascii_digit()).ok_or(format!("`{word}` is no op"))?;
+        let (kind, microbatch) = rest.split_at(digits);
+        let kind = match kind {
+            "F" => Kind::F,
+            "B" => Kind::B,
+            "W" => Kind::W,
+            "BW" => Kind::Bw,
+            _ => return Err(format!("`{word}` is no op")),
+        };
+        let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no op"));
+        Ok(Op { stage: number(stage)?, kind, microbatch: number(microbatch)? })
+    }
+
+    fn jobs(&self) -> &'static [usize] {
+        match self.kind {
+            Kind::F => &[0],
+            Kind::B => &[1],
+            Kind::W => &[2],
+            Kind::Bw => &[1, 2],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Problem;
+
+    fn two_ranks() -> Problem {
+        let stages = json!({ "forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1,
+            "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 });
+        Problem::read(&json!({ "ranks": 2, "microbatches": 2, "stages": stages, "limit_bytes": 2 })).unwrap()
+    }
+
+    #[test]
+    fn one_f_one_b_on_two_ranks_takes_three_times_m_plus_p_less_one() {
+        let verdict = two_ranks().judge(&["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"]).unwrap();
+        assert_eq!((verdict.makespan_ns, verdict.peak_bytes), (9, vec![2, 1]));
+        assert_eq!(verdict.span_ns, [9, 7]);
+    }
+
+    #[test]
+    fn it_is_not_fooled() {
+        let lies: [(&[&str], &str); 6] = [
+            (&["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1"], "stage 1, microbatch 1"),
+            (&["0F0 0F1 0BW0 0BW1 0BW1", "1F0 1BW0 1F1 1BW1"], "stage 0, microbatch 1"),
+            (&["0F0 0BW0 0F1 0BW1", "1F0 1F1 1BW1 1BW0"], "wait for each other"),
+            (&["0F0 0BW1 0F1 0BW0", "1F0 1BW0 1F1 1BW1"], "wait for each other"),
+            (&["0F0 1F1 0BW0 0BW1", "1F0 1BW0 0F1 1BW1"], "another rank"),
+            (&["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BX1"], "no op"),
+        ];
+        for (rows, says) in lies {
+            let refusal = two_ranks().judge(rows).unwrap_err();
+            assert!(refusal.contains(says), "{rows:?}: {refusal}");
+        }
+        let mut tight = two_ranks();
+        tight.limits = vec![Some(1); 2];
+        assert!(tight.judge(&["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"]).unwrap_err().contains("above its limit"));
+    }
+
+    #[test]
+    fn hops_delay_only_what_crosses_ranks() {
+        let mut slow = two_ranks();
+        slow.hops = vec![vec![5; 2]; 2];
+        let verdict = slow.judge(&["0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"]).unwrap();
+        // F0 ends at 1 and arrives at 6; B0 ends at 8 and its gradient arrives at 13; B1, ended at 10, at 15.
+        assert_eq!(verdict.makespan_ns, 17);
+        assert_eq!(verdict.span_ns, [17, 6]);
+    }
+}

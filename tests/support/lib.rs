@@ -1,0 +1,5 @@
+//! What the tests share: an independent judge of plans, readers of the reference tables, and drivers of the
+//! command and of a browser.
+
+pub mod judge;
+pub mod tables;
