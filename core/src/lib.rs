@@ -32,4 +32,5 @@ pub mod schedule;
 pub mod simulate;
 pub mod spec;
 pub mod timeline;
+pub mod trace;
 pub mod units;
