@@ -20,6 +20,7 @@ pub mod bounds;
 pub mod check;
 pub mod cluster;
 pub mod fields;
+pub mod graph;
 pub mod lower;
 pub mod model;
 pub mod op;
