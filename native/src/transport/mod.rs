@@ -1,1 +1,202 @@
-//! How ranks exchange tensors.
+//! How ranks exchange tensors: one small trait, with one engine ([`threads`]) and wrappers that watch
+//! ([`traced`]) or break ([`faulty`]) any engine.
+//!
+//! What every engine keeps:
+//! - **Order.** Parcels from one rank to another arrive in the order in which they were sent. Nothing is
+//!   matched by tag, because not every engine has tags (NCCL has none); the tag travels along and is
+//!   compared on arrival, so a program whose two ends disagree is found at the first wrong parcel.
+//! - **Groups.** All sends and receives of one [`Transport::exchange`] start together; it returns when all
+//!   have ended. Two ranks that exchange with each other in one group each cannot wait for each other.
+//! - **No hang.** Every wait ends: with what was waited for, with the engine's time-out, or at once when
+//!   some rank calls [`Transport::abort`].
+
+use std::fmt;
+use std::time::Duration;
+
+use pipeplan_core::program::Message;
+
+pub mod faulty;
+pub mod threads;
+pub mod traced;
+
+/// What a parcel holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Buffer {
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// 64-bit floats.
+    F64(Vec<f64>),
+    /// No data, where only the time of a run is modelled.
+    Nothing,
+}
+
+impl Buffer {
+    /// The size of the data.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Buffer::F32(values) => 4 * values.len() as u64,
+            Buffer::F64(values) => 8 * values.len() as u64,
+            Buffer::Nothing => 0,
+        }
+    }
+}
+
+/// Which parcel this is: both ends derive the same tag from the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// The training step, 0-based.
+    pub step: u32,
+    /// The message as its sender writes it.
+    pub message: Message,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of step {}", self.message, self.step)
+    }
+}
+
+/// One send of a group.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The receiving rank.
+    pub peer: usize,
+    /// Which parcel it is.
+    pub tag: Tag,
+    /// What it holds.
+    pub buffer: Buffer,
+}
+
+/// One receive of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// The sending rank.
+    pub peer: usize,
+    /// Which parcel is expected.
+    pub tag: Tag,
+}
+
+/// Why an exchange did not end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// The peer did not do its part in time.
+    #[error(
+        "waited {:.1} s for rank {peer} to {} {tag}", waited.as_secs_f64(),
+        if *receiving { "send" } else { "take" }
+    )]
+    TimedOut {
+        /// The rank waited for.
+        peer: usize,
+        /// The parcel waited for.
+        tag: Tag,
+        /// Whether the wait was for a receive (else for a send to be taken).
+        receiving: bool,
+        /// How long.
+        waited: Duration,
+    },
+    /// The two ends run different programs, or a parcel was lost on the way.
+    #[error("expected {expected} from rank {peer}, but {found} arrived: the two ends disagree about the order")]
+    WrongParcel {
+        /// The sending rank.
+        peer: usize,
+        /// What the receiver expected.
+        expected: Tag,
+        /// What came.
+        found: Tag,
+    },
+    /// The peer is not in the world, or is this rank itself.
+    #[error("rank {peer} is no peer of rank {rank} in a world of {world}")]
+    NoSuchPeer {
+        /// This rank.
+        rank: usize,
+        /// The rank named.
+        peer: usize,
+        /// Ranks of the world.
+        world: usize,
+    },
+    /// Not every rank came to the barrier in time.
+    #[error("waited {:.1} s at a barrier", waited.as_secs_f64())]
+    BarrierTimedOut {
+        /// How long.
+        waited: Duration,
+    },
+    /// Another rank ended the run.
+    #[error("the run was ended by another rank")]
+    Aborted,
+}
+
+impl TransportError {
+    /// The rank that was waited for or that sent the wrong thing.
+    pub fn peer(&self) -> Option<usize> {
+        match self {
+            TransportError::TimedOut { peer, .. }
+            | TransportError::WrongParcel { peer, .. }
+            | TransportError::NoSuchPeer { peer, .. } => Some(*peer),
+            TransportError::BarrierTimedOut { .. } | TransportError::Aborted => None,
+        }
+    }
+}
+
+/// One rank's end of an engine.
+pub trait Transport: Send {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Ranks in all.
+    fn world(&self) -> usize;
+
+    /// Starts all sends and receives together and returns when all have ended, with what was received in
+    /// the order of `receives`.
+    ///
+    /// # Errors
+    /// See [`TransportError`]. After an error the transport is of no further use but to abort.
+    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError>;
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn barrier(&mut self) -> Result<(), TransportError>;
+
+    /// Ends every wait of every rank, now and later, with [`TransportError::Aborted`].
+    fn abort(&self);
+
+    /// A group of one send.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn send(&mut self, peer: usize, tag: Tag, buffer: Buffer) -> Result<(), TransportError> {
+        self.exchange(vec![Outgoing { peer, tag, buffer }], &[]).map(|_| ())
+    }
+
+    /// A group of one receive.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn receive(&mut self, peer: usize, tag: Tag) -> Result<Buffer, TransportError> {
+        let received = self.exchange(Vec::new(), &[Incoming { peer, tag }])?;
+        Ok(received.into_iter().next().unwrap_or(Buffer::Nothing))
+    }
+}
+
+impl Transport for Box<dyn Transport> {
+    fn rank(&self) -> usize {
+        (**self).rank()
+    }
+
+    fn world(&self) -> usize {
+        (**self).world()
+    }
+
+    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
+        (**self).exchange(sends, receives)
+    }
+
+    fn barrier(&mut self) -> Result<(), TransportError> {
+        (**self).barrier()
+    }
+
+    fn abort(&self) {
+        (**self).abort();
+    }
+}

@@ -1,0 +1,109 @@
+//! A transport that breaks on purpose, the same way for the same seed: for tests of what a run does when
+//! the world breaks its promise.
+
+use std::thread;
+use std::time::Duration;
+
+use super::{Buffer, Incoming, Outgoing, Transport, TransportError};
+use crate::runner::random::SplitMix64;
+
+/// What goes wrong on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Seed of delays and losses; mixed with the rank.
+    pub seed: u64,
+    /// Each exchange starts late by up to this much.
+    pub delay: Duration,
+    /// How many of 1000 sends are lost without a word.
+    pub lost_per_mille: u32,
+    /// How many of 1000 sends lose their last element.
+    pub short_per_mille: u32,
+    /// At this exchange (0-based) the rank stands still for this long.
+    pub stall: Option<(u64, Duration)>,
+    /// At this exchange (0-based) the rank's thread dies.
+    pub death: Option<u64>,
+}
+
+/// The text with which a rank dies that was told to.
+pub const DEATH: &str = "this rank was told to die here";
+
+/// `inner` with `faults`.
+pub struct Faulty<T> {
+    inner: T,
+    faults: Faults,
+    random: SplitMix64,
+    exchanges: u64,
+}
+
+impl<T: Transport> Faulty<T> {
+    /// Wraps `inner`.
+    pub fn new(inner: T, faults: Faults) -> Faulty<T> {
+        let random = SplitMix64::new(faults.seed ^ (inner.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Faulty { inner, faults, random, exchanges: 0 }
+    }
+
+    fn happens(&mut self, per_mille: u32) -> bool {
+        per_mille > 0 && self.random.below(1000) < u64::from(per_mille)
+    }
+}
+
+fn shortened(buffer: Buffer) -> Buffer {
+    match buffer {
+        Buffer::F32(mut values) => {
+            values.pop();
+            Buffer::F32(values)
+        }
+        Buffer::F64(mut values) => {
+            values.pop();
+            Buffer::F64(values)
+        }
+        Buffer::Nothing => Buffer::Nothing,
+    }
+}
+
+impl<T: Transport> Transport for Faulty<T> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+
+    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
+        let exchange = self.exchanges;
+        self.exchanges += 1;
+        if self.faults.death == Some(exchange) {
+            // As a panic, but without the message on standard error: it is no news.
+            std::panic::resume_unwind(Box::new(DEATH));
+        }
+        if let Some((at, pause)) = self.faults.stall
+            && at == exchange
+        {
+            thread::sleep(pause);
+        }
+        if !self.faults.delay.is_zero() {
+            let most = self.faults.delay.as_nanos() as u64;
+            thread::sleep(Duration::from_nanos(self.random.below(most.saturating_add(1).max(1))));
+        }
+        let mut kept = Vec::with_capacity(sends.len());
+        for mut send in sends {
+            if self.happens(self.faults.lost_per_mille) {
+                continue;
+            }
+            if self.happens(self.faults.short_per_mille) {
+                send.buffer = shortened(send.buffer);
+            }
+            kept.push(send);
+        }
+        self.inner.exchange(kept, receives)
+    }
+
+    fn barrier(&mut self) -> Result<(), TransportError> {
+        self.inner.barrier()
+    }
+
+    fn abort(&self) {
+        self.inner.abort();
+    }
+}
