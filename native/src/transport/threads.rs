@@ -319,14 +319,13 @@ mod tests {
     fn a_barrier_holds_until_all_have_come() {
         let arrived = std::sync::atomic::AtomicUsize::new(0);
         let seen = run(4, options(0, 5000), |end| {
-            (1..=20)
-                .all(|round| {
-                    arrived.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    end.barrier().expect("all come");
-                    let seen = arrived.load(std::sync::atomic::Ordering::SeqCst);
-                    end.barrier().expect("all come");
-                    seen == 4 * round
-                })
+            (1..=20).all(|round| {
+                arrived.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                end.barrier().expect("all come");
+                let seen = arrived.load(std::sync::atomic::Ordering::SeqCst);
+                end.barrier().expect("all come");
+                seen == 4 * round
+            })
         });
         assert_eq!(seen, [true; 4]);
     }
