@@ -1,5 +1,7 @@
 //! Models as a person names them: sizes of a decoder, and a catalog of public ones.
 
+pub mod catalog;
+
 /// Number formats of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -22,6 +24,16 @@ impl Dtype {
             Dtype::Bf16 => 2,
         }
     }
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::F64 => "f64",
+            Dtype::F32 => "f32",
+            Dtype::Bf16 => "bf16",
+            Dtype::I32 => "i32",
+        }
+    }
 }
 
 /// Which operators a layer is made of.
@@ -31,6 +43,16 @@ pub enum Family {
     Llama,
     /// LayerNorm, learned positions, GELU feed-forward of two matrices.
     Gpt,
+}
+
+impl Family {
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Llama => "llama",
+            Family::Gpt => "gpt",
+        }
+    }
 }
 
 /// The sizes of a decoder-only transformer.
