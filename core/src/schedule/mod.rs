@@ -3,10 +3,16 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::op::{Op, OpKind, OpSyntax};
-use crate::problem::Problem;
+use crate::op::{Op, OpSyntax};
+use crate::placement::Placement;
+use crate::problem::{Backward, Problem};
 
+mod gpipe;
+mod interleaved;
+mod one_f_one_b;
 mod row;
+mod zb_h;
+mod zb_v;
 
 pub use row::Row;
 
@@ -72,7 +78,7 @@ pub struct Published {
     /// Paper and section.
     pub source: &'static str,
     /// How it wants stages dealt, given how many chunks a rank the person asked for (at least 1).
-    pub shape: fn(usize) -> (crate::placement::Placement, usize),
+    pub shape: fn(usize) -> (Placement, usize),
     /// Whether it cuts the backward in two.
     pub splits_backward: bool,
     /// The schedule for a problem, or why there is none. Memory limits are not looked at here.
@@ -89,7 +95,142 @@ pub fn find(name: &str) -> Option<&'static Published> {
     PUBLISHED.iter().find(|published| published.name == name)
 }
 
-static PUBLISHED: &[Published] = &[];
+static PUBLISHED: &[Published] = &[
+    Published {
+        name: "gpipe",
+        title: "GPipe",
+        source: "Huang et al., arXiv:1811.06965, §2.3",
+        shape: one_stage_each,
+        splits_backward: false,
+        build: gpipe::gpipe,
+    },
+    Published {
+        name: "1f1b",
+        title: "1F1B",
+        source: "Narayanan et al., arXiv:2104.04473, §2.2.1",
+        shape: one_stage_each,
+        splits_backward: false,
+        build: one_f_one_b::one_f_one_b,
+    },
+    Published {
+        name: "eager-1f1b",
+        title: "Eager 1F1B",
+        source: "Zhuang et al., arXiv:2211.05322",
+        shape: one_stage_each,
+        splits_backward: false,
+        build: one_f_one_b::eager_one_f_one_b,
+    },
+    Published {
+        name: "interleaved-1f1b",
+        title: "Interleaved 1F1B",
+        source: "Narayanan et al., arXiv:2104.04473, §2.2.2",
+        shape: several_looped,
+        splits_backward: false,
+        build: interleaved::interleaved,
+    },
+    Published {
+        name: "looped-bfs",
+        title: "Looped BFS",
+        source: "Lamy-Poirier, arXiv:2211.05953, §4",
+        shape: several_looped,
+        splits_backward: false,
+        build: interleaved::looped_bfs,
+    },
+    Published {
+        name: "zb-h1",
+        title: "ZB-H1",
+        source: "Qi et al., arXiv:2401.10241, §2.1",
+        shape: one_stage_each,
+        splits_backward: true,
+        build: zb_h::zb_h1,
+    },
+    Published {
+        name: "zb-h2",
+        title: "ZB-H2",
+        source: "Qi et al., arXiv:2401.10241, §2.2",
+        shape: one_stage_each,
+        splits_backward: true,
+        build: zb_h::zb_h2,
+    },
+    Published {
+        name: "interleaved-zb",
+        title: "Interleaved ZB",
+        source: "Qi et al., arXiv:2401.10241; torch.distributed.pipelining",
+        shape: several_looped,
+        splits_backward: true,
+        build: interleaved::interleaved_zero_bubble,
+    },
+    Published {
+        name: "zb-v",
+        title: "ZB-V",
+        source: "Qi et al., arXiv:2401.10241, §6",
+        shape: two_in_a_v,
+        splits_backward: true,
+        build: zb_v::zb_v,
+    },
+];
 
-#[allow(dead_code)]
-fn unused(_: OpKind) {}
+fn one_stage_each(_: usize) -> (Placement, usize) {
+    (Placement::Linear, 1)
+}
+
+/// As many chunks as asked for, but at least the two that make a loop.
+fn several_looped(chunks: usize) -> (Placement, usize) {
+    (Placement::Looped, chunks.max(2))
+}
+
+fn two_in_a_v(_: usize) -> (Placement, usize) {
+    (Placement::V, 2)
+}
+
+/// Refuses problems with more than one stage a rank, or with two directions.
+fn one_chunk(problem: &Problem) -> Result<(), Absent> {
+    match problem.placement() {
+        Placement::TwoWay => Err(Absent::because("it runs one way, and the problem's placement is two-way")),
+        _ if problem.chunks() > 1 => {
+            Err(Absent::because(alloc::format!("it runs one chunk a rank, and the problem has {}", problem.chunks())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses problems whose stages do not go round the ranks.
+fn looped(problem: &Problem) -> Result<(), Absent> {
+    let looped = Placement::Looped.ranks(problem.ranks(), problem.chunks());
+    let same = (0..problem.stage_count()).all(|stage| problem.rank_of(stage, 0) == usize::from(looped[stage]));
+    if same && *problem.placement() != Placement::TwoWay {
+        Ok(())
+    } else {
+        Err(Absent::because("it needs stage s on rank s mod P (placement looped)"))
+    }
+}
+
+/// Refuses problems whose stages do not go down the ranks and back up once.
+fn v_shaped(problem: &Problem) -> Result<(), Absent> {
+    let v = Placement::V.ranks(problem.ranks(), problem.chunks().min(2));
+    let same = problem.chunks() == 2 && (0..v.len()).all(|stage| problem.rank_of(stage, 0) == usize::from(v[stage]));
+    if same {
+        Ok(())
+    } else {
+        Err(Absent::because("it needs two chunks a rank, dealt down the ranks and back up (placement v)"))
+    }
+}
+
+/// Refuses problems whose backward cannot be cut.
+fn splits(problem: &Problem) -> Result<(), Absent> {
+    match problem.backward() {
+        Backward::Split => Ok(()),
+        Backward::Fused => Err(Absent::because("it runs B and W apart, and the problem's backward is fused")),
+    }
+}
+
+/// A row for each rank of a problem with one stage a rank, written by stage.
+fn by_stage(problem: &Problem, write: impl Fn(&mut Row, usize)) -> Schedule {
+    let mut schedule = Schedule { rows: alloc::vec![Vec::new(); problem.ranks()] };
+    for stage in 0..problem.stage_count() {
+        let mut row = Row::new(problem.stage_count());
+        write(&mut row, stage);
+        schedule.rows[problem.rank_of(stage, 0)] = row.into_ops();
+    }
+    schedule
+}

@@ -1,0 +1,14 @@
+//! GPipe (arXiv:1811.06965, §2.3): all forwards, then all backwards.
+
+use super::{Absent, Schedule, by_stage, one_chunk};
+use crate::op::OpKind;
+use crate::problem::Problem;
+
+/// Peak: all M microbatches on every rank. Bubble: `(P − 1)(F + B + W)` with equal stages and free hops.
+pub fn gpipe(problem: &Problem) -> Result<Schedule, Absent> {
+    one_chunk(problem)?;
+    Ok(by_stage(problem, |row, stage| {
+        row.repeat(problem.microbatches(), stage, OpKind::F);
+        row.repeat(problem.microbatches(), stage, OpKind::BW);
+    }))
+}

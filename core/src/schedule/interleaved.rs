@@ -1,0 +1,163 @@
+//! Schedules over looped chunks: interleaved 1F1B, its zero-bubble form, and looped breadth-first.
+//!
+//! Stage `c · P + r` is chunk `c` of rank `r`. A rank's virtual steps walk through groups of microbatches:
+//! a whole group through chunk 0, then through chunk 1, and so on.
+
+use alloc::vec::Vec;
+
+use super::{Absent, Schedule, looped, splits};
+use crate::op::{Op, OpKind};
+use crate::problem::Problem;
+use crate::simulate;
+
+/// Interleaved 1F1B (arXiv:2104.04473, §2.2.2). Bubble: `(P − 1)(F + B + W) / V`; rank `r` holds at most
+/// `P(V + 1) − 1 − 2r` chunk activations when P divides M.
+///
+/// Exists for any M: see [`groups`] for how microbatches are grouped, and [`runnable`] for the extra warm-up
+/// that an uneven shape may need so that no ranks wait for each other in a circle.
+pub fn interleaved(problem: &Problem) -> Result<Schedule, Absent> {
+    looped(problem)?;
+    Ok(runnable(problem, |extra| {
+        rows(problem, |rank| 2 * (problem.ranks() - 1 - rank) + extra, |row, step| row.push(step.backward))
+    }))
+}
+
+/// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the
+/// warm-up, since B alone comes back sooner, and W of rank `r` put off by `r` steps. Every rank holds at
+/// most `P · V` chunk activations when P divides M.
+pub fn interleaved_zero_bubble(problem: &Problem) -> Result<Schedule, Absent> {
+    looped(problem)?;
+    splits(problem)?;
+    let mut schedule = runnable(problem, |extra| {
+        rows(
+            problem,
+            |rank| problem.ranks() - 1 - rank + extra,
+            |row, step| {
+                row.push(Op::new(step.backward.stage(), OpKind::B, step.backward.microbatch()));
+                if step.index >= step.rank {
+                    let put_off = step.backwards[step.index - step.rank];
+                    row.push(Op::new(put_off.stage(), OpKind::W, put_off.microbatch()));
+                }
+            },
+        )
+    });
+    let backwards = backward_steps(problem);
+    for (rank, row) in schedule.rows.iter_mut().enumerate() {
+        let rest = backwards.len().saturating_sub(rank);
+        row.extend(
+            backwards[rest..]
+                .iter()
+                .map(|(chunk, microbatch)| Op::new(chunk * problem.ranks() + rank, OpKind::W, *microbatch)),
+        );
+    }
+    Ok(schedule)
+}
+
+/// Looped breadth-first (arXiv:2211.05953, §4): every microbatch through a chunk before the next chunk, so
+/// that sharded weights are gathered once a chunk. The backwards run as torch's `ScheduleLoopedBFS` runs
+/// them: last chunk first, last microbatch first. Peak: all `M · V` chunk activations.
+pub fn looped_bfs(problem: &Problem) -> Result<Schedule, Absent> {
+    looped(problem)?;
+    let rows = (0..problem.ranks())
+        .map(|rank| {
+            let stages = problem.stages_of(rank);
+            let forwards = stages.iter().flat_map(|stage| {
+                (0..problem.microbatches()).map(|microbatch| Op::new(*stage, OpKind::F, microbatch))
+            });
+            let backwards = stages.iter().rev().flat_map(|stage| {
+                (0..problem.microbatches()).rev().map(|microbatch| Op::new(*stage, OpKind::BW, microbatch))
+            });
+            forwards.chain(backwards).collect()
+        })
+        .collect();
+    Ok(Schedule { rows })
+}
+
+/// Sizes of the groups of microbatches that go through a chunk before the next chunk's turn.
+///
+/// P each where that divides M (the paper's rule, and Megatron-LM's default). Otherwise as many groups as P
+/// fits into M, none smaller than P while M is not, alike to within one, the larger first; where they come
+/// out equal this is torch's rule.
+fn groups(problem: &Problem) -> Vec<usize> {
+    let rounds = (problem.microbatches() / problem.ranks()).max(1);
+    let (least, larger) = (problem.microbatches() / rounds, problem.microbatches() % rounds);
+    (0..rounds).map(|round| least + usize::from(round < larger)).collect()
+}
+
+/// The (chunk, microbatch) of every virtual forward step.
+fn forward_steps(problem: &Problem) -> Vec<(usize, usize)> {
+    let mut steps = Vec::with_capacity(problem.chunks() * problem.microbatches());
+    let mut first = 0;
+    for size in groups(problem) {
+        for chunk in 0..problem.chunks() {
+            steps.extend((first..first + size).map(|microbatch| (chunk, microbatch)));
+        }
+        first += size;
+    }
+    steps
+}
+
+/// As [`forward_steps`], with the chunks in reverse.
+fn backward_steps(problem: &Problem) -> Vec<(usize, usize)> {
+    let last = problem.chunks() - 1;
+    forward_steps(problem).into_iter().map(|(chunk, microbatch)| (last - chunk, microbatch)).collect()
+}
+
+/// One backward step of a rank under construction.
+struct Step<'s> {
+    rank: usize,
+    /// How many backward steps the rank has behind it.
+    index: usize,
+    /// The fused backward of this step.
+    backward: Op,
+    /// All fused backwards of the rank up to this step.
+    backwards: &'s [Op],
+}
+
+/// Rows of `(V − 1) · first group + ahead(rank)` warm-up forwards, then a forward and a backward step in turn, then
+/// the rest of the backward steps. `push_backward` writes one backward step.
+fn rows(
+    problem: &Problem,
+    ahead: impl Fn(usize) -> usize,
+    push_backward: impl Fn(&mut Vec<Op>, &Step<'_>),
+) -> Schedule {
+    let ranks = problem.ranks();
+    let forwards = forward_steps(problem);
+    let backwards = backward_steps(problem);
+    let total = forwards.len();
+    let looping = (problem.chunks() - 1) * groups(problem)[0];
+    let rows = (0..ranks)
+        .map(|rank| {
+            let forward = |index: usize| Op::new(forwards[index].0 * ranks + rank, OpKind::F, forwards[index].1);
+            let warm_up = (looping + ahead(rank)).min(total);
+            let mut row: Vec<Op> = Vec::with_capacity(3 * total);
+            row.extend((0..warm_up).map(forward));
+            let mut done = Vec::with_capacity(total);
+            for (index, step) in backwards.iter().enumerate() {
+                if warm_up + index < total {
+                    row.push(forward(warm_up + index));
+                }
+                let backward = Op::new(step.0 * ranks + rank, OpKind::BW, step.1);
+                done.push(backward);
+                push_backward(&mut row, &Step { rank, index, backward, backwards: &done });
+            }
+            row
+        })
+        .collect();
+    Schedule { rows }
+}
+
+/// The rows with the least extra warm-up that can be run.
+///
+/// Where P does not divide M, the usual warm-up can make ranks wait for each other in a circle, on any
+/// transport: groups of 4, 4 and 1 with P = 4, V = 3 do. More forwards ahead of the first backward cut it,
+/// and all forwards first can always be run, so the search ends.
+fn runnable(problem: &Problem, rows: impl Fn(usize) -> Schedule) -> Schedule {
+    let runs = |schedule: &Schedule| simulate::run(problem, schedule, |_, _, _, _| {}).is_ok();
+    let even = problem.microbatches().is_multiple_of(problem.ranks());
+    let tried = 2 * problem.ranks() * problem.chunks();
+    (0..=tried)
+        .map(&rows)
+        .find(|schedule| even || runs(schedule))
+        .unwrap_or_else(|| rows(problem.chunks() * problem.microbatches()))
+}
