@@ -1,7 +1,11 @@
-//! Devices and links as a person names them.
+//! Devices and links as a person names them, with public figures.
 
+use alloc::borrow::ToOwned;
+use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
+use crate::fields::Fault;
 use crate::model::Dtype;
 use crate::units::{Bytes, Nanos};
 
@@ -16,6 +20,22 @@ pub struct Device {
     pub memory_bytes_per_s: u64,
     /// Memory of the device.
     pub memory_bytes: Bytes,
+    /// The least time of one operator: its launch.
+    pub launch_ns: Nanos,
+}
+
+impl Device {
+    /// What is wrong with the figures, each with its field below `path`.
+    pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+        for (field, value, least, most) in [
+            ("matmul_flops", self.matmul_flops, 1, MAX_RATE),
+            ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
+            ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),
+            ("launch_ns", self.launch_ns, 0, MAX_LATENCY_NS),
+        ] {
+            check(path, field, value, least, most, faults);
+        }
+    }
 }
 
 /// One kind of link between two devices.
@@ -25,6 +45,34 @@ pub struct Link {
     pub bytes_per_s: u64,
     /// Time before the first byte arrives.
     pub latency_ns: Nanos,
+}
+
+impl Link {
+    /// Time of a message of `bytes`, rounded up. A rate of 0 counts as 1.
+    pub fn time(&self, bytes: Bytes) -> Nanos {
+        let through = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_s.max(1)));
+        u64::try_from(through).unwrap_or(u64::MAX).saturating_add(self.latency_ns)
+    }
+
+    /// What is wrong with the figures, each with its field below `path`.
+    pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+        check(path, "bytes_per_s", self.bytes_per_s, 1, MAX_RATE, faults);
+        check(path, "latency_ns", self.latency_ns, 0, MAX_LATENCY_NS, faults);
+    }
+}
+
+/// Highest rate, of compute or of bytes, a second.
+pub const MAX_RATE: u64 = 1_000_000_000_000_000_000;
+/// Largest memory of a device: 1 PiB.
+pub const MAX_MEMORY: Bytes = 1 << 50;
+/// Longest latency or launch: 10 s.
+pub const MAX_LATENCY_NS: Nanos = 10_000_000_000;
+
+fn check(path: &str, field: &str, value: u64, least: u64, most: u64, faults: &mut Vec<Fault>) {
+    if !(least..=most).contains(&value) {
+        let field = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+        faults.push(Fault::new(field, value, format!("a whole number from {least} to {most}")));
+    }
 }
 
 /// One kind of device of the catalog, with the node that it usually stands in.
@@ -40,6 +88,8 @@ pub struct Entry {
     pub memory_bytes_per_s: u64,
     /// Memory of the device.
     pub memory_bytes: Bytes,
+    /// The least time of one operator.
+    pub launch_ns: Nanos,
     /// Devices of one node.
     pub devices_per_node: u32,
     /// The link within a node.
@@ -75,6 +125,7 @@ impl Entry {
             },
             memory_bytes_per_s: self.memory_bytes_per_s,
             memory_bytes: self.memory_bytes,
+            launch_ns: self.launch_ns,
         }
     }
 }
@@ -91,6 +142,8 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 
 const GIGA: u64 = 1_000_000_000;
 const TERA: u64 = 1000 * GIGA;
+/// Of a kernel in a queue that never runs empty: measured figures are 2 to 5 µs.
+const GPU_LAUNCH_NS: Nanos = 3000;
 
 /// A network of this many gigabits a second for each device.
 const fn network(gigabits: u64) -> Link {
@@ -102,6 +155,7 @@ const fn nvlink(gigabytes: u64) -> Link {
     Link { bytes_per_s: gigabytes * GIGA, latency_ns: 2000 }
 }
 
+// Data sheets write GB of memory for what the driver reports as about as many GiB.
 static CATALOG: &[Entry] = &[
     Entry {
         name: "a100-40",
@@ -109,6 +163,7 @@ static CATALOG: &[Entry] = &[
         matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         memory_bytes_per_s: 1555 * GIGA,
         memory_bytes: 40 << 30,
+        launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(300),
         node_link: network(200),
@@ -121,6 +176,7 @@ static CATALOG: &[Entry] = &[
         matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         memory_bytes_per_s: 2039 * GIGA,
         memory_bytes: 80 << 30,
+        launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(300),
         node_link: network(200),
@@ -130,38 +186,41 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "h100",
         title: "NVIDIA H100 SXM 80 GB",
-        matmul_flops: MatmulFlops { bf16: 989 * TERA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         memory_bytes_per_s: 3350 * GIGA,
         memory_bytes: 80 << 30,
+        launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(450),
         node_link: network(400),
         dtype: Dtype::Bf16,
-        source: "NVIDIA H100 data sheet, figures without sparsity; NVLink 900 GB/s both ways",
+        source: "NVIDIA H100 data sheet, 1,979 TFLOPS with sparsity halved; NVLink 900 GB/s both ways",
     },
     Entry {
         name: "h200",
         title: "NVIDIA H200 SXM 141 GB",
-        matmul_flops: MatmulFlops { bf16: 989 * TERA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         memory_bytes_per_s: 4800 * GIGA,
-        memory_bytes: 141 * GIGA,
+        memory_bytes: 141 << 30,
+        launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(450),
         node_link: network(400),
         dtype: Dtype::Bf16,
-        source: "NVIDIA H200 data sheet, figures without sparsity; NVLink 900 GB/s both ways",
+        source: "NVIDIA H200 data sheet, 1,979 TFLOPS with sparsity halved; NVLink 900 GB/s both ways",
     },
     Entry {
         name: "b200",
         title: "NVIDIA B200 SXM 180 GB",
         matmul_flops: MatmulFlops { bf16: 2250 * TERA, f32: 75 * TERA, f64: 37 * TERA },
-        memory_bytes_per_s: 8000 * GIGA,
-        memory_bytes: 180 * GIGA,
+        memory_bytes_per_s: 7700 * GIGA,
+        memory_bytes: 180 << 30,
+        launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(900),
         node_link: network(400),
         dtype: Dtype::Bf16,
-        source: "NVIDIA DGX B200 data sheet divided by its 8 devices, without sparsity; NVLink 1.8 TB/s both ways",
+        source: "NVIDIA HGX B200 data sheet, figures without sparsity; NVLink 1.8 TB/s both ways",
     },
     Entry {
         name: "cpu",
@@ -170,6 +229,7 @@ static CATALOG: &[Entry] = &[
         matmul_flops: MatmulFlops { bf16: 50 * GIGA, f32: 50 * GIGA, f64: 25 * GIGA },
         memory_bytes_per_s: 10 * GIGA,
         memory_bytes: 4 << 30,
+        launch_ns: 200,
         devices_per_node: 1024,
         link: Link { bytes_per_s: 5 * GIGA, latency_ns: 10_000 },
         node_link: network(10),
@@ -177,3 +237,114 @@ static CATALOG: &[Entry] = &[
         source: "an estimate, to be calibrated by a run",
     },
 ];
+
+/// One kind of link of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEntry {
+    /// The name in a spec.
+    pub name: &'static str,
+    /// The name a person reads.
+    pub title: &'static str,
+    /// Its figures.
+    pub link: Link,
+    /// Where the rate is published. Latencies are assumed: those of one message of a collective library.
+    pub source: &'static str,
+}
+
+/// Every link that a spec may name.
+pub fn links() -> &'static [LinkEntry] {
+    LINKS
+}
+
+/// The link of that name.
+pub fn find_link(name: &str) -> Option<&'static LinkEntry> {
+    LINKS.iter().find(|entry| entry.name == name)
+}
+
+static LINKS: &[LinkEntry] = &[
+    LinkEntry {
+        name: "shared-memory",
+        title: "Threads of one process",
+        link: Link { bytes_per_s: 5 * GIGA, latency_ns: 10_000 },
+        source: "an estimate, on the low side",
+    },
+    LinkEntry {
+        name: "loopback",
+        title: "Processes of one machine",
+        link: Link { bytes_per_s: 2 * GIGA, latency_ns: 20_000 },
+        source: "an estimate, on the low side",
+    },
+    LinkEntry {
+        name: "nvlink-3",
+        title: "NVLink 3",
+        link: nvlink(300),
+        source: "NVIDIA A100 data sheet: 600 GB/s both ways",
+    },
+    LinkEntry {
+        name: "nvlink-4",
+        title: "NVLink 4",
+        link: nvlink(450),
+        source: "NVIDIA H100 data sheet: 900 GB/s both ways",
+    },
+    LinkEntry {
+        name: "nvlink-5",
+        title: "NVLink 5",
+        link: nvlink(900),
+        source: "NVIDIA HGX B200 data sheet: 1.8 TB/s both ways",
+    },
+    LinkEntry {
+        name: "pcie-4",
+        title: "PCI Express 4.0 x16",
+        link: Link { bytes_per_s: 31_500_000_000, latency_ns: 5000 },
+        source: "PCI-SIG: 16 GT/s, 16 lanes, 128b/130b",
+    },
+    LinkEntry {
+        name: "pcie-5",
+        title: "PCI Express 5.0 x16",
+        link: Link { bytes_per_s: 63 * GIGA, latency_ns: 5000 },
+        source: "PCI-SIG: 32 GT/s, 16 lanes, 128b/130b",
+    },
+    LinkEntry {
+        name: "infiniband-hdr",
+        title: "InfiniBand HDR, one port a device",
+        link: network(200),
+        source: "NVIDIA ConnectX-6 data sheet: 200 Gb/s",
+    },
+    LinkEntry {
+        name: "infiniband-ndr",
+        title: "InfiniBand NDR, one port a device",
+        link: network(400),
+        source: "NVIDIA ConnectX-7 data sheet: 400 Gb/s",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_sound() {
+        for entry in catalog() {
+            for dtype in [Dtype::Bf16, Dtype::F32, Dtype::F64] {
+                let mut faults = Vec::new();
+                entry.device(dtype).find_faults("", &mut faults);
+                entry.link.find_faults("link", &mut faults);
+                entry.node_link.find_faults("node_link", &mut faults);
+                assert!(faults.is_empty() && entry.devices_per_node > 0, "{}: {faults:?}", entry.name);
+            }
+        }
+        for entry in links() {
+            let mut faults = Vec::new();
+            entry.link.find_faults("", &mut faults);
+            assert!(faults.is_empty(), "{}: {faults:?}", entry.name);
+        }
+    }
+
+    #[test]
+    fn a_message_costs_its_latency_and_its_bytes() {
+        let link = Link { bytes_per_s: 3, latency_ns: 7 };
+        assert_eq!(link.time(0), 7);
+        assert_eq!(link.time(1), 7 + 333_333_334, "a third of a second, rounded up");
+        assert_eq!(Link { bytes_per_s: 0, latency_ns: u64::MAX }.time(u64::MAX), u64::MAX);
+    }
+}

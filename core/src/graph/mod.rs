@@ -210,8 +210,8 @@ pub struct Operator {
     /// In the order that the kernel documents.
     pub outputs: Vec<TensorId>,
     /// The input (its position in `inputs`) whose buffer output 0 takes over. That input is not used again and
-    /// has the output's shape and dtype. Every kernel for which this is set works element by element, or pair
-    /// by pair, so that nothing is overwritten that it still reads.
+    /// has the output's shape and dtype. Every kernel that allows it writes an element, a rotated pair or a row
+    /// only after it has read all that it needs of it.
     pub in_place: Option<u32>,
     /// Where it is queued.
     pub stream: Stream,
