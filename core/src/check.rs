@@ -1,1 +1,0 @@
-//! Whether a schedule or a program is valid.

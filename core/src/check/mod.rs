@@ -1,0 +1,263 @@
+//! Whether a schedule or a program is valid, decided from the problem alone.
+//!
+//! Nothing here is shared with the generators, the search, the lowering or the simulator: the rules are
+//! written a second time, so that a slip in one is found by the other.
+//!
+//! # What acceptance promises
+//! For a schedule: every op of the problem runs once, on the rank that holds its stage; the ranks never
+//! wait for each other in a circle; no rank ever holds more than its limit. For a program, besides: every
+//! transfer that the placement calls for is there once, with both ends, after what makes it and before what
+//! uses it; both ends of every channel list their messages in the same order; each rank's optimizer step
+//! comes once and last; and the named transport completes it.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::op::Op;
+use crate::problem::Problem;
+use crate::program::{Message, Program, Step, Way};
+use crate::schedule::Schedule;
+use crate::units::Bytes;
+
+mod messages;
+mod rows;
+mod transport;
+
+pub use transport::{Stuck, Transport, Wait};
+
+use messages::{check_channels, check_messages};
+use rows::check_rows;
+use transport::complete;
+
+/// Faults reported at most; a schedule of a million ops may have a million.
+const MOST_REPORTED: usize = 20;
+
+/// One thing wrong with a schedule or a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// There is not one row a rank.
+    Rows {
+        /// Rows found.
+        found: usize,
+        /// Ranks of the problem.
+        ranks: usize,
+    },
+    /// An op of a stage or microbatch that the problem does not have.
+    Foreign {
+        /// The rank.
+        rank: usize,
+        /// The position in its row.
+        index: usize,
+        /// The op.
+        op: Op,
+    },
+    /// An op on a rank that does not hold its stage.
+    WrongRank {
+        /// The rank.
+        rank: usize,
+        /// The position in its row.
+        index: usize,
+        /// The op.
+        op: Op,
+        /// The rank that holds the stage.
+        holder: usize,
+    },
+    /// An op that runs a second time, counting BW as B and as W.
+    Twice {
+        /// The rank.
+        rank: usize,
+        /// The position of the second run.
+        index: usize,
+        /// The op.
+        op: Op,
+    },
+    /// An op that never runs.
+    Missing {
+        /// The op.
+        op: Op,
+    },
+    /// A cut backward where the problem allows only the fused one.
+    Cut {
+        /// The rank.
+        rank: usize,
+        /// The position in its row.
+        index: usize,
+        /// The op.
+        op: Op,
+    },
+    /// Ops that wait for each other in a circle: each for the next, the last for the first.
+    Circle {
+        /// In the order of waiting.
+        waits: Vec<CircleWait>,
+    },
+    /// More memory held than the rank has.
+    OverLimit {
+        /// The rank.
+        rank: usize,
+        /// The position in its row.
+        index: usize,
+        /// The op that takes it over the limit.
+        op: Op,
+        /// Bytes held while the op runs, static bytes included.
+        held: Bytes,
+        /// The rank's limit.
+        limit: Bytes,
+    },
+    /// A message that names no transfer of the problem, or stands on the wrong rank.
+    ForeignMessage {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        index: usize,
+        /// The message.
+        message: Message,
+    },
+    /// A message that is there a second time.
+    MessageTwice {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        index: usize,
+        /// The message.
+        message: Message,
+    },
+    /// A message that the placement calls for and that is not there.
+    MessageMissing {
+        /// The rank that lacks it.
+        rank: usize,
+        /// The message.
+        message: Message,
+    },
+    /// A message on the wrong side of the op that makes or uses it.
+    MessageMisplaced {
+        /// The rank.
+        rank: usize,
+        /// The step of the message.
+        index: usize,
+        /// The message.
+        message: Message,
+        /// The op that makes or uses it.
+        op: Op,
+    },
+    /// The two ends of a channel disagree about the order of messages.
+    ChannelOrder {
+        /// The sender.
+        from: usize,
+        /// The receiver.
+        to: usize,
+        /// The first place at which the two lists differ.
+        place: usize,
+        /// What is sent there.
+        sent: Message,
+        /// What is received there.
+        received: Message,
+    },
+    /// A rank without exactly one optimizer step at its end.
+    Optimizer {
+        /// The rank.
+        rank: usize,
+    },
+    /// The transport cannot complete the program.
+    Stuck(Stuck),
+}
+
+/// An op that cannot run in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CircleWait {
+    /// The rank.
+    pub rank: usize,
+    /// The position in its row.
+    pub index: usize,
+    /// The op.
+    pub op: Op,
+    /// The op that has to end first; a B stands for the B or BW of that stage and microbatch.
+    pub needs: Op,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Rows { found, ranks } => write!(f, "{found} rows for {ranks} ranks: write one row a rank"),
+            Violation::Foreign { rank, index, op } => {
+                write!(f, "rank {rank}, op {index}: {op} names a stage or microbatch that the problem does not have")
+            }
+            Violation::WrongRank { rank, index, op, holder } => {
+                write!(f, "rank {rank}, op {index}: {op} belongs to rank {holder}, which holds its stage")
+            }
+            Violation::Twice { rank, index, op } => write!(f, "rank {rank}, op {index}: {op} has run already"),
+            Violation::Missing { op } => write!(f, "{op} never runs"),
+            Violation::Cut { rank, index, op } => {
+                write!(f, "rank {rank}, op {index}: {op} cuts the backward, and the problem allows only BW")
+            }
+            Violation::Circle { waits } => {
+                f.write_str("ops wait for each other in a circle:")?;
+                for (place, CircleWait { rank, index, op, needs }) in waits.iter().enumerate() {
+                    let ahead = waits[(place + 1) % waits.len()].op;
+                    write!(f, "\n  rank {rank}, op {index}: {op} waits for {needs}, which comes after {ahead}")?;
+                }
+                Ok(())
+            }
+            Violation::OverLimit { rank, index, op, held, limit } => {
+                write!(f, "rank {rank}, op {index}: {op} holds {held} bytes, and the limit is {limit}")
+            }
+            Violation::ForeignMessage { rank, index, message } => {
+                write!(f, "rank {rank}, step {index}: {message} is no transfer of this rank")
+            }
+            Violation::MessageTwice { rank, index, message } => {
+                write!(f, "rank {rank}, step {index}: {message} is there already")
+            }
+            Violation::MessageMissing { rank, message } => write!(f, "rank {rank}: {message} is missing"),
+            Violation::MessageMisplaced { rank, index, message, op } => match message.way {
+                Way::Send => write!(f, "rank {rank}, step {index}: {message} comes before {op}, which makes it"),
+                Way::Receive => write!(f, "rank {rank}, step {index}: {message} comes after {op}, which needs it"),
+            },
+            Violation::ChannelOrder { from, to, place, sent, received } => write!(
+                f,
+                "rank {from} to rank {to}: message {place} is {sent} where it is sent and {received} where it is received"
+            ),
+            Violation::Optimizer { rank } => write!(f, "rank {rank}: write OPTIMIZER once, as the last step"),
+            Violation::Stuck(stuck) => fmt::Display::fmt(stuck, f),
+        }
+    }
+}
+
+/// Checks a schedule against its problem.
+///
+/// # Errors
+/// What is wrong, at most 20 entries, never none.
+pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<Violation>> {
+    let mut violations = Vec::new();
+    let rows: Vec<&[Op]> = schedule.rows.iter().map(Vec::as_slice).collect();
+    check_rows(problem, &rows, &mut violations);
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+/// Checks a program against its problem, and whether `transport` completes it.
+///
+/// # Errors
+/// What is wrong, at most 20 entries, never none.
+pub fn check_program(problem: &Problem, program: &Program, transport: Transport) -> Result<(), Vec<Violation>> {
+    let mut violations = Vec::new();
+    let computes: Vec<Vec<Op>> = program
+        .rows
+        .iter()
+        .map(|row| {
+            let op = |step: &Step| if let Step::Compute(op) = step { Some(*op) } else { None };
+            row.iter().filter_map(op).collect()
+        })
+        .collect();
+    let rows: Vec<&[Op]> = computes.iter().map(Vec::as_slice).collect();
+    check_rows(problem, &rows, &mut violations);
+    if violations.is_empty() {
+        check_messages(problem, program, &mut violations);
+    }
+    if violations.is_empty() {
+        check_channels(problem, program, &mut violations);
+    }
+    if violations.is_empty()
+        && let Err(stuck) = complete(problem, program, transport)
+    {
+        violations.push(Violation::Stuck(stuck));
+    }
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}

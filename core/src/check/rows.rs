@@ -1,0 +1,177 @@
+//! Every op once, no circle, no rank over its limit.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{CircleWait, MOST_REPORTED, Violation};
+use crate::op::{Op, OpKind};
+use crate::problem::{Backward, Problem};
+
+/// Every op once and in its place; then no circle; then memory.
+pub(super) fn check_rows(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+    if rows.len() != problem.ranks() {
+        violations.push(Violation::Rows { found: rows.len(), ranks: problem.ranks() });
+        return;
+    }
+    check_census(problem, rows, violations);
+    if violations.is_empty() {
+        check_circles(problem, rows, violations);
+    }
+    if violations.is_empty() {
+        check_memory(problem, rows, violations);
+    }
+}
+
+pub(super) const F_RUNS: u8 = 1;
+pub(super) const B_RUNS: u8 = 2;
+const W_RUNS: u8 = 4;
+
+fn check_census(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+    let microbatches = problem.microbatches();
+    let mut seen = vec![0u8; problem.stage_count() * microbatches];
+    for (rank, row) in rows.iter().enumerate() {
+        for (index, &op) in row.iter().enumerate() {
+            if violations.len() >= MOST_REPORTED {
+                return;
+            }
+            if op.stage() >= problem.stage_count() || op.microbatch() >= microbatches {
+                violations.push(Violation::Foreign { rank, index, op });
+                continue;
+            }
+            let holder = problem.rank_of(op.stage(), op.microbatch());
+            if holder != rank {
+                violations.push(Violation::WrongRank { rank, index, op, holder });
+                continue;
+            }
+            let runs = match op.kind() {
+                OpKind::F => F_RUNS,
+                OpKind::B => B_RUNS,
+                OpKind::W => W_RUNS,
+                OpKind::BW => B_RUNS | W_RUNS,
+            };
+            if problem.backward() == Backward::Fused && matches!(op.kind(), OpKind::B | OpKind::W) {
+                violations.push(Violation::Cut { rank, index, op });
+            }
+            let seen = &mut seen[op.stage() * microbatches + op.microbatch()];
+            if *seen & runs != 0 {
+                violations.push(Violation::Twice { rank, index, op });
+            }
+            *seen |= runs;
+        }
+    }
+    for stage in 0..problem.stage_count() {
+        for microbatch in 0..microbatches {
+            let runs = seen[stage * microbatches + microbatch];
+            let lacks = [(F_RUNS, OpKind::F), (B_RUNS, OpKind::B), (W_RUNS, OpKind::W)];
+            for (bit, kind) in lacks.into_iter().filter(|(bit, _)| runs & bit == 0) {
+                if violations.len() >= MOST_REPORTED {
+                    return;
+                }
+                // The stage's whole backward is missing: say so once.
+                let kind = if runs & (B_RUNS | W_RUNS) == 0 && kind != OpKind::F { OpKind::BW } else { kind };
+                if kind != OpKind::BW || bit == B_RUNS {
+                    violations.push(Violation::Missing { op: Op::new(stage, kind, microbatch) });
+                }
+            }
+        }
+    }
+}
+
+/// Lets every rank run as far as it can, on bare done-marks. Ranks that are left wait in circles; one is
+/// walked out: what a rank lacks stands on a rank that cannot go on either.
+fn check_circles(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+    let microbatches = problem.microbatches();
+    let last_stage = problem.stage_count() - 1;
+    let mut done = vec![0u8; problem.stage_count() * microbatches];
+    let lacking = |done: &[u8], op: Op| -> Option<Op> {
+        let has = |stage: usize, bit: u8| done[stage * microbatches + op.microbatch()] & bit != 0;
+        let lack = |stage: usize, kind: OpKind| Some(Op::new(stage, kind, op.microbatch()));
+        let stage = op.stage();
+        match op.kind() {
+            OpKind::F if stage > 0 && !has(stage - 1, F_RUNS) => lack(stage - 1, OpKind::F),
+            OpKind::B | OpKind::BW if !has(stage, F_RUNS) => lack(stage, OpKind::F),
+            OpKind::B | OpKind::BW if stage < last_stage && !has(stage + 1, B_RUNS) => lack(stage + 1, OpKind::B),
+            OpKind::W if !has(stage, B_RUNS) => lack(stage, OpKind::B),
+            _ => None,
+        }
+    };
+    let mut at = vec![0usize; rows.len()];
+    // Ranks to look at: all at first, then those whose neighbour has made something.
+    let mut look: VecDeque<usize> = (0..rows.len()).collect();
+    while let Some(rank) = look.pop_front() {
+        while let Some(&op) = rows[rank].get(at[rank]) {
+            if lacking(&done, op).is_some() {
+                break;
+            }
+            let (mark, reached) = match op.kind() {
+                OpKind::F => (F_RUNS, (op.stage() < last_stage).then(|| op.stage() + 1)),
+                OpKind::B => (B_RUNS, op.stage().checked_sub(1)),
+                OpKind::W => (W_RUNS, None),
+                OpKind::BW => (B_RUNS | W_RUNS, op.stage().checked_sub(1)),
+            };
+            done[op.stage() * microbatches + op.microbatch()] |= mark;
+            at[rank] += 1;
+            if let Some(stage) = reached {
+                let neighbour = problem.rank_of(stage, op.microbatch());
+                let waits_for_it = rows[neighbour]
+                    .get(at[neighbour])
+                    .is_some_and(|next| next.microbatch() == op.microbatch() && next.stage() == stage);
+                if neighbour != rank && waits_for_it {
+                    look.push_back(neighbour);
+                }
+            }
+        }
+    }
+    let Some(start) = (0..rows.len()).find(|rank| at[*rank] < rows[*rank].len()) else { return };
+    let mut waits: Vec<CircleWait> = Vec::new();
+    let mut rank = start;
+    loop {
+        if let Some(first) = waits.iter().position(|wait| wait.rank == rank) {
+            waits.drain(..first);
+            violations.push(Violation::Circle { waits });
+            return;
+        }
+        let op = rows[rank][at[rank]];
+        let Some(needs) = lacking(&done, op) else { return };
+        waits.push(CircleWait { rank, index: at[rank], op, needs });
+        rank = problem.rank_of(needs.stage(), needs.microbatch());
+    }
+}
+
+fn check_memory(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+    for (rank, row) in rows.iter().enumerate() {
+        let Some(limit) = problem.limit_bytes(rank) else { continue };
+        let mut held = problem.static_bytes(rank);
+        if held > limit && violations.len() < MOST_REPORTED {
+            if let Some(&op) = row.first() {
+                violations.push(Violation::OverLimit { rank, index: 0, op, held, limit });
+            }
+            continue;
+        }
+        for (index, &op) in row.iter().enumerate() {
+            let cost = problem.cost(op.stage());
+            let parts: &[(i64, u64)] = &match op.kind() {
+                OpKind::F => [(cost.forward_bytes, cost.forward_workspace_bytes), (0, 0)],
+                OpKind::B => [(cost.backward_input_bytes, cost.backward_input_workspace_bytes), (0, 0)],
+                OpKind::W => [(cost.backward_weight_bytes, cost.backward_weight_workspace_bytes), (0, 0)],
+                OpKind::BW => [
+                    (cost.backward_input_bytes, cost.backward_input_workspace_bytes),
+                    (cost.backward_weight_bytes, cost.backward_weight_workspace_bytes),
+                ],
+            };
+            let taken: u64 = parts.iter().map(|(delta, _)| (*delta).max(0) as u64).sum();
+            let given: u64 = parts.iter().map(|(delta, _)| (*delta).min(0).unsigned_abs()).sum();
+            let workspace = parts.iter().map(|(_, workspace)| *workspace).max().unwrap_or(0);
+            if held + taken + workspace > limit {
+                violations.push(Violation::OverLimit { rank, index, op, held: held + taken + workspace, limit });
+                // One entry a rank: what follows is over the limit for the same reason.
+                break;
+            }
+            held = held + taken - given;
+        }
+        if violations.len() >= MOST_REPORTED {
+            return;
+        }
+    }
+}

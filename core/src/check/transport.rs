@@ -1,0 +1,226 @@
+//! Whether a transport completes a program: its steps run without times until all have ended.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::messages::transfer_number;
+use crate::problem::Problem;
+use crate::program::{Message, Payload, Program, Step, Way};
+
+/// How messages move between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// One message at a time, in the order written; a send ends only when its receive has begun.
+    Rendezvous,
+    /// One message at a time; a send ends as soon as one of `slots` places of its channel is free. Each
+    /// sender, receiver and payload has a channel of its own.
+    Buffered {
+        /// Places of a channel, at least 1.
+        slots: usize,
+    },
+    /// All messages of a step at once, each as in [`Transport::Rendezvous`] (an NCCL group).
+    Grouped,
+    /// As [`Transport::Grouped`], and the messages between two ranks, both directions together, meet strictly
+    /// in the order in which each end starts them (one communicator a pair).
+    PairOrdered,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Transport::Rendezvous => f.write_str("rendezvous"),
+            Transport::Buffered { slots } => write!(f, "{slots}-slot buffered"),
+            Transport::Grouped => f.write_str("grouped"),
+            Transport::PairOrdered => f.write_str("per-pair ordered"),
+        }
+    }
+}
+
+/// A program that a transport cannot complete: where every unfinished rank stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The transport.
+    pub transport: Transport,
+    /// Rank, step, what it waits for, and the rank that would have to act.
+    pub waits: Vec<Wait>,
+    /// Ranks that wait for each other in a circle, if they do: each for the next, the last for the first.
+    pub circle: Vec<usize>,
+}
+
+/// One rank that cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The rank.
+    pub rank: usize,
+    /// Its step.
+    pub index: usize,
+    /// The message that does not complete.
+    pub message: Message,
+    /// The rank that would have to act.
+    pub on: usize,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "with {} transfers no rank can go on:", self.transport)?;
+        for wait in &self.waits {
+            let Wait { rank, index, message, on } = wait;
+            write!(f, "\n  rank {rank}, step {index}: {message} waits for rank {on}")?;
+        }
+        if !self.circle.is_empty() {
+            let ranks: Vec<String> = self.circle.iter().map(|rank| alloc::format!("{rank}")).collect();
+            write!(f, "\n  in a circle: rank {} → {}", ranks.join(" → "), self.circle[0])?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the program's steps under `transport`, without times, until all have ended or none can go on.
+pub(super) fn complete(problem: &Problem, program: &Program, transport: Transport) -> Result<(), Stuck> {
+    let transfers = 2 * problem.stage_count() * problem.microbatches();
+    let ranks = program.rows.len();
+    let mut world = World {
+        problem,
+        transport,
+        started: [vec![false; transfers], vec![false; transfers]],
+        ended: [vec![false; transfers], vec![false; transfers]],
+        channels: Default::default(),
+        pairs: Default::default(),
+    };
+    let mut at = vec![0usize; ranks];
+    // Within a step that goes message by message: how many have ended.
+    let mut within = vec![0usize; ranks];
+    let mut look: VecDeque<usize> = (0..ranks).collect();
+    while let Some(rank) = look.pop_front() {
+        while let Some(step) = program.rows[rank].get(at[rank]) {
+            let Step::Transfer(messages) = step else {
+                at[rank] += 1;
+                continue;
+            };
+            let together = matches!(transport, Transport::Grouped | Transport::PairOrdered);
+            let batch = if together { &messages[..] } else { &messages[within[rank]..][..1] };
+            for &message in batch {
+                world.start(rank, message, &mut look);
+            }
+            if !batch.iter().all(|message| world.has_ended(*message)) {
+                break;
+            }
+            within[rank] += batch.len();
+            if within[rank] >= messages.len() {
+                within[rank] = 0;
+                at[rank] += 1;
+            }
+        }
+    }
+    let mut waits = Vec::new();
+    for (rank, &index) in at.iter().enumerate() {
+        let Some(Step::Transfer(messages)) = program.rows[rank].get(index) else { continue };
+        let Some(&message) = messages.iter().find(|message| !world.has_ended(**message)) else { continue };
+        waits.push(Wait { rank, index, message, on: world.peer(message) });
+    }
+    if waits.is_empty() {
+        return Ok(());
+    }
+    let mut circle: Vec<usize> = Vec::new();
+    let mut rank = waits[0].rank;
+    while let Some(wait) = waits.iter().find(|wait| wait.rank == rank) {
+        if let Some(first) = circle.iter().position(|earlier| *earlier == rank) {
+            circle.drain(..first);
+            break;
+        }
+        circle.push(rank);
+        rank = wait.on;
+    }
+    Err(Stuck { transport, waits, circle })
+}
+
+/// What has been started and ended while a program is run without times.
+struct World<'p> {
+    problem: &'p Problem,
+    transport: Transport,
+    /// By end (send, receive) and transfer.
+    started: [Vec<bool>; 2],
+    ended: [Vec<bool>; 2],
+    /// Buffered: places taken in the channel of (sender, receiver, is gradient), and sends waiting for one.
+    channels: BTreeMap<(usize, usize, bool), (usize, VecDeque<Message>)>,
+    /// Per-pair ordered: what the lower and the higher rank of a pair have started and not ended.
+    pairs: BTreeMap<(usize, usize), [VecDeque<Message>; 2]>,
+}
+
+impl World<'_> {
+    fn peer(&self, message: Message) -> usize {
+        self.problem.rank_of(message.peer_stage(), message.microbatch as usize)
+    }
+
+    fn has_ended(&self, message: Message) -> bool {
+        self.ended[usize::from(message.way == Way::Receive)][transfer_number(self.problem, message)]
+    }
+
+    fn end(&mut self, message: Message) {
+        self.ended[usize::from(message.way == Way::Receive)][transfer_number(self.problem, message)] = true;
+    }
+
+    /// Starts `message` unless it has been started, and ends what that lets end. Ranks that may go on are
+    /// added to `look`.
+    fn start(&mut self, rank: usize, message: Message, look: &mut VecDeque<usize>) {
+        let end = usize::from(message.way == Way::Receive);
+        let number = transfer_number(self.problem, message);
+        if core::mem::replace(&mut self.started[end][number], true) {
+            return;
+        }
+        let peer = self.peer(message);
+        match self.transport {
+            Transport::Rendezvous | Transport::Grouped => {
+                if self.started[1 - end][number] {
+                    self.end(message);
+                    self.end(message.mirrored());
+                    look.push_back(peer);
+                }
+            }
+            Transport::PairOrdered => {
+                let key = (rank.min(peer), rank.max(peer));
+                self.pairs.entry(key).or_default()[usize::from(rank > peer)].push_back(message);
+                while let Some([low, high]) = self.pairs.get_mut(&key)
+                    && let (Some(&a), Some(&b)) = (low.front(), high.front())
+                    && a.mirrored() == b
+                {
+                    low.pop_front();
+                    high.pop_front();
+                    self.end(a);
+                    self.end(b);
+                    look.push_back(peer);
+                }
+            }
+            Transport::Buffered { slots } => {
+                let (from, to) = if end == 0 { (rank, peer) } else { (peer, rank) };
+                let key = (from, to, message.payload == Payload::Gradient);
+                let channel = self.channels.entry(key).or_default();
+                let mut arrived = Vec::new();
+                if end == 0 {
+                    channel.1.push_back(message);
+                } else if self.ended[0][number] {
+                    channel.0 -= 1;
+                    arrived.push(message);
+                }
+                // Free places go to waiting sends; one that finds its receive started passes straight through.
+                while channel.0 < slots.max(1)
+                    && let Some(send) = channel.1.pop_front()
+                {
+                    arrived.push(send);
+                    if self.started[1][transfer_number(self.problem, send)] {
+                        arrived.push(send.mirrored());
+                    } else {
+                        channel.0 += 1;
+                    }
+                }
+                for message in arrived {
+                    self.end(message);
+                }
+                look.push_back(peer);
+            }
+        }
+    }
+}

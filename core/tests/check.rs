@@ -1,0 +1,261 @@
+//! The checker, lied to: each test spoils one thing of a good schedule or program and expects it named.
+
+use pipeplan_core::check::{Stuck, Transport, Violation, check_program, check_schedule};
+use pipeplan_core::lower::lower;
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::{Problem, Statement};
+use pipeplan_core::program::{Message, Program, Step};
+use pipeplan_core::schedule::{Schedule, find};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn statement(ranks: usize, chunks: usize, microbatches: usize, limit: Value) -> Statement {
+    let placement = if chunks == 1 { "linear" } else { "looped" };
+    Statement::read(&json!({
+        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
+        "stages": {
+            "forward_ns": 2, "backward_input_ns": 2, "backward_weight_ns": 2,
+            "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1,
+        },
+        "limit_bytes": limit,
+    }))
+    .expect("a sound statement")
+}
+
+fn problem(ranks: usize, chunks: usize, microbatches: usize, limit: Value) -> Problem {
+    let statement = statement(ranks, chunks, microbatches, limit);
+    statement.problem(statement.placements()[0].clone()).expect("its own placement")
+}
+
+fn good(name: &str, problem: &Problem) -> Schedule {
+    (find(name).expect("published").build)(problem).expect("exists")
+}
+
+fn first_violation(problem: &Problem, schedule: &Schedule) -> Violation {
+    check_schedule(problem, schedule).expect_err("spoiled").remove(0)
+}
+
+fn op(text: &str) -> Op {
+    text.parse().expect("an op")
+}
+
+fn program(rows: &[&str]) -> Program {
+    Program::from_text_rows(rows).expect("a program")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_dropped_op_is_named(pick in 0usize..1000) {
+        let problem = problem(3, 1, 5, json!(null));
+        let mut schedule = good("zb-h1", &problem);
+        let rank = pick % 3;
+        let index = pick / 3 % schedule.rows[rank].len();
+        let dropped = schedule.rows[rank].remove(index);
+        prop_assert_eq!(first_violation(&problem, &schedule), Violation::Missing { op: dropped });
+    }
+
+    #[test]
+    fn a_doubled_op_is_named(pick in 0usize..1000) {
+        let problem = problem(3, 1, 5, json!(null));
+        let mut schedule = good("1f1b", &problem);
+        let rank = pick % 3;
+        let index = pick / 3 % schedule.rows[rank].len();
+        let doubled = schedule.rows[rank][index];
+        schedule.rows[rank].push(doubled);
+        let last = schedule.rows[rank].len() - 1;
+        prop_assert_eq!(first_violation(&problem, &schedule), Violation::Twice { rank, index: last, op: doubled });
+    }
+
+    /// Any shuffle of a rank's row is either accepted, and then runs, or refused with a circle.
+    #[test]
+    fn checker_and_simulator_agree_on_shuffled_rows(
+        rank in 0usize..3,
+        from in 0usize..12,
+        to in 0usize..12,
+    ) {
+        let problem = problem(3, 1, 4, json!(null));
+        let mut schedule = good("zb-h2", &problem);
+        let moved = schedule.rows[rank].remove(from);
+        schedule.rows[rank].insert(to, moved);
+        let verdict = check_schedule(&problem, &schedule);
+        let runs = pipeplan_core::simulate::simulate(&problem, &schedule).is_ok();
+        prop_assert_eq!(verdict.is_ok(), runs);
+        if let Err(violations) = verdict {
+            prop_assert!(matches!(violations[0], Violation::Circle { .. }), "{}", violations[0]);
+        }
+    }
+}
+
+#[test]
+fn a_backward_before_its_forward_is_a_circle_of_one() {
+    let problem = problem(1, 1, 1, json!(null));
+    let schedule = Schedule::from_text_rows(&["0BW0 0F0"]).expect("text");
+    let violation = first_violation(&problem, &schedule);
+    assert_eq!(
+        violation.to_string(),
+        "ops wait for each other in a circle:\n  rank 0, op 0: 0BW0 waits for 0F0, which comes after 0BW0"
+    );
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_shown() {
+    let problem = problem(2, 1, 2, json!(null));
+    // Rank 0 wants a gradient that rank 1 makes after a forward that rank 0 has behind it.
+    let schedule = Schedule::from_text_rows(&["0F0 0BW0 0F1 0BW1", "1F0 1F1 1BW0 1BW1"]).expect("text");
+    assert_eq!(
+        first_violation(&problem, &schedule).to_string(),
+        "ops wait for each other in a circle:\n  \
+         rank 0, op 1: 0BW0 waits for 1B0, which comes after 1F1\n  \
+         rank 1, op 1: 1F1 waits for 0F1, which comes after 0BW0"
+    );
+}
+
+#[test]
+fn foreign_and_misplaced_ops_are_named() {
+    let problem = problem(2, 1, 1, json!(null));
+    let rows = |first: &str, second: &str| Schedule::from_text_rows(&[first, second]).expect("text");
+    assert_eq!(
+        first_violation(&problem, &rows("0F0 0BW0 0F7", "1F0 1BW0")),
+        Violation::Foreign { rank: 0, index: 2, op: op("0F7") }
+    );
+    assert_eq!(
+        first_violation(&problem, &rows("0F0 1BW0", "1F0 0BW0")),
+        Violation::WrongRank { rank: 0, index: 1, op: op("1BW0"), holder: 1 }
+    );
+    assert_eq!(
+        first_violation(&problem, &Schedule::from_text_rows(&["0F0 0BW0"]).expect("text")),
+        Violation::Rows { found: 1, ranks: 2 }
+    );
+}
+
+#[test]
+fn the_op_that_breaks_the_limit_is_named() {
+    // 1F1B's first of three ranks holds three microbatches of 2 bytes.
+    let schedule = good("1f1b", &problem(3, 1, 4, json!(null)));
+    assert!(check_schedule(&problem(3, 1, 4, json!(6)), &schedule).is_ok());
+    assert_eq!(
+        first_violation(&problem(3, 1, 4, json!(5)), &schedule),
+        Violation::OverLimit { rank: 0, index: 2, op: op("0F2"), held: 6, limit: 5 }
+    );
+}
+
+#[test]
+fn spoiled_messages_are_named() {
+    let problem = problem(2, 1, 2, json!(null));
+    let sound = lower(&problem, &good("gpipe", &problem)).expect("lowers");
+    check_program(&problem, &sound, Transport::Rendezvous).expect("sound");
+    let spoiled = |spoil: &dyn Fn(&mut Vec<Vec<Step>>)| {
+        let mut program = sound.clone();
+        spoil(&mut program.rows);
+        check_program(&problem, &program, Transport::Rendezvous).expect_err("spoiled").remove(0)
+    };
+    let is_transfer = |step: &Step| matches!(step, Step::Transfer(_));
+    let message = |text: &str| text.parse::<Message>().expect("a message");
+    let drop_first = |rows: &mut Vec<Vec<Step>>| {
+        let index = rows[0].iter().position(is_transfer).expect("a transfer");
+        rows[0].remove(index);
+    };
+    assert_eq!(spoiled(&drop_first), Violation::MessageMissing { rank: 0, message: message("0SEND_F0") });
+    let early = |rows: &mut Vec<Vec<Step>>| {
+        let index = rows[0].iter().position(is_transfer).expect("a transfer");
+        let step = rows[0].remove(index);
+        rows[0].insert(0, step);
+    };
+    assert_eq!(
+        spoiled(&early),
+        Violation::MessageMisplaced { rank: 0, index: 0, message: message("0SEND_F0"), op: op("0F0") }
+    );
+    let twice = |rows: &mut Vec<Vec<Step>>| {
+        let index = rows[0].iter().position(is_transfer).expect("a transfer");
+        let step = rows[0][index].clone();
+        rows[0].insert(index + 1, step);
+    };
+    assert!(matches!(spoiled(&twice), Violation::MessageTwice { rank: 0, .. }));
+    let no_end = |rows: &mut Vec<Vec<Step>>| {
+        rows[1].pop();
+    };
+    assert_eq!(spoiled(&no_end), Violation::Optimizer { rank: 1 });
+}
+
+#[test]
+fn a_channel_read_in_another_order_is_named() {
+    let problem = problem(2, 1, 2, json!(null));
+    let program = program(&[
+        "0F0 0F1 (0SEND_F0 0SEND_F1) (0RECV_B0) 0BW0 (0RECV_B1) 0BW1 OPTIMIZER",
+        "(1RECV_F1 1RECV_F0) 1F0 1BW0 (1SEND_B0) 1F1 1BW1 (1SEND_B1) OPTIMIZER",
+    ]);
+    let violations = check_program(&problem, &program, Transport::Grouped).expect_err("spoiled");
+    assert!(matches!(violations[0], Violation::ChannelOrder { from: 0, to: 1, place: 0, .. }), "{}", violations[0]);
+}
+
+/// Jobs that receive, compute and send in one piece, as schedulers that ignore transfers write them.
+fn receive_compute_send(problem: &Problem, schedule: &Schedule) -> Program {
+    let stages = problem.stage_count();
+    let rows = schedule.rows.iter().enumerate().map(|(rank, row)| {
+        let mut steps = Vec::new();
+        for &op in row {
+            let (forward, backward) = (op.kind() == OpKind::F, op.kind().makes_input_gradient());
+            let mut message = |verb: &str, wanted: bool, peer: Option<usize>| {
+                let peer = peer.filter(|peer| *peer < stages && problem.rank_of(*peer, op.microbatch()) != rank);
+                if wanted && peer.is_some() {
+                    let text = format!("{}{verb}{}", op.stage(), op.microbatch());
+                    steps.push(Step::Transfer(vec![text.parse().expect("a message")]));
+                }
+            };
+            message("RECV_F", forward, op.stage().checked_sub(1));
+            message("RECV_B", backward, Some(op.stage() + 1));
+            steps.push(Step::Compute(op));
+            let mut message = |verb: &str, wanted: bool, peer: Option<usize>| {
+                let peer = peer.filter(|peer| *peer < stages && problem.rank_of(*peer, op.microbatch()) != rank);
+                if wanted && peer.is_some() {
+                    let text = format!("{}{verb}{}", op.stage(), op.microbatch());
+                    steps.push(Step::Transfer(vec![text.parse().expect("a message")]));
+                }
+            };
+            message("SEND_F", forward, Some(op.stage() + 1));
+            message("SEND_B", backward, op.stage().checked_sub(1));
+        }
+        steps.push(Step::Optimizer);
+        steps
+    });
+    Program { rows: rows.collect() }
+}
+
+fn stuck(problem: &Problem, program: &Program, transport: Transport) -> Option<Stuck> {
+    match check_program(problem, program, transport) {
+        Ok(()) => None,
+        Err(mut violations) => match violations.remove(0) {
+            Violation::Stuck(stuck) => Some(stuck),
+            other => panic!("{other}"),
+        },
+    }
+}
+
+/// Two ranks in steady 1F1B each begin to send to the other before either receives: the hang that
+/// frameworks' users report. One slot a channel cures it, and so does our lowering.
+#[test]
+fn careless_1f1b_hangs_under_rendezvous() {
+    for (ranks, microbatches) in [(2, 4), (4, 8), (8, 16)] {
+        let problem = problem(ranks, 1, microbatches, json!(null));
+        let schedule = good("1f1b", &problem);
+        let careless = receive_compute_send(&problem, &schedule);
+        let verdict = stuck(&problem, &careless, Transport::Rendezvous).expect("hangs");
+        assert_eq!(verdict.circle.len(), 2, "{verdict}");
+        assert_eq!(stuck(&problem, &careless, Transport::Buffered { slots: 1 }), None);
+        let lowered = lower(&problem, &schedule).expect("lowers");
+        assert_eq!(stuck(&problem, &lowered, Transport::Rendezvous), None);
+    }
+}
+
+/// In the warm-up of interleaved 1F1B every rank holds a forward to send, and the ring closes.
+#[test]
+fn careless_interleaving_hangs_in_a_ring() {
+    let problem = problem(4, 2, 8, json!(null));
+    let schedule = good("interleaved-1f1b", &problem);
+    let careless = receive_compute_send(&problem, &schedule);
+    let verdict = stuck(&problem, &careless, Transport::Rendezvous).expect("hangs");
+    assert_eq!(verdict.circle.len(), 4, "{verdict}");
+    assert_eq!(stuck(&problem, &careless, Transport::Buffered { slots: 1 }), None);
+}

@@ -1,0 +1,139 @@
+//! What holds for every schedule: it is valid, it runs, it lowers to a program that no transport hangs on,
+//! and its text reads back. Shapes go below, to and beyond a multiple of the ranks.
+
+use pipeplan_core::check::{Transport, check_program, check_schedule};
+use pipeplan_core::lower::lower;
+use pipeplan_core::problem::{Problem, Statement};
+use pipeplan_core::program::Program;
+use pipeplan_core::schedule::{Schedule, find, published};
+use pipeplan_core::simulate::simulate;
+use serde_json::json;
+
+const TRANSPORTS: [Transport; 5] = [
+    Transport::Rendezvous,
+    Transport::Grouped,
+    Transport::PairOrdered,
+    Transport::Buffered { slots: 1 },
+    Transport::Buffered { slots: 3 },
+];
+
+/// A problem of the schedule's own shape, with costs of no special relation.
+fn problem(
+    name: &str,
+    ranks: usize,
+    chunks: usize,
+    microbatches: usize,
+    costs: [u64; 3],
+    hop: u64,
+) -> Option<Problem> {
+    let (placement, chunks) = (find(name).expect("a published schedule").shape)(chunks);
+    let statement = Statement::read(&json!({
+        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement.name(),
+        "stages": {
+            "forward_ns": costs[0], "backward_input_ns": costs[1], "backward_weight_ns": costs[2],
+            "forward_bytes": 3, "backward_input_bytes": -1, "backward_weight_bytes": -2,
+        },
+        "transfer_ns": hop,
+    }));
+    // Some shapes do not exist: two directions need even numbers.
+    let statement = statement.ok()?;
+    Some(statement.problem(placement).expect("the statement's own placement"))
+}
+
+fn build(name: &str, problem: &Problem) -> Option<Schedule> {
+    (find(name).expect("a published schedule").build)(problem).ok()
+}
+
+#[test]
+fn every_schedule_is_valid_and_lowers_to_a_program_that_completes() {
+    let mut built = 0;
+    for published in published() {
+        for ranks in 1..=6 {
+            for chunks in 1..=4 {
+                for microbatches in [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16] {
+                    for (costs, hop) in [([1, 1, 1], 0), ([50, 55, 45], 5), ([0, 3, 0], 1)] {
+                        let name = published.name;
+                        let Some(problem) = problem(name, ranks, chunks, microbatches, costs, hop) else { continue };
+                        let Some(schedule) = build(name, &problem) else { continue };
+                        built += 1;
+                        let shape = format!("{name} P={ranks} V={chunks} M={microbatches} {costs:?} hop {hop}");
+                        if let Err(violations) = check_schedule(&problem, &schedule) {
+                            panic!("{shape}: {}\n{}", violations[0], schedule.text_rows().join("\n"));
+                        }
+                        let program = lower(&problem, &schedule).expect("checked schedules can be lowered");
+                        for transport in TRANSPORTS {
+                            if let Err(violations) = check_program(&problem, &program, transport) {
+                                panic!("{shape}: {}\n{}", violations[0], program.text_rows().join("\n"));
+                            }
+                        }
+                        assert_eq!(Schedule::from_text_rows(&schedule.text_rows()), Ok(schedule), "{shape}");
+                        assert_eq!(Program::from_text_rows(&program.text_rows()), Ok(program), "{shape}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(built > 1000, "only {built} schedules were built: the shapes above no longer fit");
+}
+
+#[test]
+fn times_scale_with_costs() {
+    for published in published() {
+        let cost = |scale: u64| {
+            let problem = problem(published.name, 4, 2, 8, [5 * scale, 6 * scale, 4 * scale], scale)?;
+            let timeline = simulate(&problem, &build(published.name, &problem)?).expect("valid");
+            Some((timeline.makespan_ns(), timeline.longest_span_ns()))
+        };
+        let (Some(once), Some(seven)) = (cost(1), cost(7)) else { continue };
+        assert_eq!((7 * once.0, 7 * once.1), seven, "{}", published.name);
+    }
+}
+
+/// The closed forms of the papers, free hops: (schedule, makespan or span, formula).
+#[test]
+fn bubbles_are_those_of_the_papers() {
+    let (f, b, w) = (50, 55, 45);
+    for ranks in [2u64, 4, 8] {
+        for microbatches in [2 * ranks, 3 * ranks] {
+            let work = microbatches * (f + b + w);
+            let rows = [
+                // arXiv:1811.06965 and arXiv:2104.04473 §2.2.1: (P − 1)(F + B + W).
+                ("gpipe", (ranks - 1) * (f + b + w)),
+                ("1f1b", (ranks - 1) * (f + b + w)),
+                // arXiv:2401.10241, Table 1, F ≤ B: the span's bubbles.
+                ("zb-h1", (ranks - 1) * (f + b - w)),
+                ("zb-h2", (ranks - 1) * (f + b).saturating_sub(2 * w)),
+            ];
+            for (name, bubble) in rows {
+                let problem = problem(name, ranks as usize, 1, microbatches as usize, [f, b, w], 0).expect("exists");
+                let timeline = simulate(&problem, &build(name, &problem).expect("exists")).expect("valid");
+                assert_eq!(timeline.longest_span_ns(), work + bubble, "{name} P={ranks} M={microbatches}");
+            }
+        }
+    }
+}
+
+#[test]
+fn in_flight_microbatches_are_those_of_the_papers() {
+    let peaks = |name: &str, ranks: usize, chunks: usize, microbatches: usize| -> Vec<u64> {
+        let problem = problem(name, ranks, chunks, microbatches, [1, 1, 1], 0).expect("exists");
+        let timeline = simulate(&problem, &build(name, &problem).expect("exists")).expect("valid");
+        // F takes 3 bytes and the backward gives back 3.
+        (0..ranks).map(|rank| timeline.peak_bytes(&problem, rank).div_ceil(3)).collect()
+    };
+    assert_eq!(peaks("gpipe", 4, 1, 8), [8, 8, 8, 8]);
+    assert_eq!(peaks("1f1b", 4, 1, 8), [4, 3, 2, 1]);
+    assert_eq!(peaks("eager-1f1b", 4, 1, 8), [7, 5, 3, 1]);
+    // P(V + 1) − 1 − 2r chunks on rank r.
+    assert_eq!(peaks("interleaved-1f1b", 4, 2, 8), [11, 9, 7, 5]);
+}
+
+#[test]
+fn uneven_interleaved_shapes_run() {
+    // The circles that groups of P and a small rest make: P, M, V.
+    for (ranks, microbatches, chunks) in [(4, 5, 3), (4, 5, 4), (4, 9, 3), (8, 10, 2), (8, 12, 2), (8, 13, 4)] {
+        let problem = problem("interleaved-1f1b", ranks, chunks, microbatches, [1, 1, 1], 0).expect("exists");
+        let schedule = build("interleaved-1f1b", &problem).expect("exists for any M");
+        check_schedule(&problem, &schedule).expect("valid");
+    }
+}
