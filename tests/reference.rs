@@ -1,1 +1,296 @@
-//! Figures of papers and of other programs, held against pipeplan's answers.
+//! Figures of papers and of other programs, held against pipeplan's answers and against the judge.
+
+use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
+use pipeplan_core::schedule;
+use pipeplan_tests::judge::Verdict;
+use pipeplan_tests::tables::{self, Even, judge, list, ms, number, public_rows, torch_rows};
+use serde_json::{Value, json};
+
+/// The problem in `file`, read by pipeplan.
+fn problem(file: &Value) -> Problem {
+    let statement = Statement::read(file).unwrap_or_else(|faults| panic!("{faults}\n{file}"));
+    let PlacementChoice::Fixed(placement) = statement.placement.clone() else { panic!("no placement in {file}") };
+    statement.problem(placement).unwrap_or_else(|fault| panic!("{fault}\n{file}"))
+}
+
+/// The rows that pipeplan's generator `name` makes for the problem in `file`, or why there are none.
+fn rows(name: &str, file: &Value) -> Result<Vec<String>, String> {
+    let published = schedule::find(name).unwrap_or_else(|| panic!("no schedule `{name}`"));
+    (published.build)(&problem(file)).map(|schedule| schedule.text_rows()).map_err(|absent| absent.reason)
+}
+
+/// What the judge says of generator `name` for the problem in `file`.
+fn judged(name: &str, file: &Value) -> Verdict {
+    let rows = rows(name, file).unwrap_or_else(|reason| panic!("{name}: {reason}\n{file}"));
+    judge(file, &rows).unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{file}"))
+}
+
+/// Our name of a class of torch.distributed.pipelining.
+fn torch_name(class: &str) -> &'static str {
+    match class {
+        "GPipe" => "gpipe",
+        "1F1B" => "1f1b",
+        "LoopedBFS" => "looped-bfs",
+        "Interleaved1F1B" => "interleaved-1f1b",
+        "InterleavedZeroBubble" => "interleaved-zb",
+        "ZBVZeroBubble" => "zb-v",
+        "DualPipeV" => "dualpipe-v",
+        _ => panic!("torch has no {class}"),
+    }
+}
+
+/// The problem of a torch row: F = B = W = 1 a stage, free messages, one byte from F to W.
+fn torch_file(row: &Value) -> Value {
+    let (p, m, v) = (number(&row["p"]), number(&row["m"]), number(&row["v"]));
+    let mut file = Even { p, m, v, times: [1, 1, 1], hop: 0, bytes: [1, 0, -1] }.file("looped");
+    file["placement"] = row["stage_to_rank"].clone();
+    file
+}
+
+fn bubble(verdict: &Verdict) -> f64 {
+    let busy: u64 = verdict.busy_ns.iter().sum();
+    1.0 - busy as f64 / (verdict.busy_ns.len() as u64 * verdict.makespan_ns) as f64
+}
+
+#[test]
+fn the_judge_finds_what_torch_rows_say() {
+    let table = tables::read("torch_reference.json");
+    for row in list(&table["entries"]) {
+        let verdict =
+            judge(&torch_file(row), &torch_rows(&row["order"])).unwrap_or_else(|why| panic!("{why}\n{row}"));
+        // Where an overlapped pair is two ops one after the other, as here, the table has figures of its own.
+        let of = |key: &str| {
+            if row[format!("{key}_split")].is_null() { &row[key] } else { &row[format!("{key}_split")] }.clone()
+        };
+        assert_eq!(json!(verdict.makespan_ns), of("makespan"), "{row}");
+        assert!((bubble(&verdict) - of("bubble").as_f64().unwrap()).abs() < 1e-6, "{row}");
+        assert_eq!(json!(verdict.peak_bytes), row["peak_act"], "{row}");
+    }
+    assert_eq!(list(&table["entries"]).len(), 114);
+}
+
+#[test]
+fn torch_orders_are_rebuilt() {
+    let table = tables::read("torch_reference.json");
+    let mut differs = Vec::new();
+    for row in list(&table["entries"]) {
+        let name = torch_name(row["schedule"].as_str().unwrap());
+        if schedule::find(name).is_none() && name == "dualpipe-v" {
+            continue; // not built yet
+        }
+        match rows(name, &torch_file(row)) {
+            Ok(rows) if rows == torch_rows(&row["order"]) => {}
+            Ok(rows) => differs.push(format!(
+                "{name} p={} m={} v={}\n  ours  {}\n  torch {}",
+                row["p"],
+                row["m"],
+                row["v"],
+                rows[0],
+                torch_rows(&row["order"])[0]
+            )),
+            Err(reason) => differs.push(format!("{name} p={} m={} v={}: {reason}", row["p"], row["m"], row["v"])),
+        }
+    }
+    assert!(differs.is_empty(), "{} of 114 differ:\n{}", differs.len(), differs.join("\n"));
+}
+
+#[test]
+fn shapes_that_torch_refuses_are_absent_with_a_reason_or_valid() {
+    for row in list(&tables::read("torch_reference.json")["invalid"]) {
+        let (p, m, v) = (number(&row["p"]), number(&row["m"]), number(&row["v"]));
+        let name = torch_name(row["schedule"].as_str().unwrap());
+        if schedule::find(name).is_none() && name == "dualpipe-v" {
+            continue; // not built yet
+        }
+        let placement = if v == 2 { "v" } else { "wave" };
+        let file = Even { p, m, v, times: [1, 1, 1], hop: 0, bytes: [1, 0, -1] }.file(placement);
+        match rows(name, &file) {
+            Ok(rows) => assert!(judge(&file, &rows).is_ok(), "{row}"),
+            Err(reason) => assert!(reason.len() > 10, "{row}: {reason}"),
+        }
+    }
+}
+
+/// Times of `zero_bubble_reference.json` in half units, since some are half a stage's.
+fn doubled(time: &Value) -> u64 {
+    (2.0 * time.as_f64().unwrap_or(0.0)).round() as u64
+}
+
+/// The problem of a row of `zero_bubble_reference.json`, and the name of its placement.
+fn public_case(row: &Value) -> (Even, &'static str) {
+    let placement = match (number(&row["v"]), row["scheduler"].as_str().unwrap()) {
+        (1, _) => "linear",
+        (_, "Interleaved-1F1B" | "GroupInterleaved") => "looped",
+        _ => "v",
+    };
+    let costs = &row["costs"];
+    let bytes = &row["mem_model"];
+    let delta = |key: &str, otherwise: i64| bytes[key].as_i64().unwrap_or(otherwise);
+    let even = Even {
+        p: number(&row["p"]),
+        m: number(&row["m"]),
+        v: number(&row["v"]),
+        times: ["f", "b", "w"].map(|key| doubled(&costs[key])),
+        hop: doubled(&row["comm"]),
+        bytes: [delta("f", 1), delta("b", 0), delta("w", -1)],
+    };
+    (even, placement)
+}
+
+#[test]
+fn the_judge_finds_what_public_schedulers_say() {
+    let table = tables::read("zero_bubble_reference.json");
+    let mut seen = 0;
+    for row in list(&table).iter().filter(|row| !row["orders"].is_null() && number(&row["v"]) <= 2) {
+        let (even, placement) = public_case(row);
+        // Paddle's scheduler emits orders that cannot be run at its tightest limit: B of the last chunk before
+        // the F of its own microbatch.
+        let verdict = judge(&even.file(placement), &public_rows(&row["orders"], even.p, placement));
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(_) if row["scheduler"] == "Paddle-ZBV" && row["mem_cap"] == 1 => continue,
+            Err(refusal) => panic!("{refusal}\n{row}"),
+        };
+        assert_eq!(verdict.makespan_ns, doubled(&row["makespan"]), "{row}");
+        assert_eq!(verdict.longest_span_ns(), doubled(&row["span"]), "{row}");
+        if !row["mem_model"].is_null() {
+            // In forwards of one stage: of `v` chunks.
+            let forwards = *verdict.peak_bytes.iter().max().unwrap() as f64 / (even.bytes[0] * even.v as i64) as f64;
+            assert_eq!(Some(forwards), row["peak_mem_model"].as_f64(), "{row}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 800, "only {seen} orders");
+}
+
+#[test]
+fn published_rules_cost_what_public_runs_of_them_cost() {
+    for row in list(&tables::read("zero_bubble_reference.json")) {
+        let name = match row["scheduler"].as_str().unwrap() {
+            "1F1B" => "1f1b",
+            "ZB-H1" => "zb-h1",
+            "ZB-H2" => "zb-h2",
+            "Interleaved-1F1B" => "interleaved-1f1b",
+            _ => continue,
+        };
+        if row["status"] != "ok" || number(&row["p"]) * number(&row["m"]) > 2048 {
+            continue;
+        }
+        let (even, placement) = public_case(row);
+        let verdict = judged(name, &even.file(placement));
+        assert_eq!(verdict.longest_span_ns(), doubled(&row["span"]), "{row}");
+        assert_eq!(verdict.makespan_ns, doubled(&row["makespan"]), "{row}");
+    }
+}
+
+/// (cost − work) / cost, as the zero-bubble paper's tables have it, to 4 decimals.
+fn rate(verdict: &Verdict, work: u64) -> f64 {
+    let cost = verdict.longest_span_ns() as f64;
+    ((cost - work as f64) / cost * 1e4).round() / 1e4
+}
+
+/// A row of Table 5 or 8 with `v` chunks a rank: times of one chunk from those of a stage.
+fn paper_case(row: &Value, stage: [u64; 3], v: usize) -> Even {
+    let times = stage.map(|time| time / v as u64);
+    let [activation, until_w] =
+        ["M_B_rel", "M_W_rel"].map(|key| row[key].as_i64().unwrap_or(2 - i64::from(key == "M_W_rel")));
+    let bytes = [activation, until_w - activation, -until_w];
+    Even { p: number(&row["p"]), m: number(&row["m"]), v, times, hop: ms(&row["T_comm"]), bytes }
+}
+
+#[test]
+fn zero_bubble_table_5_to_four_decimals() {
+    let table = tables::read("paper_tables.json");
+    let table = &table["zero_bubble_T3_T4_T5_T9"];
+    for row in list(&table["rows"]) {
+        let stage = ["T_F", "T_B", "T_W"].map(|key| ms(&row[key]));
+        let even = paper_case(row, stage, 1);
+        let work = even.m as u64 * stage.iter().sum::<u64>();
+        for (title, name) in [("1F1B", "1f1b"), ("ZB-H1", "zb-h1"), ("ZB-H2", "zb-h2")] {
+            let verdict = judged(name, &even.file("linear"));
+            assert_eq!(Some(rate(&verdict, work)), row["bubble_rate"][title].as_f64(), "{title} {row}");
+        }
+        let v = number(&table["arch"][row["model"].as_str().unwrap()]["v_1f1b_i"]);
+        interleaved(row, stage, v, row["bubble_rate_1F1B_I_full_comm_own"].as_f64());
+    }
+    assert_eq!(list(&table["rows"]).len(), 12);
+}
+
+#[test]
+fn zero_bubble_table_8_to_four_decimals() {
+    let table = tables::read("paper_tables.json");
+    let layers = &table["zero_bubble_T3_T4_T5_T9"]["arch"];
+    let rows = list(&table["zero_bubble_T8_ZBV"]["rows"]);
+    for row in rows {
+        let stage = ["chunk_T_F", "chunk_T_B", "chunk_T_W"].map(|key| 2 * ms(&row[key]));
+        let even = paper_case(row, stage, 1);
+        let work = even.m as u64 * stage.iter().sum::<u64>();
+        for (title, name) in [("1F1B", "1f1b"), ("ZB-H1", "zb-h1"), ("ZB-H2", "zb-h2")] {
+            let verdict = judged(name, &even.file("linear"));
+            assert_eq!(Some(rate(&verdict, work)), row["bubble_rate"][title].as_f64(), "{title} {row}");
+        }
+        let v = (number(&layers[row["model"].as_str().unwrap()]["layers"]) + 2) / even.p;
+        interleaved(row, stage, v, None);
+        // ZB-V is a search in the paper, with eight variants by cost; the published order that needs none is
+        // within 0.2 points of it, and better in six of the nine rows.
+        let by_hand = rate(&judged("zb-v", &paper_case(row, stage, 2).file("v")), work);
+        let published = row["bubble_rate"]["ZB-V"].as_f64().unwrap();
+        assert!(by_hand <= published + 0.002, "ZB-V {by_hand} {row}");
+    }
+    assert_eq!(rows.len(), 9);
+}
+
+/// The column 1F1B-I. As published it does not charge every hop of the link from the last rank back to the
+/// first, so it is optimistic: 0.08 to 0.35 points below what the order costs when each message takes its
+/// time. `every_hop` is that cost, computed for the table by another program; the published figure has to lie
+/// between it and the cost with free messages.
+fn interleaved(row: &Value, stage: [u64; 3], v: usize, every_hop: Option<f64>) {
+    let even = paper_case(row, stage, v);
+    let work = (even.m * v) as u64 * even.times.iter().sum::<u64>();
+    let honest = rate(&judged("interleaved-1f1b", &even.file("looped")), work);
+    let free = rate(&judged("interleaved-1f1b", &Even { hop: 0, ..even }.file("looped")), work);
+    let published = row["bubble_rate"]["1F1B-I"].as_f64().unwrap();
+    assert!(every_hop.is_none_or(|rate| rate == honest), "{honest} {row}");
+    assert!((free..=honest).contains(&published), "{free} {honest} {row}");
+}
+
+#[test]
+fn closed_forms_hold() {
+    for (p, m) in [(2, 4), (2, 5), (3, 7), (4, 8), (4, 12), (5, 11), (8, 16), (8, 32)] {
+        let [f, b, w] = [1000, 1100, 700];
+        let [p64, m64] = [p as u64, m as u64];
+        let even = Even { p, m, v: 1, times: [f, b, w], hop: 0, bytes: [1, 0, -1] };
+        let linear = even.file("linear");
+        // Fill and drain, whatever the order within: arXiv:1811.06965; arXiv:2104.04473 §2.2.
+        for name in ["gpipe", "1f1b"] {
+            assert_eq!(judged(name, &linear).makespan_ns, (m64 + p64 - 1) * (f + b + w), "{name} P={p} M={m}");
+        }
+        assert_eq!(judged("gpipe", &linear).peak_bytes, vec![m as i64; p]);
+        let falling: Vec<i64> = (0..p).map(|rank| (p - rank) as i64).collect();
+        assert_eq!(judged("1f1b", &linear).peak_bytes, falling);
+        if m >= 2 * p {
+            // arXiv:2401.10241, Table 2: the cost of a rank by itself.
+            let span = |name| judged(name, &linear).longest_span_ns();
+            assert_eq!(span("zb-h1"), m64 * (f + b + w) + (p64 - 1) * (f + b - w), "P={p} M={m}");
+            assert_eq!(span("zb-h2"), m64 * (f + b + w) + (p64 - 1) * (f + b).saturating_sub(2 * w), "P={p} M={m}");
+        }
+        for v in [2, 4] {
+            let looped = Even { v, ..even }.file("looped");
+            if m % p == 0 {
+                // arXiv:2104.04473 §2.2.2: the bubble is that of 1F1B divided by V, in chunk times.
+                let ideal = (m * v) as u64 * (f + b + w);
+                assert_eq!(judged("interleaved-1f1b", &looped).makespan_ns, ideal + (p64 - 1) * (f + b + w));
+            }
+        }
+    }
+    // Hops on the way, P | M: one for each microbatch and direction beyond filling the pipe.
+    for (p, m) in [(2, 8), (4, 16), (8, 32)] {
+        let [p64, m64, f, b, w, c] = [p as u64, m as u64, 1000, 1100, 700, 10];
+        let linear = Even { p, m, v: 1, times: [f, b, w], hop: c, bytes: [1, 0, -1] }.file("linear");
+        let work = m64 * (f + b + w);
+        let hops = 2 * m64 * (p64 - 1) / p64 + 2 * (p64 - 2);
+        assert_eq!(judged("1f1b", &linear).longest_span_ns(), work + (p64 - 1) * (f + b + w) + hops * c);
+        assert_eq!(judged("zb-h1", &linear).longest_span_ns(), work + (p64 - 1) * (f + b - w + 4 * c));
+        assert_eq!(judged("zb-h2", &linear).longest_span_ns(), work + (p64 - 1) * (f + b - 2 * w + 2 * c));
+    }
+}
