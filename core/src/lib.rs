@@ -30,6 +30,7 @@ pub mod planner;
 pub mod problem;
 pub mod program;
 pub mod schedule;
+pub mod search;
 pub mod simulate;
 pub mod spec;
 pub mod timeline;

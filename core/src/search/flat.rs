@@ -1,0 +1,313 @@
+//! The problem as the search's inner loops want it: flat arrays, and rows without microbatches.
+//!
+//! # Lanes
+//! A *lane* is one stage for one direction of microbatches: with one direction (all placements but
+//! [`TwoWay`](crate::placement::Placement::TwoWay)) lane and stage are the same number. The lanes of one
+//! direction form a *chain*; a microbatch goes down its chain with F and back up with B.
+//!
+//! # Why a row needs no microbatch numbers
+//! Microbatches are alike. Whatever order of microbatches a valid schedule takes on a lane, renumbering its
+//! n-th F, n-th B and n-th W of that lane as those of microbatch n keeps every op's time and bytes, and no
+//! op then starts before what it needs: if n forwards of the lane before have ended when the n-th F of this
+//! lane starts, then so has the n-th of them. So a row is a list of (lane, kind) and nothing is lost.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::op::{Op, OpKind};
+use crate::placement::Placement;
+use crate::problem::{Backward, Objective, Problem};
+use crate::schedule::Schedule;
+
+/// What a rank runs next: lane and kind, packed.
+pub(super) type Code = u32;
+
+pub(super) const F: u32 = 0;
+pub(super) const B: u32 = 1;
+pub(super) const W: u32 = 2;
+pub(super) const BW: u32 = 3;
+
+pub(super) const fn code(lane: usize, kind: u32) -> Code {
+    ((lane as u32) << 2) | kind
+}
+
+pub(super) const fn lane_of(code: Code) -> usize {
+    (code >> 2) as usize
+}
+
+pub(super) const fn kind_of(code: Code) -> u32 {
+    code & 3
+}
+
+/// One row of codes a rank.
+pub(super) type Rows = Vec<Vec<Code>>;
+
+/// No limit, and room to add to it.
+pub(super) const UNLIMITED: i64 = i64::MAX / 4;
+
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub rank: usize,
+    pub stage: usize,
+    pub chain: usize,
+    /// The lane has none before it, or none after it.
+    pub first: bool,
+    pub last: bool,
+    /// Microbatches of its chain, and where its slots start in an array over all lanes and microbatches.
+    pub count: usize,
+    pub offset: usize,
+    /// By kind F, B, W, BW.
+    pub duration: [u64; 4],
+    /// Bytes taken at the start and given back at the end.
+    pub takes: [i64; 4],
+    pub gives: [i64; 4],
+    /// The hop into this lane for F, from the lane before, and for B, from the lane after.
+    pub hop_f: u64,
+    pub hop_b: u64,
+}
+
+impl Lane {
+    /// Bytes by which an op of `kind` changes what the rank holds.
+    pub fn net(&self, kind: u32) -> i64 {
+        self.takes[kind as usize] - self.gives[kind as usize]
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    pub first_lane: usize,
+    pub lanes: usize,
+    pub first_microbatch: usize,
+    pub microbatches: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Flat {
+    pub ranks: usize,
+    pub lanes: Vec<Lane>,
+    pub chains: Vec<Chain>,
+    /// By rank, its lanes in the order of the chain, chain by chain.
+    pub lanes_of: Vec<Vec<usize>>,
+    /// By rank: the limit less the static bytes. Negative where even nothing does not fit.
+    pub limit: Vec<i64>,
+    pub fused: bool,
+    pub objective: Objective,
+    /// Slots of an array over all lanes and microbatches.
+    pub slots: usize,
+    /// Ops of a complete schedule.
+    pub ops: usize,
+    /// By rank: all its work.
+    pub work: Vec<u64>,
+}
+
+impl Flat {
+    pub fn new(problem: &Problem) -> Flat {
+        let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
+        let two_way = *problem.placement() == Placement::TwoWay;
+        let chain = |first_lane, first_microbatch, microbatches| Chain {
+            first_lane,
+            lanes: stages,
+            first_microbatch,
+            microbatches,
+        };
+        let chains = if two_way {
+            let half = microbatches / 2;
+            vec![chain(0, 0, half), chain(stages, half, microbatches - half)]
+        } else {
+            vec![chain(0, 0, microbatches)]
+        };
+        let mut lanes = Vec::with_capacity(stages * chains.len());
+        let mut offset = 0;
+        for (index, chain) in chains.iter().enumerate() {
+            let rank = |stage| problem.rank_of(stage, chain.first_microbatch);
+            for stage in 0..stages {
+                let cost = problem.cost(stage);
+                let by_kind = |of: &dyn Fn(OpKind) -> u64| {
+                    [of(OpKind::F), of(OpKind::B), of(OpKind::W), of(OpKind::BW)]
+                };
+                let bytes = |of: &dyn Fn(OpKind) -> u64| by_kind(of).map(|bytes| bytes as i64);
+                lanes.push(Lane {
+                    rank: rank(stage),
+                    stage,
+                    chain: index,
+                    first: stage == 0,
+                    last: stage + 1 == stages,
+                    count: chain.microbatches,
+                    offset,
+                    duration: by_kind(&|kind| cost.duration(kind)),
+                    takes: bytes(&|kind| cost.takes(kind)),
+                    gives: bytes(&|kind| cost.gives(kind)),
+                    hop_f: if stage > 0 { problem.hop(rank(stage - 1), rank(stage)) } else { 0 },
+                    hop_b: if stage + 1 < stages { problem.hop(rank(stage + 1), rank(stage)) } else { 0 },
+                });
+                offset += chain.microbatches;
+            }
+        }
+        let mut lanes_of = vec![Vec::new(); problem.ranks()];
+        for (index, lane) in lanes.iter().enumerate() {
+            lanes_of[lane.rank].push(index);
+        }
+        let limit = (0..problem.ranks())
+            .map(|rank| match problem.limit_bytes(rank) {
+                Some(limit) => limit as i64 - problem.static_bytes(rank) as i64,
+                None => UNLIMITED,
+            })
+            .collect();
+        let fused = problem.backward() == Backward::Fused;
+        let mut flat = Flat {
+            ranks: problem.ranks(),
+            chains,
+            lanes_of,
+            limit,
+            fused,
+            objective: problem.objective(),
+            slots: offset,
+            ops: offset * if fused { 2 } else { 3 },
+            work: (0..problem.ranks()).map(|rank| problem.work(rank)).collect(),
+            lanes,
+        };
+        flat.reserve_what_stays();
+        flat
+    }
+
+    /// Sets apart what microbatches leave behind for good, so that below every microbatch gives back what
+    /// it took. A microbatch runs beside at most all others ended, so their share is all but one.
+    fn reserve_what_stays(&mut self) {
+        for lane in &mut self.lanes {
+            let stays = lane.net(F) + lane.net(B) + lane.net(W);
+            lane.gives[W as usize] += stays;
+            lane.gives[BW as usize] += stays;
+            if self.limit[lane.rank] != UNLIMITED {
+                self.limit[lane.rank] -= stays * (lane.count as i64 - 1);
+            }
+        }
+    }
+
+    /// The least bytes above the static ones with which `rank` can run at all: one microbatch after the other.
+    pub fn least(&self, rank: usize) -> i64 {
+        let mut least = 0;
+        for chain in 0..self.chains.len() {
+            let lanes: Vec<&Lane> =
+                self.lanes_of[rank].iter().map(|lane| &self.lanes[*lane]).filter(|lane| lane.chain == chain).collect();
+            let (mut held, mut peak) = (0, 0);
+            let mut run = |lane: &Lane, kind: u32| {
+                held += lane.takes[kind as usize];
+                peak = peak.max(held);
+                held -= lane.gives[kind as usize];
+            };
+            lanes.iter().for_each(|lane| run(lane, F));
+            for lane in lanes.iter().rev() {
+                if self.fused {
+                    run(lane, BW);
+                } else {
+                    run(lane, B);
+                    run(lane, W);
+                }
+            }
+            least = least.max(peak);
+        }
+        least
+    }
+
+    /// The schedule of `rows`, with microbatches numbered first in, first out.
+    pub fn schedule(&self, rows: &[Vec<Code>]) -> Schedule {
+        let mut next = vec![[0usize; 3]; self.lanes.len()];
+        let rows = rows
+            .iter()
+            .map(|row| {
+                row.iter()
+                    .map(|&code| {
+                        let (index, kind) = (lane_of(code), kind_of(code));
+                        let lane = &self.lanes[index];
+                        let next = &mut next[index];
+                        let (kind, slot) = match kind {
+                            F => (OpKind::F, 0),
+                            B => (OpKind::B, 1),
+                            W => (OpKind::W, 2),
+                            _ => (OpKind::BW, 1),
+                        };
+                        let microbatch = self.chains[lane.chain].first_microbatch + next[slot];
+                        next[slot] += 1;
+                        if kind == OpKind::BW {
+                            next[2] += 1;
+                        }
+                        Op::new(lane.stage, kind, microbatch)
+                    })
+                    .collect()
+            })
+            .collect();
+        Schedule { rows }
+    }
+
+    /// The rows of `schedule`; none where its ops are not those of this problem, each once.
+    pub fn rows(&self, schedule: &Schedule) -> Option<Rows> {
+        if schedule.rows.len() != self.ranks {
+            return None;
+        }
+        let rows: Rows = schedule
+            .rows
+            .iter()
+            .enumerate()
+            .map(|(rank, row)| {
+                row.iter()
+                    .map(|op| {
+                        let chain = self.chains.iter().position(|chain| {
+                            op.microbatch() >= chain.first_microbatch
+                                && op.microbatch() < chain.first_microbatch + chain.microbatches
+                                && op.stage() < chain.lanes
+                        })?;
+                        let lane = self.chains[chain].first_lane + op.stage();
+                        let kind = match op.kind() {
+                            OpKind::F => F,
+                            OpKind::B => B,
+                            OpKind::W => W,
+                            OpKind::BW => BW,
+                        };
+                        (self.lanes[lane].rank == rank).then_some(code(lane, kind))
+                    })
+                    .collect::<Option<Vec<Code>>>()
+            })
+            .collect::<Option<Rows>>()?;
+        (0..self.ranks).all(|rank| self.is_complete(rank, &rows[rank])).then_some(rows)
+    }
+
+    /// Whether `row` holds every op of `rank` once, F before B before W on each lane, within the limit.
+    pub fn is_valid_row(&self, rank: usize, row: &[Code]) -> bool {
+        self.is_complete(rank, row) && self.peak(row) <= self.limit[rank]
+    }
+
+    fn is_complete(&self, rank: usize, row: &[Code]) -> bool {
+        // Most ranks have one lane to four: a search by position is quickest.
+        let lanes = &self.lanes_of[rank];
+        let mut done = vec![[0usize; 3]; lanes.len()];
+        for &code in row {
+            let Some(at) = lanes.iter().position(|lane| *lane == lane_of(code)) else { return false };
+            let [f, b, w] = &mut done[at];
+            match kind_of(code) {
+                F => *f += 1,
+                B => *b += 1,
+                W => *w += 1,
+                _ => {
+                    *b += 1;
+                    *w += 1;
+                }
+            }
+            if w > b || b > f || (self.fused && kind_of(code) != F && kind_of(code) != BW) {
+                return false;
+            }
+        }
+        lanes.iter().zip(done).all(|(lane, done)| done == [self.lanes[*lane].count; 3])
+    }
+
+    /// The most bytes above the static ones that a rank holds when it runs `row`.
+    pub fn peak(&self, row: &[Code]) -> i64 {
+        let (mut held, mut peak) = (0, 0);
+        for &code in row {
+            let (lane, kind) = (&self.lanes[lane_of(code)], kind_of(code) as usize);
+            held += lane.takes[kind];
+            peak = peak.max(held);
+            held -= lane.gives[kind];
+        }
+        peak
+    }
+}

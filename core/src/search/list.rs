@@ -1,0 +1,352 @@
+//! From a policy to an order: a list scheduler driven by events.
+//!
+//! Time runs forward. Whenever a rank is free it looks at the next F, B and W of each of its lanes and at
+//! what is already on its way to it, and either starts one, or sleeps until the next arrival. What it prefers
+//! is the [`Policy`]; what it may do is the memory limit and the rule below. One run costs a few tens of
+//! nanoseconds an op, so many policies can be tried.
+//!
+//! # Why it never gets stuck
+//! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that
+//! takes memory is started only if afterwards *each rank by itself* could still finish its admitted
+//! microbatches one after the other, oldest first ([`List::stays_safe`]). Those completions fit together: the
+//! order "all of microbatch 0, then all of 1, …" keeps every dependency over all ranks. So there is always an
+//! op that may start, down to the least memory at which a single microbatch fits. (This is the banker's
+//! algorithm, with one customer a microbatch.) A cap on forwards in flight holds back no microbatch that is
+//! the oldest.
+
+use alloc::collections::BinaryHeap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use super::flat::{B, BW, Code, F, Flat, W, code};
+
+/// A key no op reaches: W with this lag only fills gaps.
+pub(super) const NEVER: i64 = i64::MAX / 8;
+
+/// What a free rank prefers.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    /// By lane: forwards that may be in flight, that is without their B. At least 1.
+    pub caps: Vec<u32>,
+    /// By lane: when the first F and B are planned; the n-th is `n · period` later. The smallest goes first.
+    pub key_f: Vec<i64>,
+    pub key_b: Vec<i64>,
+    pub period: i64,
+    /// How long after its B a W is planned; [`NEVER`] for a W that only fills gaps.
+    pub w_lag: i64,
+    /// The share of a W, in thousandths, that has to fit in the gap that it fills: 0 fills any gap.
+    pub w_fit: u32,
+    /// For how much of an op's duration, in thousandths, a rank would rather wait for one that is planned
+    /// earlier and on its way.
+    pub patience: u32,
+    /// Forwards wait for their planned time, less this; [`NEVER`] for as early as can be.
+    pub early: i64,
+}
+
+/// Arrays of the scheduler, kept between calls.
+pub(super) struct List {
+    arrive_f: Vec<u64>,
+    arrive_b: Vec<u64>,
+    known_f: Vec<u32>,
+    known_b: Vec<u32>,
+    done: Vec<[u32; 3]>,
+    held: Vec<i64>,
+    wake: Vec<u64>,
+    busy: Vec<bool>,
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// By rank: what one microbatch needs by itself.
+    alone: Vec<i64>,
+    /// Ops started over all calls.
+    pub ops: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Choice {
+    key: i64,
+    lane: usize,
+    kind: u32,
+}
+
+impl List {
+    pub fn new(flat: &Flat) -> List {
+        let lanes = flat.lanes.len();
+        List {
+            arrive_f: vec![0; flat.slots],
+            arrive_b: vec![0; flat.slots],
+            known_f: vec![0; lanes],
+            known_b: vec![0; lanes],
+            done: vec![[0; 3]; lanes],
+            held: vec![0; flat.ranks],
+            wake: vec![0; flat.ranks],
+            busy: vec![false; flat.ranks],
+            heap: BinaryHeap::new(),
+            alone: (0..flat.ranks).map(|rank| flat.least(rank)).collect(),
+            ops: 0,
+        }
+    }
+
+    /// The order that `policy` leads to under `limit` (by rank, above the static bytes; not below what
+    /// [`Flat::least`] says). None only if no rank can go on, which the module says cannot happen.
+    pub fn build(&mut self, flat: &Flat, limit: &[i64], policy: &Policy) -> Option<Vec<Vec<Code>>> {
+        self.known_f.fill(0);
+        self.known_b.fill(0);
+        self.done.fill([0; 3]);
+        self.held.fill(0);
+        self.wake.fill(u64::MAX);
+        self.busy.fill(false);
+        self.heap.clear();
+        let per_lane = if flat.fused { 2 } else { 3 };
+        let mut rows: Vec<Vec<Code>> = flat
+            .lanes_of
+            .iter()
+            .map(|lanes| Vec::with_capacity(lanes.iter().map(|lane| per_lane * flat.lanes[*lane].count).sum()))
+            .collect();
+        for chain in &flat.chains {
+            let lane = &flat.lanes[chain.first_lane];
+            self.known_f[chain.first_lane] = chain.microbatches as u32;
+            self.arrive_f[lane.offset..lane.offset + chain.microbatches].fill(0);
+            self.wake_at(lane.rank, 0);
+        }
+        let mut started = 0;
+        while let Some(Reverse((now, rank))) = self.heap.pop() {
+            let rank = rank as usize;
+            if self.wake[rank] != now {
+                continue;
+            }
+            self.wake[rank] = u64::MAX;
+            self.busy[rank] = false;
+            match self.decide(flat, limit[rank], policy, rank, now) {
+                Ok(choice) => {
+                    self.start(flat, rank, now, choice);
+                    rows[rank].push(code(choice.lane, choice.kind));
+                    started += 1;
+                }
+                Err(until) if until != u64::MAX => self.wake_at(rank, until),
+                Err(_) => {}
+            }
+        }
+        self.ops += started as u64;
+        (started == flat.ops).then_some(rows)
+    }
+
+    fn wake_at(&mut self, rank: usize, time: u64) {
+        if time < self.wake[rank] {
+            self.wake[rank] = time;
+            self.heap.push(Reverse((time, rank as u32)));
+        }
+    }
+
+    /// What `rank` starts now, or until when it sleeps.
+    fn decide(&self, flat: &Flat, limit: i64, policy: &Policy, rank: usize, now: u64) -> Result<Choice, u64> {
+        let held = self.held[rank];
+        let mut best: Option<Choice> = None;
+        // What is known to be on its way: the soonest of all, and the soonest that would go before `best`.
+        let mut soonest = u64::MAX;
+        let mut coming: Option<(u64, i64)> = None;
+        let mut weights: Option<Choice> = None;
+        let mut short_of_memory = false;
+        let mut paced = u64::MAX;
+        for &index in &flat.lanes_of[rank] {
+            let lane = &flat.lanes[index];
+            let [f, b, w] = self.done[index];
+            if b < self.known_b[index] {
+                let kind = if flat.fused { BW } else { B };
+                let key = policy.key_b[index].saturating_add(i64::from(b) * policy.period);
+                let arrives = self.arrive_b[lane.offset + b as usize];
+                if arrives > now {
+                    soonest = soonest.min(arrives);
+                    if coming.is_none_or(|(_, other)| key < other) {
+                        coming = Some((arrives, key));
+                    }
+                } else if !self.allowed(flat, limit, rank, held, index, kind) {
+                    short_of_memory = true;
+                } else if best.is_none_or(|best| key < best.key) {
+                    best = Some(Choice { key, lane: index, kind });
+                }
+            }
+            if f < self.known_f[index] && f - b < policy.caps[index] {
+                let key = policy.key_f[index] + i64::from(f) * policy.period;
+                let mut arrives = self.arrive_f[lane.offset + f as usize];
+                let planned = key.saturating_sub(policy.early);
+                if planned > 0 && arrives.max(now) < planned as u64 {
+                    paced = paced.min(planned as u64);
+                    arrives = u64::MAX;
+                }
+                if arrives == u64::MAX {
+                } else if arrives > now {
+                    soonest = soonest.min(arrives);
+                    if coming.is_none_or(|(_, other)| key < other) {
+                        coming = Some((arrives, key));
+                    }
+                } else if best.is_some_and(|best| best.key <= key) {
+                } else if self.allowed(flat, limit, rank, held, index, F) {
+                    best = Some(Choice { key, lane: index, kind: F });
+                } else {
+                    short_of_memory = true;
+                }
+            }
+            if !flat.fused && w < b {
+                let key = policy.key_b[index] + i64::from(w) * policy.period;
+                if weights.is_none_or(|other| key < other.key) && held + lane.takes[W as usize] <= limit {
+                    weights = Some(Choice { key, lane: index, kind: W });
+                }
+            }
+        }
+        let gap_until = |until: u64| until.saturating_sub(now);
+        let fits = |weights: &Choice, gap: u64| {
+            let needs = u128::from(flat.lanes[weights.lane].duration[W as usize]) * u128::from(policy.w_fit);
+            needs <= u128::from(gap) * 1000
+        };
+        if let Some(best) = best {
+            if let Some((arrives, key)) = coming
+                && key < best.key
+                && u128::from(gap_until(arrives)) * 1000
+                    < u128::from(flat.lanes[best.lane].duration[best.kind as usize]) * u128::from(policy.patience)
+            {
+                return match weights {
+                    Some(weights) if fits(&weights, gap_until(soonest)) => Ok(weights),
+                    _ => Err(soonest),
+                };
+            }
+            return match weights {
+                Some(weights) if weights.key.saturating_add(policy.w_lag) < best.key => Ok(weights),
+                Some(weights) if short_of_memory && best.kind == F => Ok(weights),
+                _ => Ok(best),
+            };
+        }
+        match weights {
+            Some(weights) if short_of_memory || fits(&weights, gap_until(soonest.min(paced))) => Ok(weights),
+            _ => Err(soonest.min(paced)),
+        }
+    }
+
+    fn start(&mut self, flat: &Flat, rank: usize, now: u64, choice: Choice) {
+        let lane = &flat.lanes[choice.lane];
+        let kind = choice.kind as usize;
+        let end = now + lane.duration[kind];
+        self.held[rank] += lane.takes[kind] - lane.gives[kind];
+        self.busy[rank] = true;
+        self.wake_at(rank, end);
+        match choice.kind {
+            F => {
+                let n = self.done[choice.lane][0];
+                self.done[choice.lane][0] = n + 1;
+                if lane.last {
+                    self.arrive_b[lane.offset + n as usize] = end;
+                    self.known_b[choice.lane] = n + 1;
+                } else {
+                    let next = &flat.lanes[choice.lane + 1];
+                    let arrives = end + next.hop_f;
+                    self.arrive_f[next.offset + n as usize] = arrives;
+                    self.known_f[choice.lane + 1] = n + 1;
+                    if !self.busy[next.rank] {
+                        self.wake_at(next.rank, arrives);
+                    }
+                }
+            }
+            W => self.done[choice.lane][2] += 1,
+            _ => {
+                let n = self.done[choice.lane][1];
+                self.done[choice.lane][1] = n + 1;
+                if choice.kind == BW {
+                    self.done[choice.lane][2] = n + 1;
+                }
+                if !lane.first {
+                    let before = &flat.lanes[choice.lane - 1];
+                    let arrives = end + before.hop_b;
+                    self.arrive_b[before.offset + n as usize] = arrives;
+                    self.known_b[choice.lane - 1] = n + 1;
+                    if !self.busy[before.rank] {
+                        self.wake_at(before.rank, arrives);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether `rank` has the memory for an op, now and for what has to follow.
+    fn allowed(&self, flat: &Flat, limit: i64, rank: usize, held: i64, lane: usize, kind: u32) -> bool {
+        let costs = &flat.lanes[lane];
+        if held + costs.takes[kind as usize] > limit {
+            return false;
+        }
+        let net = costs.net(kind);
+        net <= 0 || held + net + self.alone[rank] <= limit || self.stays_safe(flat, limit, rank, held, lane, kind)
+    }
+
+    /// Whether `rank` could finish, after one more op, its microbatches one by one from the oldest.
+    ///
+    /// Microbatches of one chain that have come equally far form a block, since every lane takes them in
+    /// turn; the oldest of a block has the least memory left, so only it is looked at.
+    fn stays_safe(&self, flat: &Flat, limit: i64, rank: usize, held: i64, lane: usize, kind: u32) -> bool {
+        let mut held = held + flat.lanes[lane].net(kind);
+        let done = |index: usize| {
+            let [mut f, mut b, mut w] = self.done[index];
+            if index == lane {
+                match kind {
+                    F => f += 1,
+                    B => b += 1,
+                    W => w += 1,
+                    _ => {
+                        b += 1;
+                        w += 1;
+                    }
+                }
+            }
+            [f, b, w]
+        };
+        for chain in 0..flat.chains.len() {
+            let lanes = || flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain);
+            let Some(newest) = lanes().map(|lane| done(lane)[0]).max() else { continue };
+            let mut oldest = lanes().map(|lane| done(lane)[2]).min().unwrap_or(newest);
+            while oldest < newest {
+                // How far this block goes, and what each of it holds.
+                let mut block_end = newest;
+                let (mut at, mut peak) = (0i64, 0i64);
+                let mut run = |takes: i64, gives: i64| {
+                    at += takes;
+                    peak = peak.max(at);
+                    at -= gives;
+                };
+                for index in lanes() {
+                    let lane = &flat.lanes[index];
+                    let [f, b, w] = done(index);
+                    for edge in [f, b, w] {
+                        if edge > oldest {
+                            block_end = block_end.min(edge);
+                        }
+                    }
+                    // Weights first: they only wait.
+                    if b > oldest && w <= oldest {
+                        run(lane.takes[W as usize], lane.gives[W as usize]);
+                    }
+                }
+                for index in lanes() {
+                    if done(index)[0] <= oldest {
+                        let lane = &flat.lanes[index];
+                        run(lane.takes[F as usize], lane.gives[F as usize]);
+                    }
+                }
+                for &index in flat.lanes_of[rank].iter().rev() {
+                    let lane = &flat.lanes[index];
+                    if lane.chain != chain || done(index)[1] > oldest {
+                        continue;
+                    }
+                    if flat.fused {
+                        run(lane.takes[BW as usize], lane.gives[BW as usize]);
+                    } else {
+                        run(lane.takes[B as usize], lane.gives[B as usize]);
+                        run(lane.takes[W as usize], lane.gives[W as usize]);
+                    }
+                }
+                if held + peak > limit {
+                    return false;
+                }
+                held += at * i64::from(block_end - oldest);
+                oldest = block_end;
+            }
+        }
+        true
+    }
+}

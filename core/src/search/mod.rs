@@ -1,0 +1,250 @@
+//! The best schedule for a problem and a memory limit.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::bounds::lower_bound;
+use crate::fields::Fault;
+use crate::problem::{Problem, Statement};
+use crate::schedule::{Schedule, published};
+use crate::units::{Bytes, Nanos};
+
+mod eval;
+mod flat;
+mod list;
+mod policies;
+
+use eval::{Cost, Eval};
+use flat::{Flat, Rows};
+use list::List;
+
+/// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
+/// ten to fifty nanoseconds of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort(pub u64);
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort(400_000)
+    }
+}
+
+/// Where a search stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Ops run so far, of what [`Effort`] allows.
+    pub ops: u64,
+    /// The objective of the best schedule so far.
+    pub cost_ns: Nanos,
+    /// What no schedule goes under.
+    pub bound_ns: Nanos,
+}
+
+/// What an observer answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on.
+    Continue,
+    /// Answer with the best so far.
+    Stop,
+}
+
+/// The best schedule that a search has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// Its objective.
+    pub cost_ns: Nanos,
+    /// What no schedule of the problem goes under.
+    pub bound_ns: Nanos,
+    /// How it was found, for people.
+    pub origin: &'static str,
+    /// Ops run for it.
+    pub ops: u64,
+}
+
+/// A rank that cannot run even one microbatch at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Infeasible {
+    /// The rank.
+    pub rank: usize,
+    /// The least limit with which it can.
+    pub least_bytes: Bytes,
+    /// Its limit.
+    pub limit_bytes: Bytes,
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "rank {} needs at least {} bytes to run one microbatch at a time, and its limit is {}; raise the limit, \
+             or give the rank less to hold",
+            self.rank, self.least_bytes, self.limit_bytes
+        )
+    }
+}
+
+impl core::error::Error for Infeasible {}
+
+/// The best schedule for `problem` within `effort`.
+///
+/// `observer` is called after every improvement and now and then between; what it answers stops the search.
+///
+/// # Errors
+/// [`Infeasible`] where the limit of a rank is below the least with which any schedule exists.
+pub fn best(
+    problem: &Problem,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Found, Infeasible> {
+    let flat = Flat::new(problem);
+    for rank in 0..flat.ranks {
+        if flat.least(rank) > flat.limit[rank] {
+            return Err(Infeasible {
+                rank,
+                least_bytes: problem.limit_bytes(rank).unwrap_or(0) + (flat.least(rank) - flat.limit[rank]) as u64,
+                limit_bytes: problem.limit_bytes(rank).unwrap_or(0),
+            });
+        }
+    }
+    let bound_ns = lower_bound(problem).value_ns;
+    let mut search = Search {
+        eval: Eval::new(&flat),
+        list: List::new(&flat),
+        flat: &flat,
+        bound_ns,
+        effort: effort.0,
+        best: None,
+        observer,
+        stopped: false,
+    };
+    search.run(problem);
+    let ops = search.ops();
+    // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
+    let (rows, cost, origin) = search.best.unwrap_or((Vec::new(), Cost::WORST, "none"));
+    Ok(Found { schedule: flat.schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })
+}
+
+/// The best schedule over all placements that `statement` leaves open, with the problem that it solves.
+///
+/// The effort is for each placement.
+///
+/// # Errors
+/// The faults of a statement that cannot be placed, or [`Infeasible`] where no placement fits in memory.
+pub fn best_of(
+    statement: &Statement,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<(Problem, Found), NoAnswer> {
+    let mut best: Option<(Problem, Found)> = None;
+    let mut why: Option<NoAnswer> = None;
+    let mut stopped = false;
+    for placement in statement.placements() {
+        if stopped && best.is_some() {
+            break;
+        }
+        let problem = match statement.problem(placement) {
+            Ok(problem) => problem,
+            Err(fault) => {
+                why.get_or_insert(NoAnswer::Fault(fault));
+                continue;
+            }
+        };
+        let found = self::best(&problem, effort, &mut |progress| {
+            let flow = observer(progress);
+            stopped |= flow == Flow::Stop;
+            flow
+        });
+        match found {
+            Ok(found) if best.as_ref().is_none_or(|(_, best)| found.cost_ns < best.cost_ns) => {
+                best = Some((problem, found));
+            }
+            Ok(_) => {}
+            Err(infeasible) => why = Some(NoAnswer::Infeasible(infeasible)),
+        }
+    }
+    best.ok_or_else(|| why.unwrap_or_else(|| NoAnswer::Fault(Fault::new("placement", "nothing", "a placement"))))
+}
+
+/// Why a statement has no schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// It cannot be placed.
+    Fault(Fault),
+    /// A rank has too little memory under every placement.
+    Infeasible(Infeasible),
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoAnswer::Fault(fault) => fault.fmt(f),
+            NoAnswer::Infeasible(infeasible) => infeasible.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for NoAnswer {}
+
+struct Search<'a> {
+    flat: &'a Flat,
+    eval: Eval,
+    list: List,
+    bound_ns: Nanos,
+    effort: u64,
+    best: Option<(Rows, Cost, &'static str)>,
+    observer: &'a mut dyn FnMut(Progress) -> Flow,
+    stopped: bool,
+}
+
+impl Search<'_> {
+    fn ops(&self) -> u64 {
+        // One op of the list scheduler takes about as long as five of the evaluation.
+        self.eval.ops + 5 * self.list.ops
+    }
+
+    fn run(&mut self, problem: &Problem) {
+        for published in published() {
+            if let Ok(schedule) = (published.build)(problem)
+                && let Some(rows) = self.flat.rows(&schedule)
+                && (0..self.flat.ranks).all(|rank| self.flat.is_valid_row(rank, &rows[rank]))
+            {
+                self.offer(rows, published.name);
+            }
+        }
+        let shape = policies::Shape::new(self.flat);
+        for recipe in policies::recipes() {
+            if self.best.is_some() && self.is_over() {
+                break;
+            }
+            let policy = recipe.policy(self.flat, &shape);
+            if let Some(rows) = self.list.build(self.flat, &self.flat.limit, &policy) {
+                self.offer(rows, "list");
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped
+            || self.ops() > self.effort
+            || self.best.as_ref().is_some_and(|(_, cost, _)| cost.objective <= self.bound_ns)
+    }
+
+    /// Takes `rows` if they are better than the best so far.
+    fn offer(&mut self, rows: Rows, origin: &'static str) -> bool {
+        let cutoff = self.best.as_ref().map_or(u64::MAX, |(_, cost, _)| cost.objective);
+        let Some(cost) = self.eval.run(self.flat, &rows, cutoff) else { return false };
+        if self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
+            return false;
+        }
+        self.best = Some((rows, cost, origin));
+        let progress = Progress { ops: self.ops(), cost_ns: cost.objective, bound_ns: self.bound_ns };
+        self.stopped |= (self.observer)(progress) == Flow::Stop;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

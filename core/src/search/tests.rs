@@ -1,0 +1,132 @@
+use alloc::vec::Vec;
+use std::prelude::v1::*;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::problem::Objective;
+use crate::simulate::simulate;
+use crate::timeline::peak_bytes;
+
+/// Small problems of every kind: placements, unequal stages, hops, workspace, both objectives.
+fn problems() -> impl Strategy<Value = Problem> {
+    let stage = (0u64..9, 0u64..9, 0u64..9, 0i64..5, -3i64..3, 0u64..3);
+    (1usize..5, 1usize..4, 1usize..8, 0usize..4, any::<bool>(), any::<bool>(), 0u64..4).prop_flat_map(
+        move |(ranks, chunks, microbatches, placement, span, fused, hop)| {
+            (proptest::collection::vec(stage.clone(), ranks * chunks), 0u64..20).prop_map(move |(stages, spare)| {
+                let stages: Vec<_> = stages
+                    .iter()
+                    .map(|(f, b, w, bytes, b_bytes, workspace)| {
+                        let b_bytes = (*b_bytes).max(-bytes);
+                        json!({
+                            "forward_ns": f, "backward_input_ns": b, "backward_weight_ns": w, "forward_bytes": bytes,
+                            "backward_input_bytes": b_bytes, "backward_weight_bytes": -(bytes + b_bytes),
+                            "backward_input_workspace_bytes": workspace,
+                        })
+                    })
+                    .collect();
+                let placement = match placement {
+                    0 if chunks == 1 => "linear",
+                    1 if chunks == 2 => "v",
+                    2 => "wave",
+                    3 if chunks == 1 && ranks % 2 == 0 && microbatches % 2 == 0 => "two-way",
+                    _ => "looped",
+                };
+                let statement = |limit: Vec<Option<u64>>| {
+                    let value = json!({
+                        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
+                        "stages": stages, "transfer_ns": hop, "limit_bytes": limit,
+                        "objective": if span { "longest_span" } else { "makespan" },
+                        "backward": if fused { "fused" } else { "split" },
+                    });
+                    let statement = Statement::read(&value).expect("a statement");
+                    statement.problem(statement.placements().remove(0)).expect("a placement")
+                };
+                let free = statement(vec![None; ranks]);
+                let flat = Flat::new(&free);
+                statement((0..ranks).map(|rank| Some(flat.least(rank) as u64 + spare)).collect())
+            })
+        },
+    )
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, cases: 200, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn an_answer_is_valid_and_costs_what_it_says(problem in problems()) {
+        let found = best(&problem, Effort(20_000), &mut |_| Flow::Continue).expect("the limit is not below the least");
+        for (rank, row) in found.schedule.rows.iter().enumerate() {
+            let peak = peak_bytes(&problem, rank, row.iter().copied());
+            prop_assert!(problem.limit_bytes(rank).is_none_or(|limit| peak <= limit));
+        }
+        let timeline = simulate(&problem, &found.schedule).expect("an order that runs");
+        prop_assert_eq!(timeline.cost_ns(problem.objective()), found.cost_ns);
+        prop_assert!(found.cost_ns >= found.bound_ns);
+    }
+
+    #[test]
+    fn every_recipe_ends_at_every_limit(problem in problems()) {
+        let flat = Flat::new(&problem);
+        let shape = policies::Shape::new(&flat);
+        let mut list = List::new(&flat);
+        let mut eval = Eval::new(&flat);
+        for recipe in policies::recipes() {
+            let rows = list.build(&flat, &flat.limit, &recipe.policy(&flat, &shape)).expect("never stuck");
+            for (rank, row) in rows.iter().enumerate() {
+                prop_assert!(flat.is_valid_row(rank, row));
+            }
+            prop_assert!(eval.run(&flat, &rows, u64::MAX).is_some());
+        }
+    }
+
+    #[test]
+    fn the_quick_evaluation_agrees_with_the_simulator(problem in problems(), index in any::<prop::sample::Index>()) {
+        let flat = Flat::new(&problem);
+        let shape = policies::Shape::new(&flat);
+        let recipe = *index.get(&policies::recipes());
+        let rows = List::new(&flat).build(&flat, &flat.limit, &recipe.policy(&flat, &shape)).expect("never stuck");
+        let schedule = flat.schedule(&rows);
+        let timeline = simulate(&problem, &schedule).expect("an order that runs");
+        let cost = Eval::new(&flat).run(&flat, &rows, u64::MAX).expect("an order that runs");
+        prop_assert_eq!(cost.objective, timeline.cost_ns(problem.objective()));
+        for (rank, row) in schedule.rows.iter().enumerate() {
+            let peak = flat.peak(&rows[rank]) as u64 + problem.static_bytes(rank);
+            prop_assert_eq!(peak, peak_bytes(&problem, rank, row.iter().copied()));
+        }
+        prop_assert_eq!(flat.rows(&schedule), Some(rows));
+    }
+}
+
+#[test]
+fn a_limit_below_the_least_names_the_rank() {
+    let value = json!({
+        "ranks": 2, "microbatches": 4, "limit_bytes": [10, 4], "static_bytes": 3,
+        "stages": { "forward_ns": 1, "backward_input_ns": 1, "forward_bytes": 2, "backward_input_bytes": -2 },
+    });
+    let statement = Statement::read(&value).expect("a statement");
+    let refused = best_of(&statement, Effort::default(), &mut |_| Flow::Continue);
+    let expected = Infeasible { rank: 1, least_bytes: 5, limit_bytes: 4 };
+    assert_eq!(refused, Err(NoAnswer::Infeasible(expected)));
+}
+
+#[test]
+fn what_the_solver_proved_for_unit_times_is_met() {
+    // p = 4, m = 8, F = B = W = 1, no hops: optimal longest spans proved by CP-SAT for each limit in
+    // forwards (`own_exact_frontier.linear_unit` of the reference tables).
+    for (limit, optimum) in [(1, 72), (4, 27), (5, 26), (6, 25), (7, 24)] {
+        let value = json!({
+            "ranks": 4, "microbatches": 8, "limit_bytes": limit, "objective": Objective::LongestSpan.name(),
+            "stages": { "forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1,
+                "forward_bytes": 1, "backward_weight_bytes": -1 },
+        });
+        let statement = Statement::read(&value).expect("a statement");
+        let (_, found) = best_of(&statement, Effort::default(), &mut |_| Flow::Continue).expect("feasible");
+        assert_eq!(found.cost_ns, optimum, "limit {limit}");
+    }
+}
