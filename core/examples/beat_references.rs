@@ -20,7 +20,8 @@ struct Reference {
 
 fn main() {
     let mut file = String::from("tests/reference/zero_bubble_reference.json");
-    let (mut effort, mut only, mut every, mut losses, mut max_ops) = (Effort::default(), String::new(), 1, false, u64::MAX);
+    let (mut effort, mut only, mut every, mut losses, mut max_ops) =
+        (Effort::default(), String::new(), 1, false, u64::MAX);
     for argument in std::env::args().skip(1) {
         if let Some(text) = argument.strip_prefix("only=") {
             only = text.to_string();
@@ -53,9 +54,14 @@ fn main() {
         if index % every != 0 {
             continue;
         }
-        let references: Vec<&Reference> =
-            references.iter().filter(|reference| format!("{} {}", reference.scheduler, reference.cap).contains(&only)).collect();
-        let size = 3 * statement["ranks"].as_u64().unwrap() * statement["chunks"].as_u64().unwrap() * statement["microbatches"].as_u64().unwrap();
+        let references: Vec<&Reference> = references
+            .iter()
+            .filter(|reference| format!("{} {}", reference.scheduler, reference.cap).contains(&only))
+            .collect();
+        let size = 3
+            * statement["ranks"].as_u64().unwrap()
+            * statement["chunks"].as_u64().unwrap()
+            * statement["microbatches"].as_u64().unwrap();
         if references.is_empty() || size > max_ops {
             continue;
         }
@@ -69,7 +75,8 @@ fn main() {
             (Objective::LongestSpan, makespan.with_objective(Objective::LongestSpan)),
         ] {
             let started = Instant::now();
-            let found = search::best(&problem, effort, &mut |_| Flow::Continue).expect("feasible: a reference did it");
+            let found =
+                search::best(&problem, effort, &mut |_| Flow::Continue).expect("feasible: a reference did it");
             let seconds = started.elapsed().as_secs_f64();
             let timeline = simulate(&problem, &found.schedule).expect("an order that runs");
             assert_eq!(timeline.cost_ns(objective), found.cost_ns);

@@ -122,9 +122,8 @@ impl Flat {
             let rank = |stage| problem.rank_of(stage, chain.first_microbatch);
             for stage in 0..stages {
                 let cost = problem.cost(stage);
-                let by_kind = |of: &dyn Fn(OpKind) -> u64| {
-                    [of(OpKind::F), of(OpKind::B), of(OpKind::W), of(OpKind::BW)]
-                };
+                let by_kind =
+                    |of: &dyn Fn(OpKind) -> u64| [of(OpKind::F), of(OpKind::B), of(OpKind::W), of(OpKind::BW)];
                 let bytes = |of: &dyn Fn(OpKind) -> u64| by_kind(of).map(|bytes| bytes as i64);
                 lanes.push(Lane {
                     rank: rank(stage),
@@ -187,8 +186,11 @@ impl Flat {
     pub fn least(&self, rank: usize) -> i64 {
         let mut least = 0;
         for chain in 0..self.chains.len() {
-            let lanes: Vec<&Lane> =
-                self.lanes_of[rank].iter().map(|lane| &self.lanes[*lane]).filter(|lane| lane.chain == chain).collect();
+            let lanes: Vec<&Lane> = self.lanes_of[rank]
+                .iter()
+                .map(|lane| &self.lanes[*lane])
+                .filter(|lane| lane.chain == chain)
+                .collect();
             let (mut held, mut peak) = (0, 0);
             let mut run = |lane: &Lane, kind: u32| {
                 held += lane.takes[kind as usize];

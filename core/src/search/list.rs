@@ -346,6 +346,11 @@ impl List {
                 held += at * i64::from(block_end - oldest);
                 oldest = block_end;
             }
+            // With two directions the first goes before the second, also where it has not yet come this far.
+            let chain = &flat.chains[chain];
+            if held > 0 && (newest as usize) < chain.microbatches && held + self.alone[rank] > limit {
+                return false;
+            }
         }
         true
     }

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::flat::{Flat, W};
+use super::flat::Flat;
 use super::list::{NEVER, Policy};
 
 /// Times of a chain when nothing is in the way, by lane.
@@ -97,12 +97,11 @@ pub(super) struct Recipe {
 impl Recipe {
     pub fn policy(&self, flat: &Flat, shape: &Shape) -> Policy {
         let lanes = flat.lanes.len();
-        let far = shape.round_trip.iter().copied().max().unwrap_or(0) + 1;
         let period = (shape.period as i128 * i128::from(self.stretch) / 1000) as i64;
         let caps = if self.scale == 0 { alloc::vec![u32::MAX; lanes] } else { shape.caps(self.scale) };
         let (key_f, key_b) = match self.prefer {
             Prefer::Backward => {
-                // A microbatch is at most `far` on its way; ten times that puts every B before every F.
+                // Sums of all times stay below 2^62: half of that puts every B before every F.
                 let key_f = (0..lanes).map(|lane| -shape.head[lane] * 2).collect();
                 let key_b = shape.back.iter().map(|back| -(1i64 << 61) - *back).collect();
                 (key_f, key_b)
@@ -120,7 +119,6 @@ impl Recipe {
                 (key_f, key_b)
             }
         };
-        let _ = (W, far);
         Policy {
             caps,
             key_f,
@@ -152,14 +150,22 @@ pub(super) fn recipes() -> Vec<Recipe> {
     };
     for scale in [0, 1000, 1250, 1500, 1750, 2000, 2500, 3000] {
         for w_fit in [1000, 500, 0] {
-            for prefer in [Prefer::Backward, Prefer::Plan(1000, 1000), Prefer::Plan(1500, 1500), Prefer::Plan(2000, 2000), Prefer::Plan(2000, 1000), Prefer::Plan(1000, 2000), Prefer::Plan(3000, 3000)] {
+            for prefer in [
+                Prefer::Backward,
+                Prefer::Plan(1000, 1000),
+                Prefer::Plan(1500, 1500),
+                Prefer::Plan(2000, 2000),
+                Prefer::Plan(2000, 1000),
+                Prefer::Plan(1000, 2000),
+                Prefer::Plan(3000, 3000),
+            ] {
                 for patience in [0, 300] {
                     for paced in [false, true] {
                         for w_lag in [NEVER, 0] {
-                    if paced && prefer == Prefer::Backward {
-                        continue;
-                    }
-                    recipes.push(Recipe { scale, prefer, w_fit, patience, paced, w_lag, ..base });
+                            if paced && prefer == Prefer::Backward {
+                                continue;
+                            }
+                            recipes.push(Recipe { scale, prefer, w_fit, patience, paced, w_lag, ..base });
                         }
                     }
                 }

@@ -61,10 +61,7 @@ proptest! {
     #[test]
     fn an_answer_is_valid_and_costs_what_it_says(problem in problems()) {
         let found = best(&problem, Effort(20_000), &mut |_| Flow::Continue).expect("the limit is not below the least");
-        for (rank, row) in found.schedule.rows.iter().enumerate() {
-            let peak = peak_bytes(&problem, rank, row.iter().copied());
-            prop_assert!(problem.limit_bytes(rank).is_none_or(|limit| peak <= limit));
-        }
+        prop_assert_eq!(crate::check::check_schedule(&problem, &found.schedule), Ok(()));
         let timeline = simulate(&problem, &found.schedule).expect("an order that runs");
         prop_assert_eq!(timeline.cost_ns(problem.objective()), found.cost_ns);
         prop_assert!(found.cost_ns >= found.bound_ns);
