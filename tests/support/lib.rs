@@ -1,5 +1,7 @@
 //! What the tests share: an independent judge of plans, readers of the reference tables, and drivers of the
 //! command and of a browser.
 
+pub mod browser;
 pub mod judge;
+pub mod process;
 pub mod tables;

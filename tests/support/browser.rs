@@ -1,0 +1,231 @@
+//! A real Chromium, driven through chromedriver by the W3C WebDriver protocol.
+//!
+//! The client is our own because the ready-made ones bring an async runtime and turn on a feature of
+//! serde_json, the order of keys, that would reach the planner under test through Cargo's feature union and
+//! change the very bytes that are compared here.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::process::{self, Running};
+
+/// How long the page may take for anything before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(25);
+/// The key of an element in the protocol.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// One Chromium with a profile of its own. Dropping it closes it.
+pub struct Browser {
+    agent: ureq::Agent,
+    session: String,
+    downloads: PathBuf,
+    _driver: Running,
+}
+
+impl Browser {
+    /// A fresh profile in a window of this size; downloads go to a folder of its own named `name`.
+    ///
+    /// # Panics
+    /// Where chromedriver or Chromium does not start.
+    pub fn open(name: &str, width: u32, height: u32) -> Browser {
+        let driver = Running::start(Command::new("chromedriver").arg("--port=0"));
+        let port: u16 = driver.line(PATIENCE, |line| {
+            line.split_once("successfully on port ")?.1.trim_end_matches('.').trim().parse().ok()
+        });
+        let downloads = process::output("downloads").join(name);
+        let _ = std::fs::remove_dir_all(&downloads);
+        std::fs::create_dir_all(&downloads).unwrap_or_else(|error| panic!("{}: {error}", downloads.display()));
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(2 * PATIENCE));
+        let agent: ureq::Agent = config.build().into();
+        let size = format!("--window-size={width},{height}");
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-sync",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-dev-shm-usage",
+            &size,
+        ];
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome",
+            "goog:loggingPrefs": { "browser": "ALL" },
+            "goog:chromeOptions": {
+                "args": arguments,
+                "prefs": { "download.default_directory": downloads, "download.prompt_for_download": false },
+            },
+        } } });
+        let mut browser =
+            Browser { agent, session: format!("http://127.0.0.1:{port}/session"), downloads, _driver: driver };
+        let opened = browser.post("", wanted);
+        browser.session = format!("{}/{}", browser.session, opened["sessionId"].as_str().unwrap_or(""));
+        browser
+    }
+
+    /// Opens an address and waits until it has loaded.
+    pub fn goto(&self, address: &str) {
+        self.post("/url", json!({ "url": address }));
+    }
+
+    /// The address, fragment included.
+    pub fn address(&self) -> String {
+        self.get("/url").as_str().unwrap_or("").to_string()
+    }
+
+    /// Runs JavaScript; its `arguments` are `arguments`, its `return` is the answer.
+    pub fn script(&self, script: &str, arguments: Value) -> Value {
+        self.post("/execute/sync", json!({ "script": script, "args": arguments }))
+    }
+
+    /// The first element that a CSS selector names, as soon as it is there.
+    ///
+    /// # Panics
+    /// Where it does not come.
+    pub fn find(&self, css: &str) -> Element<'_> {
+        self.until(&format!("an element `{css}`"), || {
+            let found = self.try_post("/element", json!({ "using": "css selector", "value": css })).ok()?;
+            Some(Element { browser: self, id: found[ELEMENT].as_str()?.to_string() })
+        })
+    }
+
+    /// Waits until `ready` finds something.
+    ///
+    /// # Panics
+    /// Where it does not in time; with a picture of the page kept as `failed.png`.
+    pub fn until<T>(&self, what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = ready() {
+                return found;
+            }
+            if Instant::now() > end {
+                let picture = self.picture("failed.png");
+                panic!("waited in vain for {what}; see {}\n{}", picture.display(), self.errors().join("\n"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The text of the first element that a CSS selector names.
+    pub fn text(&self, css: &str) -> String {
+        self.find(css).text()
+    }
+
+    /// A file that the page has offered for download, as soon as it is complete.
+    pub fn downloaded(&self) -> PathBuf {
+        self.until("a download", || {
+            let files = std::fs::read_dir(&self.downloads).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+            files.filter(|path| path.extension().is_none_or(|kind| kind != "crdownload")).find(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                // Chromium writes to a hidden file and renames it.
+                !name.starts_with('.') && path.metadata().is_ok_and(|data| data.len() > 0)
+            })
+        })
+    }
+
+    /// Keeps a picture of the page for people, and says where.
+    pub fn picture(&self, name: &str) -> PathBuf {
+        let path = process::output(name);
+        let picture = self.get("/screenshot");
+        let bytes = STANDARD.decode(picture.as_str().unwrap_or("")).unwrap_or_default();
+        std::fs::write(&path, bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        println!("picture: {}", path.display());
+        path
+    }
+
+    /// Everything of level error or worse in the console since the last call.
+    pub fn errors(&self) -> Vec<String> {
+        let entries = self.try_post("/se/log", json!({ "type": "browser" })).unwrap_or_default();
+        let entries = entries.as_array().cloned().unwrap_or_default();
+        entries.iter().filter(|entry| entry["level"] == "SEVERE").map(|entry| entry["message"].to_string()).collect()
+    }
+
+    /// Fails the test on any console error since the last call.
+    ///
+    /// # Panics
+    /// With the errors.
+    pub fn no_errors(&self) {
+        let errors = self.errors();
+        assert!(errors.is_empty(), "the console has errors:\n{}", errors.join("\n"));
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answer = self.agent.get(format!("{}{path}", self.session)).call();
+        read(answer).unwrap_or_else(|error| panic!("GET {path}: {error}"))
+    }
+
+    fn post(&self, path: &str, body: Value) -> Value {
+        self.try_post(path, body).unwrap_or_else(|error| panic!("POST {path}: {error}"))
+    }
+
+    fn try_post(&self, path: &str, body: Value) -> Result<Value, String> {
+        let request = self.agent.post(format!("{}{path}", self.session)).header("content-type", "application/json");
+        read(request.send(body.to_string()))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.agent.delete(&self.session).call();
+    }
+}
+
+/// One element of the page.
+pub struct Element<'b> {
+    browser: &'b Browser,
+    id: String,
+}
+
+impl Element<'_> {
+    /// Clicks it, as a person would.
+    pub fn click(&self) {
+        self.browser.post(&format!("/element/{}/click", self.id), json!({}));
+    }
+
+    /// Types over what stands in it.
+    pub fn fill(&self, text: &str) {
+        self.browser.post(&format!("/element/{}/clear", self.id), json!({}));
+        self.keys(text);
+    }
+
+    /// Types into it; for a file input, the path of the file.
+    pub fn keys(&self, text: &str) {
+        self.browser.post(&format!("/element/{}/value", self.id), json!({ "text": text }));
+    }
+
+    /// Its visible text.
+    pub fn text(&self) -> String {
+        self.browser.get(&format!("/element/{}/text", self.id)).as_str().unwrap_or("").to_string()
+    }
+
+    /// A property, such as `value`.
+    pub fn property(&self, name: &str) -> Value {
+        self.browser.get(&format!("/element/{}/property/{name}", self.id))
+    }
+
+    /// Runs JavaScript with this element as `arguments[0]`.
+    pub fn script(&self, script: &str) -> Value {
+        self.browser.script(script, json!([{ ELEMENT: self.id }]))
+    }
+}
+
+/// The `value` of an answer, or its error.
+fn read(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, String> {
+    let mut answer = answer.map_err(|error| error.to_string())?;
+    let failed = !answer.status().is_success();
+    // A picture of a large window is some megabytes.
+    let body =
+        answer.body_mut().with_config().limit(256 << 20).read_to_string().map_err(|error| error.to_string())?;
+    let mut body: Value = serde_json::from_str(&body).map_err(|error| error.to_string())?;
+    let value = body["value"].take();
+    if failed { Err(format!("{}: {}", value["error"], value["message"])) } else { Ok(value) }
+}
