@@ -29,13 +29,21 @@
 //! - one that leaves ([`Role::leaves_after`]) is there until its job ends, then the transfer has it. Its bytes
 //!   while it is on its way are the transfer's buffers, which static memory counts, and not the job's.
 //!
-//! `graph::liveness` works this out.
+//! [`liveness`] works this out.
 //!
 //! # Numbers
 //! All tensors are row-major. Activations are matrices of one row a token: row `b · sequence + position` for
 //! sequence `b` of the microbatch. Kernels read and write the dtype of their tensors; they compute in `f32`, or
 //! in `f64` where a tensor is `f64`. Saved statistics (inverse RMS, log-sum-exp) are `f32`, or `f64` in an `f64`
 //! graph. A kernel's scratch is a tile of constant size, its own affair and not counted.
+
+pub mod backward;
+pub mod build;
+mod gpt;
+pub mod liveness;
+mod llama;
+#[cfg(test)]
+mod tests;
 
 use alloc::string::String;
 use alloc::vec::Vec;

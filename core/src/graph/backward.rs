@@ -1,0 +1,226 @@
+//! B and W from F, by one rule for each kernel (reverse mode).
+//!
+//! The forward's operators are taken in reverse. Where a tensor has several consumers, their gradients are
+//! summed in that order: a matmul adds to the sum so far, anything else is followed by an [`Kernel::Add`]. A
+//! tensor that only goes into sums passes its gradient on as it is, without a copy.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::build::{operator, statistics_of};
+use super::{Graph, Job, Kernel, Operator, Role, TensorId};
+
+/// Appends the gradients of all that `graph`, a forward, computes. It ends either in a loss or in an activation
+/// for the next stage, whose gradient then arrives.
+pub fn derive(graph: &mut Graph) {
+    let forward = core::mem::take(&mut graph.operators);
+    let mut backward = Backward {
+        gradient: vec![None; graph.tensors.len()],
+        graph,
+        layer: None,
+        inputs: Vec::new(),
+        weights: Vec::new(),
+    };
+    backward.add_weight_gradients();
+    if let Some(out) = backward.graph.with_role(Role::ActivationOut) {
+        let id = backward.like(out, String::from("gradient_in"), Role::GradientIn);
+        backward.gradient[out.index()] = Some(id);
+    }
+    for operator in forward.iter().rev() {
+        backward.layer = operator.layer;
+        backward.visit(operator);
+    }
+    if let Some(input) = backward.graph.with_role(Role::ActivationIn)
+        && let Some(gradient) = backward.gradient[input.index()]
+        && backward.graph[gradient].role == Role::Intermediate
+    {
+        backward.graph.tensors[gradient.index()].role = Role::GradientOut;
+    }
+    let Backward { graph, inputs, weights, .. } = backward;
+    graph.operators = forward;
+    graph.operators.extend(inputs);
+    graph.operators.extend(weights);
+}
+
+struct Backward<'g> {
+    graph: &'g mut Graph,
+    /// By tensor of the forward: its gradient so far, or a weight's accumulator.
+    gradient: Vec<Option<TensorId>>,
+    /// The layer of the operator being visited.
+    layer: Option<u32>,
+    /// The operators of B.
+    inputs: Vec<Operator>,
+    /// The operators of W.
+    weights: Vec<Operator>,
+}
+
+impl Backward<'_> {
+    fn add_weight_gradients(&mut self) {
+        for index in 0..self.gradient.len() {
+            let weight = TensorId(index as u32);
+            if matches!(self.graph[weight].role, Role::Weight { .. }) {
+                let name = format!("{}.gradient", self.graph[weight].name);
+                let gradient = self.like(weight, name, Role::WeightGradient { of: weight });
+                let tensor = &mut self.graph.tensors[gradient.index()];
+                tensor.dtype = statistics_of(tensor.dtype);
+                self.gradient[index] = Some(gradient);
+            }
+        }
+    }
+
+    /// A tensor of the shape and dtype of `id`.
+    fn like(&mut self, id: TensorId, name: String, role: Role) -> TensorId {
+        let (shape, dtype) = (self.graph[id].shape.clone(), self.graph[id].dtype);
+        self.graph.add(name, shape, dtype, role)
+    }
+
+    fn gradient_tensor(&mut self, of: TensorId) -> TensorId {
+        let name = format!("gradient of {}", self.graph[of].name);
+        self.like(of, name, Role::Intermediate)
+    }
+
+    fn push(&mut self, job: Job, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
+        let operator = operator(kernel, job, self.layer, inputs, outputs);
+        match job {
+            Job::W => self.weights.push(operator),
+            _ => self.inputs.push(operator),
+        }
+    }
+
+    /// Adds `more` to the gradient of `tensor`.
+    fn contribute(&mut self, tensor: TensorId, more: TensorId) {
+        let sum = match self.gradient[tensor.index()] {
+            None => more,
+            Some(so_far) => {
+                let sum = self.gradient_tensor(tensor);
+                self.push(Job::B, Kernel::Add, &[so_far, more], &[sum]);
+                sum
+            }
+        };
+        self.gradient[tensor.index()] = Some(sum);
+    }
+
+    /// A new gradient of `tensor` by `kernel`, from `inputs`.
+    fn contribute_by(&mut self, tensor: TensorId, kernel: Kernel, inputs: &[TensorId]) {
+        let more = self.gradient_tensor(tensor);
+        self.push(Job::B, kernel, inputs, &[more]);
+        self.contribute(tensor, more);
+    }
+
+    /// As [`Backward::contribute_by`] for a matmul, which can add to the sum so far itself.
+    fn contribute_matmul(&mut self, tensor: TensorId, a: TensorId, b: TensorId, transpose_b: bool) {
+        let so_far = self.gradient[tensor.index()];
+        let sum = self.gradient_tensor(tensor);
+        let kernel = Kernel::MatMul { transpose_a: false, transpose_b, accumulate: so_far.is_some() };
+        match so_far {
+            None => self.push(Job::B, kernel, &[a, b], &[sum]),
+            Some(so_far) => self.push(Job::B, kernel, &[a, b, so_far], &[sum]),
+        }
+        self.gradient[tensor.index()] = Some(sum);
+    }
+
+    /// The accumulator of `weight` as the last input and the output of `kernel`.
+    fn accumulate(&mut self, job: Job, kernel: Kernel, inputs: &[TensorId], weight: TensorId) {
+        if let Some(sum) = self.gradient[weight.index()] {
+            let inputs: Vec<TensorId> = inputs.iter().copied().chain([sum]).collect();
+            self.push(job, kernel, &inputs, &[sum]);
+        }
+    }
+
+    /// The rule of each kernel. Nothing happens where no gradient reaches the operator's output.
+    fn visit(&mut self, operator: &Operator) {
+        let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
+        let output = |at: usize| operator.outputs.get(at).copied();
+        let arriving = output(0).and_then(|id| self.gradient[id.index()]);
+        // Every kernel has the inputs and outputs that its documentation says.
+        let mut rule = || -> Option<()> {
+            if let Kernel::CrossEntropy { microbatches } = operator.kernel {
+                let (logits, targets, log_sum_exp) = (input(0)?, input(1)?, output(1)?);
+                let kernel = Kernel::CrossEntropyGrad { microbatches };
+                self.contribute_by(logits, kernel, &[logits, targets, log_sum_exp]);
+                return Some(());
+            }
+            let dy = arriving?;
+            match operator.kernel {
+                Kernel::Embedding => {
+                    self.accumulate(Job::W, Kernel::EmbeddingGrad, &[dy, input(0)?], input(1)?);
+                }
+                Kernel::Positions { sequence } => {
+                    self.accumulate(Job::W, Kernel::PositionsGrad { sequence }, &[dy], input(1)?);
+                    self.contribute(input(0)?, dy);
+                }
+                Kernel::RmsNorm { .. } => {
+                    let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
+                    // First: the gradient of x may take the place of dy.
+                    self.accumulate(Job::B, Kernel::RmsNormGainGrad, &[dy, x, inverse], gain);
+                    self.contribute_by(x, Kernel::RmsNormInputGrad, &[dy, x, inverse, gain]);
+                }
+                Kernel::LayerNorm { .. } => {
+                    let (x, gain, bias) = (input(0)?, input(1)?, input(2)?);
+                    let (mean, inverse) = (output(1)?, output(2)?);
+                    self.accumulate(Job::B, Kernel::LayerNormGainGrad, &[dy, x, mean, inverse], gain);
+                    self.accumulate(Job::B, Kernel::BiasGrad, &[dy], bias);
+                    self.contribute_by(x, Kernel::LayerNormInputGrad, &[dy, x, mean, inverse, gain]);
+                }
+                Kernel::AddBias => {
+                    self.accumulate(Job::B, Kernel::BiasGrad, &[dy], input(1)?);
+                    self.contribute(input(0)?, dy);
+                }
+                Kernel::MatMul { transpose_b, .. } => {
+                    let (x, weight) = (input(0)?, input(1)?);
+                    self.contribute_matmul(x, dy, weight, !transpose_b);
+                    let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
+                    // [out, in] for x · wᵀ, [in, out] for x · w.
+                    let (a, b) = if transpose_b { (dy, x) } else { (x, dy) };
+                    self.accumulate(Job::W, kernel, &[a, b], weight);
+                }
+                Kernel::Rope { sequence, heads, width, base, inverse } => {
+                    let kernel = Kernel::Rope { sequence, heads, width, base, inverse: !inverse };
+                    self.contribute_by(input(0)?, kernel, &[dy]);
+                }
+                Kernel::Attention(heads) => {
+                    let (q, k, v) = (input(0)?, input(1)?, input(2)?);
+                    let (attended, log_sum_exp) = (output(0)?, output(1)?);
+                    let outputs = [q, k, v].map(|tensor| self.gradient_tensor(tensor));
+                    let kernel = Kernel::AttentionGrad(heads);
+                    self.push(Job::B, kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
+                    for (tensor, gradient) in [q, k, v].into_iter().zip(outputs) {
+                        self.contribute(tensor, gradient);
+                    }
+                }
+                Kernel::SwiGlu => {
+                    let (gate, up) = (input(0)?, input(1)?);
+                    let outputs = [gate, up].map(|tensor| self.gradient_tensor(tensor));
+                    self.push(Job::B, Kernel::SwiGluGrad, &[dy, gate, up], &outputs);
+                    self.contribute(gate, outputs[0]);
+                    self.contribute(up, outputs[1]);
+                }
+                Kernel::Gelu => {
+                    let x = input(0)?;
+                    self.contribute_by(x, Kernel::GeluGrad, &[dy, x]);
+                }
+                Kernel::Add => {
+                    self.contribute(input(0)?, dy);
+                    self.contribute(input(1)?, dy);
+                }
+                // A gradient of a gradient is never asked for.
+                Kernel::EmbeddingGrad
+                | Kernel::PositionsGrad { .. }
+                | Kernel::RmsNormInputGrad
+                | Kernel::RmsNormGainGrad
+                | Kernel::LayerNormInputGrad
+                | Kernel::LayerNormGainGrad
+                | Kernel::BiasGrad
+                | Kernel::AttentionGrad(_)
+                | Kernel::SwiGluGrad
+                | Kernel::GeluGrad
+                | Kernel::CrossEntropy { .. }
+                | Kernel::CrossEntropyGrad { .. } => {}
+            }
+            Some(())
+        };
+        rule();
+    }
+}

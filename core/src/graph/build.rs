@@ -1,0 +1,228 @@
+//! The graph of one stage from the model's sizes: the forward is written down, the backward derived from it.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Stream, Tensor, TensorId, Use};
+use super::{backward, gpt, liveness, llama};
+use crate::model::{Dtype, Family, ModelConfig};
+
+/// Which part of a model a stage is, and how large its microbatches are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StageShape {
+    /// Its decoder layers, counted over the whole model.
+    pub layers: Range<u32>,
+    /// Whether it starts with the embedding: the first stage does.
+    pub has_embedding: bool,
+    /// Whether it ends with the final norm, the head and the loss: the last stage does.
+    pub has_head: bool,
+    /// Sequences of one microbatch.
+    pub microbatch_size: u32,
+    /// Tokens of one sequence.
+    pub sequence: u32,
+    /// Number format of weights and activations.
+    pub dtype: Dtype,
+}
+
+impl StageShape {
+    /// Tokens of one microbatch.
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.microbatch_size) * u64::from(self.sequence)
+    }
+}
+
+/// The graph of the stage `shape` of `model`, in a step of `microbatches`. Takes time in proportion to its
+/// layers.
+pub fn stage_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
+    let mut graph = forward_graph(model, shape, microbatches);
+    backward::derive(&mut graph);
+    liveness::run_in_place(&mut graph);
+    graph
+}
+
+/// Only the forward of [`stage_graph`], with nothing in place.
+pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
+    let mut build = Builder::new(*model, shape);
+    let mut stream = if shape.has_embedding {
+        let tokens = build.tokens_of(Role::Tokens);
+        match model.family {
+            Family::Llama => llama::embedding(&mut build, tokens),
+            Family::Gpt => gpt::embedding(&mut build, tokens),
+        }
+    } else {
+        build.activation("activation_in", build.hidden(), Role::ActivationIn)
+    };
+    for layer in shape.layers.clone() {
+        build.layer = Some(layer);
+        stream = match model.family {
+            Family::Llama => llama::layer(&mut build, stream, layer),
+            Family::Gpt => gpt::layer(&mut build, stream, layer),
+        };
+    }
+    build.layer = None;
+    if shape.has_head {
+        let logits = match model.family {
+            Family::Llama => llama::head(&mut build, stream),
+            Family::Gpt => gpt::head(&mut build, stream),
+        };
+        let targets = build.tokens_of(Role::Targets);
+        let statistics = build.statistics();
+        let loss = build.tensor("loss", vec![1], statistics, Role::Loss);
+        let log_sum_exp = build.tensor("log_sum_exp", vec![build.tokens], statistics, Role::Intermediate);
+        let kernel = Kernel::CrossEntropy { microbatches: microbatches.into() };
+        build.operator(kernel, &[logits, targets], &[loss, log_sum_exp]);
+    } else if build.graph[stream].role == Role::Intermediate {
+        build.graph.tensors[stream.index()].role = Role::ActivationOut;
+    }
+    build.graph
+}
+
+/// Appends tensors and forward operators to a graph.
+pub(super) struct Builder {
+    pub(super) graph: Graph,
+    pub(super) model: ModelConfig,
+    pub(super) tokens: u64,
+    pub(super) sequence: u64,
+    pub(super) layer: Option<u32>,
+    /// Whether another stage holds the other copy of a tied table.
+    pub(super) shares_table: bool,
+    dtype: Dtype,
+}
+
+impl Builder {
+    fn new(model: ModelConfig, shape: &StageShape) -> Builder {
+        Builder {
+            graph: Graph::default(),
+            model,
+            tokens: shape.tokens(),
+            sequence: shape.sequence.into(),
+            layer: None,
+            shares_table: model.tied && !(shape.has_embedding && shape.has_head),
+            dtype: shape.dtype,
+        }
+    }
+
+    pub(super) fn hidden(&self) -> u64 {
+        self.model.hidden.into()
+    }
+
+    pub(super) fn heads(&self) -> Heads {
+        Heads {
+            sequence: self.sequence,
+            query: self.model.heads.into(),
+            key_value: self.model.kv_heads.into(),
+            width: self.model.head_dim.into(),
+        }
+    }
+
+    /// The number format of saved statistics.
+    pub(super) fn statistics(&self) -> Dtype {
+        statistics_of(self.dtype)
+    }
+
+    pub(super) fn tensor(&mut self, name: &str, shape: Vec<u64>, dtype: Dtype, role: Role) -> TensorId {
+        self.graph.add(name.to_string(), shape, dtype, role)
+    }
+
+    fn tokens_of(&mut self, role: Role) -> TensorId {
+        let name = if role == Role::Tokens { "tokens" } else { "targets" };
+        self.tensor(name, vec![self.tokens], Dtype::I32, role)
+    }
+
+    /// A matrix of `width` columns, one row a token.
+    fn activation(&mut self, name: &str, width: u64, role: Role) -> TensorId {
+        let name = match self.layer {
+            Some(layer) => format!("layer {layer} {name}"),
+            None => name.to_string(),
+        };
+        self.graph.add(name, vec![self.tokens, width], self.dtype, role)
+    }
+
+    /// One saved number for each token and column.
+    pub(super) fn statistic(&mut self, name: &str, columns: Option<u64>) -> TensorId {
+        let id = self.activation(name, 1, Role::Intermediate);
+        let dtype = self.statistics();
+        let tensor = &mut self.graph.tensors[id.index()];
+        tensor.shape.truncate(1);
+        tensor.shape.extend(columns);
+        tensor.dtype = dtype;
+        id
+    }
+
+    pub(super) fn new_weight(&mut self, name: String, shape: Vec<u64>, init: Init, shared: bool) -> TensorId {
+        let role = Role::Weight { init, decay: shape.len() > 1, shared };
+        self.graph.add(name, shape, self.dtype, role)
+    }
+
+    /// The table of token embeddings.
+    pub(super) fn table(&mut self, name: &str) -> TensorId {
+        let shape = vec![self.model.vocab.into(), self.hidden()];
+        self.new_weight(name.to_string(), shape, Init::Normal, self.shares_table)
+    }
+
+    /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied.
+    pub(super) fn logits(&mut self, x: TensorId, table: &str) -> TensorId {
+        let vocab = self.model.vocab.into();
+        if !self.model.tied {
+            return self.linear(x, "lm_head", vocab, "logits");
+        }
+        let held = self.graph.weights().find(|(_, weight)| weight.name == table).map(|(id, _)| id);
+        let table = held.unwrap_or_else(|| self.table(table));
+        self.times(x, table, vocab, "logits")
+    }
+
+    pub(super) fn operator(&mut self, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
+        self.graph.operators.push(operator(kernel, Job::F, self.layer, inputs, outputs));
+    }
+
+    /// An operator of one output of `width` columns.
+    pub(super) fn apply(&mut self, kernel: Kernel, inputs: &[TensorId], name: &str, width: u64) -> TensorId {
+        let output = self.activation(name, width, Role::Intermediate);
+        self.operator(kernel, inputs, &[output]);
+        output
+    }
+
+    /// `x · wᵀ` with the weight `{weight}.weight` of shape `[out, in]`.
+    pub(super) fn linear(&mut self, x: TensorId, weight: &str, out: u64, name: &str) -> TensorId {
+        let inner = self.graph[x].shape.last().copied().unwrap_or(1);
+        let weight = self.new_weight(format!("{weight}.weight"), vec![out, inner], Init::Normal, false);
+        self.times(x, weight, out, name)
+    }
+
+    /// `x · wᵀ`.
+    pub(super) fn times(&mut self, x: TensorId, weight: TensorId, out: u64, name: &str) -> TensorId {
+        let kernel = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
+        self.apply(kernel, &[x, weight], name, out)
+    }
+}
+
+/// The number format of saved statistics and of weight gradients beside `dtype`.
+pub(super) const fn statistics_of(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F64 => Dtype::F64,
+        _ => Dtype::F32,
+    }
+}
+
+pub(super) fn operator(
+    kernel: Kernel,
+    job: Job,
+    layer: Option<u32>,
+    inputs: &[TensorId],
+    outputs: &[TensorId],
+) -> Operator {
+    let inputs = inputs.iter().map(|tensor| Use { tensor: *tensor, needs: Needs::Data }).collect();
+    Operator { kernel, job, inputs, outputs: outputs.to_vec(), in_place: None, stream: Stream::Compute, layer }
+}
+
+impl Graph {
+    /// Appends a tensor.
+    pub(super) fn add(&mut self, name: String, shape: Vec<u64>, dtype: Dtype, role: Role) -> TensorId {
+        let id = TensorId(self.tensors.len() as u32);
+        self.tensors.push(Tensor { name, shape, dtype, role });
+        id
+    }
+}

@@ -1,0 +1,75 @@
+//! A GPT-like decoder: LayerNorm, learned positions, a GELU feed-forward part, biases everywhere but in the
+//! head, which is the embedding's table where the model is tied.
+//!
+//! GPT-3 has no public checkpoint; names and shapes of weights are those of Hugging Face's OPT, its closest
+//! open relative.
+//!
+//! Source: arXiv:2005.14165 §2.1 and the GPT-2 report it refers to.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+
+use super::build::Builder;
+use super::{Init, Kernel, TensorId, llama};
+
+const TABLE: &str = "model.decoder.embed_tokens.weight";
+
+/// Tokens to the residual stream.
+pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
+    let (positions, hidden) = (build.model.positions.into(), build.hidden());
+    let table = build.table(TABLE);
+    let x = build.apply(Kernel::Embedding, &[tokens, table], "embedding", hidden);
+    let name = "model.decoder.embed_positions.weight".to_string();
+    let table = build.new_weight(name, vec![positions, hidden], Init::Normal, false);
+    let kernel = Kernel::Positions { sequence: build.sequence };
+    build.apply(kernel, &[x, table], "embedding with positions", hidden)
+}
+
+/// One decoder layer on the residual stream `x`.
+pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
+    let weight = |part: &str| format!("model.decoder.layers.{layer}.{part}");
+    let (hidden, ffn) = (build.hidden(), u64::from(build.model.ffn));
+    let heads = build.heads();
+    let (query, key_value) = (heads.query * heads.width, heads.key_value * heads.width);
+
+    let normed = layer_norm(build, x, weight("self_attn_layer_norm"), "attention input");
+    let q = linear(build, normed, weight("self_attn.q_proj"), query, "q");
+    let k = linear(build, normed, weight("self_attn.k_proj"), key_value, "k");
+    let v = linear(build, normed, weight("self_attn.v_proj"), key_value, "v");
+    let attended = llama::attention(build, q, k, v);
+    let projected = linear(build, attended, weight("self_attn.out_proj"), hidden, "attention projected");
+    let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
+
+    let normed = layer_norm(build, x, weight("final_layer_norm"), "feed-forward input");
+    let inner = linear(build, normed, weight("fc1"), ffn, "feed-forward inner");
+    let active = build.apply(Kernel::Gelu, &[inner], "gelu", ffn);
+    let down = linear(build, active, weight("fc2"), hidden, "feed-forward projected");
+    build.apply(Kernel::Add, &[x, down], "output", hidden)
+}
+
+/// The residual stream to logits.
+pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
+    let normed = layer_norm(build, x, "model.decoder.final_layer_norm".to_string(), "head input");
+    build.logits(normed, TABLE)
+}
+
+fn layer_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
+    let hidden = build.hidden();
+    let gain = build.new_weight(format!("{weight}.weight"), vec![hidden], Init::Ones, false);
+    let bias = build.new_weight(format!("{weight}.bias"), vec![hidden], Init::Zeros, false);
+    let mean = build.statistic("mean", None);
+    let inverse = build.statistic("inverse deviation", None);
+    let kernel = Kernel::LayerNorm { eps_e12: build.model.norm_eps_e12 };
+    let normed = build.apply(kernel, &[x, gain, bias], name, hidden);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.extend([mean, inverse]);
+    }
+    normed
+}
+
+fn linear(build: &mut Builder, x: TensorId, weight: String, out: u64, name: &str) -> TensorId {
+    let product = build.linear(x, &weight, out, "product");
+    let bias = build.new_weight(format!("{weight}.bias"), vec![out], Init::Zeros, false);
+    build.apply(Kernel::AddBias, &[product, bias], name, out)
+}

@@ -1,0 +1,239 @@
+//! What every graph keeps, and bytes against closed forms.
+
+use std::collections::BTreeSet;
+use std::string::ToString;
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::build::{StageShape, forward_graph, operator, stage_graph};
+use super::liveness::{JobMemory, Lifetimes, run_in_place};
+use super::*;
+use crate::model::catalog;
+use crate::model::{Family, ModelConfig};
+
+fn config() -> impl Strategy<Value = ModelConfig> {
+    let sizes = (1u32..5, 1u32..5, 1u32..4, 1u32..4, 1u32..9, 2u32..20);
+    (sizes, any::<bool>(), any::<bool>()).prop_map(|((layers, hidden, kv_heads, group, ffn, vocab), llama, tied)| {
+        ModelConfig {
+            family: if llama { Family::Llama } else { Family::Gpt },
+            layers,
+            hidden: 2 * hidden,
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim: 2,
+            ffn,
+            vocab,
+            positions: 16,
+            rope_base: 10_000,
+            norm_eps_e12: 10_000_000,
+            tied,
+        }
+    })
+}
+
+fn shape() -> impl Strategy<Value = (ModelConfig, StageShape)> {
+    let dtype = prop_oneof![Just(Dtype::F32), Just(Dtype::Bf16), Just(Dtype::F64)];
+    (config(), any::<bool>(), any::<bool>(), 1u32..4, 1u32..8, dtype).prop_map(
+        |(model, has_embedding, has_head, microbatch_size, sequence, dtype)| {
+            let shape =
+                StageShape { layers: 0..model.layers, has_embedding, has_head, microbatch_size, sequence, dtype };
+            (model, shape)
+        },
+    )
+}
+
+fn memory(graph: &Graph) -> [JobMemory; 3] {
+    Lifetimes::of(graph).memory(graph)
+}
+
+/// The promises of the module's documentation.
+fn assert_well_formed(graph: &Graph) {
+    let jobs: Vec<Job> = graph.operators.iter().map(|operator| operator.job).collect();
+    assert!(jobs.is_sorted(), "F, then B, then W");
+    let mut there: BTreeSet<TensorId> =
+        graph.tensors().filter(|(_, tensor)| tensor.role.is_persistent()).map(|(id, _)| id).collect();
+    let mut gone: BTreeSet<TensorId> = BTreeSet::new();
+    for job in Job::ALL {
+        there.extend(graph.tensors().filter(|(_, tensor)| tensor.role.arrives_in() == Some(job)).map(|(id, _)| id));
+        for operator in graph.job(job) {
+            for input in operator.inputs.iter().filter(|input| input.needs == Needs::Data) {
+                let tensor = &graph[input.tensor];
+                assert!(there.contains(&input.tensor), "{} reads {}", operator.kernel.name(), tensor.name);
+                assert!(!gone.contains(&input.tensor), "{} reads {}", operator.kernel.name(), tensor.name);
+            }
+            for output in &operator.outputs {
+                if let Role::WeightGradient { of } = graph[*output].role {
+                    assert_eq!(operator.inputs.last().map(|input| input.tensor), Some(*output));
+                    assert_eq!(graph[of].shape, graph[*output].shape);
+                    assert!(job != Job::F);
+                } else {
+                    assert!(there.insert(*output), "{} is written twice", graph[*output].name);
+                    assert!(job != Job::W, "W writes only gradients of weights");
+                }
+            }
+            if let Some(at) = operator.in_place {
+                let input = operator.inputs[at as usize].tensor;
+                assert_eq!(graph[input].shape, graph[operator.outputs[0]].shape);
+                assert_eq!(graph[input].dtype, graph[operator.outputs[0]].dtype);
+                gone.insert(input);
+            }
+        }
+    }
+    for (id, tensor) in graph.tensors() {
+        assert!(there.contains(&id), "{} is never written", tensor.name);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn graphs_keep_their_promises((model, shape) in shape()) {
+        let graph = stage_graph(&model, &shape, 4);
+        assert_well_formed(&graph);
+        let has = |role| graph.with_role(role).is_some();
+        prop_assert_eq!(has(Role::ActivationIn), !shape.has_embedding);
+        prop_assert_eq!(has(Role::GradientOut), !shape.has_embedding, "the first stage sends no gradient");
+        prop_assert_eq!(has(Role::ActivationOut), !shape.has_head);
+        prop_assert_eq!(has(Role::GradientIn), !shape.has_head);
+        prop_assert_eq!(has(Role::Loss), shape.has_head);
+        for (weight, tensor) in graph.weights() {
+            let gradient = graph.gradient_of(weight);
+            let written = graph.operators.iter().any(|operator| operator.outputs.first().copied() == gradient);
+            prop_assert!(gradient.is_some() && written, "{} has no gradient", tensor.name);
+        }
+    }
+
+    #[test]
+    fn every_byte_is_given_back((model, shape) in shape()) {
+        let memory = memory(&stage_graph(&model, &shape, 4));
+        prop_assert_eq!(memory.iter().map(|job| job.net).sum::<i64>(), 0);
+        prop_assert!(memory[0].net >= 0);
+        for job in memory {
+            prop_assert!(i128::from(job.peak) >= i128::from(job.net));
+        }
+    }
+
+    /// A use of which only the shape is needed never costs memory, and running in place never does.
+    #[test]
+    fn the_rules_only_save((model, shape) in shape(), picks in prop::collection::vec(any::<prop::sample::Index>(), 4)) {
+        let mut graph = stage_graph(&model, &shape, 4);
+        let before = peaks(&graph);
+        for operator in &mut graph.operators {
+            operator.in_place = None;
+        }
+        let apart = peaks(&graph);
+        prop_assert!(before.iter().zip(&apart).all(|(in_place, apart)| in_place <= apart));
+        for pick in picks {
+            let operator = pick.get(&graph.operators).clone();
+            let at = graph.operators.iter().position(|other| *other == operator).unwrap_or(0);
+            if let Some(input) = graph.operators[at].inputs.first_mut() {
+                input.needs = Needs::Shape;
+            }
+        }
+        let lean = peaks(&graph);
+        prop_assert!(lean.iter().zip(&apart).all(|(lean, apart)| lean <= apart));
+    }
+}
+
+/// The most bytes held at once up to the end of each job.
+fn peaks(graph: &Graph) -> [i128; 3] {
+    let mut held = 0;
+    memory(graph).map(|job| {
+        let peak = held + i128::from(job.peak);
+        held += i128::from(job.net);
+        peak
+    })
+}
+
+#[test]
+fn weights_of_all_stages_are_the_model() {
+    for entry in catalog::catalog() {
+        let model = entry.config;
+        let cut = model.layers / 3;
+        let whole = |layers, has_embedding, has_head| {
+            let shape =
+                StageShape { layers, has_embedding, has_head, microbatch_size: 1, sequence: 8, dtype: Dtype::Bf16 };
+            let graph = forward_graph(&model, &shape, 1);
+            graph.weights().map(|(_, weight)| weight.elements()).sum::<u64>()
+        };
+        assert_eq!(whole(0..model.layers, true, true), model.parameters(), "{}", entry.name);
+        let parts = whole(0..cut, true, false) + whole(cut..model.layers, false, true);
+        let twice = if model.tied { u64::from(model.vocab) * u64::from(model.hidden) } else { 0 };
+        assert_eq!(parts, model.parameters() + twice, "{}", entry.name);
+        assert_eq!(whole(0..1, false, false), model.layer_parameters(), "{}", entry.name);
+    }
+}
+
+/// What a flash-attention Llama layer keeps for each token in bf16, by its saved tensors: both norms' inputs and
+/// outputs (2h each), Q and the attention's output (2ad each), K and V (2gd each), gate, up and their product (2f
+/// each), the log-sum-exp (4a) and two inverse RMS (4 each).
+///
+/// After B: the inputs of all linear layers and the gradients of all their outputs, of which the two residual
+/// gradients are each shared.
+#[test]
+fn a_llama_layer_keeps_what_its_tensors_say() {
+    for name in ["llama-2-7b", "llama-3-70b", "tiny-llama"] {
+        let model = catalog::find(name).map(|entry| entry.config).unwrap();
+        let layers = 2;
+        let shape = StageShape {
+            layers: 1..1 + layers,
+            has_embedding: false,
+            has_head: false,
+            microbatch_size: 2,
+            sequence: 128,
+            dtype: Dtype::Bf16,
+        };
+        let [f, b, w] = memory(&stage_graph(&model, &shape, 1));
+        let [h, a, g, ffn] = [model.hidden, model.heads, model.kv_heads, model.ffn].map(i64::from);
+        let d = i64::from(model.head_dim);
+        let (all_layers, n) = (i64::from(layers), 256);
+        let kept = 4 * 2 * h + 2 * 2 * a * d + 2 * 2 * g * d + 3 * 2 * ffn + 4 * a + 2 * 4;
+        assert_eq!(f.net, all_layers * n * kept, "{name}");
+        let inputs = 2 * h + 2 * a * d + 2 * h + 2 * ffn;
+        let gradients = 2 * (a * d + 2 * g * d) + 2 * h + 2 * 2 * ffn + 2 * h;
+        // The gradient that one layer passes down is the one that the layer below keeps.
+        assert_eq!(f.net + b.net, all_layers * n * (inputs + gradients), "{name}");
+        assert_eq!(w.net, -(f.net + b.net));
+        assert_eq!(w.workspace(), 0, "W takes nothing");
+    }
+}
+
+/// x [4] → a = gelu(x) → b = gelu(a) → loss-like end, by hand.
+#[test]
+fn a_chain_by_hand() {
+    let mut graph = Graph::default();
+    let shape = || vec![1u64, 4];
+    let x = graph.add("x".to_string(), shape(), Dtype::F32, Role::ActivationIn);
+    let a = graph.add("a".to_string(), shape(), Dtype::F32, Role::Intermediate);
+    let b = graph.add("b".to_string(), shape(), Dtype::F32, Role::ActivationOut);
+    graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[x], &[a]));
+    graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[a], &[b]));
+    backward::derive(&mut graph);
+    // 16 bytes each. F: x, a and b at its peak; x and a stay, b leaves.
+    let [f, backward_input, w] = memory(&graph);
+    assert_eq!((f.net, f.peak, f.workspace()), (32, 48, 16));
+    // B finds x and a; db arrives, da is made (peak +32), db and a go, dx is made (+16), all goes, dx leaves.
+    assert_eq!((backward_input.net, backward_input.peak), (-32, 32));
+    assert_eq!(w, JobMemory::default());
+    run_in_place(&mut graph);
+    // Now da takes the place of db, and dx that of da.
+    let [f, backward_input, _] = memory(&graph);
+    assert_eq!((f.net, f.peak), (32, 48), "a gelu keeps its input, so it cannot run in place");
+    assert_eq!((backward_input.net, backward_input.peak), (-32, 16));
+}
+
+#[test]
+fn only_the_shape_frees_early() {
+    let mut graph = Graph::default();
+    let x = graph.add("x".to_string(), vec![8], Dtype::F32, Role::ActivationIn);
+    let y = graph.add("y".to_string(), vec![8], Dtype::F32, Role::Intermediate);
+    let z = graph.add("z".to_string(), vec![8], Dtype::F32, Role::ActivationOut);
+    graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[x], &[y]));
+    graph.operators.push(operator(Kernel::Add, Job::F, None, &[y, x], &[z]));
+    assert_eq!(memory(&graph)[0].peak, 96);
+    graph.operators[1].inputs[1].needs = Needs::Shape;
+    assert_eq!(memory(&graph)[0].peak, 64);
+}
