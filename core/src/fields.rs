@@ -40,13 +40,18 @@ pub struct Faults(pub Vec<Fault>);
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, fault) in self.0.iter().enumerate() {
+        // A list of a million wrong entries is said in a few lines.
+        const SHOWN: usize = 50;
+        for (index, fault) in self.0.iter().take(SHOWN).enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
             fmt::Display::fmt(fault, f)?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
     }
 }
 
@@ -92,6 +97,31 @@ pub fn signed(value: &Value) -> Option<i64> {
     })
 }
 
+/// Bytes written with a unit: `80 GiB`, `1.5GB`, `512 MiB`, `100 B`.
+pub fn bytes_of(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let text = text.trim();
+    let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?.trim_end(), *unit)))?;
+    if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return None;
+    }
+    if let Ok(number) = number.parse::<u64>() {
+        return number.checked_mul(unit);
+    }
+    let bytes = number.parse::<f64>().ok()? * unit as f64;
+    (bytes <= 9_007_199_254_740_992.0).then_some(libm::trunc(bytes) as u64)
+}
+
 /// A table being read. Every read marks its key as known; [`Table::finish`] reports the rest.
 pub struct Table<'v> {
     path: String,
@@ -119,7 +149,9 @@ impl<'v> Table<'v> {
 
     /// The raw value at `key`; a null counts as absent.
     pub fn get(&mut self, key: &'static str) -> Option<&'v Value> {
-        self.known.push(key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
         self.map.get(key).filter(|value| !value.is_null())
     }
 
@@ -159,6 +191,17 @@ impl<'v> Table<'v> {
             return None;
         }
         self.whole(key, range, faults)
+    }
+
+    /// An amount of bytes within `range`, if `key` is there: a whole number, or text such as `80 GiB`.
+    pub fn bytes(&mut self, key: &'static str, range: RangeInclusive<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
+        let value = self.get(key)?;
+        let read = whole(value).or_else(|| bytes_of(value.as_str()?)).filter(|bytes| range.contains(bytes));
+        if read.is_none() {
+            let accepted = format!("bytes from {} to {}, or text such as `80 GiB`", range.start(), range.end());
+            faults.push(Fault::new(self.path(key), shown(value), accepted));
+        }
+        read
     }
 
     /// A whole number with a sign, if `key` is there.

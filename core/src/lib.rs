@@ -17,10 +17,12 @@ extern crate alloc;
 extern crate std;
 
 pub mod bounds;
+pub mod canonical;
 pub mod check;
 pub mod cluster;
 pub mod fields;
 pub mod graph;
+pub mod link;
 pub mod lower;
 pub mod model;
 pub mod op;

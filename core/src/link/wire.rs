@@ -1,0 +1,311 @@
+//! The structs that a `v1` link holds. Do not change them: links outlive the planner that made them.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Device, Link};
+use crate::model::{Dtype, Family, ModelConfig};
+use crate::placement::Placement;
+use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
+use crate::spec::{ModelWork, Spec, Work};
+
+#[derive(Serialize, Deserialize)]
+struct WireSpec {
+    name: String,
+    schedule: String,
+    work: WireWork,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireWork {
+    Model(WireModel),
+    Typed(WireStatement),
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireModel {
+    model_name: String,
+    family: WireFamily,
+    layers: u32,
+    hidden: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    ffn: u32,
+    vocab: u32,
+    device_name: String,
+    matmul_flops: u64,
+    memory_bytes_per_s: u64,
+    memory_bytes: u64,
+    devices_per_node: u32,
+    link: (u64, u64),
+    node_link: (u64, u64),
+    pipeline: u32,
+    chunks: u32,
+    microbatches: u32,
+    microbatch_size: u32,
+    sequence: u32,
+    dtype: WireDtype,
+    limit_bytes: Option<u64>,
+    objective: WireObjective,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireFamily {
+    Llama,
+    Gpt,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireDtype {
+    Bf16,
+    F32,
+    F64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireObjective {
+    Makespan,
+    LongestSpan,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireStatement {
+    ranks: u32,
+    chunks: u32,
+    microbatches: u32,
+    placement: WirePlacement,
+    stages: Vec<WireStage>,
+    transfers: WireTransfers,
+    static_bytes: Vec<u64>,
+    limit_bytes: Vec<Option<u64>>,
+    objective: WireObjective,
+    fused: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WirePlacement {
+    Any,
+    Linear,
+    Looped,
+    V,
+    Wave,
+    TwoWay,
+    List(Vec<u16>),
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireStage {
+    ns: (u64, u64, u64),
+    bytes: (i64, i64, i64),
+    workspace: (u64, u64, u64),
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireTransfers {
+    Uniform(u64),
+    Links(Vec<Vec<u64>>),
+}
+
+pub fn to_bytes(spec: &Spec) -> Vec<u8> {
+    let wire = WireSpec {
+        name: spec.name.clone(),
+        schedule: spec.schedule.clone(),
+        work: match &spec.work {
+            Work::Model(work) => WireWork::Model(model_to_wire(work)),
+            Work::Typed(statement) => WireWork::Typed(statement_to_wire(statement)),
+        },
+    };
+    // Writing plain numbers and texts into memory cannot fail; an empty link would be refused when read.
+    postcard::to_allocvec(&wire).unwrap_or_default()
+}
+
+/// The spec, not yet checked in any way; none for bytes that are not exactly one.
+pub fn from_bytes(bytes: &[u8]) -> Option<Spec> {
+    let (wire, rest): (WireSpec, _) = postcard::take_from_bytes(bytes).ok()?;
+    if !rest.is_empty() {
+        return None;
+    }
+    Some(Spec {
+        name: wire.name,
+        schedule: wire.schedule,
+        work: match wire.work {
+            WireWork::Model(model) => Work::Model(model_from_wire(model)),
+            WireWork::Typed(statement) => Work::Typed(statement_from_wire(statement)),
+        },
+    })
+}
+
+fn model_to_wire(work: &ModelWork) -> WireModel {
+    WireModel {
+        model_name: work.model_name.clone(),
+        family: match work.model.family {
+            Family::Llama => WireFamily::Llama,
+            Family::Gpt => WireFamily::Gpt,
+        },
+        layers: work.model.layers,
+        hidden: work.model.hidden,
+        heads: work.model.heads,
+        kv_heads: work.model.kv_heads,
+        head_dim: work.model.head_dim,
+        ffn: work.model.ffn,
+        vocab: work.model.vocab,
+        device_name: work.device.name.clone(),
+        matmul_flops: work.device.matmul_flops,
+        memory_bytes_per_s: work.device.memory_bytes_per_s,
+        memory_bytes: work.device.memory_bytes,
+        devices_per_node: work.devices_per_node,
+        link: (work.link.bytes_per_s, work.link.latency_ns),
+        node_link: (work.node_link.bytes_per_s, work.node_link.latency_ns),
+        pipeline: work.pipeline,
+        chunks: work.chunks,
+        microbatches: work.microbatches,
+        microbatch_size: work.microbatch_size,
+        sequence: work.sequence,
+        dtype: match work.dtype {
+            Dtype::Bf16 => WireDtype::Bf16,
+            Dtype::F64 => WireDtype::F64,
+            // Tokens are no training format: no spec that was read has it.
+            Dtype::F32 | Dtype::I32 => WireDtype::F32,
+        },
+        limit_bytes: work.limit_bytes,
+        objective: objective_to_wire(work.objective),
+    }
+}
+
+fn model_from_wire(wire: WireModel) -> ModelWork {
+    let link = |(bytes_per_s, latency_ns)| Link { bytes_per_s, latency_ns };
+    ModelWork {
+        model_name: wire.model_name,
+        model: ModelConfig {
+            family: match wire.family {
+                WireFamily::Llama => Family::Llama,
+                WireFamily::Gpt => Family::Gpt,
+            },
+            layers: wire.layers,
+            hidden: wire.hidden,
+            heads: wire.heads,
+            kv_heads: wire.kv_heads,
+            head_dim: wire.head_dim,
+            ffn: wire.ffn,
+            vocab: wire.vocab,
+        },
+        device: Device {
+            name: wire.device_name,
+            matmul_flops: wire.matmul_flops,
+            memory_bytes_per_s: wire.memory_bytes_per_s,
+            memory_bytes: wire.memory_bytes,
+        },
+        devices_per_node: wire.devices_per_node,
+        link: link(wire.link),
+        node_link: link(wire.node_link),
+        pipeline: wire.pipeline,
+        chunks: wire.chunks,
+        microbatches: wire.microbatches,
+        microbatch_size: wire.microbatch_size,
+        sequence: wire.sequence,
+        dtype: match wire.dtype {
+            WireDtype::Bf16 => Dtype::Bf16,
+            WireDtype::F32 => Dtype::F32,
+            WireDtype::F64 => Dtype::F64,
+        },
+        limit_bytes: wire.limit_bytes,
+        objective: objective_from_wire(wire.objective),
+    }
+}
+
+fn statement_to_wire(statement: &Statement) -> WireStatement {
+    let stage = |cost: &StageCost| WireStage {
+        ns: (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns),
+        bytes: (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes),
+        workspace: (
+            cost.forward_workspace_bytes,
+            cost.backward_input_workspace_bytes,
+            cost.backward_weight_workspace_bytes,
+        ),
+    };
+    WireStatement {
+        ranks: statement.ranks as u32,
+        chunks: statement.chunks as u32,
+        microbatches: statement.microbatches as u32,
+        placement: match &statement.placement {
+            PlacementChoice::Any => WirePlacement::Any,
+            PlacementChoice::Fixed(Placement::Linear) => WirePlacement::Linear,
+            PlacementChoice::Fixed(Placement::Looped) => WirePlacement::Looped,
+            PlacementChoice::Fixed(Placement::V) => WirePlacement::V,
+            PlacementChoice::Fixed(Placement::Wave) => WirePlacement::Wave,
+            PlacementChoice::Fixed(Placement::TwoWay) => WirePlacement::TwoWay,
+            PlacementChoice::Fixed(Placement::List(list)) => WirePlacement::List(list.clone()),
+        },
+        stages: one_for_all(&statement.stages).iter().map(stage).collect(),
+        transfers: match &statement.transfers {
+            Transfers::Uniform(hop) => WireTransfers::Uniform(*hop),
+            Transfers::Links(links) => WireTransfers::Links(links.clone()),
+        },
+        static_bytes: one_for_all(&statement.static_bytes).to_vec(),
+        limit_bytes: one_for_all(&statement.limit_bytes).to_vec(),
+        objective: objective_to_wire(statement.objective),
+        fused: statement.backward == Backward::Fused,
+    }
+}
+
+fn statement_from_wire(wire: WireStatement) -> Statement {
+    let stage = |wire: WireStage| StageCost {
+        forward_ns: wire.ns.0,
+        backward_input_ns: wire.ns.1,
+        backward_weight_ns: wire.ns.2,
+        forward_bytes: wire.bytes.0,
+        backward_input_bytes: wire.bytes.1,
+        backward_weight_bytes: wire.bytes.2,
+        forward_workspace_bytes: wire.workspace.0,
+        backward_input_workspace_bytes: wire.workspace.1,
+        backward_weight_workspace_bytes: wire.workspace.2,
+    };
+    Statement {
+        ranks: wire.ranks as usize,
+        chunks: wire.chunks as usize,
+        microbatches: wire.microbatches as usize,
+        placement: match wire.placement {
+            WirePlacement::Any => PlacementChoice::Any,
+            WirePlacement::Linear => PlacementChoice::Fixed(Placement::Linear),
+            WirePlacement::Looped => PlacementChoice::Fixed(Placement::Looped),
+            WirePlacement::V => PlacementChoice::Fixed(Placement::V),
+            WirePlacement::Wave => PlacementChoice::Fixed(Placement::Wave),
+            WirePlacement::TwoWay => PlacementChoice::Fixed(Placement::TwoWay),
+            WirePlacement::List(list) => PlacementChoice::Fixed(Placement::List(list)),
+        },
+        stages: wire.stages.into_iter().map(stage).collect(),
+        transfers: match wire.transfers {
+            WireTransfers::Uniform(hop) => Transfers::Uniform(hop),
+            WireTransfers::Links(links) => Transfers::Links(links),
+        },
+        static_bytes: wire.static_bytes,
+        limit_bytes: wire.limit_bytes,
+        objective: objective_from_wire(wire.objective),
+        backward: if wire.fused { Backward::Fused } else { Backward::Split },
+    }
+}
+
+/// A list whose entries are all alike says as much with one.
+fn one_for_all<T: PartialEq>(values: &[T]) -> &[T] {
+    match values {
+        [first, rest @ ..] if rest.iter().all(|value| value == first) => &values[..1],
+        _ => values,
+    }
+}
+
+fn objective_to_wire(objective: Objective) -> WireObjective {
+    match objective {
+        Objective::Makespan => WireObjective::Makespan,
+        Objective::LongestSpan => WireObjective::LongestSpan,
+    }
+}
+
+fn objective_from_wire(wire: WireObjective) -> Objective {
+    match wire {
+        WireObjective::Makespan => Objective::Makespan,
+        WireObjective::LongestSpan => Objective::LongestSpan,
+    }
+}

@@ -1,0 +1,112 @@
+//! Specs for tests: valid ones of every kind.
+
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::Spec;
+
+/// A model on a cluster with nothing said that has a default.
+pub fn model_spec() -> Spec {
+    Spec::read(
+        "[model]\nname = \"llama-2-7b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 8\n[training]\nmicrobatches = 32\n",
+    )
+    .unwrap()
+}
+
+/// Any valid spec: a model or typed costs.
+pub fn spec() -> impl Strategy<Value = Spec> {
+    let value = prop_oneof![model(), problem().prop_map(|problem| json!({ "problem": problem }))];
+    ("[a-z \"é\n]{0,12}", value).prop_map(|(name, mut value)| {
+        value["name"] = json!(name);
+        Spec::from_value(&value).unwrap_or_else(|faults| panic!("{value}: {faults}"))
+    })
+}
+
+fn model() -> impl Strategy<Value = Value> {
+    let names = ["llama-2-7b", "llama-3-70b", "gpt-3-175b", "tiny-llama"];
+    let devices = ["a100-40", "h100", "b200", "cpu"];
+    (
+        prop::sample::select(names.to_vec()),
+        prop::sample::select(devices.to_vec()),
+        (1u32..=8, 1u32..=64, 1u32..=100_000, 1u32..=16),
+        prop::option::of(1u32..=4096),
+        prop::option::of(prop::sample::select(["bf16", "f32", "f64"].to_vec())),
+        prop::option::of(1u64..1 << 53),
+        prop::option::of(8u32..=200),
+        prop::option::of((1u64..1 << 62, 0u64..1 << 40)),
+    )
+        .prop_map(
+            |(name, device, (pipeline, chunks, microbatches, size), sequence, dtype, limit, layers, link)| {
+                let link = link
+                    .map(|(bytes_per_s, latency_ns)| json!({ "bytes_per_s": bytes_per_s, "latency_ns": latency_ns }));
+                json!({
+                    "model": { "name": name, "layers": layers },
+                    "cluster": { "device": device, "link": link },
+                    "parallel": { "pipeline": pipeline, "chunks": chunks },
+                    "training": {
+                        "microbatches": microbatches, "microbatch_size": size, "sequence": sequence, "dtype": dtype,
+                    },
+                    "memory": { "limit_bytes": limit },
+                })
+            },
+        )
+}
+
+/// Any valid problem file.
+pub fn problem() -> impl Strategy<Value = Value> {
+    let shape = (1usize..=5, 1usize..=3, 1usize..=9);
+    shape.prop_flat_map(|(ranks, chunks, microbatches)| {
+        let mut placements: Vec<Value> = ["looped", "wave", "any"].map(Value::from).to_vec();
+        if chunks == 1 {
+            placements.push(json!("linear"));
+        }
+        if chunks == 2 {
+            placements.push(json!("v"));
+        }
+        placements.push((0..ranks * chunks).map(|stage| json!(stage / chunks)).collect());
+        let stage =
+            (0u64..1000, 0u64..1000, 0u64..1000, 0i64..100, 0u64..5).prop_flat_map(|(f, b, w, taken, work)| {
+                (0..=taken).prop_map(move |given| {
+                json!({
+                    "forward_ns": f, "backward_input_ns": b, "backward_weight_ns": w,
+                    "forward_bytes": taken, "backward_input_bytes": -given, "backward_weight_bytes": given - taken,
+                    "forward_workspace_bytes": work,
+                })
+            })
+            });
+        let limit = prop_oneof![Just(Value::Null), (0u64..1 << 50).prop_map(Value::from)];
+        (
+            prop::sample::select(placements),
+            prop_oneof![stage.clone(), prop::collection::vec(stage, ranks * chunks).prop_map(Value::from)],
+            prop_oneof![
+                (0u64..100).prop_map(Value::from),
+                prop::collection::vec(prop::collection::vec(0u64..100, ranks), ranks).prop_map(|links| json!(links))
+            ],
+            prop_oneof![limit.clone(), prop::collection::vec(limit, ranks).prop_map(Value::from)],
+            prop::sample::select(["makespan", "longest_span"].to_vec()),
+            prop::sample::select(["split", "fused"].to_vec()),
+        )
+            .prop_map(move |(placement, stages, transfer, limit, objective, backward)| {
+                json!({
+                    "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
+                    "stages": stages, "transfer_ns": transfer, "static_bytes": 7, "limit_bytes": limit,
+                    "objective": objective, "backward": backward,
+                })
+            })
+    })
+}
+
+/// A valid spec's text with one byte of it changed, or any text at all.
+pub fn damaged_text() -> impl Strategy<Value = String> {
+    let damaged = (spec(), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(spec, at, to)| {
+        let mut bytes = spec.to_json().into_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    prop_oneof![damaged, ".{0,200}", "[a-z]{1,8}( = |\\.)[0-9\"a-z\\[\\]]{0,20}".prop_map(|line| format!("{line}\n"))]
+}

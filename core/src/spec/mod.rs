@@ -1,0 +1,204 @@
+//! All that a person says about a training run: model, cluster, degrees of parallelism, training, memory
+//! and which schedule. Small, so that it fits a link.
+//!
+//! # The file
+//! TOML or JSON with the same fields. Of a model only these are needed:
+//!
+//! ```toml
+//! [model]
+//! name = "llama-2-7b"
+//! [cluster]
+//! device = "h100"
+//! [parallel]
+//! pipeline = 8
+//! [training]
+//! microbatches = 32
+//! ```
+//!
+//! All fields, with what they are where nothing is said:
+//!
+//! | Field | Meaning | Default |
+//! |---|---|---|
+//! | `name` | a name for people | empty |
+//! | `schedule` | a published schedule, or `best` | `best` |
+//! | `objective` | `makespan` or `longest_span` | `makespan` |
+//! | `model.name` | a model of the [catalog](crate::model::catalog) | none: all sizes by hand |
+//! | `model.family` | `llama` or `gpt` | the catalog's; `llama` by hand |
+//! | `model.layers`, `.hidden`, `.heads`, `.ffn`, `.vocab` | sizes | the catalog's |
+//! | `model.kv_heads` | key and value heads | the catalog's; as many as `heads` by hand |
+//! | `model.head_dim` | width of a head | `hidden / heads` |
+//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes` | needed |
+//! | `cluster.devices_per_node` | devices that share a node | the device's |
+//! | `cluster.link`, `cluster.node_link` | tables of `bytes_per_s` and `latency_ns`, within and between nodes | the device's |
+//! | `parallel.pipeline` | ranks, P | needed |
+//! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
+//! | `training.microbatches` | microbatches of a step, M | needed |
+//! | `training.microbatch_size` | sequences of a microbatch | 1 |
+//! | `training.sequence` | tokens of a sequence | the catalog's |
+//! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |
+//! | `memory.limit_bytes` | the memory of a rank | the device's |
+//!
+//! Instead of `model`, `cluster`, `parallel`, `training` and `memory`, a table `problem` holds typed costs in
+//! the form of a [problem file](crate::problem); and a bare problem file is a spec, too.
+
+#[cfg(test)]
+pub(crate) mod arbitrary;
+mod read;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use alloc::string::String;
+
+use serde_json::{Map, Value, json};
+
+pub use text::{SpecError, Syntax};
+
+use crate::canonical;
+use crate::cluster::{Device, Link};
+use crate::model::{Dtype, ModelConfig};
+use crate::problem::{Objective, Statement};
+use crate::units::Bytes;
+
+/// What a person says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// A name for people; may be empty.
+    pub name: String,
+    /// What is to be trained, or the typed costs of it.
+    pub work: Work,
+    /// A published schedule's name, or `best`.
+    pub schedule: String,
+}
+
+/// What is to be planned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// A model on a cluster: costs and bytes follow from its operators.
+    Model(ModelWork),
+    /// Costs and bytes as typed.
+    Typed(Statement),
+}
+
+/// A model on a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelWork {
+    /// The catalog's name of the model, or empty for sizes by hand.
+    pub model_name: String,
+    /// The model's sizes, from the catalog where `model_name` is given.
+    pub model: ModelConfig,
+    /// The device of every rank.
+    pub device: Device,
+    /// Devices that share one node.
+    pub devices_per_node: u32,
+    /// The link within a node.
+    pub link: Link,
+    /// The link between nodes.
+    pub node_link: Link,
+    /// Pipeline ranks, P.
+    pub pipeline: u32,
+    /// Chunks a rank for schedules that may choose, V.
+    pub chunks: u32,
+    /// Microbatches of one step, M.
+    pub microbatches: u32,
+    /// Sequences of one microbatch.
+    pub microbatch_size: u32,
+    /// Tokens of one sequence.
+    pub sequence: u32,
+    /// Number format of weights and activations.
+    pub dtype: Dtype,
+    /// The memory limit of a rank; the device's memory where none is given.
+    pub limit_bytes: Option<Bytes>,
+    /// What a schedule is judged by.
+    pub objective: Objective,
+}
+
+impl Spec {
+    /// A spec of typed costs, to be solved as well as possible: what a bare problem file means.
+    pub fn typed(statement: Statement) -> Spec {
+        Spec { name: String::new(), work: Work::Typed(statement), schedule: String::from("best") }
+    }
+
+    /// What a schedule is judged by.
+    pub fn objective(&self) -> Objective {
+        match &self.work {
+            Work::Model(model) => model.objective,
+            Work::Typed(statement) => statement.objective,
+        }
+    }
+
+    /// The spec with every default written out, as JSON.
+    pub fn to_value(&self) -> Value {
+        let mut map = Map::new();
+        map.insert(String::from("name"), json!(self.name));
+        map.insert(String::from("schedule"), json!(self.schedule));
+        match &self.work {
+            Work::Typed(statement) => {
+                map.insert(String::from("problem"), statement.to_value());
+            }
+            Work::Model(work) => {
+                for (key, value) in work.to_sections() {
+                    map.insert(String::from(key), value);
+                }
+            }
+        }
+        Value::Object(map)
+    }
+
+    /// The canonical text of the spec: equal specs have equal texts, and [`Spec::read`] reads them back.
+    pub fn to_json(&self) -> String {
+        canonical::pretty(&self.to_value())
+    }
+}
+
+impl ModelWork {
+    fn to_sections(&self) -> [(&'static str, Value); 6] {
+        let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
+        let mut model = json!({
+            "family": self.model.family.name(),
+            "layers": self.model.layers,
+            "hidden": self.model.hidden,
+            "heads": self.model.heads,
+            "kv_heads": self.model.kv_heads,
+            "head_dim": self.model.head_dim,
+            "ffn": self.model.ffn,
+            "vocab": self.model.vocab,
+        });
+        if !self.model_name.is_empty() {
+            model["name"] = json!(self.model_name);
+        }
+        let mut memory = Map::new();
+        if let Some(limit) = self.limit_bytes {
+            memory.insert(String::from("limit_bytes"), json!(limit));
+        }
+        [
+            ("model", model),
+            (
+                "cluster",
+                json!({
+                    "device": {
+                        "name": self.device.name,
+                        "matmul_flops": self.device.matmul_flops,
+                        "memory_bytes_per_s": self.device.memory_bytes_per_s,
+                        "memory_bytes": self.device.memory_bytes,
+                    },
+                    "devices_per_node": self.devices_per_node,
+                    "link": link(&self.link),
+                    "node_link": link(&self.node_link),
+                }),
+            ),
+            ("parallel", json!({ "pipeline": self.pipeline, "chunks": self.chunks })),
+            (
+                "training",
+                json!({
+                    "microbatches": self.microbatches,
+                    "microbatch_size": self.microbatch_size,
+                    "sequence": self.sequence,
+                    "dtype": self.dtype.name(),
+                }),
+            ),
+            ("memory", Value::Object(memory)),
+            ("objective", json!(self.objective.name())),
+        ]
+    }
+}

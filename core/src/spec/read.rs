@@ -1,0 +1,358 @@
+//! From a parsed value to a spec, with every fault at once.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use serde_json::Value;
+
+use super::{ModelWork, Spec, Work};
+use crate::cluster::{self, Device, Link};
+use crate::fields::{Fault, Faults, Table, one_of, shown};
+use crate::model::{Dtype, Family, ModelConfig, catalog};
+use crate::planner;
+use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
+
+/// What a field is where nothing is said and the catalog says nothing either.
+mod default {
+    pub const CHUNKS: u32 = 2;
+    pub const MICROBATCH_SIZE: u32 = 1;
+    pub const SCHEDULE: &str = crate::planner::BEST;
+}
+
+/// Largest sizes that are read: far above any model, and small enough that products of three stay in `u128`.
+mod most {
+    pub const LAYERS: u64 = 10_000;
+    pub const WIDTH: u64 = 1 << 22;
+    pub const VOCAB: u64 = 1 << 26;
+    pub const SEQUENCE: u64 = 1 << 26;
+    pub const MICROBATCH: u64 = 1 << 16;
+    pub const RATE: u64 = 1 << 62;
+    pub const BYTES: u64 = 1 << 53;
+    pub const LATENCY_NS: u64 = 1 << 40;
+}
+
+/// The keys that only a problem file has at its top.
+const PROBLEM_KEYS: [&str; 3] = ["ranks", "stages", "placement"];
+/// The tables that `problem` stands for.
+const MODEL_KEYS: [&str; 6] = ["model", "cluster", "parallel", "training", "memory", "objective"];
+
+impl Spec {
+    /// Reads a spec, or a bare problem, which is known by its `ranks`, `stages` or `placement`.
+    ///
+    /// # Errors
+    /// Every fault of the input, each with its field.
+    pub fn from_value(value: &Value) -> Result<Spec, Faults> {
+        let is_problem = PROBLEM_KEYS.iter().any(|key| value.get(key).is_some());
+        if is_problem {
+            return Statement::read(value).map(Spec::typed);
+        }
+        let mut faults = Vec::new();
+        match read_spec(value, &mut faults) {
+            Some(spec) if faults.is_empty() => Ok(spec),
+            _ => Err(Faults(faults)),
+        }
+    }
+}
+
+fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
+    let mut table = Table::of(value, "", faults)?;
+    let name = table.text("name", faults).unwrap_or_default().to_string();
+    let schedule = read_schedule(&mut table, faults);
+    let work = match table.get("problem") {
+        Some(problem) => {
+            for key in MODEL_KEYS {
+                if table.get(key).is_some() {
+                    faults.push(Fault::new(key, "it beside `problem`", "either typed costs or a model, not both"));
+                }
+            }
+            Statement::read_into(problem, "problem", faults).map(Work::Typed)
+        }
+        None => read_model_work(&mut table, faults).map(Work::Model),
+    };
+    table.finish(faults);
+    Some(Spec { name, work: work?, schedule: schedule? })
+}
+
+fn read_schedule(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<String> {
+    let Some(value) = table.get("schedule") else { return Some(default::SCHEDULE.to_string()) };
+    let names = planner::schedule_names();
+    let found = value.as_str().filter(|name| names.contains(name));
+    if found.is_none() {
+        faults.push(Fault::new("schedule", shown(value), one_of(&names)));
+    }
+    found.map(ToString::to_string)
+}
+
+fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<ModelWork> {
+    let objective = table
+        .choice("objective", &[("makespan", Objective::Makespan), ("longest_span", Objective::LongestSpan)], faults)
+        .unwrap_or_default();
+    let model = section(table, "model", "a `name` of the catalog, or sizes by hand", faults)
+        .and_then(|model| read_model(model, faults));
+    let training = section(table, "training", "at least `microbatches`", faults)
+        .and_then(|training| read_training(training, model.as_ref().and_then(|model| model.sequence), faults));
+    let dtype = training.as_ref().and_then(|training| training.dtype);
+    let cluster = section(table, "cluster", "at least a `device`", faults)
+        .and_then(|cluster| read_cluster(cluster, dtype, faults));
+    let parallel = section(table, "parallel", "at least `pipeline`", faults).and_then(|mut parallel| {
+        let pipeline = parallel.needed_whole("pipeline", 1..=MAX_RANKS as u64, faults);
+        let chunks = parallel.whole("chunks", 1..=MAX_CHUNKS as u64, faults);
+        parallel.finish(faults);
+        Some((pipeline? as u32, chunks.map_or(default::CHUNKS, |chunks| chunks as u32)))
+    });
+    let limit_bytes = table.table("memory", faults).and_then(|mut memory| {
+        let limit = memory.bytes("limit_bytes", 1..=most::BYTES, faults);
+        memory.finish(faults);
+        limit
+    });
+    let (Some(model), Some(training), Some(cluster), Some((pipeline, chunks))) = (model, training, cluster, parallel)
+    else {
+        return None;
+    };
+    if pipeline > model.config.layers {
+        let accepted = format!("at most {}, the layers of the model", model.config.layers);
+        faults.push(Fault::new("parallel.pipeline", pipeline, accepted));
+    }
+    Some(ModelWork {
+        model_name: model.name,
+        model: model.config,
+        device: cluster.device,
+        devices_per_node: cluster.devices_per_node,
+        link: cluster.link,
+        node_link: cluster.node_link,
+        pipeline,
+        chunks,
+        microbatches: training.microbatches,
+        microbatch_size: training.microbatch_size,
+        sequence: training.sequence,
+        dtype: cluster.dtype,
+        limit_bytes,
+        objective,
+    })
+}
+
+/// A table that has to be there.
+fn section<'v>(
+    table: &mut Table<'v>,
+    key: &'static str,
+    accepted: &str,
+    faults: &mut Vec<Fault>,
+) -> Option<Table<'v>> {
+    if table.get(key).is_none() {
+        faults.push(Fault::new(key, "nothing", format!("a table with {accepted}")));
+    }
+    table.table(key, faults)
+}
+
+struct Model {
+    name: String,
+    config: ModelConfig,
+    sequence: Option<u32>,
+}
+
+fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
+    let before = faults.len();
+    let name = table.text("name", faults).unwrap_or_default();
+    let entry = catalog::find(name);
+    let known = entry.map(|entry| &entry.config);
+    let family = table
+        .choice("family", &[("llama", Family::Llama), ("gpt", Family::Gpt)], faults)
+        .or(known.map(|known| known.family))
+        .unwrap_or(Family::Llama);
+
+    // A size is what is typed, or the catalog's; where neither says, all such sizes are asked for together.
+    let mut missing = Vec::new();
+    let mut size = |key: &'static str, most: u64, known: Option<u32>, faults: &mut Vec<Fault>| {
+        let typed = table.whole(key, 1..=most, faults).map(|size| size as u32);
+        if typed.is_none() && known.is_none() && table.get(key).is_none() {
+            missing.push(key);
+        }
+        typed.or(known)
+    };
+    let layers = size("layers", most::LAYERS, known.map(|known| known.layers), faults);
+    let hidden = size("hidden", most::WIDTH, known.map(|known| known.hidden), faults);
+    let heads = size("heads", most::WIDTH, known.map(|known| known.heads), faults);
+    let ffn = size("ffn", most::WIDTH, known.map(|known| known.ffn), faults);
+    let vocab = size("vocab", most::VOCAB, known.map(|known| known.vocab), faults);
+    let by_heads = |of: &ModelConfig| (of.kv_heads < of.heads).then_some(of.kv_heads);
+    let kv_heads = size("kv_heads", most::WIDTH, known.and_then(by_heads).or(heads), faults);
+    let whole_width =
+        hidden.zip(heads).and_then(|(hidden, heads)| hidden.is_multiple_of(heads).then(|| hidden / heads));
+    let typed_head_dim = table.whole("head_dim", 1..=most::WIDTH, faults).map(|dim| dim as u32);
+
+    if !missing.is_empty() {
+        let sizes = missing.join(", ");
+        if name.is_empty() {
+            faults.push(Fault::new(
+                table.path("name"),
+                "nothing",
+                format!("{}; or by hand: {sizes}", one_of(&names())),
+            ));
+        } else if entry.is_none() {
+            let accepted = format!("{}; or a name of your own with {sizes}", one_of(&names()));
+            faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
+        }
+    }
+    if let (Some(heads), Some(kv_heads)) = (heads, kv_heads)
+        && !heads.is_multiple_of(kv_heads)
+    {
+        faults.push(Fault::new(table.path("kv_heads"), kv_heads, format!("a divisor of `heads`, which is {heads}")));
+    }
+    let head_dim = typed_head_dim.or(whole_width);
+    if let (None, Some(hidden), Some(heads), None) = (head_dim, hidden, heads, table.get("head_dim")) {
+        let accepted = format!("a width, as {hidden} hidden does not divide by {heads} heads");
+        faults.push(Fault::new(table.path("head_dim"), "nothing", accepted));
+    }
+    if let (Some(head_dim), Family::Llama) = (head_dim, family)
+        && !head_dim.is_multiple_of(2)
+    {
+        faults.push(Fault::new(table.path("head_dim"), head_dim, "an even width, as rotary positions turn pairs"));
+    }
+    table.finish(faults);
+    if faults.len() > before {
+        return None;
+    }
+    let config = ModelConfig {
+        family,
+        layers: layers?,
+        hidden: hidden?,
+        heads: heads?,
+        kv_heads: kv_heads?,
+        head_dim: head_dim?,
+        ffn: ffn?,
+        vocab: vocab?,
+    };
+    Some(Model { name: name.to_string(), config, sequence: entry.map(|entry| entry.sequence) })
+}
+
+fn names() -> Vec<&'static str> {
+    catalog::catalog().iter().map(|entry| entry.name).collect()
+}
+
+struct Training {
+    microbatches: u32,
+    microbatch_size: u32,
+    sequence: u32,
+    dtype: Option<Dtype>,
+}
+
+fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut Vec<Fault>) -> Option<Training> {
+    let microbatches = table.needed_whole("microbatches", 1..=MAX_MICROBATCHES as u64, faults);
+    let microbatch_size = table.whole("microbatch_size", 1..=most::MICROBATCH, faults);
+    let sequence = match usual_sequence {
+        Some(_) => table.whole("sequence", 1..=most::SEQUENCE, faults),
+        None => table.needed_whole("sequence", 1..=most::SEQUENCE, faults),
+    };
+    let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
+    table.finish(faults);
+    let (microbatch_size, sequence) =
+        (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
+    let sequence = sequence.or(usual_sequence)?;
+    let tokens = u64::from(microbatch_size) * u64::from(sequence);
+    if tokens > most::SEQUENCE {
+        let accepted = format!("at most {} tokens a microbatch", most::SEQUENCE);
+        faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
+    }
+    Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype })
+}
+
+struct Cluster {
+    device: Device,
+    devices_per_node: u32,
+    link: Link,
+    node_link: Link,
+    dtype: Dtype,
+}
+
+fn read_cluster(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Fault>) -> Option<Cluster> {
+    let before = faults.len();
+    let (entry, device, dtype) = match table.get("device") {
+        Some(Value::Object(_)) => {
+            let device = table.table("device", faults)?;
+            read_device(device, dtype, faults)
+        }
+        Some(Value::String(name)) if cluster::find(name).is_some() => {
+            let entry = cluster::find(name);
+            let dtype = dtype.or(entry.map(|entry| entry.dtype)).unwrap_or(Dtype::Bf16);
+            (entry, entry.map(|entry| entry.device(dtype)), dtype)
+        }
+        found => {
+            let accepted = format!("{}; or a table of figures", one_of(&device_names()));
+            faults.push(Fault::new(
+                table.path("device"),
+                found.map_or_else(|| "nothing".to_string(), shown),
+                accepted,
+            ));
+            (None, None, Dtype::Bf16)
+        }
+    };
+    let per_node = table.whole("devices_per_node", 1..=MAX_RANKS as u64, faults);
+    // A device by hand stands in the node that is the most common today.
+    let usual = entry.or_else(|| cluster::find("h100"));
+    let link = read_link(&mut table, "link", usual.map(|entry| entry.link), faults);
+    let node_link = read_link(&mut table, "node_link", usual.map(|entry| entry.node_link), faults);
+    table.finish(faults);
+    if faults.len() > before {
+        return None;
+    }
+    Some(Cluster {
+        device: device?,
+        devices_per_node: per_node.map(|count| count as u32).or(usual.map(|entry| entry.devices_per_node))?,
+        link: link?,
+        node_link: node_link?,
+        dtype,
+    })
+}
+
+fn device_names() -> Vec<&'static str> {
+    cluster::catalog().iter().map(|entry| entry.name).collect()
+}
+
+type ReadDevice = (Option<&'static cluster::Entry>, Option<Device>, Dtype);
+
+fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Fault>) -> ReadDevice {
+    let name = table.text("name", faults).unwrap_or_default();
+    let entry = cluster::find(name);
+    let dtype = dtype.or(entry.map(|entry| entry.dtype)).unwrap_or(Dtype::Bf16);
+    let known = entry.map(|entry| entry.device(dtype));
+    let mut missing = Vec::new();
+    let mut figure = |read: Option<u64>, key: &'static str, known: Option<u64>, table: &mut Table<'_>| {
+        if read.is_none() && known.is_none() && table.get(key).is_none() {
+            missing.push(key);
+        }
+        read.or(known)
+    };
+    let read = table.whole("matmul_flops", 1..=most::RATE, faults);
+    let matmul_flops = figure(read, "matmul_flops", known.as_ref().map(|known| known.matmul_flops), &mut table);
+    let read = table.bytes("memory_bytes_per_s", 1..=most::RATE, faults);
+    let memory_bytes_per_s =
+        figure(read, "memory_bytes_per_s", known.as_ref().map(|known| known.memory_bytes_per_s), &mut table);
+    let read = table.bytes("memory_bytes", 1..=most::BYTES, faults);
+    let memory_bytes = figure(read, "memory_bytes", known.as_ref().map(|known| known.memory_bytes), &mut table);
+    if !missing.is_empty() {
+        let found = if name.is_empty() { "nothing".to_string() } else { format!("\"{name}\"") };
+        let accepted = format!("{}; or by hand: {}", one_of(&device_names()), missing.join(", "));
+        faults.push(Fault::new(table.path("name"), found, accepted));
+    }
+    table.finish(faults);
+    let device =
+        matmul_flops.zip(memory_bytes_per_s).zip(memory_bytes).map(|((matmul_flops, rate), memory_bytes)| Device {
+            name: name.to_string(),
+            matmul_flops,
+            memory_bytes_per_s: rate,
+            memory_bytes,
+        });
+    (entry, device, dtype)
+}
+
+fn read_link(table: &mut Table<'_>, key: &'static str, usual: Option<Link>, faults: &mut Vec<Fault>) -> Option<Link> {
+    let Some(mut link) = table.table(key, faults) else { return usual };
+    let bytes_per_s = link.bytes("bytes_per_s", 1..=most::RATE, faults);
+    let latency_ns = link.whole("latency_ns", 0..=most::LATENCY_NS, faults);
+    link.finish(faults);
+    Some(Link {
+        bytes_per_s: bytes_per_s.or(usual.map(|usual| usual.bytes_per_s))?,
+        latency_ns: latency_ns.or(usual.map(|usual| usual.latency_ns))?,
+    })
+}

@@ -1,0 +1,180 @@
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::arbitrary::{damaged_text, model_spec, problem, spec};
+use super::*;
+use crate::problem::PlacementChoice;
+
+fn faults(text: &str) -> Vec<String> {
+    match Spec::read(text) {
+        Err(SpecError::Faults(faults)) => faults.0.iter().map(ToString::to_string).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn model_work(text: &str) -> ModelWork {
+    match Spec::read(text).map(|spec| spec.work) {
+        Ok(Work::Model(work)) => work,
+        other => panic!("{other:?}"),
+    }
+}
+
+const SHORT: &str = "[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8\n";
+
+#[test]
+fn four_words_are_enough_and_the_rest_is_the_catalogs() {
+    let work = model_work(SHORT);
+    // Llama 3 8B: arXiv:2407.21783, Table 3; A100: NVIDIA's data sheet.
+    assert_eq!((work.model.layers, work.model.hidden, work.model.ffn), (32, 4096, 14336));
+    assert_eq!((work.model.heads, work.model.kv_heads, work.model.head_dim), (32, 8, 128));
+    assert_eq!((work.device.matmul_flops, work.dtype), (312_000_000_000_000, Dtype::Bf16));
+    assert_eq!((work.sequence, work.microbatch_size, work.chunks, work.limit_bytes), (8192, 1, 2, None));
+}
+
+#[test]
+fn any_size_and_figure_can_be_typed_over() {
+    let text = SHORT
+        .replace("[cluster]\ndevice = \"a100-80\"", "layers = 12\n[memory]\nlimit_bytes = \"1.5 GiB\"\n[cluster]\nlink = { latency_ns = 7 }\ndevice = { name = \"a100-80\", matmul_flops = 200e12 }")
+        .replace("microbatches = 8", "microbatches = 8\ndtype = \"f32\"");
+    let work = model_work(&text);
+    assert_eq!((work.model.layers, work.model.hidden), (12, 4096));
+    assert_eq!((work.device.matmul_flops, work.device.memory_bytes), (200_000_000_000_000, 80 << 30));
+    assert_eq!((work.link.latency_ns, work.link.bytes_per_s), (7, 300_000_000_000));
+    assert_eq!((work.limit_bytes, work.dtype), (Some(3 << 29), Dtype::F32));
+}
+
+#[test]
+fn sizes_by_hand_need_no_catalog() {
+    let text = "[model]\nlayers = 4\nhidden = 64\nheads = 4\nffn = 128\nvocab = 256\n[cluster]\ndevice = { matmul_flops = 1, memory_bytes_per_s = 2, memory_bytes = 3 }\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 3\nsequence = 5\n";
+    let work = model_work(text);
+    assert_eq!((work.model.kv_heads, work.model.head_dim, work.model.family), (4, 16, crate::model::Family::Llama));
+    assert_eq!((work.device.matmul_flops, work.sequence, work.model_name.as_str()), (1, 5, ""));
+}
+
+#[test]
+fn every_fault_is_said_at_once() {
+    let text = "schedule = \"2f2b\"\nshedule = 1\n[model]\nname = \"llama-9\"\nheads = 0\n[cluster]\ndevice = \"v100\"\nnodes = 2\n[parallel]\npipeline = 2000\n[training]\nmicrobatches = 1.5\ndtype = \"fp8\"\n[memory]\nlimit_bytes = \"a lot\"\n";
+    let faults = faults(text);
+    for expected in [
+        "schedule: found \"2f2b\", accepted is one of best",
+        "model.heads: found 0, accepted is a whole number from 1",
+        "model.name: found \"llama-9\", accepted is one of tiny-llama, llama-2-7b",
+        "training.microbatches: found 1.5, accepted is a whole number from 1 to 1000000",
+        "training.dtype: found \"fp8\", accepted is one of bf16, f32, f64",
+        "cluster.device: found \"v100\", accepted is one of a100-40",
+        "cluster.nodes: found an unknown field, accepted is one of device, devices_per_node, link, node_link",
+        "parallel.pipeline: found 2000, accepted is a whole number from 1 to 1024",
+        "memory.limit_bytes: found \"a lot\", accepted is bytes from 1",
+        "shedule: found an unknown field, accepted is one of name, schedule, problem, objective, model",
+    ] {
+        assert!(faults.iter().any(|fault| fault.starts_with(expected)), "{expected} in {faults:#?}");
+    }
+}
+
+#[test]
+fn what_cannot_go_together_is_a_fault() {
+    for (from, to, expected) in [
+        (
+            "name = \"llama-3-8b\"",
+            "name = \"llama-3-8b\"\nkv_heads = 5",
+            "model.kv_heads: found 5, accepted is a divisor of `heads`, which is 32",
+        ),
+        ("name = \"llama-3-8b\"", "name = \"llama-3-8b\"\nheads = 24", "model.head_dim: found nothing"),
+        (
+            "name = \"llama-3-8b\"",
+            "name = \"llama-3-8b\"\nhead_dim = 33",
+            "model.head_dim: found 33, accepted is an even width",
+        ),
+        ("pipeline = 4", "pipeline = 33", "parallel.pipeline: found 33, accepted is at most 32, the layers"),
+        (
+            "microbatches = 8",
+            "microbatches = 8\nmicrobatch_size = 60000\nsequence = 60000",
+            "training.microbatch_size: found 3600000000 tokens",
+        ),
+        ("[model]", "[problem]\nranks = 1\n[model]", "model: found it beside `problem`"),
+        ("[parallel]\npipeline = 4\n", "", "parallel: found nothing, accepted is a table with at least `pipeline`"),
+        (
+            "device = \"a100-80\"",
+            "device = { name = \"mine\", memory_bytes = \"1 GB\" }",
+            "cluster.device.name: found \"mine\"",
+        ),
+        ("microbatches = 8", "microbatches = nan", "training.microbatches: found \"NaN\""),
+    ] {
+        let text = SHORT.replace(from, to);
+        let faults = faults(&text);
+        assert!(faults.iter().any(|fault| fault.starts_with(expected)), "{expected} in {faults:#?}");
+    }
+}
+
+#[test]
+fn a_bare_problem_is_a_spec_of_typed_costs() {
+    let text = r#"{ "ranks": 4, "chunks": 2, "microbatches": 8, "placement": "v",
+        "stages": { "forward_ns": 50, "backward_input_ns": 55, "backward_weight_ns": 45,
+                    "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+        "transfer_ns": 5, "static_bytes": 0, "limit_bytes": 16, "objective": "longest_span" }"#;
+    let spec = Spec::read(text).unwrap();
+    let Work::Typed(statement) = &spec.work else { panic!("{spec:?}") };
+    assert_eq!(statement.placement, PlacementChoice::Fixed(crate::placement::Placement::V));
+    assert_eq!((spec.schedule.as_str(), spec.objective()), ("best", Objective::LongestSpan));
+    // The same costs in a spec, in TOML.
+    let toml = "schedule = \"best\"\n[problem]\nranks = 4\nchunks = 2\nmicrobatches = 8\nplacement = \"v\"\ntransfer_ns = 5\nlimit_bytes = 16\nobjective = \"longest_span\"\n[problem.stages]\nforward_ns = 50\nbackward_input_ns = 55\nbackward_weight_ns = 45\nforward_bytes = 2\nbackward_input_bytes = -1\nbackward_weight_bytes = -1\n";
+    assert_eq!(Spec::read(toml), Ok(spec));
+}
+
+#[test]
+fn broken_text_is_shown_with_line_and_column() {
+    for (text, format, line, column) in [
+        ("name = \"x\"\n[model\n", "TOML", 2, 7),
+        ("name = \"é\" é", "TOML", 1, 12),
+        ("{\n  \"name\": \"x\",\n}", "JSON", 3, 1),
+        ("{", "JSON", 1, 1),
+    ] {
+        match Spec::read(text) {
+            Err(SpecError::Syntax(syntax)) => {
+                assert_eq!((syntax.format, syntax.line, syntax.column), (format, line, column), "{syntax}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_empty_text_asks_for_what_is_needed() {
+    assert_eq!(faults("").len(), 4);
+}
+
+#[test]
+fn the_canonical_text_says_every_default() {
+    let value = model_spec().to_value();
+    assert_eq!(value["training"]["sequence"], json!(4096));
+    assert_eq!(value["cluster"]["device"]["memory_bytes"], json!(80u64 << 30));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_spec_reads_back(spec in spec()) {
+        let text = spec.to_json();
+        let read = Spec::read(&text).map_err(|error| error.to_string());
+        prop_assert_eq!(read.as_ref().map(Spec::to_json), Ok(text));
+    }
+
+    #[test]
+    fn a_bare_problem_and_one_in_a_spec_are_the_same(problem in problem()) {
+        let bare = Spec::read(&problem.to_string());
+        let inside = Spec::read(&json!({ "problem": problem }).to_string());
+        prop_assert!(bare.is_ok());
+        prop_assert_eq!(bare, inside);
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in damaged_text()) {
+        if let Ok(spec) = Spec::read(&text) {
+            prop_assert_eq!(Spec::read(&spec.to_json()).map(|again| again.to_json()), Ok(spec.to_json()));
+        }
+    }
+}
