@@ -11,13 +11,15 @@ use core::fmt;
 use serde::Serialize;
 
 use crate::bounds;
+use crate::check::{Violation, check_schedule};
 use crate::fields::Faults;
+use crate::lower::lower;
 use crate::plan::{Plan, Prediction};
 use crate::problem::{Backward, PlacementChoice, Problem, Statement};
 use crate::schedule::{self, Absent, Published, Schedule};
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Spec, Work};
-use crate::timeline::Timeline;
+use crate::timeline::{Timeline, peak_bytes};
 use crate::units::{Bytes, Nanos};
 
 /// The name that asks for the best schedule, whoever published it.
@@ -111,21 +113,25 @@ impl Answer {
 pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     let case = case(spec, published)?;
     let schedule = case.build(published)?;
-    let timeline = simulate(&case.problem, &schedule)
-        .map_err(|Deadlock { .. }| Absent::because("its order cannot be run for this shape"))?;
-    within_limits(&case.problem, &timeline)?;
+    check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
+    let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
     Ok(Answer { name: published.name.to_string(), case, schedule, timeline })
 }
 
-fn within_limits(problem: &Problem, timeline: &Timeline) -> Result<(), Absent> {
-    for rank in 0..problem.ranks() {
-        let Some(limit) = problem.limit_bytes(rank) else { continue };
-        let peak = timeline.peak_bytes(problem, rank);
-        if peak > limit {
-            return Err(Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}")));
+/// What a person needs to know of a schedule that `check` refuses: for a limit, by how much it is missed.
+fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> Absent {
+    let over = violations.iter().any(|violation| matches!(violation, Violation::OverLimit { .. }));
+    let missed = |rank: usize| {
+        let peak = peak_bytes(problem, rank, schedule.rows[rank].iter().copied());
+        let limit = problem.limit_bytes(rank)?;
+        (peak > limit).then(|| (peak - limit, rank, peak, limit))
+    };
+    match (0..problem.ranks()).filter_map(missed).max() {
+        Some((_, rank, peak, limit)) if over => {
+            Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}"))
         }
+        _ => Absent::because(violations.first().map_or_else(String::new, ToString::to_string)),
     }
-    Ok(())
 }
 
 /// One line of a comparison. The fields that do not apply to an absent schedule are null.
@@ -254,6 +260,8 @@ pub enum PlanError {
     },
     /// The spec itself is at fault.
     Spec(Faults),
+    /// The order cannot be run: nothing that `check` accepts.
+    Deadlock(Deadlock),
 }
 
 impl fmt::Display for PlanError {
@@ -268,6 +276,7 @@ impl fmt::Display for PlanError {
                 reasons.iter().try_for_each(|(name, reason)| write!(f, "\n  {name}: {reason}"))
             }
             PlanError::Spec(faults) => fmt::Display::fmt(faults, f),
+            PlanError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),
         }
     }
 }
@@ -293,7 +302,7 @@ pub fn plan(spec: &Spec, name: &str) -> Result<Plan, PlanError> {
         answer(spec, published)
             .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?
     };
-    Ok(into_plan(spec, answer))
+    into_plan(spec, answer)
 }
 
 /// The best valid answer for `spec`. Of two equals the one that stands first wins.
@@ -313,14 +322,10 @@ pub fn best(spec: &Spec) -> Result<Answer, PlanError> {
     best.ok_or(PlanError::NoSchedule { reasons })
 }
 
-fn into_plan(spec: &Spec, answer: Answer) -> Plan {
-    let prediction = Prediction::of(&answer.case.problem, &answer.timeline);
-    Plan {
-        spec: spec.clone(),
-        problem: answer.case.problem,
-        schedule_name: answer.name,
-        schedule: answer.schedule,
-        program: crate::program::Program::default(),
-        prediction,
-    }
+fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
+    let problem = answer.case.problem;
+    let program = lower(&problem, &answer.schedule).map_err(PlanError::Deadlock)?;
+    let prediction = Prediction::of(&problem, &answer.timeline);
+    let spec = spec.clone();
+    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, prediction })
 }

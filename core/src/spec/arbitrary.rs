@@ -33,18 +33,18 @@ fn model() -> impl Strategy<Value = Value> {
         prop::sample::select(names.to_vec()),
         prop::sample::select(devices.to_vec()),
         (1u32..=8, 1u32..=64, 1u32..=100_000, 1u32..=16),
-        prop::option::of(1u32..=4096),
+        prop::option::of(1u32..=64),
         prop::option::of(prop::sample::select(["bf16", "f32", "f64"].to_vec())),
         prop::option::of(1u64..1 << 53),
         prop::option::of(8u32..=200),
-        prop::option::of((1u64..1 << 62, 0u64..1 << 40)),
+        prop::option::of((1u64..1_000_000_000_000_000_000, 0u64..10_000_000_000)),
     )
         .prop_map(
             |(name, device, (pipeline, chunks, microbatches, size), sequence, dtype, limit, layers, link)| {
                 let link = link
                     .map(|(bytes_per_s, latency_ns)| json!({ "bytes_per_s": bytes_per_s, "latency_ns": latency_ns }));
                 json!({
-                    "model": { "name": name, "layers": layers },
+                    "model": { "name": name, "layers": layers, "norm_eps": layers.map(|layers| f64::from(layers) * 1e-12) },
                     "cluster": { "device": device, "link": link },
                     "parallel": { "pipeline": pipeline, "chunks": chunks },
                     "training": {

@@ -27,9 +27,11 @@
 //! | `model.layers`, `.hidden`, `.heads`, `.ffn`, `.vocab` | sizes | the catalog's |
 //! | `model.kv_heads` | key and value heads | the catalog's; as many as `heads` by hand |
 //! | `model.head_dim` | width of a head | `hidden / heads` |
-//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes` | needed |
-//! | `cluster.devices_per_node` | devices that share a node | the device's |
-//! | `cluster.link`, `cluster.node_link` | tables of `bytes_per_s` and `latency_ns`, within and between nodes | the device's |
+//! | `model.positions` | the longest sequence | the catalog's; `training.sequence` by hand |
+//! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
+//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, `launch_ns` | needed |
+//! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
+//! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
@@ -163,6 +165,11 @@ impl ModelWork {
             "head_dim": self.model.head_dim,
             "ffn": self.model.ffn,
             "vocab": self.model.vocab,
+            "positions": self.model.positions,
+            "rope_base": self.model.rope_base,
+            // Rounded to the nearest double, from which reading rounds to the same whole number.
+            "norm_eps": self.model.norm_eps_e12 as f64 / 1e12,
+            "tied": self.model.tied,
         });
         if !self.model_name.is_empty() {
             model["name"] = json!(self.model_name);
@@ -181,6 +188,7 @@ impl ModelWork {
                         "matmul_flops": self.device.matmul_flops,
                         "memory_bytes_per_s": self.device.memory_bytes_per_s,
                         "memory_bytes": self.device.memory_bytes,
+                        "launch_ns": self.device.launch_ns,
                     },
                     "devices_per_node": self.devices_per_node,
                     "link": link(&self.link),

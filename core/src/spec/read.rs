@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use serde_json::Value;
 
 use super::{ModelWork, Spec, Work};
-use crate::cluster::{self, Device, Link};
+use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, shown};
-use crate::model::{Dtype, Family, ModelConfig, catalog};
+use crate::model::{Dtype, Family, MAX_LAYERS, MAX_SIZE, ModelConfig, catalog};
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
 
@@ -18,19 +18,19 @@ mod default {
     pub const CHUNKS: u32 = 2;
     pub const MICROBATCH_SIZE: u32 = 1;
     pub const SCHEDULE: &str = crate::planner::BEST;
+    pub const ROPE_BASE: u32 = 10_000;
+    /// 10⁻⁵.
+    pub const NORM_EPS_E12: u64 = 10_000_000;
+    /// Of a device by hand: that of a GPU kernel.
+    pub const LAUNCH_NS: u64 = 3_000;
+    /// The node of a device by hand: the most common one.
+    pub const NODE: &str = "h100";
 }
 
-/// Largest sizes that are read: far above any model, and small enough that products of three stay in `u128`.
-mod most {
-    pub const LAYERS: u64 = 10_000;
-    pub const WIDTH: u64 = 1 << 22;
-    pub const VOCAB: u64 = 1 << 26;
-    pub const SEQUENCE: u64 = 1 << 26;
-    pub const MICROBATCH: u64 = 1 << 16;
-    pub const RATE: u64 = 1 << 62;
-    pub const BYTES: u64 = 1 << 53;
-    pub const LATENCY_NS: u64 = 1 << 40;
-}
+/// Most bytes of a limit.
+const MAX_LIMIT: u64 = 1 << 53;
+/// Most tokens of a microbatch.
+const MAX_TOKENS: u64 = 1 << 26;
 
 /// The keys that only a problem file has at its top.
 const PROBLEM_KEYS: [&str; 3] = ["ranks", "stages", "placement"];
@@ -102,7 +102,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         Some((pipeline? as u32, chunks.map_or(default::CHUNKS, |chunks| chunks as u32)))
     });
     let limit_bytes = table.table("memory", faults).and_then(|mut memory| {
-        let limit = memory.bytes("limit_bytes", 1..=most::BYTES, faults);
+        let limit = memory.bytes("limit_bytes", 1..=MAX_LIMIT, faults);
         memory.finish(faults);
         limit
     });
@@ -110,13 +110,22 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     else {
         return None;
     };
-    if pipeline > model.config.layers {
-        let accepted = format!("at most {}, the layers of the model", model.config.layers);
+    let mut config = model.config;
+    if config.positions == 0 {
+        config.positions = training.sequence;
+    }
+    config.find_faults("model", faults);
+    if config.positions < training.sequence {
+        let accepted = format!("at most {}, which are the model's positions", config.positions);
+        faults.push(Fault::new("training.sequence", training.sequence, accepted));
+    }
+    if pipeline > config.layers {
+        let accepted = format!("at most {}, the layers of the model", config.layers);
         faults.push(Fault::new("parallel.pipeline", pipeline, accepted));
     }
     Some(ModelWork {
         model_name: model.name,
-        model: model.config,
+        model: config,
         device: cluster.device,
         devices_per_node: cluster.devices_per_node,
         link: cluster.link,
@@ -170,16 +179,20 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
         }
         typed.or(known)
     };
-    let layers = size("layers", most::LAYERS, known.map(|known| known.layers), faults);
-    let hidden = size("hidden", most::WIDTH, known.map(|known| known.hidden), faults);
-    let heads = size("heads", most::WIDTH, known.map(|known| known.heads), faults);
-    let ffn = size("ffn", most::WIDTH, known.map(|known| known.ffn), faults);
-    let vocab = size("vocab", most::VOCAB, known.map(|known| known.vocab), faults);
+    let layers = size("layers", u64::from(MAX_LAYERS), known.map(|known| known.layers), faults);
+    let hidden = size("hidden", u64::from(MAX_SIZE), known.map(|known| known.hidden), faults);
+    let heads = size("heads", u64::from(MAX_SIZE), known.map(|known| known.heads), faults);
+    let ffn = size("ffn", u64::from(MAX_SIZE), known.map(|known| known.ffn), faults);
+    let vocab = size("vocab", u64::from(MAX_SIZE), known.map(|known| known.vocab), faults);
     let by_heads = |of: &ModelConfig| (of.kv_heads < of.heads).then_some(of.kv_heads);
-    let kv_heads = size("kv_heads", most::WIDTH, known.and_then(by_heads).or(heads), faults);
+    let kv_heads = size("kv_heads", u64::from(MAX_SIZE), known.and_then(by_heads).or(heads), faults);
     let whole_width =
         hidden.zip(heads).and_then(|(hidden, heads)| hidden.is_multiple_of(heads).then(|| hidden / heads));
-    let typed_head_dim = table.whole("head_dim", 1..=most::WIDTH, faults).map(|dim| dim as u32);
+    let typed_head_dim = table.whole("head_dim", 1..=u64::from(MAX_SIZE), faults).map(|dim| dim as u32);
+    let positions = table.whole("positions", 1..=u64::from(MAX_SIZE), faults).map(|positions| positions as u32);
+    let rope_base = table.whole("rope_base", 1..=u64::from(u32::MAX), faults).map(|base| base as u32);
+    let norm_eps_e12 = table.positive("norm_eps", 1.0, faults).map(|eps| libm::round(eps * 1e12) as u64);
+    let tied = table.flag("tied", faults);
 
     if !missing.is_empty() {
         let sizes = missing.join(", ");
@@ -194,20 +207,10 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
             faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
         }
     }
-    if let (Some(heads), Some(kv_heads)) = (heads, kv_heads)
-        && !heads.is_multiple_of(kv_heads)
-    {
-        faults.push(Fault::new(table.path("kv_heads"), kv_heads, format!("a divisor of `heads`, which is {heads}")));
-    }
     let head_dim = typed_head_dim.or(whole_width);
     if let (None, Some(hidden), Some(heads), None) = (head_dim, hidden, heads, table.get("head_dim")) {
         let accepted = format!("a width, as {hidden} hidden does not divide by {heads} heads");
         faults.push(Fault::new(table.path("head_dim"), "nothing", accepted));
-    }
-    if let (Some(head_dim), Family::Llama) = (head_dim, family)
-        && !head_dim.is_multiple_of(2)
-    {
-        faults.push(Fault::new(table.path("head_dim"), head_dim, "an even width, as rotary positions turn pairs"));
     }
     table.finish(faults);
     if faults.len() > before {
@@ -222,6 +225,10 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
         head_dim: head_dim?,
         ffn: ffn?,
         vocab: vocab?,
+        positions: positions.or(known.map(|known| known.positions)).unwrap_or(0),
+        rope_base: rope_base.or(known.map(|known| known.rope_base)).unwrap_or(default::ROPE_BASE),
+        norm_eps_e12: norm_eps_e12.or(known.map(|known| known.norm_eps_e12)).unwrap_or(default::NORM_EPS_E12),
+        tied: tied.or(known.map(|known| known.tied)).unwrap_or(false),
     };
     Some(Model { name: name.to_string(), config, sequence: entry.map(|entry| entry.sequence) })
 }
@@ -239,10 +246,10 @@ struct Training {
 
 fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut Vec<Fault>) -> Option<Training> {
     let microbatches = table.needed_whole("microbatches", 1..=MAX_MICROBATCHES as u64, faults);
-    let microbatch_size = table.whole("microbatch_size", 1..=most::MICROBATCH, faults);
+    let microbatch_size = table.whole("microbatch_size", 1..=u64::from(MAX_SIZE), faults);
     let sequence = match usual_sequence {
-        Some(_) => table.whole("sequence", 1..=most::SEQUENCE, faults),
-        None => table.needed_whole("sequence", 1..=most::SEQUENCE, faults),
+        Some(_) => table.whole("sequence", 1..=u64::from(MAX_SIZE), faults),
+        None => table.needed_whole("sequence", 1..=u64::from(MAX_SIZE), faults),
     };
     let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
     table.finish(faults);
@@ -250,8 +257,8 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
     let sequence = sequence.or(usual_sequence)?;
     let tokens = u64::from(microbatch_size) * u64::from(sequence);
-    if tokens > most::SEQUENCE {
-        let accepted = format!("at most {} tokens a microbatch", most::SEQUENCE);
+    if tokens > MAX_TOKENS {
+        let accepted = format!("at most {} tokens a microbatch", MAX_TOKENS);
         faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
     }
     Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype })
@@ -288,8 +295,7 @@ fn read_cluster(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Fau
         }
     };
     let per_node = table.whole("devices_per_node", 1..=MAX_RANKS as u64, faults);
-    // A device by hand stands in the node that is the most common today.
-    let usual = entry.or_else(|| cluster::find("h100"));
+    let usual = entry.or_else(|| cluster::find(default::NODE));
     let link = read_link(&mut table, "link", usual.map(|entry| entry.link), faults);
     let node_link = read_link(&mut table, "node_link", usual.map(|entry| entry.node_link), faults);
     table.finish(faults);
@@ -323,13 +329,15 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
         }
         read.or(known)
     };
-    let read = table.whole("matmul_flops", 1..=most::RATE, faults);
+    let read = table.whole("matmul_flops", 1..=MAX_RATE, faults);
     let matmul_flops = figure(read, "matmul_flops", known.as_ref().map(|known| known.matmul_flops), &mut table);
-    let read = table.bytes("memory_bytes_per_s", 1..=most::RATE, faults);
+    let read = table.bytes("memory_bytes_per_s", 1..=MAX_RATE, faults);
     let memory_bytes_per_s =
         figure(read, "memory_bytes_per_s", known.as_ref().map(|known| known.memory_bytes_per_s), &mut table);
-    let read = table.bytes("memory_bytes", 1..=most::BYTES, faults);
+    let read = table.bytes("memory_bytes", 1..=MAX_MEMORY, faults);
     let memory_bytes = figure(read, "memory_bytes", known.as_ref().map(|known| known.memory_bytes), &mut table);
+    let launch_ns = table.whole("launch_ns", 0..=MAX_LATENCY_NS, faults);
+    let launch_ns = launch_ns.or(known.as_ref().map(|known| known.launch_ns)).unwrap_or(default::LAUNCH_NS);
     if !missing.is_empty() {
         let found = if name.is_empty() { "nothing".to_string() } else { format!("\"{name}\"") };
         let accepted = format!("{}; or by hand: {}", one_of(&device_names()), missing.join(", "));
@@ -342,14 +350,24 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
             matmul_flops,
             memory_bytes_per_s: rate,
             memory_bytes,
+            launch_ns,
         });
     (entry, device, dtype)
 }
 
 fn read_link(table: &mut Table<'_>, key: &'static str, usual: Option<Link>, faults: &mut Vec<Fault>) -> Option<Link> {
+    if let Some(Value::String(name)) = table.get(key) {
+        let found = cluster::find_link(name);
+        if found.is_none() {
+            let names: Vec<&str> = cluster::links().iter().map(|entry| entry.name).collect();
+            let accepted = format!("{}; or a table of `bytes_per_s` and `latency_ns`", one_of(&names));
+            faults.push(Fault::new(table.path(key), format!("\"{name}\""), accepted));
+        }
+        return found.map(|entry| entry.link);
+    }
     let Some(mut link) = table.table(key, faults) else { return usual };
-    let bytes_per_s = link.bytes("bytes_per_s", 1..=most::RATE, faults);
-    let latency_ns = link.whole("latency_ns", 0..=most::LATENCY_NS, faults);
+    let bytes_per_s = link.bytes("bytes_per_s", 1..=MAX_RATE, faults);
+    let latency_ns = link.whole("latency_ns", 0..=MAX_LATENCY_NS, faults);
     link.finish(faults);
     Some(Link {
         bytes_per_s: bytes_per_s.or(usual.map(|usual| usual.bytes_per_s))?,

@@ -80,19 +80,29 @@ fn what_cannot_go_together_is_a_fault() {
         (
             "name = \"llama-3-8b\"",
             "name = \"llama-3-8b\"\nkv_heads = 5",
-            "model.kv_heads: found 5, accepted is a divisor of `heads`, which is 32",
+            "model.kv_heads: found 5, accepted is a divisor of heads (32), such as 4",
         ),
         ("name = \"llama-3-8b\"", "name = \"llama-3-8b\"\nheads = 24", "model.head_dim: found nothing"),
         (
             "name = \"llama-3-8b\"",
             "name = \"llama-3-8b\"\nhead_dim = 33",
-            "model.head_dim: found 33, accepted is an even width",
+            "model.head_dim: found 33, accepted is an even number",
         ),
         ("pipeline = 4", "pipeline = 33", "parallel.pipeline: found 33, accepted is at most 32, the layers"),
         (
             "microbatches = 8",
             "microbatches = 8\nmicrobatch_size = 60000\nsequence = 60000",
-            "training.microbatch_size: found 3600000000 tokens",
+            "training.microbatch_size: found 3600000000 tokens a microbatch",
+        ),
+        (
+            "microbatches = 8",
+            "microbatches = 8\nsequence = 8193",
+            "training.sequence: found 8193, accepted is at most 8192",
+        ),
+        (
+            "device = \"a100-80\"",
+            "device = \"a100-80\"\nlink = \"wire\"",
+            "cluster.link: found \"wire\", accepted is one of shared-memory",
         ),
         ("[model]", "[problem]\nranks = 1\n[model]", "model: found it beside `problem`"),
         ("[parallel]\npipeline = 4\n", "", "parallel: found nothing, accepted is a table with at least `pipeline`"),
