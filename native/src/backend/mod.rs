@@ -1,1 +1,190 @@
-//! What executes the operators of a stage.
+//! What executes the ops of a rank.
+//!
+//! A backend knows stages and their jobs; it knows no schedule, no peer and no transport. Whatever arrives
+//! from other stages, or goes to them, lies in the rank's [`Store`].
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::op::Op;
+use pipeplan_core::program::{Message, Payload, Way};
+use pipeplan_core::units::Bytes;
+
+use crate::transport::Buffer;
+
+pub mod arena;
+pub mod cpu;
+
+/// Executes the ops of one rank.
+pub trait Backend {
+    /// Gets ready for training step `step`, counted from 0.
+    fn begin(&mut self, step: u32);
+
+    /// Runs `op`: takes what it needs of other stages out of `store` and leaves there what it makes for
+    /// them.
+    ///
+    /// # Errors
+    /// [`BackendError`] where `store` lacks something or holds it in another size.
+    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError>;
+
+    /// Applies the gradients gathered since the last call, and clears them.
+    ///
+    /// # Errors
+    /// [`BackendError`] where a number is no longer finite.
+    fn optimize(&mut self, store: &mut Store) -> Result<(), BackendError>;
+
+    /// The losses of this step's microbatches of which this rank holds the last stage, taken out.
+    fn take_losses(&mut self) -> Vec<(u32, f64)>;
+
+    /// The weights by name, as they are now.
+    fn weights(&self) -> BTreeMap<String, Buffer>;
+}
+
+/// Why an op could not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackendError {
+    /// Nothing has arrived where something should have.
+    #[error("{parcel} is not there: the program runs this op before it has arrived")]
+    Missing {
+        /// What is missing.
+        parcel: Parcel,
+    },
+    /// Something of another size or number format arrived.
+    #[error("{parcel} holds {found} bytes, and {expected} were expected")]
+    WrongSize {
+        /// What arrived.
+        parcel: Parcel,
+        /// Its size.
+        found: Bytes,
+        /// The size of the tensor.
+        expected: Bytes,
+    },
+    /// The rank does not hold this stage.
+    #[error("stage {stage} is not on this rank")]
+    NoSuchStage {
+        /// The stage.
+        stage: usize,
+    },
+    /// A job of a microbatch ran before the one that it needs.
+    #[error("{op} runs before the forward or backward of the same microbatch that it needs")]
+    OutOfOrder {
+        /// The op.
+        op: Op,
+    },
+    /// The training diverged.
+    #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]
+    NotFinite {
+        /// The microbatch.
+        microbatch: u32,
+        /// Its loss, as text.
+        loss: String,
+    },
+}
+
+/// A tensor on its way from one stage to another, named by the stage that it goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Parcel {
+    /// Activation or gradient.
+    pub payload: Payload,
+    /// The stage that takes it.
+    pub stage: u16,
+    /// The microbatch.
+    pub microbatch: u32,
+}
+
+impl Parcel {
+    /// What `message` carries.
+    pub fn of(message: Message) -> Parcel {
+        let stage = match message.way {
+            Way::Send => message.peer_stage() as u16,
+            Way::Receive => message.stage,
+        };
+        Parcel { payload: message.payload, stage, microbatch: message.microbatch }
+    }
+}
+
+impl std::fmt::Display for Parcel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.payload {
+            Payload::Activation => "activation",
+            Payload::Gradient => "gradient",
+        };
+        write!(f, "the {what} for stage {} of microbatch {}", self.stage, self.microbatch)
+    }
+}
+
+/// What a rank holds between its ops: parcels that have arrived or are to leave, and the count of its bytes.
+#[derive(Debug, Default)]
+pub struct Store {
+    parcels: BTreeMap<Parcel, Buffer>,
+    /// The bytes that the rank holds.
+    pub meter: Meter,
+}
+
+impl Store {
+    /// Puts a parcel in.
+    pub fn put(&mut self, parcel: Parcel, buffer: Buffer) {
+        self.meter.take(Kind::Transfer, buffer.bytes());
+        if let Some(replaced) = self.parcels.insert(parcel, buffer) {
+            self.meter.give(Kind::Transfer, replaced.bytes());
+        }
+    }
+
+    /// Takes a parcel out.
+    ///
+    /// # Errors
+    /// [`BackendError::Missing`].
+    pub fn take(&mut self, parcel: Parcel) -> Result<Buffer, BackendError> {
+        let buffer = self.parcels.remove(&parcel).ok_or(BackendError::Missing { parcel })?;
+        self.meter.give(Kind::Transfer, buffer.bytes());
+        Ok(buffer)
+    }
+}
+
+/// For what bytes are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Weights, their gradients, the optimizer's state.
+    Persistent,
+    /// Tensors of microbatches.
+    Activation,
+    /// Parcels in the store.
+    Transfer,
+}
+
+/// Bytes held now and at most, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meter {
+    held: [Bytes; 3],
+    peak: [Bytes; 3],
+    peak_total: Bytes,
+}
+
+impl Meter {
+    /// Counts bytes that are held from now on.
+    pub fn take(&mut self, kind: Kind, bytes: Bytes) {
+        let index = kind as usize;
+        self.held[index] += bytes;
+        self.peak[index] = self.peak[index].max(self.held[index]);
+        self.peak_total = self.peak_total.max(self.held.iter().sum());
+    }
+
+    /// Counts bytes that are held no longer.
+    pub fn give(&mut self, kind: Kind, bytes: Bytes) {
+        self.held[kind as usize] -= bytes;
+    }
+
+    /// Bytes of `kind` held now.
+    pub fn held(&self, kind: Kind) -> Bytes {
+        self.held[kind as usize]
+    }
+
+    /// The most bytes of `kind` held at once.
+    pub fn peak(&self, kind: Kind) -> Bytes {
+        self.peak[kind as usize]
+    }
+
+    /// The most bytes held at once.
+    pub fn peak_total(&self) -> Bytes {
+        self.peak_total
+    }
+}

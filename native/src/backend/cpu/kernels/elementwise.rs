@@ -1,0 +1,78 @@
+//! Kernels that work element by element.
+
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+use super::super::element::Element;
+use super::Call;
+
+pub fn add_bias<T: Element>(call: &mut Call<'_, '_, T>) {
+    let bias = call.floats(1);
+    for row in call.started(0).chunks_exact_mut(bias.len()) {
+        for (y, bias) in row.iter_mut().zip(bias) {
+            *y += *bias;
+        }
+    }
+}
+
+pub fn bias_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let dy = call.floats(0);
+    let gradient = call.started(1);
+    for row in dy.chunks_exact(gradient.len()) {
+        for (gradient, dy) in gradient.iter_mut().zip(row) {
+            *gradient += *dy;
+        }
+    }
+}
+
+pub fn add<T: Element>(call: &mut Call<'_, '_, T>) {
+    // A sum of two does not depend on their order, so whichever buffer was taken over is where it starts.
+    let (start, other) = if call.inputs[1].data.is_none() { (1, 0) } else { (0, 1) };
+    let other = call.floats(other);
+    for (sum, other) in call.started(start).iter_mut().zip(other) {
+        *sum += *other;
+    }
+}
+
+fn sigmoid<T: Element>(x: T) -> T {
+    T::ONE / (T::ONE + (-x).exp())
+}
+
+pub fn swiglu<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (gate, up) = (call.floats(0), call.floats(1));
+    for ((y, gate), up) in call.outputs[0].floats_mut().iter_mut().zip(gate).zip(up) {
+        *y = *gate * sigmoid(*gate) * *up;
+    }
+}
+
+pub fn swiglu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (gate, up) = (call.floats(1), call.floats(2));
+    call.started(0);
+    let [dgate, dup] = &mut *call.outputs else { panic!("swiglu_grad has two outputs") };
+    let outputs = dgate.floats_mut().iter_mut().zip(dup.floats_mut());
+    for (((dgate, dup), gate), up) in outputs.zip(gate).zip(up) {
+        let (dy, share) = (*dgate, sigmoid(*gate));
+        *dup = dy * *gate * share;
+        *dgate = dy * *up * share * (T::ONE + *gate * (T::ONE - share));
+    }
+}
+
+/// The normal distribution's share below `x`.
+fn normal_share<T: Element>(x: T) -> T {
+    T::of(0.5) * (T::ONE + (x * T::of(FRAC_1_SQRT_2)).erf())
+}
+
+pub fn gelu<T: Element>(call: &mut Call<'_, '_, T>) {
+    let x = call.floats(0);
+    for (y, x) in call.outputs[0].floats_mut().iter_mut().zip(x) {
+        *y = *x * normal_share(*x);
+    }
+}
+
+pub fn gelu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let x = call.floats(1);
+    let density_at_0 = T::of(1.0 / libm::sqrt(2.0 * PI));
+    for (dx, x) in call.started(0).iter_mut().zip(x) {
+        let density = density_at_0 * (T::of(-0.5) * *x * *x).exp();
+        *dx *= normal_share(*x) + *x * density;
+    }
+}

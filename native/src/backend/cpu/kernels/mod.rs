@@ -1,0 +1,171 @@
+//! The kernels of the operator graph. What each computes is said once, at
+//! [`Kernel`](pipeplan_core::graph::Kernel); the files here compute it.
+//!
+//! A kernel that may run in place is written for that case only: its output starts as the input, taken over
+//! or copied.
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::graph::Kernel;
+
+use super::element::Element;
+use super::gemm::{Gemm, Operand, Size};
+
+mod attention;
+mod elementwise;
+mod embedding;
+mod loss;
+mod norm;
+mod rope;
+#[cfg(test)]
+mod tests;
+
+/// The data of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data<T> {
+    /// Floats.
+    Floats(Vec<T>),
+    /// Tokens.
+    Tokens(Vec<i32>),
+}
+
+impl<T: Element> Data<T> {
+    fn floats(&self) -> &[T] {
+        match self {
+            Data::Floats(values) => values,
+            Data::Tokens(_) => panic!("floats were expected, tokens are there"),
+        }
+    }
+
+    fn floats_mut(&mut self) -> &mut [T] {
+        match self {
+            Data::Floats(values) => values,
+            Data::Tokens(_) => panic!("floats were expected, tokens are there"),
+        }
+    }
+
+    fn tokens(&self) -> &[i32] {
+        match self {
+            Data::Tokens(values) => values,
+            Data::Floats(_) => panic!("tokens were expected, floats are there"),
+        }
+    }
+}
+
+/// An input of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a, T> {
+    /// Its sizes.
+    pub shape: &'a [u64],
+    /// Its data: none where only the shape is needed, or where output 0 has taken over the buffer.
+    pub data: Option<&'a Data<T>>,
+}
+
+/// What kernels share over a run.
+pub struct Context<T> {
+    /// Multiplies matrices.
+    pub gemm: Box<dyn Gemm<T>>,
+    /// Sines and cosines by sequence, width and base.
+    rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
+}
+
+impl<T: Element> Context<T> {
+    /// With `gemm`.
+    pub fn new(gemm: Box<dyn Gemm<T>>) -> Context<T> {
+        Context { gemm, rope: BTreeMap::new() }
+    }
+}
+
+/// Inputs and outputs of one call, by position. A graph that was built by core has what each kernel asks
+/// for; a wrong one panics here, which ends the rank with a report.
+struct Call<'a, 'o, T> {
+    inputs: &'a [Input<'a, T>],
+    outputs: &'o mut [Data<T>],
+}
+
+impl<'a, T: Element> Call<'a, '_, T> {
+    fn floats(&self, input: usize) -> &'a [T] {
+        self.inputs[input].data.expect("this input's data is needed").floats()
+    }
+
+    fn tokens(&self, input: usize) -> &'a [i32] {
+        self.inputs[input].data.expect("this input's data is needed").tokens()
+    }
+
+    /// Rows and columns of a matrix, or the length of a vector and 1.
+    fn sizes(&self, input: usize) -> (usize, usize) {
+        let shape = self.inputs[input].shape;
+        (shape[0] as usize, shape.get(1).map_or(1, |columns| *columns as usize))
+    }
+
+    /// Output 0, which starts as `input`: taken over, or copied now.
+    fn started(&mut self, input: usize) -> &mut [T] {
+        let output = self.outputs[0].floats_mut();
+        if let Some(data) = self.inputs[input].data {
+            output.copy_from_slice(data.floats());
+        }
+        output
+    }
+}
+
+/// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
+/// hold the input's data, which is then absent from `inputs`.
+pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Input<'_, T>], outputs: &mut [Data<T>]) {
+    let mut call = Call { inputs, outputs };
+    match kernel {
+        Kernel::Embedding => embedding::embedding(&mut call),
+        Kernel::EmbeddingGrad => embedding::embedding_grad(&mut call),
+        Kernel::Positions { sequence } => embedding::positions(&mut call, *sequence as usize),
+        Kernel::PositionsGrad { sequence } => embedding::positions_grad(&mut call, *sequence as usize),
+        Kernel::RmsNorm { eps_e12 } => norm::rms_norm(&mut call, *eps_e12),
+        Kernel::RmsNormInputGrad => norm::rms_norm_input_grad(&mut call),
+        Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call),
+        Kernel::LayerNorm { eps_e12 } => norm::layer_norm(&mut call, *eps_e12),
+        Kernel::LayerNormInputGrad => norm::layer_norm_input_grad(&mut call),
+        Kernel::LayerNormGainGrad => norm::layer_norm_gain_grad(&mut call),
+        Kernel::AddBias => elementwise::add_bias(&mut call),
+        Kernel::BiasGrad => elementwise::bias_grad(&mut call),
+        Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
+            matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate);
+        }
+        Kernel::Rope { sequence, heads, width, base, inverse } => {
+            let table = context
+                .rope
+                .entry((*sequence, *width, *base))
+                .or_insert_with(|| rope::table(*sequence, *width, *base));
+            rope::rope(&mut call, table, (*sequence, *heads, *width), *inverse);
+        }
+        Kernel::Attention(heads) => attention::attention(&*context.gemm, &mut call, heads),
+        Kernel::AttentionGrad(heads) => attention::attention_grad(&*context.gemm, &mut call, heads),
+        Kernel::SwiGlu => elementwise::swiglu(&mut call),
+        Kernel::SwiGluGrad => elementwise::swiglu_grad(&mut call),
+        Kernel::Gelu => elementwise::gelu(&mut call),
+        Kernel::GeluGrad => elementwise::gelu_grad(&mut call),
+        Kernel::Add => elementwise::add(&mut call),
+        Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches),
+        Kernel::CrossEntropyGrad { microbatches } => loss::cross_entropy_grad(&mut call, *microbatches),
+    }
+}
+
+fn matmul<T: Element>(
+    gemm: &dyn Gemm<T>,
+    call: &mut Call<'_, '_, T>,
+    transpose_a: bool,
+    transpose_b: bool,
+    accumulate: bool,
+) {
+    let operand = |input: usize, transpose: bool| {
+        let (rows, columns) = call.sizes(input);
+        let operand = Operand::rows(call.floats(input), columns);
+        if transpose { (operand.transposed(), columns, rows) } else { (operand, rows, columns) }
+    };
+    let (a, rows, inner) = operand(0, transpose_a);
+    let (b, b_rows, columns) = operand(1, transpose_b);
+    assert_eq!(inner, b_rows, "the inner sizes of a product differ");
+    let size = Size { rows, inner, columns };
+    if accumulate {
+        gemm.gemm(size, T::ONE, a, b, T::ONE, call.started(2), columns);
+    } else {
+        gemm.gemm(size, T::ONE, a, b, T::ZERO, call.outputs[0].floats_mut(), columns);
+    }
+}

@@ -1,0 +1,36 @@
+//! Rotary positions.
+
+use super::super::element::Element;
+use super::Call;
+
+/// Sine and cosine for each position, then each half column.
+pub fn table<T: Element>(sequence: u64, width: u64, base: u64) -> Vec<(T, T)> {
+    let angle =
+        |position: u64, column: u64| position as f64 * libm::pow(base as f64, -2.0 * column as f64 / width as f64);
+    (0..sequence)
+        .flat_map(|position| (0..width / 2).map(move |column| angle(position, column)))
+        .map(|angle| (T::of(libm::sin(angle)), T::of(libm::cos(angle))))
+        .collect()
+}
+
+pub fn rope<T: Element>(
+    call: &mut Call<'_, '_, T>,
+    table: &[(T, T)],
+    (sequence, heads, width): (u64, u64, u64),
+    inverse: bool,
+) {
+    let (heads, width) = (heads as usize, width as usize);
+    let half = width / 2;
+    let angles = table[..sequence as usize * half].chunks_exact(half).cycle();
+    for (row, angles) in call.started(0).chunks_exact_mut(heads * width).zip(angles) {
+        for head in row.chunks_exact_mut(width) {
+            let (low, high) = head.split_at_mut(half);
+            for ((low, high), (sine, cosine)) in low.iter_mut().zip(high).zip(angles) {
+                let sine = if inverse { -*sine } else { *sine };
+                let (x, y) = (*low, *high);
+                *low = x * *cosine - y * sine;
+                *high = y * *cosine + x * sine;
+            }
+        }
+    }
+}

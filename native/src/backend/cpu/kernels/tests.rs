@@ -1,0 +1,284 @@
+//! Every gradient kernel against central differences of its forward kernel, in `f64`; every kernel that may
+//! run in place against itself out of place.
+
+use pipeplan_core::graph::{Heads, Kernel};
+
+use super::super::gemm::Tuned;
+use super::*;
+use crate::runner::random::SplitMix64;
+
+/// A tensor of a test.
+#[derive(Clone)]
+struct Tensor {
+    shape: Vec<u64>,
+    data: Data<f64>,
+}
+
+impl Tensor {
+    fn zeros(shape: &[u64]) -> Tensor {
+        let elements = shape.iter().product::<u64>() as usize;
+        Tensor { shape: shape.to_vec(), data: Data::Floats(vec![0.0; elements]) }
+    }
+
+    fn random(shape: &[u64], seed: u64) -> Tensor {
+        let mut tensor = Tensor::zeros(shape);
+        let mut random = SplitMix64::new(seed);
+        tensor.data.floats_mut().iter_mut().for_each(|value| *value = random.normal());
+        tensor
+    }
+
+    fn tokens(tokens: &[i32]) -> Tensor {
+        Tensor { shape: vec![tokens.len() as u64], data: Data::Tokens(tokens.to_vec()) }
+    }
+}
+
+/// The outputs of `kernel`, of these shapes.
+fn run_kernel(kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]) -> Vec<Tensor> {
+    let mut context = Context::new(Box::new(Tuned));
+    let inputs: Vec<Input<'_, f64>> =
+        inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
+    let mut data: Vec<Data<f64>> = outputs.iter().map(|shape| Tensor::zeros(shape).data).collect();
+    run(&mut context, &kernel, &inputs, &mut data);
+    data.into_iter().zip(outputs).map(|(data, shape)| Tensor { shape: shape.to_vec(), data }).collect()
+}
+
+/// Σ `weights ∘ y`, `y` being output 0 of `kernel`.
+fn score(kernel: Kernel, inputs: &[Tensor], outputs: &[&[u64]], weights: &Tensor) -> f64 {
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let y = &run_kernel(kernel, &inputs, outputs)[0];
+    y.data.floats().iter().zip(weights.data.floats()).map(|(y, weight)| y * weight).sum()
+}
+
+/// Compares `gradient` with the change of [`score`] as input `which` changes, element by element (at most
+/// 60 of them).
+fn assert_gradient(
+    kernel: Kernel,
+    inputs: &[&Tensor],
+    outputs: &[&[u64]],
+    weights: &Tensor,
+    which: usize,
+    gradient: &Tensor,
+) {
+    let gradient = gradient.data.floats();
+    let mut inputs: Vec<Tensor> = inputs.iter().map(|tensor| (*tensor).clone()).collect();
+    assert_eq!(inputs[which].data.floats().len(), gradient.len());
+    // The error of a central difference grows with h² and with rounding / h.
+    const H: f64 = 1e-5;
+    for index in (0..gradient.len()).step_by(gradient.len().div_ceil(60)) {
+        let mut at = |offset: f64| {
+            inputs[which].data.floats_mut()[index] += offset;
+            let score = score(kernel, &inputs, outputs, weights);
+            inputs[which].data.floats_mut()[index] -= offset;
+            score
+        };
+        let difference = (at(H) - at(-H)) / (2.0 * H);
+        let error = (difference - gradient[index]).abs() / (1.0 + difference.abs());
+        assert!(error < 1e-7, "{} input {which} element {index}: {difference} {}", kernel.name(), gradient[index]);
+    }
+}
+
+/// The same with output 0 in the buffer of input `position`.
+fn assert_in_place(kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]) {
+    let expected = run_kernel(kernel, inputs, outputs);
+    assert!(!kernel.may_run_in_place_of().is_empty());
+    for position in kernel.may_run_in_place_of() {
+        let position = *position as usize;
+        let mut data: Vec<Data<f64>> = outputs.iter().map(|shape| Tensor::zeros(shape).data).collect();
+        data[0] = inputs[position].data.clone();
+        let inputs: Vec<Input<'_, f64>> = inputs
+            .iter()
+            .enumerate()
+            .map(|(at, tensor)| Input { shape: &tensor.shape, data: (at != position).then_some(&tensor.data) })
+            .collect();
+        run(&mut Context::new(Box::new(Tuned)), &kernel, &inputs, &mut data);
+        for (output, expected) in data.iter().zip(&expected) {
+            assert_eq!(output, &expected.data, "{} in place of input {position}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn linear_layers() {
+    let (x, w, dy) = (Tensor::random(&[5, 3], 1), Tensor::random(&[4, 3], 2), Tensor::random(&[5, 4], 3));
+    let forward = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
+    let dx = Kernel::MatMul { transpose_a: false, transpose_b: false, accumulate: false };
+    let dx = &run_kernel(dx, &[&dy, &w], &[&[5, 3]])[0];
+    assert_gradient(forward, &[&x, &w], &[&[5, 4]], &dy, 0, dx);
+    let dw = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
+    let gathered = &run_kernel(dw, &[&dy, &x, &Tensor::zeros(&[4, 3])], &[&[4, 3]])[0];
+    assert_gradient(forward, &[&x, &w], &[&[5, 4]], &dy, 1, gathered);
+    assert_in_place(dw, &[&dy, &x, &Tensor::random(&[4, 3], 4)], &[&[4, 3]]);
+    // Accumulating twice gives the sum.
+    let twice = &run_kernel(dw, &[&dy, &x, gathered], &[&[4, 3]])[0];
+    for (twice, once) in twice.data.floats().iter().zip(gathered.data.floats()) {
+        assert!((twice - 2.0 * once).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn embeddings() {
+    let (tokens, table) = (Tensor::tokens(&[2, 0, 2, 4]), Tensor::random(&[5, 3], 1));
+    let dy = Tensor::random(&[4, 3], 2);
+    let gradient = &run_kernel(Kernel::EmbeddingGrad, &[&dy, &tokens, &Tensor::zeros(&[5, 3])], &[&[5, 3]])[0];
+    assert_gradient(Kernel::Embedding, &[&tokens, &table], &[&[4, 3]], &dy, 1, gradient);
+}
+
+#[test]
+fn learned_positions() {
+    let kernel = Kernel::Positions { sequence: 2 };
+    // A table may have more positions than a sequence.
+    let (x, table, dy) = (Tensor::random(&[4, 3], 1), Tensor::random(&[3, 3], 2), Tensor::random(&[4, 3], 3));
+    let gradient = Kernel::PositionsGrad { sequence: 2 };
+    let gradient = &run_kernel(gradient, &[&dy, &Tensor::zeros(&[3, 3])], &[&[3, 3]])[0];
+    assert_gradient(kernel, &[&x, &table], &[&[4, 3]], &dy, 1, gradient);
+    assert_gradient(kernel, &[&x, &table], &[&[4, 3]], &dy, 0, &dy);
+    assert_in_place(kernel, &[&x, &table], &[&[4, 3]]);
+}
+
+#[test]
+fn rms_norm() {
+    let kernel = Kernel::RmsNorm { eps_e12: 10_000_000 };
+    let (x, gain, dy) = (Tensor::random(&[3, 11], 1), Tensor::random(&[11], 2), Tensor::random(&[3, 11], 3));
+    let outputs: [&[u64]; 2] = [&[3, 11], &[3]];
+    let inverse = run_kernel(kernel, &[&x, &gain], &outputs).remove(1);
+    let inputs = [&dy, &x, &inverse, &gain];
+    let dx = &run_kernel(Kernel::RmsNormInputGrad, &inputs, &[&[3, 11]])[0];
+    assert_gradient(kernel, &[&x, &gain], &outputs, &dy, 0, dx);
+    assert_in_place(Kernel::RmsNormInputGrad, &inputs, &[&[3, 11]]);
+    let dgain = &run_kernel(Kernel::RmsNormGainGrad, &[&dy, &x, &inverse, &Tensor::zeros(&[11])], &[&[11]])[0];
+    assert_gradient(kernel, &[&x, &gain], &outputs, &dy, 1, dgain);
+}
+
+#[test]
+fn layer_norm() {
+    let kernel = Kernel::LayerNorm { eps_e12: 10_000_000 };
+    let (x, gain, bias) = (Tensor::random(&[3, 11], 1), Tensor::random(&[11], 2), Tensor::random(&[11], 3));
+    let dy = Tensor::random(&[3, 11], 4);
+    let outputs: [&[u64]; 3] = [&[3, 11], &[3], &[3]];
+    let kept = run_kernel(kernel, &[&x, &gain, &bias], &outputs);
+    let (mean, inverse) = (&kept[1], &kept[2]);
+    let inputs = [&dy, &x, mean, inverse, &gain];
+    let dx = &run_kernel(Kernel::LayerNormInputGrad, &inputs, &[&[3, 11]])[0];
+    assert_gradient(kernel, &[&x, &gain, &bias], &outputs, &dy, 0, dx);
+    assert_in_place(Kernel::LayerNormInputGrad, &inputs, &[&[3, 11]]);
+    let zeros = Tensor::zeros(&[11]);
+    let dgain = &run_kernel(Kernel::LayerNormGainGrad, &[&dy, &x, mean, inverse, &zeros], &[&[11]])[0];
+    assert_gradient(kernel, &[&x, &gain, &bias], &outputs, &dy, 1, dgain);
+    let dbias = &run_kernel(Kernel::BiasGrad, &[&dy, &zeros], &[&[11]])[0];
+    assert_gradient(kernel, &[&x, &gain, &bias], &outputs, &dy, 2, dbias);
+}
+
+#[test]
+fn biases() {
+    let (x, bias, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[4], 2), Tensor::random(&[3, 4], 3));
+    let gradient = &run_kernel(Kernel::BiasGrad, &[&dy, &Tensor::zeros(&[4])], &[&[4]])[0];
+    assert_gradient(Kernel::AddBias, &[&x, &bias], &[&[3, 4]], &dy, 1, gradient);
+    assert_in_place(Kernel::AddBias, &[&x, &bias], &[&[3, 4]]);
+}
+
+#[test]
+fn sums() {
+    assert_in_place(Kernel::Add, &[&Tensor::random(&[3, 4], 1), &Tensor::random(&[3, 4], 2)], &[&[3, 4]]);
+}
+
+#[test]
+fn rotary_positions() {
+    let rope = |inverse: bool| Kernel::Rope { sequence: 3, heads: 2, width: 4, base: 10_000, inverse };
+    let (x, dy) = (Tensor::random(&[6, 8], 1), Tensor::random(&[6, 8], 2));
+    let dx = &run_kernel(rope(true), &[&dy], &[&[6, 8]])[0];
+    assert_gradient(rope(false), &[&x], &[&[6, 8]], &dy, 0, dx);
+    assert_in_place(rope(false), &[&x], &[&[6, 8]]);
+    // Position 0 is not turned, and no position changes a length.
+    let y = &run_kernel(rope(false), &[&x], &[&[6, 8]])[0];
+    assert_eq!(y.data.floats()[..8], x.data.floats()[..8]);
+    let length = |values: &[f64]| -> f64 { values.iter().map(|value| value * value).sum() };
+    assert!((length(y.data.floats()) - length(x.data.floats())).abs() < 1e-12);
+}
+
+#[test]
+fn gated_units() {
+    let (gate, up, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[3, 4], 2), Tensor::random(&[3, 4], 3));
+    let gradients = run_kernel(Kernel::SwiGluGrad, &[&dy, &gate, &up], &[&[3, 4], &[3, 4]]);
+    for (which, gradient) in gradients.iter().enumerate() {
+        assert_gradient(Kernel::SwiGlu, &[&gate, &up], &[&[3, 4]], &dy, which, gradient);
+    }
+    assert_in_place(Kernel::SwiGluGrad, &[&dy, &gate, &up], &[&[3, 4], &[3, 4]]);
+}
+
+#[test]
+fn gelu() {
+    let (x, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[3, 4], 2));
+    let dx = &run_kernel(Kernel::GeluGrad, &[&dy, &x], &[&[3, 4]])[0];
+    assert_gradient(Kernel::Gelu, &[&x], &[&[3, 4]], &dy, 0, dx);
+    assert_in_place(Kernel::GeluGrad, &[&dy, &x], &[&[3, 4]]);
+}
+
+#[test]
+fn cross_entropy() {
+    let kernel = Kernel::CrossEntropy { microbatches: 3 };
+    let (logits, targets) = (Tensor::random(&[4, 5], 1), Tensor::tokens(&[4, 0, 2, 2]));
+    let outputs: [&[u64]; 2] = [&[1], &[4]];
+    let kept = run_kernel(kernel, &[&logits, &targets], &outputs);
+    let inputs = [&logits, &targets, &kept[1]];
+    let gradient = Kernel::CrossEntropyGrad { microbatches: 3 };
+    let one = Tensor { shape: vec![1], data: Data::Floats(vec![1.0]) };
+    assert_gradient(kernel, &[&logits, &targets], &outputs, &one, 0, &run_kernel(gradient, &inputs, &[&[4, 5]])[0]);
+    assert_in_place(gradient, &inputs, &[&[4, 5]]);
+    // Logits that are all alike say nothing: the loss is the logarithm of the vocabulary.
+    let flat = run_kernel(Kernel::CrossEntropy { microbatches: 1 }, &[&Tensor::zeros(&[4, 5]), &targets], &outputs);
+    assert!((flat[0].data.floats()[0] - 5f64.ln()).abs() < 1e-12);
+}
+
+/// Attention as its definition says, one score after the other.
+fn plain_attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: &Heads) -> (Vec<f64>, Vec<f64>) {
+    let rows = q.shape[0] as usize;
+    let (sequence, width) = (heads.sequence as usize, heads.width as usize);
+    let (query, key) = (heads.query as usize, heads.key_value as usize);
+    let (q, k, v) = (q.data.floats(), k.data.floats(), v.data.floats());
+    let (mut o, mut l) = (vec![0.0; rows * query * width], vec![0.0; rows * query]);
+    for row in 0..rows {
+        for head in 0..query {
+            let q_at = (row * query + head) * width;
+            let kv_at = |row: usize| (row * key + head * key / query) * width;
+            let first = row / sequence * sequence;
+            let scores: Vec<f64> = (first..=row)
+                .map(|other| {
+                    (0..width).map(|j| q[q_at + j] * k[kv_at(other) + j]).sum::<f64>() / (width as f64).sqrt()
+                })
+                .collect();
+            let log_sum = scores.iter().map(|score| score.exp()).sum::<f64>().ln();
+            l[row * query + head] = log_sum;
+            for (other, score) in (first..=row).zip(&scores) {
+                for j in 0..width {
+                    o[q_at + j] += (score - log_sum).exp() * v[kv_at(other) + j];
+                }
+            }
+        }
+    }
+    (o, l)
+}
+
+#[test]
+fn attention() {
+    // Sequences of one tile, of a tile and a bit, and of one token; alone and several; heads alone and grouped.
+    for (sequence, sequences, query, key_value) in [(6, 2, 2, 2), (70, 2, 4, 2), (129, 1, 3, 1), (1, 3, 1, 1)] {
+        let heads = Heads { sequence, query, key_value, width: 4 };
+        let rows = sequence * sequences;
+        let (q_shape, k_shape) = ([rows, query * 4], [rows, key_value * 4]);
+        let (q, k, v) = (Tensor::random(&q_shape, 1), Tensor::random(&k_shape, 2), Tensor::random(&k_shape, 3));
+        let outputs: [&[u64]; 2] = [&q_shape, &[rows, query]];
+        let kept = run_kernel(Kernel::Attention(heads), &[&q, &k, &v], &outputs);
+        let (o, l) = plain_attention(&q, &k, &v, &heads);
+        for (found, expected) in [(&kept[0], o), (&kept[1], l)] {
+            for (found, expected) in found.data.floats().iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-12, "{heads:?}: {found} {expected}");
+            }
+        }
+        let d_o = Tensor::random(&q_shape, 4);
+        let inputs = [&d_o, &q, &k, &v, &kept[0], &kept[1]];
+        let gradients = run_kernel(Kernel::AttentionGrad(heads), &inputs, &[&q_shape, &k_shape, &k_shape]);
+        for (which, gradient) in gradients.iter().enumerate() {
+            assert_gradient(Kernel::Attention(heads), &[&q, &k, &v], &outputs, &d_o, which, gradient);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The operator graph on one core: loops in Rust, matrix products by a tuned crate.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pipeplan_core::graph::{Graph, INIT_STD, Init, Job, Needs, Operator, Role, TensorId};
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::program::Payload;
+use pipeplan_core::units::Bytes;
+
+use self::element::Element;
+use self::kernels::{Context, Data, Input};
+use super::arena::{Lane, Lifetimes};
+use super::{Backend, BackendError, Kind, Meter, Parcel, Store};
+use crate::runner::data::Batches;
+use crate::runner::optimizer::{AdamW, Moments};
+use crate::runner::random::SplitMix64;
+use crate::transport::Buffer;
+
+pub mod element;
+pub mod gemm;
+pub mod kernels;
+
+/// A stage of this rank.
+struct Stage<T> {
+    graph: Graph,
+    lifetimes: Lifetimes,
+    /// By tensor: weights and their gradients; nothing elsewhere.
+    persistent: Vec<Option<Data<T>>>,
+    parameters: Vec<Parameter<T>>,
+    /// By microbatch: what is there now. A lane goes when its last job has ended.
+    lanes: BTreeMap<u32, Lane<Data<T>>>,
+}
+
+/// A weight, its gradient and what the optimizer remembers of it.
+struct Parameter<T> {
+    weight: TensorId,
+    gradient: TensorId,
+    decay: bool,
+    moments: Moments<T>,
+}
+
+/// One job that has run, for whoever compares bytes with the estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobBytes {
+    /// The stage.
+    pub stage: u16,
+    /// The job.
+    pub job: Job,
+    /// The microbatch.
+    pub microbatch: u32,
+    /// The most bytes that the microbatch's tensors held during the job.
+    pub peak: Bytes,
+    /// The bytes that they hold after it.
+    pub kept: Bytes,
+}
+
+/// Executes graphs on the calling thread.
+pub struct Cpu<T> {
+    stages: BTreeMap<u16, Stage<T>>,
+    stage_count: usize,
+    context: Context<T>,
+    batches: Arc<Batches>,
+    optimizer: AdamW,
+    step: u32,
+    losses: Vec<(u32, f64)>,
+    job_bytes: Option<Vec<JobBytes>>,
+}
+
+impl<T: Element> Cpu<T> {
+    /// Holds the stages in `stages` (number and graph) of `stage_count` in all, with weights that follow from
+    /// `seed` and their names: whatever the partition, a parameter starts the same. Counts their bytes in
+    /// `store`.
+    pub fn new(
+        stages: impl IntoIterator<Item = (u16, Graph)>,
+        stage_count: usize,
+        seed: u64,
+        optimizer: AdamW,
+        batches: Arc<Batches>,
+        store: &mut Store,
+    ) -> Cpu<T> {
+        let stages: BTreeMap<u16, Stage<T>> =
+            stages.into_iter().map(|(number, graph)| (number, Stage::new(graph, seed, &mut store.meter))).collect();
+        let context = Context::new(Box::new(gemm::Tuned));
+        Cpu { stages, stage_count, context, batches, optimizer, step: 0, losses: Vec::new(), job_bytes: None }
+    }
+
+    /// Notes the bytes of each job from now on.
+    pub fn record_job_bytes(&mut self) {
+        self.job_bytes = Some(Vec::new());
+    }
+
+    /// What has been noted.
+    pub fn job_bytes(&self) -> &[JobBytes] {
+        self.job_bytes.as_deref().unwrap_or_default()
+    }
+
+    /// The gradient of each weight by the weight's name, as gathered so far.
+    pub fn gradients(&self) -> BTreeMap<String, Vec<T>> {
+        let of = |stage: &Stage<T>| -> Vec<(String, Vec<T>)> {
+            let named = |parameter: &Parameter<T>| {
+                let name = stage.graph[parameter.weight].name.clone();
+                stage.floats(parameter.gradient).map(|values| (name, values.to_vec()))
+            };
+            stage.parameters.iter().filter_map(named).collect()
+        };
+        self.stages.values().flat_map(of).collect()
+    }
+
+    /// Changes element `index` of weight `name` to `value`.
+    pub fn set_weight(&mut self, name: &str, index: usize, value: T) {
+        for stage in self.stages.values_mut() {
+            let found = stage.graph.weights().find(|(_, tensor)| tensor.name == name).map(|(id, _)| id);
+            if let Some(Data::Floats(values)) = found.and_then(|id| stage.persistent[id.index()].as_mut()) {
+                values[index] = value;
+            }
+        }
+    }
+
+    fn run_job(&mut self, number: u16, job: Job, microbatch: u32, store: &mut Store) -> Result<(), BackendError> {
+        let op = Op::new(number.into(), op_kind(job), microbatch as usize);
+        let stage = self.stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
+        let Stage { graph, lifetimes, persistent, lanes, .. } = stage;
+        let fresh = job == Job::F;
+        if fresh == lanes.contains_key(&microbatch) {
+            return Err(BackendError::OutOfOrder { op });
+        }
+        let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
+        let lifetime = lifetimes.job(job);
+        for id in &lifetime.arrive {
+            let data = match graph[*id].role {
+                Role::Tokens => Data::Tokens(self.batches.tokens(self.step, microbatch)),
+                Role::Targets => Data::Tokens(self.batches.targets(self.step, microbatch)),
+                role => {
+                    let payload = if role == Role::ActivationIn { Payload::Activation } else { Payload::Gradient };
+                    let parcel = Parcel { payload, stage: number, microbatch };
+                    let expected = graph[*id].bytes();
+                    let buffer = store.take(parcel)?;
+                    let found = buffer.bytes();
+                    match T::unpack(buffer) {
+                        Some(values) if found == expected => Data::Floats(values),
+                        _ => return Err(BackendError::WrongSize { parcel, found, expected }),
+                    }
+                }
+            };
+            lane.put(graph, *id, data, &mut store.meter);
+        }
+        for index in lifetime.operators.clone() {
+            let operator = &graph.operators[index];
+            execute(&mut self.context, graph, operator, persistent, lane, &mut store.meter)
+                .ok_or(BackendError::OutOfOrder { op })?;
+            for id in lifetimes.freed_after(index) {
+                lane.remove(graph, *id, &mut store.meter);
+            }
+        }
+        let peak = lane.take_peak();
+        for id in &lifetime.unused {
+            lane.remove(graph, *id, &mut store.meter);
+        }
+        for (id, read_later) in &lifetime.leave {
+            let data = if *read_later { lane.get(*id).cloned() } else { lane.remove(graph, *id, &mut store.meter) };
+            let Some(Data::Floats(values)) = data else { return Err(BackendError::OutOfOrder { op }) };
+            let (payload, stage) = match graph[*id].role {
+                Role::ActivationOut => (Payload::Activation, number + 1),
+                Role::GradientOut => (Payload::Gradient, number.saturating_sub(1)),
+                _ => {
+                    let loss = values.first().map_or(0.0, |loss| loss.wide());
+                    if !loss.is_finite() {
+                        return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
+                    }
+                    self.losses.push((microbatch, loss));
+                    continue;
+                }
+            };
+            store.put(Parcel { payload, stage, microbatch }, T::pack(values));
+        }
+        let kept = lane.held();
+        if let Some(noted) = &mut self.job_bytes {
+            noted.push(JobBytes { stage: number, job, microbatch, peak, kept });
+        }
+        if job == Job::W {
+            lanes.remove(&microbatch);
+        }
+        Ok(())
+    }
+}
+
+fn op_kind(job: Job) -> OpKind {
+    match job {
+        Job::F => OpKind::F,
+        Job::B => OpKind::B,
+        Job::W => OpKind::W,
+    }
+}
+
+/// Runs one operator; nothing where a tensor that it needs is not there.
+fn execute<T: Element>(
+    context: &mut Context<T>,
+    graph: &Graph,
+    operator: &Operator,
+    persistent: &mut [Option<Data<T>>],
+    lane: &mut Lane<Data<T>>,
+    meter: &mut Meter,
+) -> Option<()> {
+    let taken_over =
+        operator.in_place.and_then(|input| operator.inputs.get(input as usize)).map(|input| input.tensor);
+    let mut outputs = Vec::with_capacity(operator.outputs.len());
+    for (position, id) in operator.outputs.iter().enumerate() {
+        let lent = match taken_over.filter(|_| position == 0) {
+            _ if graph[*id].role.is_persistent() => persistent[id.index()].take()?,
+            Some(input) => lane.lend(input)?,
+            None => {
+                // Counted now; the buffer itself goes in when the kernel has filled it.
+                let data = Data::Floats(vec![T::ZERO; graph[*id].elements() as usize]);
+                lane.put(graph, *id, data, meter);
+                lane.lend(*id)?
+            }
+        };
+        outputs.push(lent);
+    }
+    let inputs: Option<Vec<Input<'_, T>>> = operator
+        .inputs
+        .iter()
+        .map(|input| {
+            let tensor = &graph[input.tensor];
+            let is_output = operator.outputs.contains(&input.tensor) || taken_over == Some(input.tensor);
+            let data = match input.needs {
+                _ if is_output => None,
+                Needs::Shape => None,
+                Needs::Data if tensor.role.is_persistent() => Some(persistent[input.tensor.index()].as_ref()?),
+                Needs::Data => Some(lane.get(input.tensor)?),
+            };
+            Some(Input { shape: &tensor.shape, data })
+        })
+        .collect();
+    kernels::run(context, &operator.kernel, &inputs?, &mut outputs);
+    for (id, data) in operator.outputs.iter().zip(outputs) {
+        if graph[*id].role.is_persistent() {
+            persistent[id.index()] = Some(data);
+        } else {
+            lane.give_back(*id, data);
+        }
+    }
+    Some(())
+}
+
+impl<T: Element> Stage<T> {
+    fn new(graph: Graph, seed: u64, meter: &mut Meter) -> Stage<T> {
+        let lifetimes = Lifetimes::new(&graph);
+        let mut persistent: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
+        let mut parameters = Vec::new();
+        for (id, tensor) in graph.tensors() {
+            let elements = tensor.elements() as usize;
+            match tensor.role {
+                Role::Weight { init, .. } => {
+                    persistent[id.index()] = Some(Data::Floats(initial(seed, &tensor.name, init, elements)));
+                }
+                Role::WeightGradient { of } => {
+                    persistent[id.index()] = Some(Data::Floats(vec![T::ZERO; elements]));
+                    let decay = matches!(graph[of].role, Role::Weight { decay: true, .. });
+                    meter.take(Kind::Persistent, 2 * tensor.bytes());
+                    parameters.push(Parameter { weight: of, gradient: id, decay, moments: Moments::new(elements) });
+                }
+                _ => continue,
+            }
+            meter.take(Kind::Persistent, tensor.bytes());
+        }
+        Stage { graph, lifetimes, persistent, parameters, lanes: BTreeMap::new() }
+    }
+
+    fn floats(&self, id: TensorId) -> Option<&Vec<T>> {
+        match self.persistent[id.index()].as_ref()? {
+            Data::Floats(values) => Some(values),
+            Data::Tokens(_) => None,
+        }
+    }
+}
+
+/// A weight's first values. They are drawn in `f64`, so `f32` and `f64` runs start from the same numbers
+/// up to rounding.
+fn initial<T: Element>(seed: u64, name: &str, init: Init, elements: usize) -> Vec<T> {
+    match init {
+        Init::Ones => vec![T::ONE; elements],
+        Init::Zeros => vec![T::ZERO; elements],
+        Init::Normal => {
+            let mut random = SplitMix64::named(seed, name);
+            (0..elements).map(|_| T::of(INIT_STD * random.normal())).collect()
+        }
+    }
+}
+
+impl<T: Element> Backend for Cpu<T> {
+    fn begin(&mut self, step: u32) {
+        self.step = step;
+        self.losses.clear();
+    }
+
+    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+        let jobs: &[Job] = match op.kind() {
+            OpKind::F => &[Job::F],
+            OpKind::B => &[Job::B],
+            OpKind::W => &[Job::W],
+            OpKind::BW => &[Job::B, Job::W],
+        };
+        if op.stage() >= self.stage_count {
+            return Err(BackendError::NoSuchStage { stage: op.stage() });
+        }
+        jobs.iter().try_for_each(|job| self.run_job(op.stage() as u16, *job, op.microbatch() as u32, store))
+    }
+
+    fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {
+        for stage in self.stages.values_mut() {
+            for parameter in &mut stage.parameters {
+                let gradient = stage.persistent[parameter.gradient.index()].take();
+                let weight = stage.persistent[parameter.weight.index()].as_mut();
+                if let (Some(Data::Floats(mut gradient)), Some(Data::Floats(weight))) = (gradient, weight) {
+                    self.optimizer.update(self.step, weight, &gradient, &mut parameter.moments, parameter.decay);
+                    gradient.fill(T::ZERO);
+                    stage.persistent[parameter.gradient.index()] = Some(Data::Floats(gradient));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_losses(&mut self) -> Vec<(u32, f64)> {
+        std::mem::take(&mut self.losses)
+    }
+
+    fn weights(&self) -> BTreeMap<String, Buffer> {
+        let of = |stage: &Stage<T>| -> Vec<(String, Buffer)> {
+            let named = |(id, tensor): (TensorId, &pipeplan_core::graph::Tensor)| {
+                stage.floats(id).map(|values| (tensor.name.clone(), T::pack(values.clone())))
+            };
+            stage.graph.weights().filter_map(named).collect()
+        };
+        self.stages.values().flat_map(of).collect()
+    }
+}

@@ -1,0 +1,153 @@
+//! Bytes of a text as training data: each byte is a token.
+//!
+//! The text is cut into windows of one sequence and the byte after it. Each pass over the text (an epoch)
+//! takes all windows once, in an order of its own that follows from the seed. Step `t` takes the next
+//! `microbatches · microbatch_size` windows, microbatch `m` the `m`-th `microbatch_size` of these: so a
+//! microbatch is the same data whatever the schedule.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::random::SplitMix64;
+
+/// Tokens that a vocabulary needs for bytes.
+pub const BYTE_VOCABULARY: u64 = 256;
+
+/// Text that cannot be trained on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DataError {
+    /// Not even one sequence.
+    #[error(
+        "the text has {bytes} bytes, and one sequence of {sequence} tokens needs {}: give a longer text or \
+         plan a shorter sequence", sequence + 1
+    )]
+    TooShort {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Tokens of a sequence.
+        sequence: usize,
+    },
+}
+
+/// What every microbatch of a run is trained on.
+#[derive(Debug)]
+pub struct Batches {
+    text: Vec<u8>,
+    sequence: usize,
+    microbatch_size: usize,
+    microbatches: usize,
+    seed: u64,
+    /// The epoch asked for last, and its order: ranks ask in step with each other.
+    order: Mutex<(u64, Vec<u32>)>,
+}
+
+impl Batches {
+    /// Cuts `text`.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub fn new(
+        text: Vec<u8>,
+        sequence: usize,
+        microbatch_size: usize,
+        microbatches: usize,
+        seed: u64,
+    ) -> Result<Batches, DataError> {
+        if sequence == 0 || text.len() <= sequence {
+            return Err(DataError::TooShort { bytes: text.len(), sequence });
+        }
+        let batches = Batches { text, sequence, microbatch_size, microbatches, seed, order: Mutex::default() };
+        let order = batches.epoch(0);
+        Ok(Batches { order: Mutex::new((0, order)), ..batches })
+    }
+
+    /// Windows of the text.
+    pub fn windows(&self) -> usize {
+        // Numbered by u32: 4 billion sequences are beyond what this runner trains on.
+        ((self.text.len() - 1) / self.sequence).min(u32::MAX as usize)
+    }
+
+    /// Tokens of one training step.
+    pub fn step_tokens(&self) -> u64 {
+        self.sequence as u64 * self.microbatch_size as u64 * self.microbatches as u64
+    }
+
+    /// The tokens of a microbatch, one sequence after the other.
+    pub fn tokens(&self, step: u32, microbatch: u32) -> Vec<i32> {
+        self.cut(step, microbatch, 0)
+    }
+
+    /// The token that follows each token.
+    pub fn targets(&self, step: u32, microbatch: u32) -> Vec<i32> {
+        self.cut(step, microbatch, 1)
+    }
+
+    fn cut(&self, step: u32, microbatch: u32, shift: usize) -> Vec<i32> {
+        let mut tokens = Vec::with_capacity(self.microbatch_size * self.sequence);
+        let before = u64::from(step) * self.microbatches as u64 + u64::from(microbatch);
+        let windows = self.windows() as u64;
+        for number in 0..self.microbatch_size as u64 {
+            let number = before * self.microbatch_size as u64 + number;
+            let window = self.window(number / windows, (number % windows) as usize);
+            let start = window * self.sequence + shift;
+            tokens.extend(self.text[start..start + self.sequence].iter().map(|byte| i32::from(*byte)));
+        }
+        tokens
+    }
+
+    fn window(&self, epoch: u64, position: usize) -> usize {
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        if order.0 != epoch {
+            *order = (epoch, self.epoch(epoch));
+        }
+        order.1[position] as usize
+    }
+
+    fn epoch(&self, epoch: u64) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.windows() as u32).collect();
+        SplitMix64::named(self.seed.wrapping_add(epoch), "data order").shuffle(&mut order);
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batches(bytes: usize, seed: u64) -> Batches {
+        let text = (0..bytes).map(|at| at as u8).collect();
+        Batches::new(text, 4, 2, 3, seed).expect("long enough")
+    }
+
+    #[test]
+    fn an_epoch_takes_every_window_once() {
+        // 49 bytes are 12 windows of 4 and their next byte: two steps of 3 microbatches of 2.
+        let batches = batches(49, 5);
+        let mut starts = Vec::new();
+        for step in 0..2 {
+            for microbatch in 0..3 {
+                let tokens = batches.tokens(step, microbatch);
+                let targets = batches.targets(step, microbatch);
+                assert_eq!(tokens.len(), 8);
+                assert!(tokens.iter().zip(&targets).all(|(token, target)| target - token == 1));
+                starts.extend([tokens[0], tokens[4]]);
+            }
+        }
+        assert_ne!(starts, (0..12).map(|window| 4 * window).collect::<Vec<_>>(), "shuffled");
+        starts.sort_unstable();
+        assert_eq!(starts, (0..12).map(|window| 4 * window).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ_and_repeat() {
+        let first = |seed: u64, step: u32| -> Vec<i32> { batches(49, seed).tokens(step, 0) };
+        assert_eq!(first(5, 0), first(5, 0));
+        assert!((1..10).any(|seed| first(5, 0) != first(seed, 0)));
+        assert!((1..10).any(|epoch| first(5, 0) != first(5, 2 * epoch)));
+    }
+
+    #[test]
+    fn a_text_shorter_than_a_sequence_is_refused() {
+        assert_eq!(Batches::new(vec![0; 4], 4, 1, 1, 0).err(), Some(DataError::TooShort { bytes: 4, sequence: 4 }));
+        assert!(Batches::new(vec![0; 5], 4, 1, 1, 0).is_ok());
+    }
+}

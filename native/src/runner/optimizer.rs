@@ -1,0 +1,113 @@
+//! AdamW: Adam with weight decay that does not pass through the moments (arXiv:1711.05101).
+
+use crate::backend::cpu::element::Element;
+
+/// The settings of AdamW.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// The step size.
+    pub learning_rate: f64,
+    /// How slowly the mean of gradients forgets.
+    pub beta1: f64,
+    /// How slowly the mean of squared gradients forgets.
+    pub beta2: f64,
+    /// Added to the root of the mean square.
+    pub epsilon: f64,
+    /// Decay of matrices, a share of the learning rate.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamW {
+    fn default() -> AdamW {
+        AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }
+    }
+}
+
+/// What AdamW remembers of one parameter: two values for each element.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments<T> {
+    mean: Vec<T>,
+    square: Vec<T>,
+}
+
+impl<T: Element> Moments<T> {
+    /// Of a parameter that has had no update.
+    pub fn new(elements: usize) -> Moments<T> {
+        Moments { mean: vec![T::ZERO; elements], square: vec![T::ZERO; elements] }
+    }
+}
+
+impl AdamW {
+    /// The update after training step `step` (from 0), in the type of the weights.
+    pub fn update<T: Element>(
+        &self,
+        step: u32,
+        weight: &mut [T],
+        gradient: &[T],
+        moments: &mut Moments<T>,
+        decay: bool,
+    ) {
+        let count = f64::from(step) + 1.0;
+        // Both means start at 0 and are divided by the weight that they have gathered so far.
+        let mean_share = T::of(1.0 / (1.0 - libm::pow(self.beta1, count)));
+        let square_share = T::of(1.0 / (1.0 - libm::pow(self.beta2, count)));
+        let kept = T::of(1.0 - self.learning_rate * if decay { self.weight_decay } else { 0.0 });
+        let (rate, epsilon) = (T::of(self.learning_rate), T::of(self.epsilon));
+        let (beta1, beta2) = (T::of(self.beta1), T::of(self.beta2));
+        let (new1, new2) = (T::of(1.0 - self.beta1), T::of(1.0 - self.beta2));
+        let moments = moments.mean.iter_mut().zip(&mut moments.square);
+        for ((weight, gradient), (mean, square)) in weight.iter_mut().zip(gradient).zip(moments) {
+            *mean = beta1 * *mean + new1 * *gradient;
+            *square = beta2 * *square + new2 * *gradient * *gradient;
+            let direction = *mean * mean_share / ((*square * square_share).sqrt() + epsilon);
+            *weight = kept * *weight - rate * direction;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_update_is_one_learning_rate_against_the_sign() {
+        // With bias correction the first direction is g / (|g| + ε).
+        let adam = AdamW { learning_rate: 0.01, ..AdamW::default() };
+        let mut weight = [1.0f64, 1.0, 1.0];
+        adam.update(0, &mut weight, &[3.0, -0.5, 0.0], &mut Moments::new(3), false);
+        for (weight, expected) in weight.iter().zip([0.99, 1.01, 1.0]) {
+            assert!((weight - expected).abs() < 1e-9, "{weight} {expected}");
+        }
+    }
+
+    #[test]
+    fn decay_shrinks_by_its_share_of_the_learning_rate_alone() {
+        let adam = AdamW { learning_rate: 0.01, weight_decay: 0.1, ..AdamW::default() };
+        let mut weight = [2.0f64];
+        adam.update(0, &mut weight, &[0.0], &mut Moments::new(1), true);
+        assert!((weight[0] - 2.0 * (1.0 - 0.001)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn steps_follow_the_recurrence_written_out() {
+        let adam = AdamW { learning_rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
+        let mut weight = [0.0f64];
+        let mut moments = Moments::new(1);
+        let gradients = [1.0, -2.0, 0.5];
+        for (step, gradient) in gradients.iter().enumerate() {
+            adam.update(step as u32, &mut weight, &[*gradient], &mut moments, false);
+        }
+        // The means as weighted sums over all gradients, instead of one after the other.
+        let mut expected = 0.0;
+        for last in 0..gradients.len() {
+            let mean = |beta: f64, power: i32| {
+                let weights: Vec<f64> = (0..=last).map(|at| beta.powi((last - at) as i32)).collect();
+                let sum: f64 =
+                    weights.iter().zip(gradients).map(|(weight, gradient)| weight * gradient.powi(power)).sum();
+                sum / weights.iter().sum::<f64>()
+            };
+            expected -= 0.1 * mean(0.9, 1) / (mean(0.99, 2).sqrt() + 1e-8);
+        }
+        assert!((weight[0] - expected).abs() < 1e-12, "{} {expected}", weight[0]);
+    }
+}
