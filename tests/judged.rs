@@ -1,1 +1,194 @@
-//! Every plan is judged again by code that shares nothing with the planner.
+//! Every schedule is judged again by code that shares nothing with the planner: validity, times, bytes.
+
+use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::check::check_schedule;
+use pipeplan_core::problem::{Problem, Statement};
+use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::search::{self, Effort, Flow};
+use pipeplan_core::simulate::simulate;
+use pipeplan_tests::judge::{self, Verdict};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use serde_json::{Value, json};
+
+/// Problem files of every kind: placements, unequal stages, hops by link, static bytes, workspace, both
+/// objectives, fused and split backward; no limit. Where asked for, W leaves some bytes held for good.
+fn problems(leaves_bytes: bool) -> impl Strategy<Value = Value> {
+    let placements =
+        prop_oneof![Just("linear"), Just("looped"), Just("v"), Just("wave"), Just("two-way"), Just("list")];
+    (placements, 1usize..6, 1usize..4, 1usize..12, any::<[bool; 3]>(), any::<u64>()).prop_map(
+        move |(placement, ranks, chunks, microbatches, [fused, span, links], seed)| {
+            let mut random = Random(seed);
+            let (ranks, chunks, microbatches) = match placement {
+                "linear" => (ranks, 1, microbatches),
+                "v" => (ranks, 2, microbatches),
+                "two-way" => (2 * ranks.min(3), 1, 2 * microbatches.min(5)),
+                _ => (ranks, chunks, microbatches),
+            };
+            let stages: Vec<Value> = (0..ranks * chunks).map(|_| random.stage(leaves_bytes)).collect();
+            let transfers = if links {
+                json!((0..ranks).map(|_| (0..ranks).map(|_| random.below(30)).collect()).collect::<Vec<Vec<u64>>>())
+            } else {
+                json!(random.below(30))
+            };
+            let placed = match placement {
+                // Each rank as often as it has chunks, in an order that means nothing.
+                "list" => json!(random.shuffled((0..ranks * chunks).map(|stage| stage % ranks).collect())),
+                name => json!(name),
+            };
+            json!({
+                "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placed,
+                "stages": stages, "transfer_ns": transfers,
+                "static_bytes": (0..ranks).map(|_| random.below(50)).collect::<Vec<_>>(), "limit_bytes": null,
+                "objective": if span { "longest_span" } else { "makespan" },
+                "backward": if fused { "fused" } else { "split" },
+            })
+        },
+    )
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn shuffled(&mut self, mut list: Vec<usize>) -> Vec<usize> {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last as u64 + 1) as usize);
+        }
+        list
+    }
+
+    /// Times from 0 to 99; bytes that B and W give back in some division, or B takes first.
+    fn stage(&mut self, leaves_bytes: bool) -> Value {
+        let forward = self.below(20) as i64;
+        let after_b = self.below(forward as u64 + 6) as i64;
+        let after_w = if leaves_bytes { self.below(after_b as u64 / 4 + 1) as i64 } else { 0 };
+        json!({
+            "forward_ns": self.below(100), "backward_input_ns": self.below(100), "backward_weight_ns": self.below(100),
+            "forward_bytes": forward, "backward_input_bytes": after_b - forward,
+            "backward_weight_bytes": after_w - after_b,
+            "forward_workspace_bytes": self.below(5), "backward_input_workspace_bytes": self.below(5),
+            "backward_weight_workspace_bytes": self.below(5),
+        })
+    }
+}
+
+fn problem(file: &Value) -> Problem {
+    let statement = Statement::read(file).unwrap_or_else(|faults| panic!("{faults}\n{file}"));
+    let placement = statement.placements().remove(0);
+    statement.problem(placement).unwrap_or_else(|fault| panic!("{fault}\n{file}"))
+}
+
+fn judged(file: &Value, schedule: &Schedule) -> Result<Verdict, String> {
+    let rows = schedule.text_rows();
+    judge::Problem::read(file)?.judge(&rows.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The judge and the planner agree on `schedule`, and no bound is broken.
+fn agree(name: &str, file: &Value, problem: &Problem, schedule: &Schedule) -> Verdict {
+    let verdict = judged(file, schedule).unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{file}"));
+    let timeline = simulate(problem, schedule).unwrap_or_else(|deadlock| panic!("{name}: {deadlock}\n{file}"));
+    assert_eq!(timeline.makespan_ns(), verdict.makespan_ns, "{name} {file}");
+    for rank in 0..problem.ranks() {
+        assert_eq!(timeline.span_ns(rank), verdict.span_ns[rank], "{name}, rank {rank} {file}");
+        assert_eq!(timeline.busy_ns(rank), verdict.busy_ns[rank], "{name}, rank {rank} {file}");
+        assert_eq!(timeline.peak_bytes(problem, rank) as i64, verdict.peak_bytes[rank], "{name}, rank {rank} {file}");
+    }
+    let (bound, cost) = (lower_bound(problem).value_ns, timeline.cost_ns(problem.objective()));
+    assert!(bound <= cost, "{name}: bound {bound} above a valid cost {cost} {file}");
+    verdict
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(2026), ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(600))]
+
+    #[test]
+    fn published_schedules_are_valid_and_cost_what_is_said(file in problems(true)) {
+        let problem = problem(&file);
+        for published in schedule::published() {
+            match (published.build)(&problem) {
+                Ok(schedule) => {
+                    agree(published.name, &file, &problem, &schedule);
+                }
+                Err(absent) => prop_assert!(!absent.reason.is_empty(), "{} is absent without a reason", published.name),
+            }
+        }
+    }
+
+    /// Under limits from the least with which anything runs up to plenty.
+    #[test]
+    fn the_best_is_valid_within_its_limits_and_beats_every_published_schedule(file in problems(false), share in 0u64..=8) {
+        let mut file = file;
+        let free = problem(&file);
+        let effort = Effort(60_000);
+        let best = |file: &Value| search::best(&problem(file), effort, &mut |_| Flow::Continue);
+        let unlimited = best(&file).unwrap();
+        let plenty = agree("best", &file, &free, &unlimited.schedule);
+        // With a limit of 0 the planner names what it needs, rank by rank.
+        let mut least = vec![0u64; free.ranks()];
+        file["limit_bytes"] = json!(least);
+        while let Err(infeasible) = best(&file) {
+            prop_assert!(infeasible.least_bytes > least[infeasible.rank], "{infeasible}");
+            least[infeasible.rank] = infeasible.least_bytes;
+            file["limit_bytes"] = json!(least);
+        }
+        let limits: Vec<u64> = least
+            .iter()
+            .zip(&plenty.peak_bytes)
+            .map(|(least, most)| least + (*most as u64).saturating_sub(*least) * share / 8)
+            .collect();
+        file["limit_bytes"] = json!(limits);
+        let limited = problem(&file);
+        let found = best(&file).unwrap();
+        agree("best", &file, &limited, &found.schedule);
+        prop_assert_eq!(simulate(&limited, &found.schedule).unwrap().cost_ns(limited.objective()), found.cost_ns);
+        for published in schedule::published() {
+            let Ok(schedule) = (published.build)(&limited) else { continue };
+            if judged(&file, &schedule).is_ok() {
+                let cost = simulate(&limited, &schedule).unwrap().cost_ns(limited.objective());
+                prop_assert!(found.cost_ns <= cost, "best {} is worse than {} {}", found.cost_ns, published.name, cost);
+            }
+        }
+    }
+
+    /// One op dropped, doubled, moved or exchanged: the planner's check and the judge agree on what is left.
+    #[test]
+    fn the_check_and_the_judge_refuse_the_same(file in problems(true), which in any::<prop::sample::Index>(), lie in any::<u64>()) {
+        let problem = problem(&file);
+        let built: Vec<Schedule> = schedule::published().iter().filter_map(|published| (published.build)(&problem).ok()).collect();
+        if built.is_empty() {
+            return Ok(());
+        }
+        let mut schedule = which.get(&built).clone();
+        let mut random = Random(lie);
+        let rank = random.below(schedule.rows.len() as u64) as usize;
+        let row = &mut schedule.rows[rank];
+        let at = random.below(row.len() as u64) as usize;
+        let other = random.below(row.len() as u64) as usize;
+        match random.below(4) {
+            0 => { row.remove(at); }
+            1 => row.insert(other, row[at]),
+            2 => row.swap(at, other),
+            _ => { let op = row.remove(at); row.insert(other.min(row.len()), op); }
+        }
+        let verdict = judged(&file, &schedule);
+        let checked = check_schedule(&problem, &schedule);
+        prop_assert_eq!(verdict.is_ok(), checked.is_ok(), "{:?} {:?}\n{}", verdict, checked, file);
+    }
+}
