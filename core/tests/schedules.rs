@@ -137,3 +137,52 @@ fn uneven_interleaved_shapes_run() {
         check_schedule(&problem, &schedule).expect("valid");
     }
 }
+
+/// Chunk activations held at most, over all ranks, when F takes 3 bytes and the backward gives 3 back.
+fn most_chunks(name: &str, ranks: usize, chunks: usize, microbatches: usize) -> u64 {
+    let problem = problem(name, ranks, chunks, microbatches, [1, 1, 1], 0).expect("exists");
+    let timeline = simulate(&problem, &build(name, &problem).expect("exists")).expect("valid");
+    (0..ranks).map(|rank| timeline.peak_bytes(&problem, rank).div_ceil(3)).max().expect("ranks")
+}
+
+#[test]
+fn v_schedules_hold_what_the_papers_say() {
+    for ranks in [2, 3, 4, 6, 8, 12, 16] {
+        let microbatches = 3 * ranks;
+        // arXiv:2401.10241 §6: ZB-V holds as much as 1F1B, P microbatches of two chunks.
+        assert!(most_chunks("zb-v", ranks, 2, microbatches) <= 2 * ranks as u64, "zb-v P={ranks}");
+        // arXiv:2405.15362: ⌊(P + 2) / 2⌋ and ⌊(P + 4) / 3⌋ microbatches. Where 3 divides P the authors shift one
+        // rank; our search of the block's gaps may then hold one chunk more.
+        assert!(most_chunks("v-half", ranks, 2, microbatches) <= 2 * (ranks as u64 / 2 + 1), "v-half P={ranks}");
+        let third = 2 * ((ranks as u64 + 4) / 3) + u64::from(ranks % 3 == 0);
+        assert!(most_chunks("v-min", ranks, 2, microbatches) <= third, "v-min P={ranks}");
+        // github.com/deepseek-ai/DualPipe, README: P + 1 microbatches of DualPipe's 2P stages.
+        assert!(most_chunks("dualpipe-v", ranks, 2, microbatches) <= 2 * ranks as u64 + 1, "dualpipe-v P={ranks}");
+        assert!(most_chunks("wave", ranks, 4, microbatches) <= 4 * ranks as u64, "wave P={ranks}");
+    }
+}
+
+#[test]
+fn chimera_is_that_of_its_paper() {
+    // arXiv:2107.06925, Table 2: with F and B alike and P microbatches, P − 2 slots of a rank stay empty.
+    for ranks in [4u64, 6, 8] {
+        let problem = problem("chimera", ranks as usize, 1, ranks as usize, [1, 1, 0], 0).expect("exists");
+        let timeline = simulate(&problem, &build("chimera", &problem).expect("exists")).expect("valid");
+        assert_eq!(timeline.makespan_ns(), 2 * ranks + ranks - 2, "P={ranks}");
+        let peaks: Vec<u64> =
+            (0..ranks as usize).map(|rank| timeline.peak_bytes(&problem, rank).div_ceil(3)).collect();
+        let expected: Vec<u64> =
+            (0..ranks).map(|rank| (ranks / 2).min(ranks - rank) + (ranks / 2).min(rank + 1)).collect();
+        assert_eq!(peaks, expected, "P={ranks}");
+    }
+}
+
+#[test]
+fn dualpipe_v_with_even_costs_has_the_closed_form_of_its_order() {
+    // The order of arXiv:2412.19437 without overlap: P − 1 idle slots a rank with F = B = W.
+    for (ranks, microbatches) in [(2u64, 4u64), (4, 8), (4, 16), (8, 16)] {
+        let problem = problem("dualpipe-v", ranks as usize, 2, microbatches as usize, [1, 1, 1], 0).expect("exists");
+        let timeline = simulate(&problem, &build("dualpipe-v", &problem).expect("exists")).expect("valid");
+        assert_eq!(timeline.makespan_ns(), 6 * microbatches + ranks - 1, "P={ranks} M={microbatches}");
+    }
+}

@@ -7,7 +7,10 @@ use crate::op::{Op, OpSyntax};
 use crate::placement::Placement;
 use crate::problem::{Backward, Problem};
 
+mod building_block;
+mod dualpipe;
 mod gpipe;
+mod greedy;
 mod interleaved;
 mod one_f_one_b;
 mod row;
@@ -168,6 +171,62 @@ static PUBLISHED: &[Published] = &[
         splits_backward: true,
         build: zb_v::zb_v,
     },
+    Published {
+        name: "v-half",
+        title: "V-Half",
+        source: "Qi et al., arXiv:2405.15362, §3",
+        shape: two_in_a_v,
+        splits_backward: true,
+        build: building_block::v_half,
+    },
+    Published {
+        name: "v-min",
+        title: "V-Min",
+        source: "Qi et al., arXiv:2405.15362, §3",
+        shape: two_in_a_v,
+        splits_backward: true,
+        build: building_block::v_min,
+    },
+    Published {
+        name: "dualpipe-v",
+        title: "DualPipeV",
+        source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1; cut in half",
+        shape: two_in_a_v,
+        splits_backward: true,
+        build: dualpipe::dualpipe_v,
+    },
+    Published {
+        name: "wave",
+        title: "Waves (Hanayo)",
+        source: "Liu et al., arXiv:2308.15762, §3",
+        shape: several_in_waves,
+        splits_backward: false,
+        build: greedy::wave,
+    },
+    Published {
+        name: "zb-wave",
+        title: "ZB waves",
+        source: "Qi et al., arXiv:2401.10241, §6, for any number of chunks",
+        shape: several_in_waves,
+        splits_backward: true,
+        build: greedy::zero_bubble_wave,
+    },
+    Published {
+        name: "chimera",
+        title: "Chimera",
+        source: "Li and Hoefler, arXiv:2107.06925, §3",
+        shape: two_way,
+        splits_backward: false,
+        build: greedy::chimera,
+    },
+    Published {
+        name: "dualpipe",
+        title: "DualPipe",
+        source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1",
+        shape: two_way,
+        splits_backward: true,
+        build: dualpipe::dualpipe,
+    },
 ];
 
 fn one_stage_each(_: usize) -> (Placement, usize) {
@@ -181,6 +240,15 @@ fn several_looped(chunks: usize) -> (Placement, usize) {
 
 fn two_in_a_v(_: usize) -> (Placement, usize) {
     (Placement::V, 2)
+}
+
+/// As many chunks as asked for, but at least the two that make a wave.
+fn several_in_waves(chunks: usize) -> (Placement, usize) {
+    (Placement::Wave, chunks.max(2))
+}
+
+fn two_way(_: usize) -> (Placement, usize) {
+    (Placement::TwoWay, 1)
 }
 
 /// Refuses problems with more than one stage a rank, or with two directions.

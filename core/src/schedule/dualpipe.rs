@@ -1,0 +1,128 @@
+//! DualPipe and its V-shaped half (DeepSeek-V3, arXiv:2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe).
+//!
+//! Two streams of microbatches meet on every rank, and in the steady part the forward of one is paired with
+//! the backward of the other, so that the communication of one hides behind the compute of the other. In
+//! DualPipe the streams enter at the two ends and each rank keeps two copies of parameters; in DualPipeV
+//! they are the two chunks of a V, and one copy is enough.
+//!
+//! The eight phases are those of the figure, named by what they repeat: 0 is the stream that reaches the
+//! rank first, 1 the other.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Absent, Row, Schedule, splits, v_shaped};
+use crate::op::OpKind;
+use crate::placement::Placement;
+use crate::problem::Problem;
+
+/// DualPipeV ("cut in half"): exists from 2P microbatches on. Every rank holds at most 2P + 1 chunk
+/// activations.
+pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
+    v_shaped(problem)?;
+    splits(problem)?;
+    let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
+    if microbatches < 2 * ranks {
+        return Err(Absent::because(alloc::format!(
+            "it needs at least 2P microbatches, {} here, and the problem has {microbatches}",
+            2 * ranks
+        )));
+    }
+    let rows = (0..ranks).map(|rank| {
+        let streams = [rank, 2 * ranks - 1 - rank];
+        phases(Row::new(2 * ranks), streams, ranks, rank, microbatches)
+    });
+    Ok(Schedule { rows: rows.collect() })
+}
+
+/// DualPipe: an even number of ranks, two directions with half of the microbatches each, at least 2P in all.
+pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
+    if *problem.placement() != Placement::TwoWay {
+        return Err(Absent::because("it needs two copies of the model, one for each direction (placement two-way)"));
+    }
+    splits(problem)?;
+    let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
+    if microbatches < 2 * ranks {
+        return Err(Absent::because(alloc::format!(
+            "it needs at least 2P microbatches, {} here, and the problem has {microbatches}",
+            2 * ranks
+        )));
+    }
+    let half = microbatches / 2;
+    let rows = (0..ranks).map(|rank| {
+        // The stream whose entrance is nearer comes first.
+        let (down, up) = (rank, ranks - 1 - rank);
+        let streams = if rank < ranks / 2 { [down, up] } else { [up, down] };
+        let mut first = vec![0; ranks];
+        first[up] = half;
+        phases(Row::starting_at(first), streams, ranks / 2, rank.min(up), half)
+    });
+    Ok(Schedule { rows: rows.collect() })
+}
+
+/// The row of the rank at `position` (0 at an entrance) of `depth`, with `microbatches` in each stream; a
+/// stream is named by its stage on this rank.
+fn phases(
+    mut row: Row,
+    [near, far]: [usize; 2],
+    depth: usize,
+    position: usize,
+    microbatches: usize,
+) -> Vec<crate::op::Op> {
+    let from_turn = depth - 1 - position;
+    // Stages of backwards whose weights are put off, oldest first.
+    let mut put_off = vec![];
+    let mut taken = 0;
+    // nF0
+    row.repeat(2 * from_turn, near, OpKind::F);
+    // nF0F1
+    for _ in 0..position + 1 {
+        row.push(near, OpKind::F);
+        row.push(far, OpKind::F);
+    }
+    // nB1W1F1
+    for _ in 0..from_turn {
+        row.push(far, OpKind::B);
+        row.push(far, OpKind::W);
+        row.push(far, OpKind::F);
+    }
+    // nF0B1F1B0: the pairs
+    for _ in 0..microbatches + position + 1 - 2 * depth {
+        row.push(near, OpKind::F);
+        row.push(far, OpKind::BW);
+        row.push(far, OpKind::F);
+        row.push(near, OpKind::BW);
+    }
+    // nB1F1B0
+    for _ in 0..from_turn {
+        row.push(far, OpKind::BW);
+        row.push(far, OpKind::F);
+        row.push(near, OpKind::BW);
+    }
+    // nB1B0: from the middle on, weights are put off
+    for index in 0..position + 1 {
+        let middle = position.div_ceil(2);
+        for (stage, odd) in [(far, true), (near, false)] {
+            // Odd positions cut from the middle's first backward on, even ones from its second.
+            let cut = index > middle || (index == middle && (!odd || position % 2 == 1));
+            if cut {
+                row.push(stage, OpKind::B);
+                put_off.push(stage);
+            } else {
+                row.push(stage, OpKind::BW);
+            }
+        }
+    }
+    // nWB0
+    for _ in 0..from_turn {
+        row.push(put_off[taken], OpKind::W);
+        taken += 1;
+        row.push(near, OpKind::B);
+        put_off.push(near);
+    }
+    // nW
+    for stage in &put_off[taken..] {
+        row.push(*stage, OpKind::W);
+    }
+    row.into_ops()
+}
