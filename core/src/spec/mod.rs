@@ -54,6 +54,7 @@ use alloc::string::String;
 
 use serde_json::{Map, Value, json};
 
+pub(crate) use text::parse_json;
 pub use text::{SpecError, Syntax};
 
 use crate::canonical;

@@ -1,13 +1,38 @@
 //! The plan: a spec, the problem that it became, the order that solves it, what each rank executes, and
 //! what that is predicted to cost.
+//!
+//! # The file
+//! Versioned JSON; its schema is `core/schema/plan.schema.json`.
+//!
+//! | Field | What |
+//! |---|---|
+//! | `format`, `version` | `pipeplan-plan` and 1 |
+//! | `spec` | the [spec](crate::spec) with every default written out |
+//! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
+//! | `schedule` | `name`, and `rows`: one string a rank of ops in the form `3BW12` |
+//! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
+//! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
+//! | `digest` | `sha256:` and the hash of the file's [canonical](crate::canonical) text without this field |
+//!
+//! A file comes from anywhere. Reading it bounds every size, checks the schedule and the program against the
+//! problem, and works the prediction out again: a file that says something else is refused. What it does not
+//! work out again are the costs of a model: they belong to the planner, or the measurement, that made the
+//! plan.
+
+mod file;
+#[cfg(test)]
+mod tests;
 
 use alloc::string::String;
 use alloc::vec::Vec;
+
+pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 
 use crate::bounds;
 use crate::problem::Problem;
 use crate::program::Program;
 use crate::schedule::Schedule;
+use crate::simulate::{Deadlock, simulate};
 use crate::spec::Spec;
 use crate::timeline::Timeline;
 use crate::units::{Bytes, Nanos};
@@ -27,6 +52,16 @@ pub struct Plan {
     pub program: Program,
     /// What the plan costs if every op takes the time that the problem says.
     pub prediction: Prediction,
+}
+
+impl Plan {
+    /// When each op runs if every op takes the time that the problem says.
+    ///
+    /// # Errors
+    /// [`Deadlock`] where the order cannot be run: never for a plan that the planner made or that was read.
+    pub fn timeline(&self) -> Result<Timeline, Deadlock> {
+        simulate(&self.problem, &self.schedule)
+    }
 }
 
 /// The predicted cost of a plan, in whole numbers.

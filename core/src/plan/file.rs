@@ -1,0 +1,403 @@
+//! Plans as files.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Plan, Prediction};
+use crate::canonical;
+use crate::check::{Transport, Violation, check_program, check_schedule};
+use crate::fields::{Fault, Faults, Table, shown, whole};
+use crate::op::OpSyntax;
+use crate::problem::{PlacementChoice, Problem, Statement};
+use crate::program::{Program, Step};
+use crate::schedule::Schedule;
+use crate::simulate::simulate;
+use crate::spec::{Spec, Syntax, Work, parse_json};
+
+/// The version that is written, and the only one that is read.
+pub const VERSION: u64 = 1;
+/// Longest file that is read.
+pub const MAX_FILE_BYTES: usize = 512 << 20;
+
+const FORMAT: &str = "pipeplan-plan";
+const DIGEST: &str = "digest";
+
+/// Why a file is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanFileError {
+    /// Longer than is read.
+    TooLong {
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// No JSON.
+    Syntax(Syntax),
+    /// JSON, but no plan.
+    Format {
+        /// What its `format` is.
+        found: String,
+    },
+    /// A plan of another version.
+    Version {
+        /// What its `version` is.
+        found: String,
+    },
+    /// Changed after it was written.
+    Digest {
+        /// What the file says.
+        written: String,
+        /// What its content gives.
+        computed: String,
+    },
+    /// Fields are missing, unknown or out of range.
+    Faults(Faults),
+    /// The schedule is not valid for the problem.
+    Schedule(Vec<Violation>),
+    /// The program is not valid for the problem.
+    Program(Vec<Violation>),
+    /// The file says what does not follow from the rest of it.
+    Untrue {
+        /// The field.
+        field: &'static str,
+        /// What the file says.
+        written: String,
+        /// What follows.
+        derived: String,
+    },
+}
+
+impl fmt::Display for PlanFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, what: &str, violations: &[Violation]| {
+            write!(f, "the plan's {what} is not valid:")?;
+            violations.iter().try_for_each(|violation| write!(f, "\n  {violation}"))
+        };
+        match self {
+            PlanFileError::TooLong { bytes } => {
+                write!(f, "the file has {bytes} bytes, and at most {MAX_FILE_BYTES} are read")
+            }
+            PlanFileError::Syntax(syntax) => fmt::Display::fmt(syntax, f),
+            PlanFileError::Format { found } => {
+                write!(f, "this is no plan: its `format` is {found}, and a plan's is \"{FORMAT}\"")
+            }
+            PlanFileError::Version { found } => {
+                write!(f, "the plan's version is {found}, and this planner reads version {VERSION}: use a newer one")
+            }
+            PlanFileError::Digest { written, computed } => write!(
+                f,
+                "the plan was changed after it was written: its digest is {written}, and its content gives \
+                 {computed}; export it again"
+            ),
+            PlanFileError::Faults(faults) => write!(f, "the plan has faults:\n{faults}"),
+            PlanFileError::Schedule(violations) => list(f, "schedule", violations),
+            PlanFileError::Program(violations) => list(f, "program", violations),
+            PlanFileError::Untrue { field, written, derived } => {
+                write!(f, "the plan says {field} is {written}, and what follows from it is {derived}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PlanFileError {}
+
+impl From<Fault> for PlanFileError {
+    fn from(fault: Fault) -> PlanFileError {
+        PlanFileError::Faults(fault.into())
+    }
+}
+
+impl Plan {
+    /// The file's content.
+    pub fn to_value(&self) -> Value {
+        let mut value = self.content();
+        value[DIGEST] = Value::from(digest_of(&value));
+        value
+    }
+
+    /// The file's text: equal plans have equal texts.
+    pub fn to_json(&self) -> String {
+        canonical::pretty(&self.to_value())
+    }
+
+    /// `sha256:` and the hash of the content: what a trace names its plan by.
+    pub fn digest(&self) -> String {
+        digest_of(&self.content())
+    }
+
+    fn content(&self) -> Value {
+        json!({
+            "format": FORMAT,
+            "version": VERSION,
+            "spec": self.spec.to_value(),
+            "problem": self.problem.statement().to_value(),
+            "schedule": { "name": self.schedule_name, "rows": self.schedule.text_rows() },
+            "program": { "rows": self.program.text_rows() },
+            "prediction": self.prediction.to_value(),
+        })
+    }
+
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// [`PlanFileError`]: the version and the digest are looked at first, then the fields, then whether the
+    /// plan is valid and true.
+    pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(PlanFileError::TooLong { bytes: text.len() });
+        }
+        let value = parse_json(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(PlanFileError::Syntax)?;
+        Plan::from_value(value)
+    }
+
+    fn from_value(mut value: Value) -> Result<Plan, PlanFileError> {
+        let found = |value: Option<&Value>| value.map_or_else(|| "nothing".to_string(), shown);
+        if value.get("format").and_then(Value::as_str) != Some(FORMAT) {
+            return Err(PlanFileError::Format { found: found(value.get("format")) });
+        }
+        if value.get("version").and_then(whole) != Some(VERSION) {
+            return Err(PlanFileError::Version { found: found(value.get("version")) });
+        }
+        let written = match value.as_object_mut().and_then(|map| map.remove(DIGEST)) {
+            Some(Value::String(written)) => written,
+            other => return Err(Fault::new(DIGEST, found(other.as_ref()), "`sha256:` and 64 hex digits").into()),
+        };
+        let computed = digest_of(&value);
+        if written != computed {
+            return Err(PlanFileError::Digest { written: written.chars().take(80).collect(), computed });
+        }
+        let plan = read_fields(&value).map_err(PlanFileError::Faults)?;
+        plan.check_truth()?;
+        Ok(plan)
+    }
+
+    /// Whether all that the file says follows from its problem and its schedule.
+    fn check_truth(&self) -> Result<(), PlanFileError> {
+        let problem = &self.problem;
+        check_schedule(problem, &self.schedule).map_err(PlanFileError::Schedule)?;
+        // Groups complete what single messages may not: the transport of a run is asked again before it.
+        check_program(problem, &self.program, Transport::Grouped).map_err(PlanFileError::Program)?;
+        for (rank, (row, steps)) in self.schedule.rows.iter().zip(&self.program.rows).enumerate() {
+            let computes = steps.iter().filter_map(|step| if let Step::Compute(op) = step { Some(op) } else { None });
+            if !computes.eq(row) {
+                let derived = format!("the order of `schedule.rows[{rank}]`");
+                return Err(PlanFileError::Untrue {
+                    field: "program.rows",
+                    written: "another order".into(),
+                    derived,
+                });
+            }
+        }
+        let timeline = simulate(problem, &self.schedule).map_err(|_| PlanFileError::Schedule(Vec::new()))?;
+        let derived = Prediction::of(problem, &timeline);
+        let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
+        let written = &self.prediction;
+        for (field, written, derived) in [
+            ("prediction.makespan_ns", written.makespan_ns, derived.makespan_ns),
+            ("prediction.longest_span_ns", written.longest_span_ns, derived.longest_span_ns),
+        ] {
+            if written != derived {
+                return untrue(field, written.to_string(), derived.to_string());
+            }
+        }
+        for (field, written, derived) in [
+            ("prediction.busy_ns", &written.busy_ns, &derived.busy_ns),
+            ("prediction.peak_bytes", &written.peak_bytes, &derived.peak_bytes),
+        ] {
+            if written != derived {
+                return untrue(field, format!("{written:?}"), format!("{derived:?}"));
+            }
+        }
+        // An older planner may have proved less; more than can be proved here is no proof.
+        if written.bound_ns > derived.bound_ns {
+            return untrue("prediction.bound_ns", written.bound_ns.to_string(), derived.bound_ns.to_string());
+        }
+        self.check_spec()
+    }
+
+    /// Whether the problem is one of the spec.
+    fn check_spec(&self) -> Result<(), PlanFileError> {
+        let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
+        match &self.spec.work {
+            Work::Typed(statement) => {
+                let placement = match &statement.placement {
+                    PlacementChoice::Any => self.problem.placement().clone(),
+                    PlacementChoice::Fixed(placement) => placement.clone(),
+                };
+                let of_spec = statement.problem(placement).map_err(PlanFileError::from)?;
+                if of_spec != self.problem {
+                    return untrue("problem", "another problem".into(), "the typed one of `spec`".into());
+                }
+            }
+            Work::Model(work) => {
+                for (field, written, derived) in [
+                    ("problem.ranks", self.problem.ranks(), work.pipeline as usize),
+                    ("problem.microbatches", self.problem.microbatches(), work.microbatches as usize),
+                ] {
+                    if written != derived {
+                        return untrue(field, written.to_string(), derived.to_string());
+                    }
+                }
+                let (written, derived) = (self.problem.objective(), work.objective);
+                if written != derived {
+                    return untrue("problem.objective", written.name().into(), derived.name().into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn digest_of(value: &Value) -> String {
+    let hash = Sha256::digest(canonical::compact(value).as_bytes());
+    let mut text = String::from("sha256:");
+    for byte in hash.iter() {
+        let _ = fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+    }
+    text
+}
+
+fn read_fields(value: &Value) -> Result<Plan, Faults> {
+    let mut faults = Vec::new();
+    let mut table = Table::of(value, "", &mut faults).ok_or_else(|| Faults(faults.clone()))?;
+    for key in ["format", "version"] {
+        table.get(key);
+    }
+    let spec = table.get("spec").map(|spec| read_spec(spec, &mut faults));
+    let problem = table.get("problem").map(|problem| read_problem(problem, &mut faults));
+    let schedule = table.table("schedule", &mut faults).map(|mut schedule| {
+        let name = schedule.text("name", &mut faults).unwrap_or_default().to_string();
+        let rows =
+            read_rows(&mut schedule, "an op such as `0F3`", &mut faults, |rows| Schedule::from_text_rows(rows));
+        schedule.finish(&mut faults);
+        (name, rows)
+    });
+    let program = table.table("program", &mut faults).map(|mut program| {
+        let accepted = "a step such as `0F3`, `(1SEND_F0)` or `OPTIMIZER`";
+        let rows = read_rows(&mut program, accepted, &mut faults, |rows| Program::from_text_rows(rows));
+        program.finish(&mut faults);
+        rows
+    });
+    let prediction =
+        table.table("prediction", &mut faults).map(|prediction| read_prediction(prediction, &mut faults));
+    table.finish(&mut faults);
+    for (key, missing) in [
+        ("spec", spec.is_none()),
+        ("problem", problem.is_none()),
+        ("schedule", schedule.is_none()),
+        ("program", program.is_none()),
+        ("prediction", prediction.is_none()),
+    ] {
+        if missing && value.get(key).is_none_or(Value::is_null) {
+            faults.push(Fault::new(key, "nothing", "the table that every plan has"));
+        }
+    }
+    let plan = || {
+        let (schedule_name, schedule) = schedule?;
+        Some(Plan {
+            spec: spec??,
+            problem: problem??,
+            schedule_name,
+            schedule: schedule?,
+            program: program??,
+            prediction: prediction??,
+        })
+    };
+    match plan() {
+        Some(plan) if faults.is_empty() => Ok(plan),
+        _ => Err(Faults(faults)),
+    }
+}
+
+fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
+    // Its own fields are at its own top.
+    Spec::from_value(value)
+        .map_err(|inner| {
+            faults.extend(inner.0.into_iter().map(|fault| Fault { field: format!("spec.{}", fault.field), ..fault }));
+        })
+        .ok()
+}
+
+fn read_problem(value: &Value, faults: &mut Vec<Fault>) -> Option<Problem> {
+    let statement = Statement::read_into(value, "problem", faults)?;
+    match &statement.placement {
+        PlacementChoice::Any => {
+            faults.push(Fault::new("problem.placement", "any", "the placement that the plan chose"));
+            None
+        }
+        PlacementChoice::Fixed(placement) => statement
+            .problem(placement.clone())
+            .map_err(|fault| faults.push(Fault { field: format!("problem.{}", fault.field), ..fault }))
+            .ok(),
+    }
+}
+
+fn read_rows<T>(
+    table: &mut Table<'_>,
+    accepted: &str,
+    faults: &mut Vec<Fault>,
+    read: impl Fn(&[&str]) -> Result<T, (usize, OpSyntax)>,
+) -> Option<T> {
+    let path = table.path("rows");
+    let rows = table.get("rows");
+    let texts: Option<Vec<&str>> =
+        rows.and_then(Value::as_array).and_then(|rows| rows.iter().map(Value::as_str).collect());
+    let Some(texts) = texts else {
+        faults.push(Fault::new(
+            path,
+            rows.map_or_else(|| "nothing".to_string(), shown),
+            "a list of texts, one a rank",
+        ));
+        return None;
+    };
+    read(&texts)
+        .map_err(|(rank, error)| faults.push(Fault::new(format!("{path}[{rank}]"), error.text, accepted)))
+        .ok()
+}
+
+impl Prediction {
+    fn to_value(&self) -> Value {
+        let mut map = Map::new();
+        for (key, value) in [
+            ("makespan_ns", json!(self.makespan_ns)),
+            ("longest_span_ns", json!(self.longest_span_ns)),
+            ("busy_ns", json!(self.busy_ns)),
+            ("peak_bytes", json!(self.peak_bytes)),
+            ("bound_ns", json!(self.bound_ns)),
+        ] {
+            map.insert(key.to_string(), value);
+        }
+        Value::Object(map)
+    }
+}
+
+fn read_prediction(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Prediction> {
+    const NUMBER: core::ops::RangeInclusive<u64> = 0..=u64::MAX;
+    let makespan_ns = table.needed_whole("makespan_ns", NUMBER, faults);
+    let longest_span_ns = table.needed_whole("longest_span_ns", NUMBER, faults);
+    let mut by_rank = |table: &mut Table<'_>, key: &'static str| {
+        let list = table.get(key);
+        let numbers: Option<Vec<u64>> =
+            list.and_then(Value::as_array).and_then(|list| list.iter().map(whole).collect());
+        if numbers.is_none() {
+            let found = list.map_or_else(|| "nothing".to_string(), shown);
+            faults.push(Fault::new(table.path(key), found, "a list of whole numbers, one a rank"));
+        }
+        numbers
+    };
+    let busy_ns = by_rank(&mut table, "busy_ns");
+    let peak_bytes = by_rank(&mut table, "peak_bytes");
+    let bound_ns = table.needed_whole("bound_ns", NUMBER, faults);
+    table.finish(faults);
+    Some(Prediction {
+        makespan_ns: makespan_ns?,
+        longest_span_ns: longest_span_ns?,
+        busy_ns: busy_ns?,
+        peak_bytes: peak_bytes?,
+        bound_ns: bound_ns?,
+    })
+}
