@@ -35,8 +35,8 @@ pub const MAX_TOTAL_NS: u64 = 1 << 62;
 /// Most bytes taken over all ops.
 pub const MAX_TOTAL_BYTES: u64 = 1 << 62;
 
-const MAX_NS: u64 = 1 << 53;
-const MAX_BYTES: u64 = 1 << 53;
+pub(crate) const MAX_NS: u64 = 1 << 53;
+pub(crate) const MAX_BYTES: u64 = 1 << 53;
 
 /// What a schedule is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -329,7 +329,7 @@ impl Statement {
     }
 
     /// What cannot be seen field by field: sizes of the whole, and bytes that fall below zero.
-    fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+    pub(crate) fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
         let at = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
         let stages = self.ranks * self.chunks;
         let ops = 3 * stages as u128 * self.microbatches as u128;

@@ -1,0 +1,172 @@
+//! How long an operator takes on a device, by a roofline: the longer of its arithmetic at the matmul rate, its
+//! bytes at the memory's rate, and its launch. An estimate until a measured profile replaces it.
+//!
+//! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
+
+use crate::cluster::Device;
+use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator};
+use crate::units::{Bytes, Nanos};
+
+/// Share of the device's matmul rate that large matmuls reach, in thousandths. Of bf16 on A100 and H100, by
+/// cuBLAS with thousands of rows: 600 to 800.
+pub const MATMUL_PER_MILLE: u64 = 700;
+/// The same for the forward of flash attention. Up to 730 on A100 (arXiv:2307.08691 §4.1), with a causal mask
+/// and common widths less.
+pub const ATTENTION_PER_MILLE: u64 = 550;
+/// The same for its gradient: up to 630 there.
+pub const ATTENTION_GRAD_PER_MILLE: u64 = 450;
+/// Share of the memory's rate that operators reach which only pass over their tensors.
+pub const MEMORY_PER_MILLE: u64 = 800;
+
+/// What an operator does, whatever the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Floating-point operations of its matrix products: a multiplication and an addition count 2. Work by
+    /// element is not counted, because memory bounds it.
+    pub flops: u128,
+    /// Bytes read and written, each tensor once.
+    pub bytes: Bytes,
+}
+
+impl Load {
+    /// What `operator` of `graph` does.
+    pub fn of(graph: &Graph, operator: &Operator) -> Load {
+        let reads = operator.inputs.iter().filter(|input| input.needs == Needs::Data);
+        let bytes = match operator.kernel {
+            // Only the rows of its tokens: read once, and written (or read and written) once.
+            Kernel::Embedding => operator.outputs.first().map_or(0, |id| graph[*id].bytes().saturating_mul(2)),
+            Kernel::EmbeddingGrad => {
+                operator.inputs.first().map_or(0, |dy| graph[dy.tensor].bytes().saturating_mul(3))
+            }
+            _ => reads
+                .map(|input| input.tensor)
+                .chain(operator.outputs.iter().copied())
+                .fold(0, |sum: Bytes, id| sum.saturating_add(graph[id].bytes())),
+        };
+        Load { flops: flops(graph, operator), bytes }
+    }
+
+    /// The time on `device`, which is never 0 where anything is done.
+    pub fn time(&self, kernel: &Kernel, device: &Device) -> Nanos {
+        let per_mille = match kernel {
+            Kernel::Attention(_) => ATTENTION_PER_MILLE,
+            Kernel::AttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
+            _ => MATMUL_PER_MILLE,
+        };
+        let arithmetic = at_rate(self.flops, device.matmul_flops, per_mille);
+        let traffic = at_rate(self.bytes.into(), device.memory_bytes_per_s, MEMORY_PER_MILLE);
+        arithmetic.max(traffic).max(device.launch_ns)
+    }
+}
+
+/// `amount` at `per_mille` thousandths of `rate` a second, in nanoseconds, rounded up.
+fn at_rate(amount: u128, rate: u64, per_mille: u64) -> Nanos {
+    const NS_AND_MILLE: u128 = 1_000_000_000 * 1000;
+    let rate = u128::from(rate.max(1)) * u128::from(per_mille);
+    // A u128 holds 10^26 operations times this; more than that takes longer than any plan may.
+    let time = amount.saturating_mul(NS_AND_MILLE).div_ceil(rate);
+    Nanos::try_from(time).unwrap_or(Nanos::MAX)
+}
+
+/// Floating-point operations of the matrix products of `operator`.
+fn flops(graph: &Graph, operator: &Operator) -> u128 {
+    let elements = |at: usize| operator.inputs.get(at).map_or(0, |input| u128::from(graph[input.tensor].elements()));
+    match operator.kernel {
+        Kernel::MatMul { transpose_a, .. } => {
+            let Some(a) = operator.inputs.first().map(|input| &graph[input.tensor]) else { return 0 };
+            let Some(out) = operator.outputs.first().map(|id| &graph[*id]) else { return 0 };
+            let inner = if transpose_a { a.shape.first() } else { a.shape.last() };
+            2 * u128::from(out.elements()) * u128::from(inner.copied().unwrap_or(1))
+        }
+        // Scores and output: 2 products. Its gradient: the scores again, dV, dP, dQ and dK: 5.
+        Kernel::Attention(heads) => attention_product(elements(0), heads).saturating_mul(2),
+        Kernel::AttentionGrad(heads) => attention_product(elements(1), heads).saturating_mul(5),
+        _ => 0,
+    }
+}
+
+/// Operations of one product of attention under the causal mask: for each element of Q, 2 for each position up to
+/// its own, of which there are `(sequence + 1) / 2` on average.
+fn attention_product(query_elements: u128, heads: Heads) -> u128 {
+    query_elements.saturating_mul(u128::from(heads.sequence) + 1)
+}
+
+/// Times of F, B and W of one microbatch: the sums over their operators.
+pub fn job_times(graph: &Graph, device: &Device) -> [Nanos; 3] {
+    let mut times = [0 as Nanos; 3];
+    for operator in &graph.operators {
+        let time = Load::of(graph, operator).time(&operator.kernel, device);
+        let total = &mut times[operator.job as usize];
+        *total = total.saturating_add(time);
+    }
+    times
+}
+
+/// Floating-point operations of F, B and W of one microbatch.
+pub fn job_flops(graph: &Graph) -> [u128; 3] {
+    let mut all = [0; 3];
+    for job in Job::ALL {
+        all[job as usize] = graph.job(job).fold(0, |sum: u128, operator| sum.saturating_add(flops(graph, operator)));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster;
+    use crate::graph::build::{StageShape, stage_graph};
+    use crate::model::{Dtype, catalog};
+
+    fn whole_model(name: &str, sequence: u32) -> Graph {
+        let model = catalog::find(name).map(|entry| entry.config).unwrap();
+        let shape = StageShape {
+            layers: 0..model.layers,
+            has_embedding: true,
+            has_head: true,
+            microbatch_size: 1,
+            sequence,
+            dtype: Dtype::Bf16,
+        };
+        stage_graph(&model, &shape, 1)
+    }
+
+    /// 2 operations a token for each parameter of a matrix in F, the same in B and in W (arXiv:2001.08361 §2.1);
+    /// the embedding is no matrix product. Attention over `s` tokens adds `2 · layers · hidden · (s + 1)` a token in
+    /// F, with the causal mask, and 2.5 times that in B.
+    #[test]
+    fn operations_are_those_of_the_closed_form() {
+        for name in ["llama-2-7b", "llama-2-13b"] {
+            let model = catalog::find(name).map(|entry| entry.config).unwrap();
+            let sequence = 512u32;
+            let [f, b, w] = job_flops(&whole_model(name, sequence));
+            let gains = u64::from(model.hidden) * (2 * u64::from(model.layers) + 1);
+            let table = u64::from(model.vocab) * u64::from(model.hidden);
+            let matrices = u128::from(model.parameters() - gains - table) * u128::from(sequence) * 2;
+            let [layers, hidden, s] = [model.layers, model.hidden, sequence].map(u128::from);
+            let attention = 2 * layers * hidden * (s + 1) * s;
+            assert_eq!(f, matrices + attention, "{name}");
+            assert_eq!(b, matrices + attention * 5 / 2, "{name}");
+            assert_eq!(w, matrices, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_faster_device_takes_no_longer() {
+        let graph = whole_model("tiny-llama", 64);
+        let device = |name| cluster::find(name).map(|entry| entry.device(Dtype::Bf16)).unwrap();
+        for (slow, fast) in [("cpu", "a100-80"), ("a100-40", "a100-80"), ("a100-80", "h100"), ("h100", "h200")] {
+            let (mut slow, mut fast) = (device(slow), device(fast));
+            (slow.launch_ns, fast.launch_ns) = (0, 0);
+            let (slow, fast) = (job_times(&graph, &slow), job_times(&graph, &fast));
+            assert!(slow.iter().zip(&fast).all(|(slow, fast)| slow >= fast));
+        }
+    }
+
+    #[test]
+    fn times_round_up_and_never_overflow() {
+        assert_eq!(at_rate(1, 3, 1000), 333_333_334);
+        assert_eq!(at_rate(0, 0, 1000), 0);
+        assert_eq!(at_rate(u128::MAX, 1, 1), Nanos::MAX);
+    }
+}

@@ -1,0 +1,400 @@
+//! From a model on a cluster to a scheduling problem: layers are dealt to stages, and each stage's operators say
+//! what its ops take in time and bytes.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::cost;
+use crate::fields::{Fault, Faults};
+use crate::graph::Graph;
+use crate::graph::build::{StageShape, stage_graph};
+use crate::graph::liveness::Lifetimes;
+use crate::memory::{self, StaticBytes};
+use crate::model::{Dtype, Family, MAX_SIZE};
+use crate::partition::{self, PartCosts, StageLayout};
+use crate::placement::Placement;
+use crate::problem::{
+    Backward, MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_RANKS, PlacementChoice, StageCost, Statement,
+    Transfers,
+};
+use crate::spec::ModelWork;
+use crate::units::Nanos;
+
+/// A model's scheduling problem, and what it follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// The problem, with its placement fixed.
+    pub statement: Statement,
+    /// The part of the model that each stage holds.
+    pub stages: Vec<StageLayout>,
+    /// Floating-point operations of F, B and W of each stage for one microbatch.
+    pub stage_flops: Vec<[u128; 3]>,
+    /// Bytes held throughout, by rank and kind.
+    pub static_bytes: Vec<StaticBytes>,
+}
+
+impl Derived {
+    /// Floating-point operations of one step over all stages and microbatches, which model FLOPs utilisation is
+    /// measured by: recomputed work would not count.
+    pub fn step_flops(&self) -> u128 {
+        let microbatch = self.stage_flops.iter().flatten().fold(0, |sum: u128, flops| sum.saturating_add(*flops));
+        microbatch.saturating_mul(self.statement.microbatches as u128)
+    }
+}
+
+/// The problem of `work` with `chunks` stages on each rank, placed by `placement`; `work.chunks` is not read.
+///
+/// Stages with the same parts are worked out once, so this takes time in proportion to the layers of the few
+/// different stages, and none for microbatches.
+///
+/// # Errors
+/// Every fault of `work` that hides the problem: sizes that are no model's, more stages than layers, a placement that
+/// does not suit, times or bytes beyond what a problem may hold. Fields are named as in a spec.
+pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<Derived, Faults> {
+    let mut faults = Vec::new();
+    find_faults(work, chunks, &mut faults);
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    let ranks = work.pipeline as usize;
+    let mut parts = Parts { work, known: BTreeMap::new() };
+    let costs = parts.costs();
+    let stages = partition::even(work.model.layers, ranks, chunks, costs)?;
+    let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
+
+    let mut statement = Statement {
+        ranks,
+        chunks,
+        microbatches: work.microbatches as usize,
+        placement: PlacementChoice::Fixed(placement.clone()),
+        stages: known.iter().map(|part| part.cost).collect(),
+        transfers: transfers(work),
+        static_bytes: vec![0],
+        limit_bytes: vec![Some(work.limit_bytes.unwrap_or(work.device.memory_bytes))],
+        objective: work.objective,
+        backward: Backward::Split,
+    };
+    check_sizes(&statement, &mut faults);
+    if faults.is_empty() {
+        // Also checks that the placement suits, which its ranks are then worked out from.
+        statement.find_faults("", &mut faults);
+    }
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    let static_bytes = static_by_rank(&placement, ranks, chunks, &known);
+    statement.static_bytes = static_bytes.iter().map(StaticBytes::total).collect();
+    if let Some(rank) = statement.static_bytes.iter().position(|bytes| *bytes > MAX_BYTES) {
+        let found = format!("{} bytes of weights on rank {rank}", statement.static_bytes[rank]);
+        return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes a rank")).into());
+    }
+    let stage_flops = known.iter().map(|part| part.flops).collect();
+    Ok(Derived { statement, stages, stage_flops, static_bytes })
+}
+
+/// The graph of the stage that `layout` describes: what the runner executes for `work`.
+pub fn graph_of(work: &ModelWork, layout: &StageLayout) -> Graph {
+    stage_graph(&work.model, &shape_of(work, layout), work.microbatches)
+}
+
+/// The sizes of the stage that `layout` describes.
+pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
+    StageShape {
+        layers: layout.layers.clone(),
+        has_embedding: layout.embedding,
+        has_head: layout.head,
+        microbatch_size: work.microbatch_size,
+        sequence: work.sequence,
+        dtype: work.dtype,
+    }
+}
+
+/// What follows from one kind of stage.
+#[derive(Clone, Copy)]
+struct Part {
+    cost: StageCost,
+    flops: [u128; 3],
+    /// With every neighbour on another rank.
+    apart: StaticBytes,
+    /// With the next stage on the same rank.
+    before_own: StaticBytes,
+}
+
+/// The kinds of stage met so far. Layers are all alike, so their number is enough.
+struct Parts<'w> {
+    work: &'w ModelWork,
+    known: BTreeMap<(u32, bool, bool), Part>,
+}
+
+impl Parts<'_> {
+    fn part(&mut self, layout: &StageLayout) -> Part {
+        let key = (layout.layers.end - layout.layers.start, layout.embedding, layout.head);
+        if let Some(part) = self.known.get(&key) {
+            return *part;
+        }
+        let graph = graph_of(self.work, layout);
+        let part = Part {
+            cost: memory::stage_cost(
+                cost::job_times(&graph, &self.work.device),
+                Lifetimes::of(&graph).memory(&graph),
+            ),
+            flops: cost::job_flops(&graph),
+            apart: StaticBytes::of_stage(&graph, false),
+            before_own: StaticBytes::of_stage(&graph, true),
+        };
+        self.known.insert(key, part);
+        part
+    }
+
+    /// What the partition balances.
+    fn costs(&self) -> PartCosts {
+        let time = |layers: u32, embedding: bool, head: bool| {
+            let graph = graph_of(self.work, &StageLayout { layers: 0..layers, embedding, head });
+            cost::job_times(&graph, &self.work.device).into_iter().fold(0, Nanos::saturating_add)
+        };
+        PartCosts {
+            layer_ns: time(1, false, false),
+            embedding_ns: time(0, true, false),
+            head_ns: time(0, false, true),
+        }
+    }
+}
+
+fn static_by_rank(placement: &Placement, ranks: usize, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
+    let rank_of_stage = placement.ranks(ranks, chunks);
+    let mut by_rank = vec![StaticBytes::default(); ranks];
+    for (stage, part) in parts.iter().enumerate() {
+        let rank = rank_of_stage[stage];
+        let bytes = if rank_of_stage.get(stage + 1) == Some(&rank) { &part.before_own } else { &part.apart };
+        let rank = usize::from(rank);
+        by_rank[rank] = by_rank[rank].plus(bytes);
+        if *placement == Placement::TwoWay {
+            let mirrored = ranks - 1 - rank;
+            by_rank[mirrored] = by_rank[mirrored].plus(bytes);
+        }
+    }
+    by_rank
+}
+
+/// Hop times from the bytes of a boundary: ranks fill nodes in order.
+fn transfers(work: &ModelWork) -> Transfers {
+    let bytes = u64::from(work.microbatch_size)
+        .saturating_mul(work.sequence.into())
+        .saturating_mul(work.model.hidden.into())
+        .saturating_mul(work.dtype.bytes());
+    let (within, between) = (work.link.time(bytes), work.node_link.time(bytes));
+    let (ranks, per_node) = (work.pipeline as usize, work.devices_per_node as usize);
+    if ranks <= per_node || within == between {
+        return Transfers::Uniform(within);
+    }
+    if per_node == 1 {
+        return Transfers::Uniform(between);
+    }
+    let hop = |from: usize, to: usize| match from / per_node == to / per_node {
+        _ if from == to => 0,
+        true => within,
+        false => between,
+    };
+    Transfers::Links((0..ranks).map(|from| (0..ranks).map(|to| hop(from, to)).collect()).collect())
+}
+
+fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
+    work.model.find_faults("model", faults);
+    work.device.find_faults("cluster.device", faults);
+    work.link.find_faults("cluster.link", faults);
+    work.node_link.find_faults("cluster.node_link", faults);
+    for (field, value, most) in [
+        ("cluster.devices_per_node", work.devices_per_node.into(), u64::from(u32::MAX)),
+        ("parallel.pipeline", work.pipeline.into(), MAX_RANKS as u64),
+        ("parallel.chunks", chunks as u64, MAX_CHUNKS as u64),
+        ("training.microbatches", work.microbatches.into(), MAX_MICROBATCHES as u64),
+        ("training.microbatch_size", work.microbatch_size.into(), MAX_SIZE.into()),
+        ("training.sequence", work.sequence.into(), MAX_SIZE.into()),
+    ] {
+        if value == 0 || value > most {
+            faults.push(Fault::new(field, value, format!("a whole number from 1 to {most}")));
+        }
+    }
+    if work.dtype == Dtype::I32 {
+        faults.push(Fault::new("training.dtype", work.dtype.name(), "one of bf16, f32, f64"));
+    }
+    if work.model.family == Family::Gpt && work.sequence > work.model.positions {
+        let accepted = format!("at most {}, the model's learned positions", work.model.positions);
+        faults.push(Fault::new("training.sequence", work.sequence, accepted));
+    }
+}
+
+/// Refuses what arithmetic cut off at the largest number, before sums rely on it.
+fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
+    for (stage, cost) in statement.stages.iter().enumerate() {
+        let longest = cost.forward_ns.max(cost.backward_input_ns).max(cost.backward_weight_ns);
+        if longest > MAX_NS {
+            let found = format!("an op of {longest} ns on stage {stage}");
+            faults.push(Fault::new("training.microbatch_size", found, format!("ops of at most {MAX_NS} ns")));
+        }
+        let nets = [cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes];
+        let workspaces =
+            [cost.forward_workspace_bytes, cost.backward_input_workspace_bytes, cost.backward_weight_workspace_bytes];
+        let most = nets.iter().map(|net| net.unsigned_abs()).chain(workspaces).max().unwrap_or(0);
+        if most > MAX_BYTES {
+            let found = format!("{most} bytes for one microbatch on stage {stage}");
+            faults.push(Fault::new("training.microbatch_size", found, format!("at most {MAX_BYTES} bytes")));
+        }
+        if !faults.is_empty() {
+            return;
+        }
+    }
+    let hop = match &statement.transfers {
+        Transfers::Uniform(hop) => *hop,
+        Transfers::Links(links) => links.iter().flatten().copied().max().unwrap_or(0),
+    };
+    if hop > MAX_NS {
+        faults.push(Fault::new("cluster.link", format!("a hop of {hop} ns"), format!("hops of at most {MAX_NS} ns")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{self, Link};
+    use crate::model::catalog;
+    use crate::problem::Objective;
+    use proptest::prelude::*;
+    use std::string::ToString;
+
+    fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
+        let entry = catalog::find(model).unwrap();
+        let cluster = cluster::find(device).unwrap();
+        ModelWork {
+            model_name: model.to_string(),
+            model: entry.config,
+            device: cluster.device(cluster.dtype),
+            devices_per_node: cluster.devices_per_node,
+            link: cluster.link,
+            node_link: cluster.node_link,
+            pipeline,
+            chunks: 1,
+            microbatches: 32,
+            microbatch_size: 1,
+            sequence: entry.sequence,
+            dtype: cluster.dtype,
+            limit_bytes: None,
+            objective: Objective::Makespan,
+        }
+    }
+
+    #[test]
+    fn every_catalog_model_becomes_a_problem() {
+        for entry in catalog::catalog() {
+            for (placement, chunks) in [(Placement::Linear, 1), (Placement::V, 2), (Placement::TwoWay, 1)] {
+                let work = work(entry.name, "h100", 4);
+                let derived = derive(&work, placement.clone(), chunks).unwrap();
+                assert!(derived.statement.problem(placement).is_ok(), "{}", entry.name);
+                let layers: u32 = derived.stages.iter().map(|layout| layout.layers.end - layout.layers.start).sum();
+                assert_eq!(layers, entry.config.layers);
+                let cost = derived.statement.stages[1];
+                // B's matmuls are F's with other operands, W's too; attention comes on top.
+                assert!(cost.forward_ns > 0 && cost.backward_input_ns >= cost.backward_weight_ns, "{}", entry.name);
+            }
+        }
+    }
+
+    /// 18 bytes a parameter without a distributed optimizer: bf16 weight 2, f32 gradient 4, master weight 4, two
+    /// moments 8 (the Megatron documents' figure).
+    #[test]
+    fn static_bytes_are_eighteen_a_parameter_in_bf16() {
+        for ranks in [1, 2, 8] {
+            let work = work("llama-2-7b", "h100", ranks);
+            let derived = derive(&work, Placement::Linear, 1).unwrap();
+            let state: u64 = derived.static_bytes.iter().map(|bytes| bytes.total() - bytes.buffers).sum();
+            assert_eq!(state, 18 * work.model.parameters());
+            // An activation and a gradient at both ends of each of the P − 1 boundaries.
+            let boundary = u64::from(work.sequence * work.model.hidden) * 2;
+            let buffers: u64 = derived.static_bytes.iter().map(|bytes| bytes.buffers).sum();
+            assert_eq!(buffers, 4 * boundary * u64::from(ranks - 1));
+        }
+    }
+
+    #[test]
+    fn the_turn_of_a_v_needs_one_end_only() {
+        let work = work("llama-2-7b", "h100", 4);
+        let derived = derive(&work, Placement::V, 2).unwrap();
+        let boundary = u64::from(work.sequence * work.model.hidden) * 2;
+        let buffers: Vec<u64> = derived.static_bytes.iter().map(|bytes| bytes.buffers / boundary).collect();
+        assert_eq!(buffers, [4, 8, 8, 6], "first and last stage have one neighbour; rank 3's two are each other's");
+    }
+
+    #[test]
+    fn links_are_by_rank_only_where_they_differ() {
+        let mut work = work("llama-2-7b", "h100", 4);
+        let bytes = 2 * u64::from(work.sequence) * 4096;
+        let uniform = |work: &ModelWork| derive(work, Placement::Linear, 1).unwrap().statement.transfers;
+        assert_eq!(uniform(&work), Transfers::Uniform(work.link.time(bytes)));
+        work.devices_per_node = 1;
+        assert_eq!(uniform(&work), Transfers::Uniform(work.node_link.time(bytes)));
+        work.devices_per_node = 2;
+        let (near, far) = (work.link.time(bytes), work.node_link.time(bytes));
+        assert_eq!(
+            uniform(&work),
+            Transfers::Links(vec![
+                vec![0, near, far, far],
+                vec![near, 0, far, far],
+                vec![far, far, 0, near],
+                vec![far, far, near, 0],
+            ])
+        );
+        work.node_link = work.link;
+        assert_eq!(uniform(&work), Transfers::Uniform(near));
+    }
+
+    #[test]
+    fn too_many_stages_name_the_field() {
+        let faults = derive(&work("llama-2-7b", "h100", 16), Placement::Looped, 4).unwrap_err();
+        assert_eq!(faults.0[0].field, "parallel.chunks");
+        let faults = derive(&work("llama-2-7b", "h100", 64), Placement::Linear, 1).unwrap_err();
+        assert_eq!(faults.0[0].field, "parallel.pipeline");
+        let faults = derive(&work("llama-2-7b", "h100", 4), Placement::V, 1).unwrap_err();
+        assert_eq!(faults.0[0].field, "placement");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+        /// Whatever the figures, there is a sound problem or a fault, and never a panic.
+        #[test]
+        fn any_figures_are_answered(
+            layers in 0u32..6, sizes in prop::collection::vec(prop_oneof![0u32..9, any::<u32>(), Just(MAX_SIZE)], 9),
+            rates in prop::collection::vec(prop_oneof![0u64..9, any::<u64>(), Just(1u64 << 59)], 6),
+            pipeline in 0u32..5, chunks in 0usize..4, gpt in any::<bool>(), tied in any::<bool>(),
+            per_node in 0u32..4, two_way in any::<bool>(),
+        ) {
+            let mut work = work("tiny-llama", "cpu", pipeline);
+            work.model.layers = layers;
+            work.model.family = if gpt { Family::Gpt } else { Family::Llama };
+            work.model.tied = tied;
+            work.model.hidden = sizes[0];
+            (work.model.heads, work.model.kv_heads) = (sizes[1], sizes[1]);
+            work.model.head_dim = sizes[2];
+            work.model.ffn = sizes[3];
+            work.model.vocab = sizes[4];
+            work.model.positions = sizes[5];
+            (work.microbatches, work.microbatch_size, work.sequence) = (sizes[6], sizes[7], sizes[8]);
+            work.device.matmul_flops = rates[0];
+            work.device.memory_bytes_per_s = rates[1];
+            work.device.launch_ns = rates[2];
+            work.link = Link { bytes_per_s: rates[3], latency_ns: rates[4] };
+            work.devices_per_node = per_node;
+            let placement = if two_way { Placement::TwoWay } else { Placement::Looped };
+            match derive(&work, placement.clone(), chunks) {
+                Ok(derived) => {
+                    let text = derived.statement.to_value();
+                    prop_assert!(Statement::read(&text).is_ok(), "what was derived can be read");
+                    prop_assert!(derived.statement.problem(placement).is_ok());
+                }
+                Err(faults) => prop_assert!(!faults.0.is_empty()),
+            }
+        }
+    }
+}

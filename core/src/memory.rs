@@ -1,0 +1,99 @@
+//! Bytes that a rank holds throughout, and what each op adds.
+
+use crate::graph::liveness::JobMemory;
+use crate::graph::{Graph, Role};
+use crate::model::Dtype;
+use crate::problem::StageCost;
+use crate::units::{Bytes, Nanos};
+
+/// Bytes held throughout a step, by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StaticBytes {
+    /// Weights, in the training's number format.
+    pub weights: Bytes,
+    /// Their gradients, summed over microbatches: f32, or f64 beside f64 weights.
+    pub gradients: Bytes,
+    /// f32 copies of weights that are themselves too coarse to take a small step.
+    pub master_weights: Bytes,
+    /// AdamW's two moments, in the gradients' number format.
+    pub optimizer: Bytes,
+    /// Buffers of messages: one of each kind at each end of a stage.
+    pub buffers: Bytes,
+}
+
+impl StaticBytes {
+    /// All kinds together.
+    pub fn total(&self) -> Bytes {
+        [self.gradients, self.master_weights, self.optimizer, self.buffers]
+            .into_iter()
+            .fold(self.weights, Bytes::saturating_add)
+    }
+
+    /// By kind, for a table.
+    pub fn kinds(&self) -> [(&'static str, Bytes); 5] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("master weights", self.master_weights),
+            ("optimizer", self.optimizer),
+            ("buffers", self.buffers),
+        ]
+    }
+
+    /// The sum by kind.
+    pub fn plus(&self, other: &StaticBytes) -> StaticBytes {
+        StaticBytes {
+            weights: self.weights.saturating_add(other.weights),
+            gradients: self.gradients.saturating_add(other.gradients),
+            master_weights: self.master_weights.saturating_add(other.master_weights),
+            optimizer: self.optimizer.saturating_add(other.optimizer),
+            buffers: self.buffers.saturating_add(other.buffers),
+        }
+    }
+
+    /// What the weights of a stage need, and the buffers of its messages: an activation and a gradient for each
+    /// neighbour, sent or received. Stages of one rank hand over without a copy, so one buffer, counted with the later
+    /// stage, serves both ends: `shares_after` says that the next stage is on the same rank.
+    pub fn of_stage(graph: &Graph, shares_after: bool) -> StaticBytes {
+        let mut bytes = StaticBytes::default();
+        for (_, tensor) in graph.tensors() {
+            match tensor.role {
+                Role::Weight { .. } => {
+                    bytes.weights = bytes.weights.saturating_add(tensor.bytes());
+                    if tensor.dtype == Dtype::Bf16 {
+                        let master = tensor.elements().saturating_mul(Dtype::F32.bytes());
+                        bytes.master_weights = bytes.master_weights.saturating_add(master);
+                    }
+                }
+                Role::WeightGradient { .. } => {
+                    bytes.gradients = bytes.gradients.saturating_add(tensor.bytes());
+                    bytes.optimizer = bytes.optimizer.saturating_add(tensor.bytes().saturating_mul(2));
+                }
+                Role::ActivationIn | Role::GradientOut => {
+                    bytes.buffers = bytes.buffers.saturating_add(tensor.bytes());
+                }
+                Role::ActivationOut | Role::GradientIn if !shares_after => {
+                    bytes.buffers = bytes.buffers.saturating_add(tensor.bytes());
+                }
+                _ => {}
+            }
+        }
+        bytes
+    }
+}
+
+/// What a scheduler may know of a stage.
+pub fn stage_cost(times: [Nanos; 3], memory: [JobMemory; 3]) -> StageCost {
+    let [forward, backward_input, backward_weight] = memory;
+    StageCost {
+        forward_ns: times[0],
+        backward_input_ns: times[1],
+        backward_weight_ns: times[2],
+        forward_bytes: forward.net,
+        backward_input_bytes: backward_input.net,
+        backward_weight_bytes: backward_weight.net,
+        forward_workspace_bytes: forward.workspace(),
+        backward_input_workspace_bytes: backward_input.workspace(),
+        backward_weight_workspace_bytes: backward_weight.workspace(),
+    }
+}
