@@ -1,0 +1,19 @@
+//! The arithmetic of the picture: no browser, all of it tested natively.
+//!
+//! # Spaces
+//! - **time**, in nanoseconds from the start of the step, as `f64` (exact to 104 days);
+//! - **canvas**, in pixels from the left or top edge of the panel, as `f64`. Pointers speak in CSS pixels,
+//!   images in device pixels; a [`View`](view::View) in one becomes the other by
+//!   [`View::scaled`](view::View::scaled).
+//!
+//! [`view`] maps between them and clamps zoom and pan; [`lane`] holds one rank's spans; [`raster`] turns a
+//! lane into one row of pixels, whatever the number of spans under a pixel; [`memory`] does so for bytes
+//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`colour`] holds the palette.
+
+pub mod colour;
+pub mod lane;
+pub mod memory;
+pub mod raster;
+pub mod rows;
+pub mod ruler;
+pub mod view;

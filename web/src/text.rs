@@ -1,0 +1,107 @@
+//! Numbers as a person reads them.
+
+/// A duration with three or four significant digits: `12.35 ms`.
+pub fn duration(ns: f64) -> String {
+    let (value, unit) = match ns.abs() {
+        ns_abs if ns_abs < 999.5 => return format!("{} ns", trimmed(ns, 1)),
+        ns_abs if ns_abs < 999.95e3 => (ns / 1e3, "µs"),
+        ns_abs if ns_abs < 999.95e6 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    format!("{} {unit}", significant(value))
+}
+
+/// An amount of memory in binary units: `12.4 GiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", significant(value), UNITS[unit])
+}
+
+/// A share as a percentage: `27.3 %`.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    // A bubble of 0.004 % is not none.
+    if percent > 0.0 && percent < 0.05 { format!("{} %", trimmed(percent, 3)) } else { format!("{percent:.1} %") }
+}
+
+/// A whole number with thin gaps between groups of three.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Three to four digits, whatever the size.
+fn significant(value: f64) -> String {
+    let decimals = match value.abs() {
+        value if value >= 100.0 => 1,
+        value if value >= 10.0 => 2,
+        _ => 3,
+    };
+    trimmed(value, decimals)
+}
+
+/// At most `decimals` places, without trailing zeros.
+pub fn trimmed(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_change_before_the_number_grows_a_fourth_digit() {
+        for (ns, text) in [
+            (0.0, "0 ns"),
+            (999.0, "999 ns"),
+            (999.9, "1 µs"),
+            (1_500.0, "1.5 µs"),
+            (999_949.0, "999.9 µs"),
+            (999_960.0, "1 ms"),
+            (12_345_678.0, "12.35 ms"),
+            (61e9, "61 s"),
+        ] {
+            assert_eq!(duration(ns), text);
+        }
+        for (amount, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1024 * 1024 - 1, "1 MiB"),
+            (80 << 30, "80 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(amount), text);
+        }
+    }
+
+    #[test]
+    fn a_small_share_is_not_shown_as_none() {
+        assert_eq!(percent(0.0), "0.0 %");
+        assert_eq!(percent(9.0 / 33.0), "27.3 %");
+        assert_eq!(percent(0.00004), "0.004 %");
+    }
+
+    #[test]
+    fn groups_of_three() {
+        assert_eq!(count(7), "7");
+        assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
+    }
+}
