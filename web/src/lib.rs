@@ -2,10 +2,35 @@
 //!
 //! All arithmetic of the page stands in plain modules that know no browser and are tested natively:
 //! [`draw`] turns spans and bytes into pixels, [`form`] turns what a person types into a spec and back,
-//! [`message`] is what page and worker say to each other, [`work`] is what the worker does about it.
-//! `page` and `worker` connect them to the browser and exist only in WebAssembly.
+//! [`message`] is what page and worker say to each other, [`work`] is what the worker does about it,
+//! [`scene`] is what the page then holds. `page` and `worker` connect them to the browser and exist only in
+//! WebAssembly.
 //!
 //! One WebAssembly file serves both the page and its worker, so the planner is downloaded once.
 
 pub mod draw;
+pub mod form;
+pub mod message;
+pub mod scene;
 pub mod text;
+pub mod wire;
+pub mod work;
+
+#[cfg(target_arch = "wasm32")]
+mod exports;
+#[cfg(target_arch = "wasm32")]
+mod page;
+#[cfg(target_arch = "wasm32")]
+mod worker;
+
+/// Starts the worker inside a worker, and the page anywhere else.
+#[cfg(target_arch = "wasm32")]
+pub fn start() {
+    use wasm_bindgen::JsCast;
+
+    console_error_panic_hook::set_once();
+    match js_sys::global().dyn_into::<web_sys::DedicatedWorkerGlobalScope>() {
+        Ok(scope) => worker::start(scope),
+        Err(_) => page::start(),
+    }
+}

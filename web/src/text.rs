@@ -46,6 +46,29 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
+pub fn humanised(sentence: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in sentence.split(' ') {
+        let unit = word.trim_end_matches(['.', ',', ';', ')']);
+        let rest = &word[unit.len()..];
+        let number = words.last().and_then(|number| number.trim_start_matches('(').parse::<u64>().ok());
+        let readable = match (number, unit) {
+            (Some(number), "ns") => Some(duration(number as f64)),
+            (Some(number), "bytes" | "byte") => Some(bytes(number)),
+            _ => None,
+        };
+        match (readable, words.last_mut()) {
+            (Some(readable), Some(last)) => {
+                let opened = if last.starts_with('(') { "(" } else { "" };
+                *last = format!("{opened}{readable}{rest}");
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words.join(" ")
+}
+
 /// Three to four digits, whatever the size.
 fn significant(value: f64) -> String {
     let decimals = match value.abs() {
@@ -97,6 +120,15 @@ mod tests {
         assert_eq!(percent(0.0), "0.0 %");
         assert_eq!(percent(9.0 / 33.0), "27.3 %");
         assert_eq!(percent(0.00004), "0.004 %");
+    }
+
+    #[test]
+    fn numbers_in_sentences_become_readable() {
+        assert_eq!(
+            humanised("rank 3 has 4200000 ns of work, and 90000 ns must follow (1024 bytes)."),
+            "rank 3 has 4.2 ms of work, and 90 µs must follow (1 KiB)."
+        );
+        assert_eq!(humanised("no ns here"), "no ns here");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 pub mod colour;
 pub mod lane;
 pub mod memory;
+pub mod paint;
 pub mod raster;
 pub mod rows;
 pub mod ruler;

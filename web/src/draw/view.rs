@@ -49,7 +49,9 @@ impl Extent {
         } else {
             farthest
         };
-        let last_start = (self.room_ns() - ns_per_px * self.width_px.max(1.0)).max(0.0);
+        // At the farthest zoom rounding alone would leave a range of a part of a nanosecond.
+        let last_start =
+            if ns_per_px >= farthest { 0.0 } else { (self.room_ns() - ns_per_px * self.width_px.max(1.0)).max(0.0) };
         let start_ns = if view.start_ns.is_finite() { view.start_ns.clamp(0.0, last_start) } else { 0.0 };
         View { start_ns, ns_per_px }
     }

@@ -1,0 +1,334 @@
+//! All panels of the picture as one image, and what is to be written over it.
+//!
+//! From the top: the ruler, the planned ranks, the measured ranks if there are any, the memory of each rank.
+//! Pixels here are device pixels; [`Layout`] is in CSS pixels.
+
+use pipeplan_core::timeline::Span;
+
+use super::colour::{Palette, Rgb};
+use super::lane::Lane;
+use super::memory::{Curve, height_of};
+use super::raster::{Image, lane_row};
+use super::rows::Rows;
+use super::view::View;
+
+/// Height of the ruler.
+pub const RULER_PX: f64 = 22.0;
+/// Height of the line that names a panel.
+pub const TITLE_PX: f64 = 20.0;
+/// Between two panels.
+const BETWEEN_PX: f64 = 6.0;
+
+/// One panel of ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Panel {
+    /// Top of its first row.
+    pub top_px: f64,
+    /// Its rows.
+    pub rows: Rows,
+}
+
+/// Where everything is, in CSS pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layout {
+    /// Left of the time axis: room for rank names.
+    pub left_px: f64,
+    /// Width of the time axis.
+    pub width_px: f64,
+    /// Height of all.
+    pub height_px: f64,
+    /// The planned ranks.
+    pub planned: Panel,
+    /// The measured ranks.
+    pub measured: Option<Panel>,
+    /// Memory by rank.
+    pub memory: Panel,
+}
+
+/// What a point of the picture belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A planned rank.
+    Planned(usize),
+    /// A measured rank.
+    Measured(usize),
+    /// The memory of a rank.
+    Memory(usize),
+}
+
+impl Layout {
+    /// Stacks the panels for `ranks` planned and `measured` measured ranks. All scroll together, by
+    /// `scroll_px` of the planned ranks' range.
+    pub fn new(whole_width_px: f64, ranks: usize, measured: usize, scroll_px: f64) -> Layout {
+        let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
+        let lanes_px = if measured > 0 { 190.0 } else { 300.0 };
+        let planned = Rows::sharing(ranks, lanes_px, 3.0, 28.0, scroll_px);
+        // The same ranks are in sight in every panel.
+        let share = if planned.scroll_range_px() > 0.0 { planned.scroll_px / planned.scroll_range_px() } else { 0.0 };
+        let alike = |count: usize, height: f64, least: f64, most: f64| {
+            let rows = Rows::sharing(count, height, least, most, 0.0);
+            Rows { scroll_px: share * rows.scroll_range_px(), ..rows }
+        };
+        let mut y = RULER_PX;
+        let mut panel = |rows: Rows| {
+            let panel = Panel { top_px: y + TITLE_PX, rows };
+            y = panel.top_px + rows.height_px + BETWEEN_PX;
+            panel
+        };
+        let planned = panel(planned);
+        let measured = (measured > 0).then(|| panel(alike(measured, lanes_px, 3.0, 28.0)));
+        let memory = panel(alike(ranks, 200.0, 9.0, 34.0));
+        let width_px = (whole_width_px - left_px - 1.0).max(1.0);
+        Layout { left_px, width_px, height_px: y, planned, measured, memory }
+    }
+
+    /// What is at a point of the canvas.
+    pub fn place_at(&self, y_px: f64) -> Option<Place> {
+        let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
+        let measured = self.measured.as_ref().and_then(row).map(Place::Measured);
+        row(&self.planned).map(Place::Planned).or(measured).or(row(&self.memory).map(Place::Memory))
+    }
+}
+
+/// What is painted.
+pub struct Subject<'s> {
+    /// The planned ranks.
+    pub planned: &'s [Lane],
+    /// The measured ranks, and by how much their times are scaled.
+    pub measured: Option<(&'s [Lane], f64)>,
+    /// Memory by rank.
+    pub curves: &'s [Curve],
+    /// Bytes held throughout, by rank.
+    pub static_bytes: &'s [u64],
+    /// Limits by rank.
+    pub limits: &'s [Option<u64>],
+    /// Bytes at the top of a strip.
+    pub top_bytes: u64,
+    /// Which of its rank's chunks a stage is.
+    pub chunk_of_stage: &'s [usize],
+}
+
+impl Subject<'_> {
+    /// The colour of a span.
+    pub fn colour(&self, palette: &Palette, span: &Span) -> Rgb {
+        let chunk = self.chunk_of_stage.get(span.op.stage()).copied().unwrap_or(0);
+        palette.block(span.op.kind(), chunk)
+    }
+}
+
+/// Paints the time axis part of all panels. `ratio` is device pixels per CSS pixel; `view` is in CSS pixels.
+pub fn paint(
+    subject: &Subject<'_>,
+    layout: &Layout,
+    view: View,
+    ratio: f64,
+    palette: &Palette,
+    before: Option<Image>,
+) -> Image {
+    let device = |css: f64| (css * ratio).round() as i64;
+    let width = device(layout.width_px).max(1) as usize;
+    let mut image = Image::filled(width, device(layout.height_px).max(1) as usize, palette.panel, before);
+    let view = view.scaled(ratio);
+    let mut row = vec![0; 4 * width];
+    let mut lanes = |image: &mut Image, panel: &Panel, lanes: &[Lane], view: View| {
+        for index in panel.rows.visible() {
+            let Some(lane) = lanes.get(index) else { continue };
+            lane_row(lane, view, palette.idle, |span| subject.colour(palette, span), &mut row);
+            let (top, bottom) = panel.rows.span_of(index);
+            let low = panel.top_px;
+            let high = low + panel.rows.height_px;
+            let clip = |y: f64| device((low + y).clamp(low, high));
+            image.repeat_row(&row, clip(top), clip(bottom).max(clip(top) + 1));
+        }
+    };
+    lanes(&mut image, &layout.planned, subject.planned, view);
+    if let (Some(panel), Some((measured, scale))) = (&layout.measured, subject.measured) {
+        // A time drawn at `scale` of itself is a view `scale` times wider.
+        let view = View { start_ns: view.start_ns / scale, ns_per_px: view.ns_per_px / scale };
+        lanes(&mut image, panel, measured, view);
+    }
+    for index in layout.memory.rows.visible() {
+        if let Some(curve) = subject.curves.get(index) {
+            paint_curve(&mut image, subject, layout, index, curve, view, ratio, palette);
+        }
+    }
+    image
+}
+
+#[expect(clippy::too_many_arguments, reason = "one strip of many; a struct would only rename them")]
+fn paint_curve(
+    image: &mut Image,
+    subject: &Subject<'_>,
+    layout: &Layout,
+    index: usize,
+    curve: &Curve,
+    view: View,
+    ratio: f64,
+    palette: &Palette,
+) {
+    let panel = &layout.memory;
+    let (top, bottom) = panel.rows.span_of(index);
+    let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
+    let device = |css: f64| (css * ratio).round() as i64;
+    let clip = |y: f64| device((low + y).clamp(low, high));
+    let (top_y, bottom_y) = (device(low + top), device(low + bottom));
+    let height = (bottom_y - top_y) as f64;
+    let held = height_of(subject.static_bytes.get(index).copied().unwrap_or(0), subject.top_bytes, height);
+    let limit = subject.limits.get(index).copied().flatten();
+    let limit_y = limit
+        .filter(|limit| *limit <= subject.top_bytes)
+        .map(|limit| bottom_y - height_of(limit, subject.top_bytes, height).round() as i64);
+    let end_x = view.x_of(curve_end(subject.planned, index) as f64);
+    for (x, range) in curve.columns(view, image.width).into_iter().enumerate() {
+        let past = x as f64 > end_x;
+        let y_of = |bytes: u64| bottom_y - height_of(bytes, subject.top_bytes, height).round() as i64;
+        let (most_y, least_y) = (y_of(range.most), y_of(range.least));
+        let held_y = bottom_y - held.round() as i64;
+        for y in clip(top)..clip(bottom) {
+            let area = if y >= held_y { palette.held } else { palette.memory };
+            let colour = if y >= least_y {
+                area
+            } else if y >= most_y {
+                // Between least and most within one pixel: neither always held nor never.
+                palette.idle.mixed(area, 0.6)
+            } else {
+                palette.idle
+            };
+            image.set(x, y, if past { palette.idle.mixed(colour, 0.35) } else { colour });
+        }
+        if let Some(limit_y) = limit_y
+            && (clip(top)..clip(bottom)).contains(&limit_y)
+        {
+            for thick in 0..(ratio.round() as i64).max(1) {
+                image.set(x, limit_y + thick, palette.limit);
+            }
+        }
+    }
+}
+
+fn curve_end(lanes: &[Lane], rank: usize) -> u64 {
+    lanes.get(rank).map_or(0, Lane::end_ns)
+}
+
+/// Text on a block that is wide enough, in CSS pixels of the time axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    /// Middle of the visible part of the block.
+    pub x_px: f64,
+    /// The longest text that fits.
+    pub text: String,
+    /// The block's colour, for the ink.
+    pub colour: Rgb,
+}
+
+/// Labels of the visible blocks of a lane. A character takes `char_px`; blocks too narrow for their
+/// microbatch stay blank.
+pub fn labels(
+    subject: &Subject<'_>,
+    lane: &Lane,
+    view: View,
+    width_px: f64,
+    char_px: f64,
+    palette: &Palette,
+) -> Vec<Label> {
+    let range = lane.between(view.start_ns, view.time_at(width_px));
+    // More blocks than could each hold a character: none is wide enough.
+    if range.len() as f64 > width_px / char_px {
+        return Vec::new();
+    }
+    let spans = lane.spans().get(range).unwrap_or_default();
+    spans
+        .iter()
+        .filter_map(|span| {
+            let from = view.x_of(span.start_ns as f64).max(0.0);
+            let to = view.x_of(span.end_ns as f64).min(width_px);
+            let room = ((to - from - 4.0) / char_px) as usize;
+            let (op, microbatch) = (span.op, span.op.microbatch().to_string());
+            let kind_too = format!("{}{microbatch}", op.kind());
+            let all = op.to_string();
+            let text = [all, kind_too, microbatch].into_iter().find(|text| text.len() <= room)?;
+            Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(palette, span) })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pipeplan_core::op::{Op, OpKind};
+
+    fn lane(times: &[(u64, u64)]) -> Lane {
+        let span = |(index, &(start_ns, end_ns)): (usize, &(u64, u64))| Span {
+            op: Op::new(0, OpKind::F, index),
+            start_ns,
+            end_ns,
+        };
+        Lane::new(times.iter().enumerate().map(span).collect())
+    }
+
+    fn subject<'s>(planned: &'s [Lane], curves: &'s [Curve]) -> Subject<'s> {
+        Subject {
+            planned,
+            measured: None,
+            curves,
+            static_bytes: &[0],
+            limits: &[Some(80)],
+            top_bytes: 100,
+            chunk_of_stage: &[0],
+        }
+    }
+
+    #[test]
+    fn panels_do_not_overlap_and_points_find_them() {
+        for (ranks, measured) in [(1, 0), (8, 8), (64, 0), (1024, 1024)] {
+            let layout = Layout::new(1000.0, ranks, measured, 0.0);
+            let panels = [Some(layout.planned), layout.measured, Some(layout.memory)];
+            let mut y = RULER_PX;
+            for panel in panels.into_iter().flatten() {
+                assert!(panel.top_px >= y);
+                y = panel.top_px + panel.rows.height_px;
+            }
+            assert!(y <= layout.height_px);
+            assert_eq!(layout.place_at(layout.planned.top_px + 1.0), Some(Place::Planned(0)));
+            assert_eq!(layout.place_at(layout.memory.top_px + 1.0), Some(Place::Memory(0)));
+            assert_eq!(layout.place_at(2.0), None);
+        }
+    }
+
+    #[test]
+    fn a_picture_has_blocks_curves_and_the_limit_in_their_colours() {
+        let lanes = [lane(&[(0, 50)])];
+        let curves = [Curve::new(vec![(0, 50), (50, 0)])];
+        let layout = Layout::new(152.0, 1, 0, 0.0);
+        let view = View { start_ns: 0.0, ns_per_px: 1.0 };
+        let palette = Palette::LIGHT;
+        let image = paint(&subject(&lanes, &curves), &layout, view, 1.0, &palette, None);
+        let at = |x: usize, y: f64| {
+            let start = 4 * (y as usize * image.width + x);
+            Rgb(image.bytes[start], image.bytes[start + 1], image.bytes[start + 2])
+        };
+        let (lane_y, memory) = (layout.planned.top_px + 5.0, layout.memory);
+        assert_eq!(at(10, lane_y), palette.block(OpKind::F, 0));
+        assert_eq!(at(80, lane_y), palette.idle);
+        let (top, bottom) = memory.rows.span_of(0);
+        assert_eq!(at(10, memory.top_px + bottom - 2.0), palette.memory);
+        let limit_y = memory.top_px + bottom - (0.8 * (bottom - top)).round();
+        assert_eq!(at(10, limit_y), palette.limit);
+    }
+
+    #[test]
+    fn labels_say_as_much_as_fits() {
+        let lanes = [lane(&[(0, 100), (100, 120), (120, 124)])];
+        let subject = subject(&lanes, &[]);
+        let texts = |ns_per_px: f64| -> Vec<String> {
+            let view = View { start_ns: 0.0, ns_per_px };
+            labels(&subject, &lanes[0], view, 400.0, 6.0, &Palette::LIGHT)
+                .into_iter()
+                .map(|label| label.text)
+                .collect()
+        };
+        assert_eq!(texts(1.0), ["0F0", "F1"]);
+        assert_eq!(texts(2.0), ["0F0", "1"]);
+        assert_eq!(texts(50.0), Vec::<String>::new());
+    }
+}

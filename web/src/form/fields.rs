@@ -1,0 +1,293 @@
+//! Every field of the form: where it stands in a spec, what it is called and in which unit it is typed.
+
+use serde_json::{Number, Value, json};
+
+/// Which part of the form a field is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Beside the picture.
+    Top,
+    /// The model by name.
+    Model,
+    /// Its sizes by hand.
+    ModelSizes,
+    /// The cluster.
+    Cluster,
+    /// A device by hand.
+    Device,
+    /// Links and nodes by hand.
+    Links,
+    /// Ranks and chunks.
+    Parallel,
+    /// What one step trains.
+    Training,
+    /// The memory of a rank.
+    Memory,
+    /// What is judged.
+    Objective,
+    /// Ranks, chunks and microbatches of typed costs.
+    Shape,
+    /// Typed costs.
+    Costs,
+    /// Bytes that typed ops need while they run.
+    Workspace,
+    /// A line of costs for each stage.
+    StageList,
+    /// Typed limits and hops.
+    Limits,
+}
+
+/// How a field's text becomes a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unit {
+    /// Text, or the name of a choice.
+    Text,
+    /// A whole number.
+    Whole,
+    /// Any number.
+    Real,
+    /// `true` or `false`.
+    Flag,
+    /// A number of this many, shown with a suffix: 80 GiB.
+    Of(f64, &'static str),
+    /// A whole number, or several with commas between: one for each rank. `none` is no limit.
+    List(&'static str),
+    /// One line a stage: three times, three changes of bytes.
+    Stages,
+}
+
+/// One field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field {
+    /// Its path in a spec.
+    pub path: &'static str,
+    /// What a person reads beside it.
+    pub label: &'static str,
+    /// How its text is read.
+    pub unit: Unit,
+    /// Where it is in the form.
+    pub group: Group,
+    /// A sentence that explains it; may be empty.
+    pub help: &'static str,
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, help: &'static str) -> Field {
+    Field { path, label, unit, group, help }
+}
+
+/// All fields. A path stands before the paths within it.
+pub const FIELDS: &[Field] = &[
+    of("name", "Name", Unit::Text, Group::Top, ""),
+    of("schedule", "Schedule", Unit::Text, Group::Top, ""),
+    of("model.name", "Model", Unit::Text, Group::Model, ""),
+    of("model.family", "Family", Unit::Text, Group::ModelSizes, ""),
+    of("model.layers", "Layers", Unit::Whole, Group::ModelSizes, ""),
+    of("model.hidden", "Hidden", Unit::Whole, Group::ModelSizes, "Width of the residual stream"),
+    of("model.heads", "Heads", Unit::Whole, Group::ModelSizes, "Query heads"),
+    of("model.kv_heads", "KV heads", Unit::Whole, Group::ModelSizes, "Key and value heads; divides heads"),
+    of("model.head_dim", "Head width", Unit::Whole, Group::ModelSizes, "hidden / heads where empty"),
+    of("model.ffn", "Feed-forward", Unit::Whole, Group::ModelSizes, "Inner width"),
+    of("model.vocab", "Vocabulary", Unit::Whole, Group::ModelSizes, ""),
+    of("model.positions", "Positions", Unit::Whole, Group::ModelSizes, "The longest sequence"),
+    of("model.rope_base", "Rotary base", Unit::Whole, Group::ModelSizes, ""),
+    of("model.norm_eps", "Norm eps", Unit::Real, Group::ModelSizes, ""),
+    of("model.tied", "Tied head", Unit::Flag, Group::ModelSizes, "Whether the head is the embedding's table"),
+    of("cluster.device", "Device", Unit::Text, Group::Cluster, ""),
+    of("cluster.device.name", "Its name", Unit::Text, Group::Device, ""),
+    of(
+        "cluster.device.matmul_flops",
+        "Matmul",
+        Unit::Of(1e12, "TFLOP/s"),
+        Group::Device,
+        "Dense, in the training's format",
+    ),
+    of(
+        "cluster.device.memory_bytes_per_s",
+        "Bandwidth",
+        Unit::Of(1e9, "GB/s"),
+        Group::Device,
+        "Between memory and compute",
+    ),
+    of("cluster.device.memory_bytes", "Memory", Unit::Of(GIB, "GiB"), Group::Device, ""),
+    of(
+        "cluster.device.launch_ns",
+        "Launch",
+        Unit::Of(1e3, "µs"),
+        Group::Device,
+        "Time that starting an operator takes",
+    ),
+    of("cluster.devices_per_node", "Devices a node", Unit::Whole, Group::Links, ""),
+    of("cluster.link.bytes_per_s", "Link in a node", Unit::Of(1e9, "GB/s"), Group::Links, "In one direction"),
+    of("cluster.link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
+    of("cluster.node_link.bytes_per_s", "Between nodes", Unit::Of(1e9, "GB/s"), Group::Links, "In one direction"),
+    of("cluster.node_link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
+    of("parallel.pipeline", "Ranks", Unit::Whole, Group::Parallel, "Pipeline ranks, P"),
+    of("parallel.chunks", "Chunks a rank", Unit::Whole, Group::Parallel, "V, for schedules that may choose"),
+    of("training.microbatches", "Microbatches", Unit::Whole, Group::Training, "Of one step, M"),
+    of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
+    of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
+    of("training.dtype", "Format", Unit::Text, Group::Training, "Of weights and activations"),
+    of("memory.limit_bytes", "Limit a rank", Unit::Of(GIB, "GiB"), Group::Memory, "The device's memory where empty"),
+    of("objective", "Shorten", Unit::Text, Group::Objective, ""),
+    of("problem.ranks", "Ranks", Unit::Whole, Group::Shape, "P"),
+    of("problem.chunks", "Chunks a rank", Unit::Whole, Group::Shape, "V"),
+    of("problem.microbatches", "Microbatches", Unit::Whole, Group::Shape, "M"),
+    of(
+        "problem.placement",
+        "Placement",
+        Unit::Text,
+        Group::Shape,
+        "Which rank holds which stage: a name, or the rank of each stage with commas between",
+    ),
+    of("problem.backward", "Backward", Unit::Text, Group::Shape, "Whether B and W may run apart"),
+    of(
+        super::STAGE_LIST,
+        "Costs of each stage",
+        Unit::Stages,
+        Group::StageList,
+        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W. Empty: the costs above.",
+    ),
+    of("problem.stages.forward_ns", "F", Unit::Whole, Group::Costs, "Forward"),
+    of("problem.stages.backward_input_ns", "B", Unit::Whole, Group::Costs, "Backward for inputs"),
+    of("problem.stages.backward_weight_ns", "W", Unit::Whole, Group::Costs, "Backward for weights"),
+    of("problem.stages.forward_bytes", "F", Unit::Whole, Group::Costs, "Bytes that F leaves held"),
+    of("problem.stages.backward_input_bytes", "B", Unit::Whole, Group::Costs, "Change by B, mostly negative"),
+    of("problem.stages.backward_weight_bytes", "W", Unit::Whole, Group::Costs, "Change by W, mostly negative"),
+    of("problem.stages.forward_workspace_bytes", "F", Unit::Whole, Group::Workspace, "Only while F runs"),
+    of("problem.stages.backward_input_workspace_bytes", "B", Unit::Whole, Group::Workspace, "Only while B runs"),
+    of("problem.stages.backward_weight_workspace_bytes", "W", Unit::Whole, Group::Workspace, "Only while W runs"),
+    of("problem.transfer_ns", "Hop", Unit::Whole, Group::Limits, "One transfer between neighbouring ranks, in ns"),
+    of(
+        "problem.static_bytes",
+        "Static bytes",
+        Unit::List("bytes"),
+        Group::Limits,
+        "Held throughout: one value, or one for each rank",
+    ),
+    of(
+        "problem.limit_bytes",
+        "Limit a rank",
+        Unit::List("bytes"),
+        Group::Limits,
+        "One value, or one for each rank; empty for none",
+    ),
+    of("problem.objective", "Shorten", Unit::Text, Group::Objective, ""),
+];
+
+/// The field of a path.
+pub fn field(path: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.path == path)
+}
+
+const STAGE_KEYS: [&str; 9] = [
+    "forward_ns",
+    "backward_input_ns",
+    "backward_weight_ns",
+    "forward_bytes",
+    "backward_input_bytes",
+    "backward_weight_bytes",
+    "forward_workspace_bytes",
+    "backward_input_workspace_bytes",
+    "backward_weight_workspace_bytes",
+];
+
+impl Unit {
+    /// What stands behind the field.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Unit::Of(_, suffix) | Unit::List(suffix) => suffix,
+            _ => "",
+        }
+    }
+
+    /// The value of a text. What cannot be read stays text, for core to refuse by name.
+    pub fn value_of(self, text: &str) -> Value {
+        let number = |text: &str| -> Option<Value> {
+            let text = text.trim();
+            let whole = text.parse::<i64>().map(|number| json!(number));
+            whole.or_else(|_| text.parse::<u64>().map(|number| json!(number))).ok()
+        };
+        // What has no short form, such as hop times between each two ranks, is typed as JSON.
+        if text.starts_with(['[', '{'])
+            && let Ok(value) = serde_json::from_str(text)
+        {
+            return value;
+        }
+        let real = |text: &str| text.parse::<f64>().ok().and_then(Number::from_f64).map(Value::Number);
+        let read = match self {
+            Unit::Text if text.contains(',') => {
+                text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array)
+            }
+            Unit::Text => None,
+            Unit::Whole => number(text).or_else(|| real(text)),
+            Unit::Real => real(text),
+            Unit::Flag => text.parse::<bool>().ok().map(Value::Bool),
+            Unit::Of(factor, _) => {
+                let scaled = text.parse::<f64>().ok().map(|number| (number * factor).round());
+                scaled.and_then(|number| {
+                    let exact = (0.0..=9e15).contains(&number);
+                    if exact { Some(json!(number as u64)) } else { Number::from_f64(number).map(Value::Number) }
+                })
+            }
+            Unit::List(_) => {
+                let one = |text: &str| if text.trim() == "none" { Some(Value::Null) } else { number(text) };
+                match text.split(',').map(one).collect::<Option<Vec<Value>>>() {
+                    Some(mut values) if values.len() == 1 => values.pop(),
+                    several => several.map(Value::Array),
+                }
+            }
+            Unit::Stages => {
+                Some(Value::Array(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(stage).collect()))
+            }
+        };
+        read.unwrap_or_else(|| json!(text))
+    }
+
+    /// The text of a value; the other way round.
+    pub fn text_of(self, value: &Value) -> String {
+        match (self, value) {
+            (_, Value::Null) => String::new(),
+            (Unit::Of(factor, _), value) => {
+                value.as_u64().map_or_else(|| value.to_string(), |number| (number as f64 / factor).to_string())
+            }
+            (Unit::Stages, Value::Array(stages)) => {
+                let line = |stage: &Value| {
+                    let mut keys = &STAGE_KEYS[..];
+                    // Workspaces are seldom typed: what is missing at the end is left out.
+                    while let [before @ .., last] = keys
+                        && stage.get(last).is_none()
+                    {
+                        keys = before;
+                    }
+                    let number = |key: &&str| stage.get(key).unwrap_or(&json!(0)).to_string();
+                    keys.iter().map(number).collect::<Vec<_>>().join(" ")
+                };
+                stages.iter().map(line).collect::<Vec<_>>().join("\n")
+            }
+            (_, Value::Array(values)) if values.iter().any(|value| value.is_array() || value.is_object()) => {
+                value.to_string()
+            }
+            (_, Value::Array(values)) => {
+                let one = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
+                values.iter().map(one).collect::<Vec<_>>().join(", ")
+            }
+            (_, Value::String(text)) => text.clone(),
+            (_, other) => other.to_string(),
+        }
+    }
+}
+
+/// A stage of up to nine numbers in a line. What is no number stays text; what is missing stays out.
+fn stage(line: &str) -> Value {
+    let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
+    let mut keys = STAGE_KEYS.iter();
+    let mut table = serde_json::Map::new();
+    for word in words {
+        // A tenth number is named as what it is: one too many.
+        let key = keys.next().copied().unwrap_or("a tenth number");
+        table.insert(key.to_owned(), Unit::Whole.value_of(word));
+    }
+    Value::Object(table)
+}

@@ -1,0 +1,258 @@
+//! The form: what a person types, field by field, and the spec that it means.
+//!
+//! The form holds text, not numbers: a half-typed value must stay as it is while the planner says what it
+//! would accept. [`Form::to_value`] writes the spec's JSON, in which a text that is no number stays a text, so
+//! that core names the field and what stood there. [`Form::of`] goes the other way, leaving out what is the
+//! catalog's own, so that a shared link opens as the short form that made it.
+
+mod fields;
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::cluster;
+use pipeplan_core::fields::Fault;
+use pipeplan_core::spec::{Spec, Work};
+use serde_json::{Map, Value, json};
+
+pub use fields::{FIELDS, Field, Group, Unit, field};
+
+/// What is being typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// A model on a cluster.
+    #[default]
+    Model,
+    /// Times and bytes of each op.
+    Typed,
+}
+
+/// The text of every field, by path. A field that is not here is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Which half of the fields counts.
+    pub kind: Kind,
+    texts: BTreeMap<String, String>,
+}
+
+impl Default for Form {
+    /// What the page opens with: an example that shows most of what the planner does.
+    fn default() -> Form {
+        let texts = [
+            ("model.name", "llama-2-13b"),
+            ("cluster.device", "h100"),
+            ("parallel.pipeline", "8"),
+            ("training.microbatches", "24"),
+            ("schedule", "best"),
+            ("problem.ranks", "4"),
+            ("problem.microbatches", "8"),
+            ("problem.placement", "any"),
+            ("problem.stages.forward_ns", "1000"),
+            ("problem.stages.backward_input_ns", "1000"),
+            ("problem.stages.backward_weight_ns", "1000"),
+            ("problem.stages.forward_bytes", "2"),
+            ("problem.stages.backward_input_bytes", "-1"),
+            ("problem.stages.backward_weight_bytes", "-1"),
+            ("problem.transfer_ns", "50"),
+        ];
+        let texts = texts.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
+        Form { kind: Kind::Model, texts }
+    }
+}
+
+/// The schedule's name and the spec's: both kinds have them.
+const SHARED: [&str; 2] = ["name", "schedule"];
+/// A list of costs, one line a stage, that takes the place of the single costs.
+pub const STAGE_LIST: &str = "problem.stages";
+
+impl Form {
+    /// The text of a field.
+    pub fn text(&self, path: &str) -> &str {
+        self.texts.get(path).map_or("", String::as_str)
+    }
+
+    /// Sets the text of a field.
+    pub fn set(&mut self, path: &str, text: impl Into<String>) {
+        let text = text.into();
+        if text.is_empty() {
+            self.texts.remove(path);
+        } else {
+            self.texts.insert(path.to_owned(), text);
+        }
+    }
+
+    /// Another model of the catalog, or sizes by hand for an empty name. Sizes of the one before go; sizes by
+    /// hand start from them, as they are seldom all wrong.
+    pub fn choose_model(&mut self, name: &str) {
+        let before = said_briefly(self.text("model.name"), "h100", 1, 1);
+        let groups = |field: &&Field| field.group == Group::ModelSizes || field.path == "training.sequence";
+        self.refill(FIELDS.iter().filter(groups), name.is_empty(), before.as_ref());
+        self.set("model.name", name);
+    }
+
+    /// Another device of the catalog, or figures by hand for an empty name.
+    pub fn choose_device(&mut self, name: &str) {
+        let before = said_briefly("llama-2-7b", self.text("cluster.device"), 1, 1);
+        let groups = |field: &&Field| matches!(field.group, Group::Device | Group::Links);
+        self.refill(FIELDS.iter().filter(groups), name.is_empty(), before.as_ref());
+        self.set("memory.limit_bytes", "");
+        self.set("cluster.device", name);
+    }
+
+    /// Empties `fields`; or `by_hand`, fills those that are empty with what they are in `before`.
+    fn refill(&mut self, fields: impl Iterator<Item = &'static Field>, by_hand: bool, before: Option<&Value>) {
+        for field in fields {
+            if !by_hand {
+                self.set(field.path, "");
+            } else if self.text(field.path).is_empty()
+                && let Some(value) = before.and_then(|before| at(before, field.path))
+            {
+                self.set(field.path, field.unit.text_of(value));
+            }
+        }
+    }
+
+    /// The spec's JSON. Fields of the other kind stay out.
+    pub fn to_value(&self) -> Value {
+        let mut root = Map::new();
+        for field in FIELDS {
+            let (text, shared) = (self.text(field.path).trim(), SHARED.contains(&field.path));
+            let typed = field.path.starts_with("problem");
+            let counts = shared || typed == (self.kind == Kind::Typed);
+            let replaced = field.path.starts_with("problem.stages.") && !self.text(STAGE_LIST).trim().is_empty();
+            if counts && !replaced && !text.is_empty() {
+                put(&mut root, field.path, field.unit.value_of(text));
+            }
+        }
+        if self.kind == Kind::Typed && !root.contains_key("problem") {
+            root.insert("problem".to_owned(), json!({}));
+        }
+        Value::Object(root)
+    }
+
+    /// The form that means `spec`.
+    pub fn of(spec: &Spec) -> Form {
+        let mut value = spec.to_value();
+        let mut form = Form { kind: Kind::Typed, ..Form::default() };
+        let other = if matches!(spec.work, Work::Model(_)) { "model" } else { "problem" };
+        form.texts.retain(|path, _| path.starts_with("problem") != (other == "problem"));
+        // What belonged to the example and not to this spec.
+        let mine = |path: &str| path.starts_with("problem") == (other == "problem");
+        form.texts.retain(|path, _| !mine(path));
+        if let Work::Model(work) = &spec.work {
+            form.kind = Kind::Model;
+            leave_out_defaults(&mut value, work);
+        }
+        for field in FIELDS {
+            match at(&value, field.path) {
+                Some(Value::Object(_)) | None => {}
+                Some(found) if field.path == STAGE_LIST && !found.is_array() => {}
+                Some(found) => form.set(field.path, field.unit.text_of(found)),
+            }
+        }
+        form
+    }
+
+    /// The field that a fault of core is shown at: the one of that path, or the nearest that holds it.
+    pub fn field_of(fault: &Fault) -> Option<&'static Field> {
+        let plain: String = fault.field.chars().take_while(|c| *c != '[').collect();
+        let mut path = plain.as_str();
+        loop {
+            if let Some(field) = field(path) {
+                return Some(field);
+            }
+            path = path.rsplit_once('.')?.0;
+        }
+    }
+}
+
+/// Puts a value at a dotted path, making tables on the way. A table wins over a text that stands in its way:
+/// a device by hand over a device's name, which becomes the table's `name`.
+fn put(root: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => {
+            root.insert(path.to_owned(), value);
+        }
+        Some((first, rest)) => {
+            let entry = root.entry(first).or_insert_with(|| json!({}));
+            if !entry.is_object() {
+                *entry = json!({ "name": entry.take() });
+            }
+            if let Value::Object(table) = entry {
+                put(table, rest, value);
+            }
+        }
+    }
+}
+
+/// All that a spec says when it names nothing but a model of the catalog and a device: its defaults.
+fn said_briefly(model: &str, device: &str, pipeline: u32, microbatches: u32) -> Option<Value> {
+    let brief = json!({
+        "model": { "name": model }, "cluster": { "device": device },
+        "parallel": { "pipeline": pipeline }, "training": { "microbatches": microbatches },
+    });
+    Spec::from_value(&brief).ok().map(|spec| spec.to_value())
+}
+
+/// The value at a dotted path.
+fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.').try_fold(value, |value, key| value.get(key))
+}
+
+/// Takes out of a spec's JSON what the catalog would say anyway.
+fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) {
+    let known = |name: &str| cluster::find(name).map(|entry| entry.device(work.dtype));
+    if known(&work.device.name).as_ref() == Some(&work.device) {
+        value["cluster"]["device"] = json!(work.device.name);
+    }
+    // Each half has its own defaults, also where the other is by hand.
+    let by_model = said_briefly(&work.model_name, "h100", work.pipeline, work.microbatches);
+    let device = if cluster::find(&work.device.name).is_some() { work.device.name.as_str() } else { "h100" };
+    let by_device = said_briefly("llama-2-7b", device, 1, 1);
+    let mut drop = |path: &str, defaults: &Option<Value>| {
+        if let Some(defaults) = defaults {
+            drop_equal(value, path, at(defaults, path));
+        }
+    };
+    drop("model", &by_model);
+    drop(
+        "training",
+        &by_model.as_ref().map(
+            |defaults| json!({ "training": { "sequence": at(defaults, "training.sequence"), "microbatch_size": 1 } }),
+        ),
+    );
+    drop(
+        "training",
+        &by_device.as_ref().map(|defaults| json!({ "training": { "dtype": at(defaults, "training.dtype") } })),
+    );
+    drop(
+        "parallel",
+        &Some(json!({ "parallel": { "chunks": at(by_device.as_ref().unwrap_or(&Value::Null), "parallel.chunks") } })),
+    );
+    drop("cluster", &by_device);
+    drop("cluster.link", &by_device);
+    drop("cluster.node_link", &by_device);
+    // Always said, so that the form and its link show them.
+    if !work.model_name.is_empty() {
+        value["model"]["name"] = json!(work.model_name);
+    }
+    if value["cluster"]["device"].is_null() {
+        value["cluster"]["device"] = json!(work.device.name);
+    }
+}
+
+/// Takes out of the table at `path` every entry that equals the same one of `defaults`.
+fn drop_equal(value: &mut Value, path: &str, defaults: Option<&Value>) {
+    let mut table = value;
+    for key in path.split('.') {
+        match table.get_mut(key) {
+            Some(inner) => table = inner,
+            None => return,
+        }
+    }
+    if let (Value::Object(table), Some(Value::Object(defaults))) = (table, defaults) {
+        table.retain(|key, value| defaults.get(key) != Some(value));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! What the page and its worker say to each other, as postcard bytes.
+//!
+//! The page numbers what it asks. Only the newest plan counts: the worker looks for newer questions between
+//! any two pieces of work, and the page drops what answers an older one than it already shows. So a slider
+//! can be dragged, and what is shown is the newest that is known.
+
+use serde::{Deserialize, Serialize};
+
+/// From the page to the worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// Grows with each question.
+    pub id: u32,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// What the page may ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Plan this spec with its schedule, then compare all schedules.
+    Plan {
+        /// The spec as JSON, as a person typed it: it may be full of faults.
+        spec: String,
+    },
+    /// The plan file of this spec.
+    Export {
+        /// The spec as JSON.
+        spec: String,
+    },
+    /// Read a plan file and show it.
+    OpenPlan {
+        /// The file.
+        text: String,
+    },
+    /// Read a trace file and show its last step.
+    OpenTrace {
+        /// The file.
+        text: String,
+    },
+    /// Show a step of the open trace, by its position in the file.
+    TraceStep {
+        /// The position.
+        index: u32,
+    },
+}
+
+impl Ask {
+    /// Whether a newer question of this sort makes older ones pointless.
+    pub fn supersedes(&self, older: &Ask) -> bool {
+        match self {
+            Ask::Plan { .. } | Ask::OpenPlan { .. } => matches!(older, Ask::Plan { .. } | Ask::OpenPlan { .. }),
+            Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
+                matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
+            }
+            Ask::Export { .. } => matches!(older, Ask::Export { .. }),
+        }
+    }
+}
+
+/// From the worker to the page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The question that this belongs to.
+    pub id: u32,
+    /// What is said.
+    pub said: Said,
+}
+
+/// What the worker may say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Said {
+    /// The spec is at fault.
+    Refused(Vec<FieldFault>),
+    /// The plan that was asked for.
+    Planned(Box<Picture>),
+    /// There is no such plan, and why.
+    NoPlan {
+        /// The schedule that was asked for.
+        schedule: String,
+        /// Why there is none.
+        reason: String,
+    },
+    /// The comparison starts anew: the spec has changed in more than its schedule.
+    Comparing {
+        /// Rows to come.
+        rows: u32,
+    },
+    /// The next row of the comparison.
+    Compared(Row),
+    /// All that was asked for has been said.
+    Done,
+    /// A plan file.
+    Exported {
+        /// Its text.
+        text: String,
+    },
+    /// A plan file was read.
+    Opened {
+        /// The spec in it, as JSON.
+        spec: String,
+        /// The plan as it stands in the file, not planned again.
+        picture: Box<Picture>,
+    },
+    /// A trace was read.
+    TraceOpened(TraceSummary),
+    /// A step of the trace.
+    TraceShown(Box<Measured>),
+    /// A file could not be read.
+    Unreadable {
+        /// `plan` or `trace`.
+        what: String,
+        /// Each fault in words.
+        faults: Vec<FieldFault>,
+    },
+}
+
+/// One thing wrong with a field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldFault {
+    /// The field's path.
+    pub field: String,
+    /// What stood there.
+    pub found: String,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+/// One op in time. Gaps instead of start times keep the numbers, and so the bytes, small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireSpan {
+    /// Stage.
+    pub stage: u16,
+    /// Kind: position in F, B, W, BW.
+    pub kind: u8,
+    /// Microbatch.
+    pub microbatch: u32,
+    /// From the end of the one before it.
+    pub gap_ns: u64,
+    /// How long it takes.
+    pub duration_ns: u64,
+}
+
+/// A plan as the page shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Picture {
+    /// The schedule's name.
+    pub schedule: String,
+    /// The problem, as the JSON of a problem file with its placement fixed.
+    pub problem: String,
+    /// The spans of each rank.
+    pub rows: Vec<Vec<WireSpan>>,
+    /// What it costs.
+    pub figures: Figures,
+}
+
+/// The figures of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// What it is judged by: `makespan` or `longest_span`.
+    pub objective: String,
+    /// End of the last op minus start of the first.
+    pub makespan_ns: u64,
+    /// The largest span of a rank.
+    pub longest_span_ns: u64,
+    /// Idle share under the objective.
+    pub bubble_ratio: f64,
+    /// Most bytes held, by rank.
+    pub peak_bytes: Vec<u64>,
+    /// The limit, by rank.
+    pub limit_bytes: Vec<Option<u64>>,
+    /// No valid schedule on this placement costs less.
+    pub bound_ns: u64,
+    /// Cost over bound, minus 1.
+    pub gap: Option<f64>,
+    /// What binds the bound, as a sentence.
+    pub binding: String,
+}
+
+/// One schedule of the comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Name.
+    pub schedule: String,
+    /// The name a person reads.
+    pub title: String,
+    /// Paper and section.
+    pub source: String,
+    /// For an absent schedule why; for `best` which one it is.
+    pub reason: Option<String>,
+    /// What it costs; none where it is absent.
+    pub costs: Option<RowCosts>,
+}
+
+/// What a schedule of the comparison costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RowCosts {
+    /// End of the last op minus start of the first.
+    pub makespan_ns: u64,
+    /// The largest span of a rank.
+    pub longest_span_ns: u64,
+    /// Idle share under the objective.
+    pub bubble_ratio: f64,
+    /// Most bytes held by any rank.
+    pub peak_bytes: u64,
+    /// Cost over bound, minus 1.
+    pub gap: Option<f64>,
+}
+
+/// What a trace file holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceSummary {
+    /// What computed.
+    pub backend: String,
+    /// What carried the messages.
+    pub transport: String,
+    /// The digest of the plan that ran; may be empty.
+    pub plan_digest: String,
+    /// Number and loss of each recorded training step.
+    pub steps: Vec<(u64, Option<f64>)>,
+    /// Most bytes held, by rank.
+    pub peak_bytes: Vec<u64>,
+}
+
+/// One measured training step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Position in the file.
+    pub index: u32,
+    /// The spans of each rank.
+    pub rows: Vec<Vec<WireSpan>>,
+    /// From the first op's start to the last one's end.
+    pub makespan_ns: u64,
+    /// Idle share within the makespan.
+    pub bubble_ratio: f64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// The whole step, transfers and optimizer included.
+    pub duration_ns: u64,
+}

@@ -1,0 +1,139 @@
+//! Small doors to the browser. Each does nothing where the browser refuses.
+
+use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::JsFuture;
+use web_sys::{Blob, BlobPropertyBag, File, HtmlAnchorElement, Response, Url, Window};
+
+/// The window. A page always has one.
+pub fn window() -> Option<Window> {
+    web_sys::window()
+}
+
+/// The part of the address after `#`, without it.
+pub fn fragment() -> String {
+    let hash = window().and_then(|window| window.location().hash().ok()).unwrap_or_default();
+    hash.trim_start_matches('#').to_owned()
+}
+
+/// Replaces the part of the address after `#` without a new entry in the history.
+pub fn set_fragment(fragment: &str) {
+    if let Some(history) = window().and_then(|window| window.history().ok()) {
+        let _ = history.replace_state_with_url(&JsValue::NULL, "", Some(&format!("#{fragment}")));
+    }
+}
+
+/// The page's address without query and fragment.
+fn page_address() -> String {
+    let href = window().and_then(|window| window.location().href().ok()).unwrap_or_default();
+    href.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+/// The address of a file beside the page.
+pub fn beside_page(relative: &str) -> String {
+    Url::new_with_base(relative, &page_address()).map_or_else(|_| relative.to_owned(), |url| url.href())
+}
+
+/// The page's address with this fragment.
+pub fn address_with(fragment: &str) -> String {
+    format!("{}#{fragment}", page_address())
+}
+
+/// A value of the address's query.
+pub fn query(name: &str) -> Option<String> {
+    let search = window()?.location().search().ok()?;
+    web_sys::UrlSearchParams::new_with_str(&search).ok()?.get(name)
+}
+
+/// Runs `then` after a while.
+pub fn after(milliseconds: i32, then: impl FnOnce() + 'static) {
+    if let Some(window) = window() {
+        let then = Closure::once_into_js(then);
+        let _ = window.set_timeout_with_callback_and_timeout_and_arguments_0(then.unchecked_ref(), milliseconds);
+    }
+}
+
+/// Runs `then` before the next frame is shown.
+pub fn next_frame(then: impl FnOnce() + 'static) {
+    if let Some(window) = window() {
+        let then = Closure::once_into_js(then);
+        let _ = window.request_animation_frame(then.unchecked_ref());
+    }
+}
+
+/// Whether the person prefers dark pages.
+pub fn prefers_dark() -> bool {
+    media("(prefers-color-scheme: dark)").is_some_and(|query| query.matches())
+}
+
+/// Calls `then` whenever the answer to a media query changes.
+pub fn on_media_change(query: &str, then: impl FnMut() + 'static) {
+    if let Some(list) = media(query) {
+        let then = Closure::<dyn FnMut()>::new(then);
+        list.set_onchange(Some(then.as_ref().unchecked_ref()));
+        then.forget();
+        // The list has to outlive this call for its events to arrive.
+        std::mem::forget(list);
+    }
+}
+
+fn media(query: &str) -> Option<web_sys::MediaQueryList> {
+    window()?.match_media(query).ok().flatten()
+}
+
+/// Device pixels a CSS pixel.
+pub fn pixel_ratio() -> f64 {
+    window().map_or(1.0, |window| window.device_pixel_ratio()).clamp(0.5, 4.0)
+}
+
+/// Offers a text as a download.
+pub fn download(name: &str, text: &str) {
+    let save = || -> Result<(), JsValue> {
+        let parts = js_sys::Array::of1(&JsValue::from_str(text));
+        let options = BlobPropertyBag::new();
+        options.set_type("application/json");
+        let blob = Blob::new_with_str_sequence_and_options(&parts, &options)?;
+        let address = Url::create_object_url_with_blob(&blob)?;
+        let document = window().and_then(|window| window.document()).ok_or(JsValue::NULL)?;
+        let anchor: HtmlAnchorElement = document.create_element("a")?.dyn_into()?;
+        anchor.set_href(&address);
+        anchor.set_download(name);
+        anchor.click();
+        // The download may start after this turn.
+        after(10_000, move || {
+            let _ = Url::revoke_object_url(&address);
+        });
+        Ok(())
+    };
+    let _ = save();
+}
+
+/// Puts a text on the clipboard. Says whether it could.
+pub async fn copy(text: &str) -> bool {
+    let Some(window) = window() else { return false };
+    JsFuture::from(window.navigator().clipboard().write_text(text)).await.is_ok()
+}
+
+/// The text of a file.
+pub async fn read_file(file: &File) -> Option<String> {
+    JsFuture::from(file.text()).await.ok()?.as_string()
+}
+
+/// The text of a file of this site.
+///
+/// # Errors
+/// A sentence that says what went wrong.
+pub async fn fetch_text(address: &str) -> Result<String, String> {
+    let window = window().ok_or("there is no window")?;
+    let url = Url::new_with_base(address, &page_address()).map_err(|_| format!("`{address}` is no address"))?;
+    if Some(url.origin()) != window.location().origin().ok() {
+        return Err(format!("`{address}` is on another site; only files beside this page are opened"));
+    }
+    let failed = |_| format!("`{address}` cannot be loaded");
+    let response: Response =
+        JsFuture::from(window.fetch_with_str(&url.href())).await.map_err(failed)?.dyn_into().map_err(failed)?;
+    if !response.ok() {
+        return Err(format!("`{address}` cannot be loaded: the server answers {}", response.status()));
+    }
+    let text = JsFuture::from(response.text().map_err(failed)?).await.map_err(failed)?;
+    text.as_string().ok_or_else(|| format!("`{address}` is no text"))
+}

@@ -1,0 +1,6 @@
+//! The page.
+mod browser;
+mod courier;
+
+/// Starts it.
+pub fn start() {}

@@ -1,0 +1,238 @@
+//! A plan, or a measured step, as the page holds it: everything that painting and pointing need.
+
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
+use pipeplan_core::timeline::Timeline;
+
+use crate::draw::lane::Lane;
+use crate::draw::memory::Curve;
+use crate::message::{Figures, Measured, Picture, WireSpan};
+use crate::{text, wire};
+
+/// A plan on the page.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// The schedule's name.
+    pub schedule: String,
+    /// What it solves.
+    pub problem: Problem,
+    /// One lane a rank.
+    pub lanes: Vec<Lane>,
+    /// Bytes over time, one curve a rank.
+    pub curves: Vec<Curve>,
+    /// What it costs.
+    pub figures: Figures,
+}
+
+impl Scene {
+    /// The scene of a picture. `None` where its problem cannot be read, which no worker of ours sends.
+    pub fn of(picture: Picture) -> Option<Scene> {
+        let value = serde_json::from_str(&picture.problem).ok()?;
+        let statement = Statement::read(&value).ok()?;
+        let PlacementChoice::Fixed(placement) = statement.placement.clone() else { return None };
+        let problem = statement.problem(placement).ok()?;
+        if picture.rows.len() != problem.ranks() {
+            return None;
+        }
+        let timeline = Timeline { rows: picture.rows.iter().map(|row| wire::unpack(row)).collect() };
+        let foreign = |op: Op| op.stage() >= problem.stage_count() || op.microbatch() >= problem.microbatches();
+        if timeline.rows.iter().flatten().any(|span| foreign(span.op)) {
+            return None;
+        }
+        let curves = (0..problem.ranks()).map(|rank| Curve::new(timeline.memory(&problem, rank))).collect();
+        let lanes = timeline.rows.into_iter().map(Lane::new).collect();
+        Some(Scene { schedule: picture.schedule, problem, lanes, curves, figures: picture.figures })
+    }
+
+    /// When the last op ends.
+    pub fn end_ns(&self) -> u64 {
+        self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+    }
+
+    /// Which of its rank's chunks a stage is, by stage.
+    pub fn chunk_of_stage(&self) -> Vec<usize> {
+        let mut chunks = vec![0; self.problem.stage_count()];
+        for rank in 0..self.problem.ranks() {
+            for (chunk, stage) in self.problem.stages_of(rank).iter().enumerate() {
+                if let Some(slot) = chunks.get_mut(*stage) {
+                    *slot = chunk;
+                }
+            }
+        }
+        chunks
+    }
+
+    /// Which kinds occur: what the legend shows.
+    pub fn kinds(&self) -> Vec<OpKind> {
+        let mut kinds: Vec<OpKind> = Vec::new();
+        // Every kind of a schedule shows up on the first rank.
+        for span in self.lanes.first().map(Lane::spans).unwrap_or_default() {
+            if !kinds.contains(&span.op.kind()) {
+                kinds.push(span.op.kind());
+                if kinds.len() == 4 {
+                    break;
+                }
+            }
+        }
+        kinds.sort_unstable();
+        kinds
+    }
+
+    /// The most bytes of any rank.
+    pub fn peak_bytes(&self) -> u64 {
+        self.figures.peak_bytes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The rank nearest to its limit, or the fullest where there are no limits.
+    pub fn tightest_rank(&self) -> usize {
+        let room = |rank: &usize| {
+            let peak = self.figures.peak_bytes.get(*rank).copied().unwrap_or(0);
+            let limit = self.figures.limit_bytes.get(*rank).copied().flatten().unwrap_or(u64::MAX);
+            (limit.saturating_sub(peak), core::cmp::Reverse(peak))
+        };
+        (0..self.problem.ranks()).min_by_key(room).unwrap_or(0)
+    }
+
+    /// The largest limit of any rank, if all have one.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.figures.limit_bytes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// Lines of a tooltip for a span of `rank`.
+    pub fn describe(&self, rank: usize, index: usize) -> Vec<(String, String)> {
+        let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
+        let mut lines = describe_op(span.op, self.problem.stage_count());
+        lines.push(("rank".to_owned(), rank.to_string()));
+        lines.push(("starts".to_owned(), text::duration(span.start_ns as f64)));
+        lines.push(("takes".to_owned(), text::duration((span.end_ns - span.start_ns) as f64)));
+        if let Some(curve) = self.curves.get(rank) {
+            lines.push(("rank holds".to_owned(), text::bytes(curve.at(span.start_ns as f64))));
+        }
+        lines
+    }
+}
+
+/// A measured step on the page.
+#[derive(Clone, Debug)]
+pub struct MeasuredScene {
+    /// Position in the trace file.
+    pub index: u32,
+    /// One lane a rank.
+    pub lanes: Vec<Lane>,
+    /// From the first op's start to the last one's end.
+    pub makespan_ns: u64,
+    /// Idle share.
+    pub bubble_ratio: f64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// The whole step, transfers and optimizer included.
+    pub duration_ns: u64,
+}
+
+impl MeasuredScene {
+    /// The scene of a measured step.
+    pub fn of(measured: Measured) -> MeasuredScene {
+        let lane = |row: &Vec<WireSpan>| Lane::new(wire::unpack(row));
+        MeasuredScene {
+            index: measured.index,
+            lanes: measured.rows.iter().map(lane).collect(),
+            makespan_ns: measured.makespan_ns,
+            bubble_ratio: measured.bubble_ratio,
+            tokens: measured.tokens,
+            duration_ns: measured.duration_ns,
+        }
+    }
+
+    /// When the last op ends.
+    pub fn end_ns(&self) -> u64 {
+        self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+    }
+
+    /// Lines of a tooltip for a span of `rank`, beside what `plan` predicts for the same op.
+    pub fn describe(&self, rank: usize, index: usize, plan: Option<&Scene>) -> Vec<(String, String)> {
+        let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
+        let stages = plan.map_or(0, |plan| plan.problem.stage_count());
+        let mut lines = describe_op(span.op, stages);
+        lines.push(("rank".to_owned(), rank.to_string()));
+        lines.push(("started".to_owned(), text::duration(span.start_ns as f64)));
+        let took = (span.end_ns - span.start_ns) as f64;
+        lines.push(("took".to_owned(), text::duration(took)));
+        let planned = plan
+            .filter(|plan| span.op.stage() < plan.problem.stage_count())
+            .map(|plan| plan.problem.duration(span.op) as f64);
+        if let Some(planned) = planned.filter(|planned| *planned > 0.0) {
+            lines.push(("planned".to_owned(), format!("{} (×{:.2})", text::duration(planned), took / planned)));
+        }
+        lines
+    }
+}
+
+fn describe_op(op: Op, stages: usize) -> Vec<(String, String)> {
+    let kind = match op.kind() {
+        OpKind::F => "forward",
+        OpKind::B => "backward for inputs",
+        OpKind::W => "backward for weights",
+        OpKind::BW => "backward",
+    };
+    let stage = if stages > 0 { format!("{} of {stages}", op.stage()) } else { op.stage().to_string() };
+    vec![
+        (op.to_string(), kind.to_owned()),
+        ("stage".to_owned(), stage),
+        ("microbatch".to_owned(), op.microbatch().to_string()),
+    ]
+}
+
+/// By how much measured times are drawn shorter so that both steps are equally long, where `aligned`: a CPU
+/// run beside a plan for a GPU would otherwise leave the plan a dot.
+pub fn measured_scale(planned_ns: u64, measured_ns: u64, aligned: bool) -> f64 {
+    if aligned && planned_ns > 0 && measured_ns > 0 { planned_ns as f64 / measured_ns as f64 } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pipeplan_core::planner;
+    use pipeplan_core::schedule;
+    use pipeplan_core::spec::Spec;
+    use serde_json::json;
+
+    pub(crate) fn example(schedule: &str, chunks: usize) -> Scene {
+        let statement = Statement::read(&json!({
+            "ranks": 4, "chunks": chunks, "microbatches": 8, "placement": "any",
+            "stages": { "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10,
+                        "forward_bytes": 4, "backward_input_bytes": -2, "backward_weight_bytes": -2 },
+            "static_bytes": 3, "limit_bytes": 1000
+        }));
+        let spec = Spec::typed(statement.unwrap());
+        let answer = planner::answer(&spec, schedule::find(schedule).unwrap()).unwrap();
+        Scene::of(wire::picture(schedule, &answer.case.problem, &answer.timeline)).unwrap()
+    }
+
+    #[test]
+    fn a_scene_shows_what_the_planner_found() {
+        let scene = example("1f1b", 1);
+        // (M + P − 1)(F + BW), and rank 0 holds P microbatches.
+        assert_eq!(scene.end_ns(), (8 + 3) * 30);
+        assert_eq!(scene.peak_bytes(), 3 + 4 * 4);
+        assert_eq!(scene.curves[0].peak(), 3 + 4 * 4);
+        assert_eq!(scene.curves[3].peak(), 3 + 4);
+        assert_eq!(scene.tightest_rank(), 0);
+        assert_eq!(scene.kinds(), [OpKind::F, OpKind::BW]);
+        let lines = scene.describe(2, 0);
+        assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
+        assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
+        assert!(scene.describe(9, 0).is_empty() && scene.describe(0, 999).is_empty());
+    }
+
+    #[test]
+    fn chunks_count_within_their_rank() {
+        assert_eq!(example("zb-v", 2).chunk_of_stage(), [0, 0, 0, 0, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_measured_step_is_stretched_only_where_asked() {
+        assert_eq!(measured_scale(100, 400, true), 0.25);
+        assert_eq!(measured_scale(100, 400, false), 1.0);
+        assert_eq!(measured_scale(0, 400, true), 1.0);
+    }
+}

@@ -1,0 +1,134 @@
+//! Spans and figures on their way from the worker to the page.
+
+use pipeplan_core::bounds;
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::planner::{Answer, gap};
+use pipeplan_core::problem::Problem;
+use pipeplan_core::schedule;
+use pipeplan_core::timeline::{Span, Timeline};
+
+use crate::message::{FieldFault, Figures, Picture, Row, RowCosts, WireSpan};
+use crate::text;
+
+const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
+
+/// The spans of a row as they travel.
+pub fn pack(row: &[Span]) -> Vec<WireSpan> {
+    let mut free_ns = 0;
+    let mut packed = Vec::with_capacity(row.len());
+    for span in row {
+        packed.push(WireSpan {
+            stage: span.op.stage() as u16,
+            kind: KINDS.iter().position(|kind| *kind == span.op.kind()).unwrap_or(0) as u8,
+            microbatch: span.op.microbatch() as u32,
+            gap_ns: span.start_ns.saturating_sub(free_ns),
+            duration_ns: span.end_ns.saturating_sub(span.start_ns.max(free_ns)),
+        });
+        free_ns = span.end_ns.max(free_ns);
+    }
+    packed
+}
+
+/// The spans of a row that has travelled.
+pub fn unpack(row: &[WireSpan]) -> Vec<Span> {
+    let mut free_ns: u64 = 0;
+    row.iter()
+        .map(|span| {
+            let start_ns = free_ns.saturating_add(span.gap_ns);
+            free_ns = start_ns.saturating_add(span.duration_ns);
+            let kind = KINDS.get(usize::from(span.kind)).copied().unwrap_or(OpKind::F);
+            Span { op: Op::new(usize::from(span.stage), kind, span.microbatch as usize), start_ns, end_ns: free_ns }
+        })
+        .collect()
+}
+
+/// A plan as the page shows it.
+pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
+    Picture {
+        schedule: name.to_owned(),
+        problem: problem.statement().to_value().to_string(),
+        rows: timeline.rows.iter().map(|row| pack(row)).collect(),
+        figures: figures(problem, timeline),
+    }
+}
+
+fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
+    let bound = bounds::lower_bound(problem);
+    let ranks = 0..problem.ranks();
+    Figures {
+        objective: problem.objective().name().to_owned(),
+        makespan_ns: timeline.makespan_ns(),
+        longest_span_ns: timeline.longest_span_ns(),
+        bubble_ratio: timeline.bubble_ratio(problem.objective()),
+        peak_bytes: ranks.clone().map(|rank| timeline.peak_bytes(problem, rank)).collect(),
+        limit_bytes: ranks.map(|rank| problem.limit_bytes(rank)).collect(),
+        bound_ns: bound.value_ns,
+        gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
+        binding: text::humanised(&bound.binding.to_string()),
+    }
+}
+
+/// The row of a comparison for an answer.
+pub fn row(name: &str, answer: &Answer) -> Row {
+    let (problem, timeline) = (&answer.case.problem, &answer.timeline);
+    let bound_ns = bounds::lower_bound(problem).value_ns;
+    let costs = RowCosts {
+        makespan_ns: timeline.makespan_ns(),
+        longest_span_ns: timeline.longest_span_ns(),
+        bubble_ratio: timeline.bubble_ratio(problem.objective()),
+        peak_bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
+        gap: gap(answer.cost_ns(), bound_ns),
+    };
+    Row { costs: Some(costs), ..absent_row(name, None) }
+}
+
+/// The row of a comparison for a schedule that does not exist here.
+pub fn absent_row(name: &str, reason: Option<String>) -> Row {
+    let published = schedule::find(name);
+    Row {
+        schedule: name.to_owned(),
+        title: title(name),
+        source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
+        reason: reason.map(|reason| text::humanised(&reason)),
+        costs: None,
+    }
+}
+
+/// The name a person reads.
+pub fn title(name: &str) -> String {
+    schedule::find(name).map_or_else(
+        || if name == pipeplan_core::planner::BEST { "Best".to_owned() } else { name.to_owned() },
+        |published| published.title.to_owned(),
+    )
+}
+
+/// Core's faults as they travel.
+pub fn faults(faults: &pipeplan_core::fields::Faults) -> Vec<FieldFault> {
+    let wire = |fault: &pipeplan_core::fields::Fault| FieldFault {
+        field: fault.field.clone(),
+        found: fault.found.clone(),
+        accepted: fault.accepted.clone(),
+    };
+    faults.0.iter().map(wire).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn spans_travel_unchanged(pieces in prop::collection::vec((0u64..1 << 50, 0u64..1 << 50, 0usize..4, 0usize..65536, 0usize..1 << 20), 0..50)) {
+            let mut now = 0;
+            let row: Vec<Span> = pieces.into_iter().map(|(wait, work, kind, stage, microbatch)| {
+                let start_ns = now + wait;
+                now = start_ns + work;
+                Span { op: Op::new(stage, KINDS[kind], microbatch), start_ns, end_ns: now }
+            }).collect();
+            prop_assert_eq!(unpack(&pack(&row)), row);
+        }
+    }
+}
