@@ -1,7 +1,8 @@
 //! The planner as the page and the command line see it: a spec in, a comparison or a plan out.
 //!
 //! The same schedule may stand on different problems: for a model each schedule deals layers into as many
-//! stages as it wants, while typed costs fix the stages. [`case`] makes that choice in one place.
+//! stages as it wants, while typed costs fix the stages. [`case`] makes that choice in one place, and `best`
+//! searches over every problem that it leaves open.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -12,13 +13,16 @@ use serde::Serialize;
 
 use crate::bounds;
 use crate::check::{Violation, check_schedule};
+use crate::derive::{Derived, derive};
 use crate::fields::Faults;
 use crate::lower::lower;
+use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
 use crate::problem::{Backward, PlacementChoice, Problem, Statement};
 use crate::schedule::{self, Absent, Published, Schedule};
+use crate::search::{self, Effort, Flow, Progress};
 use crate::simulate::{Deadlock, simulate};
-use crate::spec::{Spec, Work};
+use crate::spec::{ModelWork, Spec, Work};
 use crate::timeline::{Timeline, peak_bytes};
 use crate::units::{Bytes, Nanos};
 
@@ -30,6 +34,8 @@ pub const BEST: &str = "best";
 pub struct Case {
     /// The problem, with the placement that the spec fixed or that the schedule chose.
     pub problem: Problem,
+    /// Which layers each stage holds and what that costs; none for typed costs.
+    pub derived: Option<Derived>,
 }
 
 /// The problem that `published` has to solve for `spec`.
@@ -39,9 +45,18 @@ pub struct Case {
 /// cut.
 pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
     match &spec.work {
-        Work::Typed(statement) => typed_case(statement, published).map(|problem| Case { problem }),
-        Work::Model(_) => Err(Absent::because("costs do not yet follow from a model; type them")),
+        Work::Typed(statement) => typed_case(statement, published).map(|problem| Case { problem, derived: None }),
+        Work::Model(work) => {
+            let (placement, chunks) = (published.shape)(work.chunks as usize);
+            derived_case(work, placement, chunks).map_err(|faults| Absent::because(faults.to_string()))
+        }
     }
+}
+
+fn derived_case(work: &ModelWork, placement: Placement, chunks: usize) -> Result<Case, Faults> {
+    let derived = derive(work, placement.clone(), chunks)?;
+    let problem = derived.statement.problem(placement)?;
+    Ok(Case { problem, derived: Some(derived) })
 }
 
 fn typed_case(statement: &Statement, published: &Published) -> Result<Problem, Absent> {
@@ -113,9 +128,14 @@ impl Answer {
 pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     let case = case(spec, published)?;
     let schedule = case.build(published)?;
+    judge(case, published.name, schedule)
+}
+
+/// `schedule` with its times, where `check` accepts it.
+fn judge(case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
-    Ok(Answer { name: published.name.to_string(), case, schedule, timeline })
+    Ok(Answer { name: name.to_string(), case, schedule, timeline })
 }
 
 /// What a person needs to know of a schedule that `check` refuses: for a limit, by how much it is missed.
@@ -141,7 +161,7 @@ pub struct Row {
     pub schedule: String,
     /// Whether there is a valid schedule.
     pub status: Status,
-    /// Why there is none; for `best`, which schedule it is.
+    /// Why there is none.
     pub reason: Option<String>,
     /// End of the last op minus start of the first.
     pub makespan_ns: Option<Nanos>,
@@ -178,22 +198,22 @@ pub struct Comparison {
 
 /// Every published schedule and the best, side by side.
 pub fn compare(spec: &Spec) -> Comparison {
-    let mut rows = Vec::new();
-    let mut best: Option<Answer> = None;
-    for published in schedule::published() {
-        match answer(spec, published) {
-            Ok(answer) => {
-                rows.push(row(published.name, &answer));
-                if best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) {
-                    best = Some(answer);
-                }
-            }
-            Err(absent) => rows.push(absent_row(published.name, absent.reason)),
-        }
-    }
-    rows.push(match best {
-        Some(answer) => Row { reason: Some(answer.name.clone()), ..row(BEST, &answer) },
-        None => absent_row(BEST, "no published schedule is valid for this problem".to_string()),
+    compare_with(spec, Effort::default(), &mut |_| Flow::Continue)
+}
+
+/// As [`compare`], with the effort of the search for `best` and an observer that may stop it.
+pub fn compare_with(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Comparison {
+    let answers = published_answers(spec);
+    let mut rows: Vec<Row> = answers
+        .iter()
+        .map(|(name, answer)| match answer {
+            Ok(answer) => row(name, answer),
+            Err(absent) => absent_row(name, absent.reason.clone()),
+        })
+        .collect();
+    rows.push(match best_with(spec, answers, effort, observer) {
+        Ok(answer) => row(BEST, &answer),
+        Err(error) => absent_row(BEST, error.to_string()),
     });
     Comparison { objective: spec.objective().name(), rows }
 }
@@ -293,8 +313,22 @@ pub fn schedule_names() -> Vec<&'static str> {
 /// # Errors
 /// [`PlanError`] where no schedule has that name or none is valid.
 pub fn plan(spec: &Spec, name: &str) -> Result<Plan, PlanError> {
+    plan_with(spec, name, Effort::default(), &mut |_| Flow::Continue)
+}
+
+/// As [`plan`], with the effort of the search for `best` and an observer that may stop it: what was the best
+/// until then is the answer.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_with(
+    spec: &Spec,
+    name: &str,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Plan, PlanError> {
     let answer = if name == BEST {
-        best(spec)?
+        best_with(spec, published_answers(spec), effort, observer)?
     } else {
         let Some(published) = schedule::find(name) else {
             return Err(PlanError::UnknownSchedule { name: name.to_string() });
@@ -305,21 +339,92 @@ pub fn plan(spec: &Spec, name: &str) -> Result<Plan, PlanError> {
     into_plan(spec, answer)
 }
 
-/// The best valid answer for `spec`. Of two equals the one that stands first wins.
-///
-/// # Errors
-/// [`PlanError::NoSchedule`] where none is valid.
-pub fn best(spec: &Spec) -> Result<Answer, PlanError> {
+type Named = (&'static str, Result<Answer, Absent>);
+
+fn published_answers(spec: &Spec) -> Vec<Named> {
+    schedule::published().iter().map(|published| (published.name, answer(spec, published))).collect()
+}
+
+/// The best of the published answers and of a search on every problem that `spec` leaves open. Of two equals
+/// the one with a published name wins: a person knows it.
+fn best_with(
+    spec: &Spec,
+    answers: Vec<Named>,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Answer, PlanError> {
     let mut best: Option<Answer> = None;
     let mut reasons = Vec::new();
-    for published in schedule::published() {
-        match answer(spec, published) {
+    for (name, answer) in answers {
+        match answer {
             Ok(answer) if best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) => best = Some(answer),
             Ok(_) => {}
-            Err(absent) => reasons.push((published.name.to_string(), absent.reason)),
+            Err(absent) => reasons.push((name.to_string(), absent.reason)),
+        }
+    }
+    let mut stopped = false;
+    for case in open_cases(spec)? {
+        if stopped && best.is_some() {
+            break;
+        }
+        let found = search::best(&case.problem, effort, &mut |progress| {
+            let flow = observer(progress);
+            stopped |= flow == Flow::Stop;
+            flow
+        });
+        match found {
+            Ok(found) if best.as_ref().is_none_or(|best| found.cost_ns < best.cost_ns()) => {
+                // The search has its own simulator; what it found is judged like any other schedule.
+                match judge(case, BEST, found.schedule) {
+                    Ok(answer) => best = Some(answer),
+                    Err(absent) => reasons.push((BEST.to_string(), absent.reason)),
+                }
+            }
+            Ok(_) => {}
+            Err(infeasible) => reasons.push((BEST.to_string(), infeasible.to_string())),
         }
     }
     best.ok_or(PlanError::NoSchedule { reasons })
+}
+
+/// Every problem that `spec` leaves open: a typed one for each placement, a model's for each way in which
+/// published schedules deal stages.
+fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
+    match &spec.work {
+        Work::Typed(statement) => {
+            let place = |placement| statement.problem(placement).map(|problem| Case { problem, derived: None });
+            statement
+                .placements()
+                .into_iter()
+                .map(place)
+                .collect::<Result<_, _>>()
+                .map_err(|fault| PlanError::Spec(fault.into()))
+        }
+        Work::Model(work) => {
+            let mut shapes: Vec<(Placement, usize)> = Vec::new();
+            for published in schedule::published() {
+                let shape = (published.shape)(work.chunks as usize);
+                if !shapes.contains(&shape) {
+                    shapes.push(shape);
+                }
+            }
+            let mut first_faults = None;
+            let mut cases = Vec::new();
+            for (placement, chunks) in shapes {
+                match derived_case(work, placement, chunks) {
+                    Ok(case) => cases.push(case),
+                    // Too many chunks for the layers, say: another shape may do.
+                    Err(faults) => {
+                        first_faults.get_or_insert(faults);
+                    }
+                }
+            }
+            match first_faults {
+                Some(faults) if cases.is_empty() => Err(PlanError::Spec(faults)),
+                _ => Ok(cases),
+            }
+        }
+    }
 }
 
 fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
@@ -328,4 +433,63 @@ fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let prediction = Prediction::of(&problem, &answer.timeline);
     let spec = spec.clone();
     Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, prediction })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        Spec::read(text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn tiny() -> Spec {
+        spec(
+            "[model]\nname = \"tiny-llama\"\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 4\n[training]\n\
+             microbatches = 8\nsequence = 64\n",
+        )
+    }
+
+    #[test]
+    fn every_schedule_has_a_row_and_best_is_the_last_and_the_least() {
+        for spec in [
+            tiny(),
+            spec(
+                r#"{ "ranks": 4, "microbatches": 8, "stages": { "forward_ns": 3, "backward_input_ns": 3, "backward_weight_ns": 3 } }"#,
+            ),
+        ] {
+            let comparison = compare(&spec);
+            let names: Vec<&str> = comparison.rows.iter().map(|row| row.schedule.as_str()).collect();
+            let known: Vec<&str> =
+                schedule::published().iter().map(|published| published.name).chain([BEST]).collect();
+            assert_eq!(names, known);
+            let best = comparison.rows.last().and_then(|row| row.makespan_ns);
+            for row in &comparison.rows {
+                assert!(row.status == Status::Ok || row.reason.as_ref().is_some_and(|reason| !reason.is_empty()));
+                assert!(row.makespan_ns.is_none() || best <= row.makespan_ns, "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_deals_its_layers_as_each_schedule_wants() {
+        for (name, chunks) in [("1f1b", 1), ("interleaved-1f1b", 2), ("zb-v", 2)] {
+            let plan = plan(&tiny(), name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!((plan.problem.ranks(), plan.problem.chunks()), (4, chunks), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_planned_says_why() {
+        let too_little = "ranks = 2\nmicrobatches = 2\nlimit_bytes = 3\n[stages]\nforward_ns = 1\nbackward_input_ns = 1\nforward_bytes = 4\nbackward_input_bytes = -4\n";
+        for (text, name, says) in [
+            (too_little, "best", "needs at least 4 bytes"),
+            (too_little, "1f1b", "rank 0 would hold 8 bytes, and its limit is 3"),
+            (too_little, "zb-v", "it holds 2 chunks a rank, and the problem fixes 1"),
+            (too_little, "2f2b", "no schedule is called `2f2b`; there are best, gpipe"),
+        ] {
+            let error = plan(&spec(text), name).unwrap_err().to_string();
+            assert!(error.contains(says), "{error} should say {says}");
+        }
+    }
 }

@@ -10,7 +10,7 @@
 //! - an op's positive bytes are taken when it starts and its negative ones given back when it ends; its
 //!   workspace is held while it runs; held bytes and static bytes together never exceed the limit.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::Value;
 
@@ -209,7 +209,7 @@ impl Problem {
     }
 
     /// Starts and ends of all ops: longest paths through the graph of what waits for what.
-    fn times(&self, rows: &[Vec<Op>]) -> Result<Times, String> {
+    fn times(&self, rows: &[Vec<Op>]) -> Result<(Vec<Vec<u64>>, Vec<Vec<u64>>), String> {
         // Who makes the output of F and the gradient of B, by stage and microbatch.
         let mut maker: HashMap<(bool, usize, usize), usize> = HashMap::new();
         let mut nodes: Vec<(usize, &Op)> = Vec::new();
@@ -294,179 +294,6 @@ impl Problem {
     }
 }
 
-/// One step of a program row.
-enum Step {
-    Compute(Op),
-    /// Messages that start together: whether it is a send, its peer, and what identifies it at both ends.
-    Messages(Vec<(bool, usize, String)>),
-    Optimizer,
-}
-
-impl Problem {
-    /// Decides whether program rows do what `rows` say, with every transfer paired and none that hangs, where a
-    /// send ends only when its receive has started and the messages of one group start together.
-    ///
-    /// # Errors
-    /// The first broken rule, as a sentence.
-    pub fn judge_program(&self, rows: &[&str], program: &[&str]) -> Result<(), String> {
-        let steps: Vec<Vec<Step>> = program.iter().map(|row| self.steps(row)).collect::<Result<_, _>>()?;
-        if rows.len() != steps.len() {
-            return Err(format!("{} program rows for {} ranks", steps.len(), rows.len()));
-        }
-        for (rank, (row, steps)) in rows.iter().zip(&steps).enumerate() {
-            let computes = |step: &Step| if let Step::Compute(op) = step { Some(format!("{op:?}")) } else { None };
-            let computes: Vec<String> = steps.iter().filter_map(computes).collect();
-            if computes != row.split_whitespace().collect::<Vec<_>>() {
-                return Err(format!("rank {rank}: the program computes in another order than the schedule"));
-            }
-            if !matches!(steps.last(), Some(Step::Optimizer)) {
-                return Err(format!("rank {rank}: the program does not end with the optimizer"));
-            }
-        }
-        self.messages_pair(&steps)?;
-        self.runs_under_rendezvous(&steps)
-    }
-
-    /// Per pair of ranks, the n-th message sent is the n-th received: carriers match by order, not by name.
-    fn messages_pair(&self, steps: &[Vec<Step>]) -> Result<(), String> {
-        let mut sent: HashMap<(usize, usize), Vec<&str>> = HashMap::new();
-        let mut received: HashMap<(usize, usize), Vec<&str>> = HashMap::new();
-        for (rank, row) in steps.iter().enumerate() {
-            let messages =
-                row.iter().filter_map(|step| if let Step::Messages(list) = step { Some(list) } else { None });
-            for (sends, peer, name) in messages.flatten() {
-                match sends {
-                    true => sent.entry((rank, *peer)).or_default().push(name),
-                    false => received.entry((*peer, rank)).or_default().push(name),
-                }
-            }
-        }
-        let crossing = |stage: &usize| {
-            (0..self.microbatches).filter(|m| self.rank(*stage, *m) != self.rank(stage + 1, *m)).count()
-        };
-        let needed = 2 * (0..self.rank_of_stage.len().saturating_sub(1)).map(|stage| crossing(&stage)).sum::<usize>();
-        let count: usize = sent.values().map(Vec::len).sum();
-        if sent != received || count != needed {
-            return Err(format!("{count} messages where {needed} are needed, or their ends disagree on the order"));
-        }
-        Ok(())
-    }
-
-    /// Runs the rows: a compute needs its inputs, and a group of messages ends when each has met its other end.
-    fn runs_under_rendezvous(&self, steps: &[Vec<Step>]) -> Result<(), String> {
-        let mut at = vec![0usize; steps.len()];
-        // What has been computed on, or has arrived at, each rank.
-        let mut present: HashSet<(usize, String)> = HashSet::new();
-        let mut met: HashSet<(bool, usize, String)> = HashSet::new();
-        loop {
-            let mut moved = false;
-            for rank in 0..steps.len() {
-                let Some(step) = steps[rank].get(at[rank]) else { continue };
-                let done = match step {
-                    Step::Optimizer => true,
-                    Step::Compute(op) => {
-                        let inputs = self.inputs(op);
-                        if let Some(missing) =
-                            inputs.iter().find(|input| !present.contains(&(rank, (*input).clone())))
-                        {
-                            // In the order of a row nothing that is missing can come later.
-                            return Err(format!("rank {rank}: {op:?} runs without {missing}"));
-                        }
-                        present.insert((rank, op.output()));
-                        true
-                    }
-                    Step::Messages(list) => {
-                        for (sends, peer, name) in list {
-                            if *sends && !present.contains(&(rank, name.clone())) {
-                                return Err(format!("rank {rank} sends {name} before it has it"));
-                            }
-                            let other = steps[*peer].get(at[*peer]);
-                            let meets = matches!(other, Some(Step::Messages(others))
-                                if others.iter().any(|(way, back, other)| way != sends && *back == rank && other == name));
-                            if meets {
-                                met.insert((*sends, rank, name.clone()));
-                                met.insert((!*sends, *peer, name.clone()));
-                            }
-                        }
-                        list.iter().all(|(sends, _, name)| met.contains(&(*sends, rank, name.clone())))
-                    }
-                };
-                if done {
-                    if let Step::Messages(list) = step {
-                        present
-                            .extend(list.iter().filter(|(sends, ..)| !sends).map(|(.., name)| (rank, name.clone())));
-                    }
-                    at[rank] += 1;
-                    moved = true;
-                }
-            }
-            if at.iter().zip(steps).all(|(at, row)| *at == row.len()) {
-                return Ok(());
-            }
-            if !moved {
-                return Err(format!("the ranks wait for each other's messages for ever, at steps {at:?}"));
-            }
-        }
-    }
-
-    fn inputs(&self, op: &Op) -> Vec<String> {
-        let Op { stage, microbatch, .. } = *op;
-        let own = match op.kind {
-            Kind::F => return if stage > 0 { vec![format!("{}F{microbatch}", stage - 1)] } else { Vec::new() },
-            Kind::B | Kind::Bw => format!("{stage}F{microbatch}"),
-            Kind::W => format!("{stage}B{microbatch}"),
-        };
-        let mut inputs = vec![own];
-        if op.kind != Kind::W && stage + 1 < self.rank_of_stage.len() {
-            inputs.push(format!("{}B{microbatch}", stage + 1));
-        }
-        inputs
-    }
-
-    /// A program row: `(1RECV_F0 1SEND_B2) 1F0 … OPTIMIZER`, each message named by what it carries.
-    fn steps(&self, row: &str) -> Result<Vec<Step>, String> {
-        let mut steps = Vec::new();
-        let mut group: Option<Vec<(bool, usize, String)>> = None;
-        for word in row.split_whitespace() {
-            if word == "OPTIMIZER" {
-                steps.push(Step::Optimizer);
-                continue;
-            }
-            if word.starts_with('(') {
-                group = Some(Vec::new());
-            }
-            let Some(messages) = &mut group else {
-                steps.push(Step::Compute(Op::read(word)?));
-                continue;
-            };
-            messages.push(self.message(word.trim_matches(['(', ')']))?);
-            if word.ends_with(')') {
-                steps.extend(group.take().map(Step::Messages));
-            }
-        }
-        if group.is_some() { Err(format!("`{row}` does not close its last group")) } else { Ok(steps) }
-    }
-
-    fn message(&self, word: &str) -> Result<(bool, usize, String), String> {
-        let no_message = || format!("`{word}` is no message");
-        let verb_at = word.find(|c: char| c.is_ascii_uppercase()).ok_or_else(no_message)?;
-        let (stage, rest) = word.split_at(verb_at);
-        let number_at = rest.find(|c: char| c.is_ascii_digit()).ok_or_else(no_message)?;
-        let (verb, microbatch) = rest.split_at(number_at);
-        let stage: usize = stage.parse().map_err(|_| no_message())?;
-        let microbatch: usize = microbatch.parse().map_err(|_| no_message())?;
-        // The stage named is the rank's own; the payload is named by the stage that made it.
-        let (sends, peer, maker, kind) = match verb {
-            "SEND_F" => (true, stage + 1, stage, 'F'),
-            "RECV_F" => (false, stage - 1, stage - 1, 'F'),
-            "SEND_B" => (true, stage - 1, stage, 'B'),
-            "RECV_B" => (false, stage + 1, stage + 1, 'B'),
-            _ => return Err(no_message()),
-        };
-        Ok((sends, self.rank(peer, microbatch), format!("{maker}{kind}{microbatch}")))
-    }
-}
-
 fn named_placement(name: &str, ranks: usize, chunks: usize) -> Result<Vec<usize>, String> {
     let folded = match name {
         "linear" | "looped" | "two-way" => false,
@@ -480,9 +307,6 @@ fn named_placement(name: &str, ranks: usize, chunks: usize) -> Result<Vec<usize>
         })
         .collect())
 }
-
-/// Starts and ends of all ops, by rank.
-type Times = (Vec<Vec<u64>>, Vec<Vec<u64>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -521,16 +345,6 @@ impl Op {
         };
         let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no op"));
         Ok(Op { stage: number(stage)?, kind, microbatch: number(microbatch)? })
-    }
-
-    /// What it makes, by name: a fused backward makes the gradient that a B makes.
-    fn output(&self) -> String {
-        let kind = match self.kind {
-            Kind::F => 'F',
-            Kind::B | Kind::Bw => 'B',
-            Kind::W => 'W',
-        };
-        format!("{}{kind}{}", self.stage, self.microbatch)
     }
 
     fn jobs(&self) -> &'static [usize] {
@@ -589,32 +403,5 @@ mod tests {
         // F0 ends at 1 and arrives at 6; B0 ends at 8 and its gradient arrives at 13; B1, ended at 10, at 15.
         assert_eq!(verdict.makespan_ns, 17);
         assert_eq!(verdict.span_ns, [17, 6]);
-    }
-
-    #[test]
-    fn it_follows_messages() {
-        let problem = two_ranks();
-        let rows = ["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"];
-        let first = "0F0 (0SEND_F0) 0F1 (0SEND_F1 0RECV_B0) 0BW0 (0RECV_B1) 0BW1 OPTIMIZER";
-        let second = "(1RECV_F0) 1F0 1BW0 (1SEND_B0 1RECV_F1) 1F1 1BW1 (1SEND_B1) OPTIMIZER";
-        assert_eq!(problem.judge_program(&rows, &[first, second]), Ok(()));
-        let lies = [
-            (first.replace(" (0SEND_F1 0RECV_B0)", " (0SEND_F1)"), second.to_string(), "messages where"),
-            (first.replace("0SEND_F0", "0SEND_F1"), second.to_string(), "disagree on the order"),
-            // Both want to send first, and nobody receives.
-            (
-                first.replace("(0SEND_F1 0RECV_B0)", "(0SEND_F1) (0RECV_B0)"),
-                second.replace("(1SEND_B0 1RECV_F1)", "(1SEND_B0) (1RECV_F1)"),
-                "for ever",
-            ),
-            (first.replace("0F0 (0SEND_F0)", "(0SEND_F0) 0F0"), second.to_string(), "before it has it"),
-            (first.to_string(), second.replace("(1RECV_F0) 1F0 1BW0", "1F0 (1RECV_F0) 1BW0"), "runs without"),
-            (first.replace(" OPTIMIZER", ""), second.to_string(), "optimizer"),
-            (first.replace("0F0 ", ""), second.to_string(), "another order"),
-        ];
-        for (first, second, says) in lies {
-            let refusal = problem.judge_program(&rows, &[&first, &second]).unwrap_err();
-            assert!(refusal.contains(says), "{first} | {second}: {refusal}");
-        }
     }
 }
