@@ -43,6 +43,8 @@ mod gpt;
 pub mod liveness;
 mod llama;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 
 use alloc::string::String;

@@ -1,0 +1,448 @@
+//! The documented formulas, written down as plainly as possible in `f64`, on an arena that takes and gives back
+//! buffers by the graph's rules. Gradients are held against differences of the loss, bytes against liveness.
+
+use std::collections::BTreeMap;
+use std::vec;
+use std::vec::Vec;
+
+use super::build::{StageShape, stage_graph};
+use super::liveness::Lifetimes;
+use super::*;
+use crate::model::{Family, ModelConfig};
+
+/// One stage's buffers. Reading one that is not there is a panic, and so a failed test.
+struct Arena<'g> {
+    graph: &'g Graph,
+    lifetimes: Lifetimes,
+    values: BTreeMap<TensorId, Vec<f64>>,
+    held: u64,
+}
+
+impl<'g> Arena<'g> {
+    fn new(graph: &'g Graph, weights: &BTreeMap<String, Vec<f64>>) -> Arena<'g> {
+        let mut values = BTreeMap::new();
+        for (id, tensor) in graph.tensors() {
+            match tensor.role {
+                Role::Weight { .. } => values.insert(id, weights[&tensor.name].clone()),
+                Role::WeightGradient { .. } => values.insert(id, vec![0.0; tensor.elements() as usize]),
+                _ => None,
+            };
+        }
+        Arena { graph, lifetimes: Lifetimes::of(graph), values, held: 0 }
+    }
+
+    /// Runs a job on what arrives and returns what leaves, with the most bytes held above those found.
+    fn run(&mut self, job: Job, arriving: &BTreeMap<Border, Vec<f64>>) -> (BTreeMap<Border, Vec<f64>>, u64) {
+        let found = self.held;
+        for id in self.lifetimes.arrive[job as usize].clone() {
+            self.values.insert(id, arriving[&Border::of(self.graph[id].role)].clone());
+            self.held += self.graph[id].bytes();
+        }
+        let mut peak = self.held;
+        for (at, operator) in self.graph.operators.iter().enumerate() {
+            if operator.job != job {
+                continue;
+            }
+            let outputs = self.compute(operator);
+            if self.lifetimes.takes_over[at] {
+                let given = operator.inputs[operator.in_place.unwrap() as usize].tensor;
+                self.values.remove(&given).unwrap();
+                self.held -= self.graph[given].bytes();
+            }
+            for (id, value) in operator.outputs.iter().zip(outputs) {
+                assert_eq!(value.len() as u64, self.graph[*id].elements(), "{}", self.graph[*id].name);
+                let before = self.values.insert(*id, value);
+                if !self.graph[*id].role.is_persistent() {
+                    assert!(before.is_none());
+                    self.held += self.graph[*id].bytes();
+                }
+            }
+            peak = peak.max(self.held);
+            for id in self.lifetimes.free_after[at].clone() {
+                self.values.remove(&id).unwrap();
+                self.held -= self.graph[id].bytes();
+            }
+        }
+        let mut leaving = BTreeMap::new();
+        for id in self.lifetimes.end[job as usize].clone() {
+            let value = self.values.remove(&id).unwrap();
+            self.held -= self.graph[id].bytes();
+            leaving.insert(Border::of(self.graph[id].role), value);
+        }
+        (leaving, peak - found)
+    }
+
+    fn compute(&self, operator: &Operator) -> Vec<Vec<f64>> {
+        let x: Vec<&Vec<f64>> = operator.inputs.iter().map(|input| &self.values[&input.tensor]).collect();
+        let columns = |at: usize| {
+            let shape = &self.graph[operator.inputs[at].tensor].shape;
+            if shape.len() > 1 { shape[shape.len() - 1] as usize } else { 1 }
+        };
+        let h = columns(0);
+        let n = x[0].len() / h;
+        let row = |of: usize, i: usize| &x[of][i * columns(of)..(i + 1) * columns(of)];
+        let by_element = |f: &dyn Fn(usize) -> f64| (0..x[0].len()).map(f).collect::<Vec<f64>>();
+        let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
+        match operator.kernel {
+            Kernel::Embedding => vec![x[0].iter().flat_map(|token| row(1, *token as usize).to_vec()).collect()],
+            Kernel::EmbeddingGrad => {
+                let mut sum = x[2].clone();
+                for i in 0..n {
+                    for j in 0..h {
+                        sum[x[1][i] as usize * h + j] += x[0][i * h + j];
+                    }
+                }
+                vec![sum]
+            }
+            Kernel::Positions { sequence } => {
+                vec![by_element(&|e| x[0][e] + x[1][(e / h) % sequence as usize * h + e % h])]
+            }
+            Kernel::PositionsGrad { sequence } => {
+                let mut sum = x[1].clone();
+                (0..x[0].len()).for_each(|e| sum[(e / h) % sequence as usize * h + e % h] += x[0][e]);
+                vec![sum]
+            }
+            Kernel::RmsNorm { eps_e12 } => {
+                let r: Vec<f64> = (0..n)
+                    .map(|i| {
+                        let mean = row(0, i).iter().map(|x| x * x).sum::<f64>() / h as f64;
+                        (mean + eps(eps_e12)).sqrt().recip()
+                    })
+                    .collect();
+                vec![by_element(&|e| x[0][e] * r[e / h] * x[1][e % h]), r]
+            }
+            Kernel::RmsNormInputGrad => {
+                let (dy, x, r, gain) = (x[0], x[1], x[2], x[3]);
+                let mean =
+                    |i: usize| (i * h..(i + 1) * h).map(|e| dy[e] * gain[e % h] * x[e]).sum::<f64>() / h as f64;
+                vec![by_element(&|e| {
+                    let (i, j) = (e / h, e % h);
+                    r[i] * (dy[e] * gain[j] - x[e] * r[i] * r[i] * mean(i))
+                })]
+            }
+            Kernel::RmsNormGainGrad => {
+                let mut sum = x[3].clone();
+                (0..x[0].len()).for_each(|e| sum[e % h] += x[0][e] * x[1][e] * x[2][e / h]);
+                vec![sum]
+            }
+            Kernel::LayerNorm { eps_e12 } => {
+                let mean: Vec<f64> = (0..n).map(|i| row(0, i).iter().sum::<f64>() / h as f64).collect();
+                let r: Vec<f64> = (0..n)
+                    .map(|i| {
+                        let variance = row(0, i).iter().map(|x| (x - mean[i]).powi(2)).sum::<f64>() / h as f64;
+                        (variance + eps(eps_e12)).sqrt().recip()
+                    })
+                    .collect();
+                vec![by_element(&|e| (x[0][e] - mean[e / h]) * r[e / h] * x[1][e % h] + x[2][e % h]), mean, r]
+            }
+            Kernel::LayerNormInputGrad => {
+                let (dy, x, mean, r, gain) = (x[0], x[1], x[2], x[3], x[4]);
+                let u = |e: usize| dy[e] * gain[e % h];
+                let z = |e: usize| (x[e] - mean[e / h]) * r[e / h];
+                vec![by_element(&|e| {
+                    let i = e / h;
+                    let of_row = || i * h..(i + 1) * h;
+                    let mean_u = of_row().map(u).sum::<f64>() / h as f64;
+                    let mean_uz = of_row().map(|k| u(k) * z(k)).sum::<f64>() / h as f64;
+                    r[i] * (u(e) - mean_u - z(e) * mean_uz)
+                })]
+            }
+            Kernel::LayerNormGainGrad => {
+                let mut sum = x[4].clone();
+                (0..x[0].len()).for_each(|e| sum[e % h] += x[0][e] * (x[1][e] - x[2][e / h]) * x[3][e / h]);
+                vec![sum]
+            }
+            Kernel::AddBias => vec![by_element(&|e| x[0][e] + x[1][e % h])],
+            Kernel::BiasGrad => {
+                let mut sum = x[1].clone();
+                (0..x[0].len()).for_each(|e| sum[e % h] += x[0][e]);
+                vec![sum]
+            }
+            Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
+                let at = |of: usize, transposed: bool, i: usize, j: usize| {
+                    if transposed { row(of, j)[i] } else { row(of, i)[j] }
+                };
+                let sizes = |of: usize, transposed: bool| {
+                    let (columns, rows) = (columns(of), x[of].len() / columns(of));
+                    if transposed { (columns, rows) } else { (rows, columns) }
+                };
+                let ((rows, inner), (inner_b, out)) = (sizes(0, transpose_a), sizes(1, transpose_b));
+                assert_eq!(inner, inner_b);
+                let mut sum = if accumulate { x[2].clone() } else { vec![0.0; rows * out] };
+                for i in 0..rows {
+                    for j in 0..out {
+                        sum[i * out + j] +=
+                            (0..inner).map(|k| at(0, transpose_a, i, k) * at(1, transpose_b, k, j)).sum::<f64>();
+                    }
+                }
+                vec![sum]
+            }
+            Kernel::Rope { sequence, width, base, inverse, .. } => {
+                let (d, half) = (width as usize, width as usize / 2);
+                vec![by_element(&|e| {
+                    let (position, j) = ((e / h) % sequence as usize, e % d);
+                    let power = -2.0 * (j % half) as f64 / d as f64;
+                    let angle = position as f64 * (base as f64).powf(power) * if inverse { -1.0 } else { 1.0 };
+                    if j < half {
+                        x[0][e] * angle.cos() - x[0][e + half] * angle.sin()
+                    } else {
+                        x[0][e] * angle.cos() + x[0][e - half] * angle.sin()
+                    }
+                })]
+            }
+            Kernel::Attention(heads) => attention(heads, x[0], x[1], x[2]),
+            Kernel::AttentionGrad(heads) => attention_grad(heads, &x),
+            Kernel::SwiGlu => vec![by_element(&|e| x[0][e] * sigma(x[0][e]) * x[1][e])],
+            Kernel::SwiGluGrad => {
+                let (dy, gate, up) = (x[0], x[1], x[2]);
+                let dgate = by_element(&|e| {
+                    let s = sigma(gate[e]);
+                    dy[e] * up[e] * s * (1.0 + gate[e] * (1.0 - s))
+                });
+                vec![dgate, by_element(&|e| dy[e] * gate[e] * sigma(gate[e]))]
+            }
+            Kernel::Gelu => vec![by_element(&|e| x[0][e] * (1.0 + libm::erf(x[0][e] / 2f64.sqrt())) / 2.0)],
+            Kernel::GeluGrad => vec![by_element(&|e| {
+                let v = x[1][e];
+                let bell = (-v * v / 2.0).exp() / (2.0 * core::f64::consts::PI).sqrt();
+                x[0][e] * ((1.0 + libm::erf(v / 2f64.sqrt())) / 2.0 + v * bell)
+            })],
+            Kernel::Add => vec![by_element(&|e| x[0][e] + x[1][e])],
+            Kernel::CrossEntropy { microbatches } => {
+                let l: Vec<f64> = (0..n).map(|i| row(0, i).iter().map(|x| x.exp()).sum::<f64>().ln()).collect();
+                let sum: f64 = (0..n).map(|i| l[i] - row(0, i)[x[1][i] as usize]).sum();
+                vec![vec![sum / (n as f64 * microbatches as f64)], l]
+            }
+            Kernel::CrossEntropyGrad { microbatches } => vec![by_element(&|e| {
+                let (i, j) = (e / h, e % h);
+                let target = if j == x[1][i] as usize { 1.0 } else { 0.0 };
+                ((x[0][e] - x[2][i]).exp() - target) / (n as f64 * microbatches as f64)
+            })],
+        }
+    }
+}
+
+/// Indices of what attention reads: sequence by sequence, head by head.
+struct Reads {
+    sequence: usize,
+    heads: usize,
+    key_value: usize,
+    width: usize,
+}
+
+impl Reads {
+    fn of(heads: Heads) -> Reads {
+        let [sequence, query, key_value, width] =
+            [heads.sequence, heads.query, heads.key_value, heads.width].map(|size| size as usize);
+        Reads { sequence, heads: query, key_value, width }
+    }
+
+    fn query(&self, row: usize, head: usize) -> core::ops::Range<usize> {
+        let from = (row * self.heads + head) * self.width;
+        from..from + self.width
+    }
+
+    fn key(&self, row: usize, head: usize) -> core::ops::Range<usize> {
+        let from = (row * self.key_value + head * self.key_value / self.heads) * self.width;
+        from..from + self.width
+    }
+
+    /// The rows that row `i` looks at.
+    fn seen(&self, i: usize) -> core::ops::RangeInclusive<usize> {
+        i / self.sequence * self.sequence..=i
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn attention(heads: Heads, q: &[f64], k: &[f64], v: &[f64]) -> Vec<Vec<f64>> {
+    let at = Reads::of(heads);
+    let rows = q.len() / (at.heads * at.width);
+    let (mut o, mut l) = (vec![0.0; q.len()], vec![0.0; rows * at.heads]);
+    for i in 0..rows {
+        for head in 0..at.heads {
+            let score = |j| dot(&q[at.query(i, head)], &k[at.key(j, head)]) / (at.width as f64).sqrt();
+            let sum: f64 = at.seen(i).map(|j| score(j).exp()).sum();
+            l[i * at.heads + head] = sum.ln();
+            for j in at.seen(i) {
+                for (o, v) in o[at.query(i, head)].iter_mut().zip(&v[at.key(j, head)]) {
+                    *o += score(j).exp() / sum * v;
+                }
+            }
+        }
+    }
+    vec![o, l]
+}
+
+fn attention_grad(heads: Heads, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
+    let (grad, q, k, v, o, l) = (x[0], x[1], x[2], x[3], x[4], x[5]);
+    let at = Reads::of(heads);
+    let rows = q.len() / (at.heads * at.width);
+    let scale = (at.width as f64).sqrt();
+    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
+    for i in 0..rows {
+        for head in 0..at.heads {
+            let here = at.query(i, head);
+            let delta = dot(&grad[here.clone()], &o[here.clone()]);
+            for j in at.seen(i) {
+                let there = at.key(j, head);
+                let p = (dot(&q[here.clone()], &k[there.clone()]) / scale - l[i * at.heads + head]).exp();
+                let ds = p * (dot(&grad[here.clone()], &v[there.clone()]) - delta);
+                for c in 0..at.width {
+                    dv[there.start + c] += p * grad[here.start + c];
+                    dq[here.start + c] += ds * k[there.start + c] / scale;
+                    dk[there.start + c] += ds * q[here.start + c] / scale;
+                }
+            }
+        }
+    }
+    vec![dq, dk, dv]
+}
+
+/// What crosses a stage's border, as a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Border {
+    Tokens,
+    Targets,
+    Activation,
+    Gradient,
+    Loss,
+}
+
+impl Border {
+    fn of(role: Role) -> Border {
+        match role {
+            Role::Tokens => Border::Tokens,
+            Role::Targets => Border::Targets,
+            Role::ActivationIn | Role::ActivationOut => Border::Activation,
+            Role::GradientIn | Role::GradientOut => Border::Gradient,
+            _ => Border::Loss,
+        }
+    }
+}
+
+/// A number in −1..1 that depends on nothing but its seeds.
+fn number(seed: u64) -> f64 {
+    let mixed = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    ((mixed ^ (mixed >> 32)) >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+}
+
+struct Run {
+    loss: f64,
+    gradients: BTreeMap<String, Vec<f64>>,
+}
+
+/// One microbatch through `stages`, all F, then all B, then all W, with bytes held against liveness.
+fn run(stages: &[Graph], weights: &BTreeMap<String, Vec<f64>>, tokens: &[f64], targets: &[f64]) -> Run {
+    let mut arenas: Vec<Arena> = stages.iter().map(|graph| Arena::new(graph, weights)).collect();
+    let mut border = BTreeMap::from([(Border::Tokens, tokens.to_vec()), (Border::Targets, targets.to_vec())]);
+    for job in Job::ALL {
+        let mut order: Vec<usize> = (0..stages.len()).collect();
+        if job == Job::B {
+            order.reverse();
+        }
+        for stage in order {
+            let memory = arenas[stage].lifetimes.memory(&stages[stage])[job as usize];
+            let found = arenas[stage].held;
+            let (leaving, peak) = arenas[stage].run(job, &border);
+            border.extend(leaving);
+            assert_eq!(peak, memory.peak, "{job:?} of stage {stage}");
+            assert_eq!(arenas[stage].held as i64 - found as i64, memory.net, "{job:?} of stage {stage}");
+        }
+    }
+    let mut gradients: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for arena in &arenas {
+        assert_eq!(arena.held, 0);
+        for (id, tensor) in arena.graph.weights() {
+            let gradient = &arena.values[&arena.graph.gradient_of(id).unwrap()];
+            // Tied tables on two stages: both gradients together.
+            let sum = gradients.entry(tensor.name.clone()).or_insert_with(|| vec![0.0; gradient.len()]);
+            sum.iter_mut().zip(gradient).for_each(|(sum, more)| *sum += more);
+        }
+    }
+    Run { loss: border[&Border::Loss][0], gradients }
+}
+
+fn check_gradients(model: ModelConfig, cuts: &[u32]) {
+    let (microbatch_size, sequence) = (2, 3);
+    let bounds: Vec<u32> = [0].into_iter().chain(cuts.iter().copied()).chain([model.layers]).collect();
+    let stages: Vec<Graph> = (0..bounds.len() - 1)
+        .map(|stage| {
+            let shape = StageShape {
+                layers: bounds[stage]..bounds[stage + 1],
+                has_embedding: stage == 0,
+                has_head: stage + 2 == bounds.len(),
+                microbatch_size,
+                sequence,
+                dtype: Dtype::F64,
+            };
+            stage_graph(&model, &shape, 2)
+        })
+        .collect();
+    let mut weights = BTreeMap::new();
+    for graph in &stages {
+        for (_, tensor) in graph.weights() {
+            let seed = tensor.name.bytes().fold(7u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+            let values = (0..tensor.elements()).map(|e| 0.7 * number(seed.wrapping_add(e))).collect();
+            weights.insert(tensor.name.clone(), values);
+        }
+    }
+    let rows = u64::from(microbatch_size * sequence);
+    let vocab = f64::from(model.vocab);
+    let tokens: Vec<f64> = (0..rows).map(|i| ((number(i) + 1.0) / 2.0 * vocab).floor()).collect();
+    let targets: Vec<f64> = (0..rows).map(|i| ((number(i + 100) + 1.0) / 2.0 * vocab).floor()).collect();
+    let Run { gradients, .. } = run(&stages, &weights, &tokens, &targets);
+    for (name, gradient) in &gradients {
+        // A bias of all keys shifts all scores of a query alike, which the softmax does not see.
+        let reaches = gradient.iter().any(|slope| slope.abs() > 1e-4);
+        assert_ne!(reaches, name.ends_with("k_proj.bias"), "{name}");
+        for element in [0, gradient.len() / 2, gradient.len() - 1] {
+            let step = 1e-5;
+            let mut loss_at = |shift: f64| {
+                let kept = weights[name][element];
+                weights.get_mut(name).unwrap()[element] = kept + shift;
+                let loss = run(&stages, &weights, &tokens, &targets).loss;
+                weights.get_mut(name).unwrap()[element] = kept;
+                loss
+            };
+            let slope = (loss_at(step) - loss_at(-step)) / (2.0 * step);
+            let found = gradient[element];
+            // The difference is exact to about step² and 1e-16/step.
+            assert!((slope - found).abs() < 1e-8 + 1e-6 * slope.abs(), "{name}[{element}]: {found} against {slope}");
+        }
+    }
+}
+
+fn tiny(family: Family, tied: bool) -> ModelConfig {
+    ModelConfig {
+        family,
+        layers: 2,
+        hidden: 6,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 4,
+        ffn: 5,
+        vocab: 7,
+        positions: 4,
+        rope_base: 100,
+        norm_eps_e12: 10_000_000,
+        tied,
+    }
+}
+
+#[test]
+fn gradients_of_llama_are_the_slopes_of_the_loss() {
+    check_gradients(tiny(Family::Llama, false), &[]);
+    check_gradients(tiny(Family::Llama, false), &[1]);
+    check_gradients(tiny(Family::Llama, true), &[1]);
+}
+
+#[test]
+fn gradients_of_gpt_are_the_slopes_of_the_loss() {
+    check_gradients(tiny(Family::Gpt, true), &[]);
+    check_gradients(tiny(Family::Gpt, true), &[1]);
+    check_gradients(tiny(Family::Gpt, false), &[1]);
+}
