@@ -1,5 +1,103 @@
 //! Executing a plan: one thread a rank, each walking its row of the program.
+//!
+//! A rank's walk is a loop over three kinds of step: an op goes to the [backend](crate::backend), a group of
+//! messages to the [transport](crate::transport), the optimizer step to the backend again. The order is the
+//! program's and nobody else's. Every rank starts a training step together, so that times of one step share
+//! one start.
+//!
+//! # What a run promises
+//! - The same workload, options and machine give the same losses and weights, bit for bit. Where every weight
+//!   gathers its gradients in the order of microbatches, so do all partitions and schedules.
+//! - A rank that fails ends the run: no later than [`RunOptions::grace`] after the failure, or after the
+//!   transport's patience where a rank stands still without failing. The [`Failure`] says where every rank
+//!   was.
+//! - A [`StopFlag`] that is raised ends the run after the step that is under way, on every rank the same.
 
+use std::time::Duration;
+
+mod board;
+mod coordinate;
 pub mod data;
 pub mod optimizer;
+pub mod progress;
 pub mod random;
+mod report;
+mod stop;
+mod walk;
+mod workload;
+
+pub use board::{RankReport, State};
+pub use coordinate::run;
+pub use report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
+pub use stop::StopFlag;
+pub use workload::{Refusal, Workload};
+
+use crate::transport::faulty::Faults;
+use crate::transport::threads::ThreadOptions;
+use optimizer::AdamW;
+
+/// In which type a run computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// `f32`.
+    #[default]
+    Single,
+    /// `f64`.
+    Double,
+}
+
+/// What a person chooses for a run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Training steps, at least 1.
+    pub steps: u32,
+    /// Seed of the weights and of the order of the data.
+    pub seed: u64,
+    /// The optimizer's settings.
+    pub optimizer: AdamW,
+    /// The text to train on.
+    pub text: Vec<u8>,
+    /// How threads exchange tensors.
+    pub transport: ThreadOptions,
+    /// How long other ranks may take to end after one has failed.
+    pub grace: Duration,
+    /// The last so many steps are in the trace.
+    pub traced_steps: u32,
+    /// Whether the report holds the final weights.
+    pub keep_weights: bool,
+    /// Raised to end the run early.
+    pub stop: StopFlag,
+    /// What goes wrong on which rank, for tests.
+    pub faults: Vec<(usize, Faults)>,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
+            steps: 20,
+            seed: 0,
+            optimizer: AdamW::default(),
+            text: Vec::new(),
+            transport: ThreadOptions::default(),
+            grace: Duration::from_secs(10),
+            traced_steps: 20,
+            keep_weights: false,
+            stop: StopFlag::default(),
+            faults: Vec::new(),
+        }
+    }
+}
+
+/// Hears of a run as it goes on, on the thread that called [`run`].
+pub trait Observer {
+    /// All ranks have ended a step.
+    fn step_ended(&mut self, step: &StepReport);
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn step_ended(&mut self, _: &StepReport) {}
+}

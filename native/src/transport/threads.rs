@@ -1,19 +1,21 @@
 //! Ranks as threads of one process. A parcel changes hands without a copy.
 //!
-//! A send to a rank ends when at most `slots` parcels to that rank are still waiting to be taken: with no
-//! slot it ends when its own parcel is taken (rendezvous), with k slots up to k parcels are in flight. So
-//! a program that ends with 0 slots needs no buffering from any engine.
+//! Sender, receiver and payload name a channel. A send ends when at most `slots` parcels of its channel are
+//! still waiting to be taken: with no slot it ends when its own parcel is taken (rendezvous), with k slots up
+//! to k parcels are in flight. So a program that ends with 0 slots needs no buffering from any engine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use pipeplan_core::program::Payload;
 
 use super::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError};
 
 /// How the engine behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadOptions {
-    /// Parcels from one rank to another that may wait to be taken while their sender goes on.
+    /// Parcels of one channel that may wait to be taken while their sender goes on.
     pub slots: usize,
     /// How long one exchange or barrier may wait.
     pub patience: Duration,
@@ -28,10 +30,10 @@ impl Default for ThreadOptions {
 /// What waits for one rank.
 #[derive(Default)]
 struct Mailbox {
-    /// By sender: what has arrived and is not yet taken.
-    inbound: Vec<VecDeque<(Tag, Buffer)>>,
-    /// By receiver: how many of this rank's parcels have been taken.
-    taken: Vec<u64>,
+    /// By sender and payload: what has arrived and is not yet taken.
+    inbound: Vec<[VecDeque<(Tag, Buffer)>; 2]>,
+    /// By receiver and payload: how many of this rank's parcels have been taken.
+    taken: Vec<[u64; 2]>,
     aborted: bool,
 }
 
@@ -61,24 +63,32 @@ impl Shared {
     }
 }
 
+/// The position of a parcel's channel between two ranks.
+fn channel(tag: Tag) -> usize {
+    usize::from(tag.message.payload == Payload::Gradient)
+}
+
 /// One rank's end.
 pub struct Threads {
     rank: usize,
-    /// By receiver: parcels sent so far.
-    sent: Vec<u64>,
+    /// By receiver and payload: parcels sent so far.
+    sent: Vec<[u64; 2]>,
     shared: Arc<Shared>,
 }
 
 /// Ends of a new world, one for each of `ranks` ranks.
 pub fn world(ranks: usize, options: ThreadOptions) -> Vec<Threads> {
-    let mailbox =
-        || Mailbox { inbound: (0..ranks).map(|_| VecDeque::new()).collect(), taken: vec![0; ranks], aborted: false };
+    let mailbox = || Mailbox {
+        inbound: (0..ranks).map(|_| Default::default()).collect(),
+        taken: vec![[0; 2]; ranks],
+        aborted: false,
+    };
     let shared = Arc::new(Shared {
         options,
         mailboxes: (0..ranks).map(|_| (Mutex::new(mailbox()), Condvar::new())).collect(),
         barrier: (Mutex::new(Gate::default()), Condvar::new()),
     });
-    (0..ranks).map(|rank| Threads { rank, sent: vec![0; ranks], shared: Arc::clone(&shared) }).collect()
+    (0..ranks).map(|rank| Threads { rank, sent: vec![[0; 2]; ranks], shared: Arc::clone(&shared) }).collect()
 }
 
 impl Threads {
@@ -108,40 +118,40 @@ impl Transport for Threads {
         // Each pending send: its peer, its tag, and how many parcels that peer must have taken.
         let mut pending: Vec<(usize, Tag, u64)> = Vec::with_capacity(sends.len());
         for Outgoing { peer, tag, buffer } in sends {
-            self.sent[peer] += 1;
-            let must_take = self.sent[peer].saturating_sub(self.shared.options.slots as u64);
+            let sent = &mut self.sent[peer][channel(tag)];
+            *sent += 1;
+            let must_take = sent.saturating_sub(self.shared.options.slots as u64);
             pending.push((peer, tag, must_take));
-            self.shared.open(peer).inbound[self.rank].push_back((tag, buffer));
+            self.shared.open(peer).inbound[self.rank][channel(tag)].push_back((tag, buffer));
             self.shared.ring(peer);
         }
         let mut received: Vec<Option<Buffer>> = receives.iter().map(|_| None).collect();
-        let mut taken = vec![0u64; self.world()];
+        // Receives that have just ended, for their senders to hear of.
+        let mut taken: Vec<(usize, Tag)> = Vec::with_capacity(receives.len());
         let mut mailbox = self.shared.open(self.rank);
         loop {
             if mailbox.aborted {
                 return Err(TransportError::Aborted);
             }
-            // Receives from one peer are listed, and so filled, in the order in which it sends.
-            let mut took = false;
+            // Receives of one channel are listed, and so filled, in the order in which it was sent.
             for (slot, receive) in received.iter_mut().zip(receives) {
                 if slot.is_some() {
                     continue;
                 }
-                let Some((found, buffer)) = mailbox.inbound[receive.peer].pop_front() else { continue };
+                let arrived = &mut mailbox.inbound[receive.peer][channel(receive.tag)];
+                let Some((found, buffer)) = arrived.pop_front() else { continue };
                 if found != receive.tag {
                     let (peer, expected) = (receive.peer, receive.tag);
                     return Err(TransportError::WrongParcel { peer, expected, found });
                 }
                 *slot = Some(buffer);
-                taken[receive.peer] += 1;
-                took = true;
+                taken.push((receive.peer, receive.tag));
             }
-            pending.retain(|(peer, _, must_take)| mailbox.taken[*peer] < *must_take);
-            if took {
+            pending.retain(|(peer, tag, must_take)| mailbox.taken[*peer][channel(*tag)] < *must_take);
+            if !taken.is_empty() {
                 drop(mailbox);
-                for (peer, count) in taken.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
-                    self.shared.open(peer).taken[self.rank] += *count;
-                    *count = 0;
+                for (peer, tag) in taken.drain(..) {
+                    self.shared.open(peer).taken[self.rank][channel(tag)] += 1;
                     self.shared.ring(peer);
                 }
                 mailbox = self.shared.open(self.rank);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::{Graph, INIT_STD, Init, Job, Needs, Operator, Role, TensorId};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
@@ -10,7 +11,7 @@ use pipeplan_core::units::Bytes;
 
 use self::element::Element;
 use self::kernels::{Context, Data, Input};
-use super::arena::{Lane, Lifetimes};
+use super::arena::Lane;
 use super::{Backend, BackendError, Kind, Meter, Parcel, Store};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments};
@@ -126,8 +127,7 @@ impl<T: Element> Cpu<T> {
             return Err(BackendError::OutOfOrder { op });
         }
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
-        let lifetime = lifetimes.job(job);
-        for id in &lifetime.arrive {
+        for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
                 Role::Tokens => Data::Tokens(self.batches.tokens(self.step, microbatch)),
                 Role::Targets => Data::Tokens(self.batches.targets(self.step, microbatch)),
@@ -145,20 +145,20 @@ impl<T: Element> Cpu<T> {
             };
             lane.put(graph, *id, data, &mut store.meter);
         }
-        for index in lifetime.operators.clone() {
-            let operator = &graph.operators[index];
-            execute(&mut self.context, graph, operator, persistent, lane, &mut store.meter)
+        for (index, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| operator.job == job) {
+            let takes_over = lifetimes.takes_over[index];
+            execute(&mut self.context, graph, operator, takes_over, persistent, lane, &mut store.meter)
                 .ok_or(BackendError::OutOfOrder { op })?;
-            for id in lifetimes.freed_after(index) {
+            for id in &lifetimes.free_after[index] {
                 lane.remove(graph, *id, &mut store.meter);
             }
         }
         let peak = lane.take_peak();
-        for id in &lifetime.unused {
-            lane.remove(graph, *id, &mut store.meter);
-        }
-        for (id, read_later) in &lifetime.leave {
-            let data = if *read_later { lane.get(*id).cloned() } else { lane.remove(graph, *id, &mut store.meter) };
+        for id in &lifetimes.end[job as usize] {
+            let data = lane.remove(graph, *id, &mut store.meter);
+            if graph[*id].role.leaves_after() != Some(job) {
+                continue;
+            }
             let Some(Data::Floats(values)) = data else { return Err(BackendError::OutOfOrder { op }) };
             let (payload, stage) = match graph[*id].role {
                 Role::ActivationOut => (Payload::Activation, number + 1),
@@ -198,12 +198,13 @@ fn execute<T: Element>(
     context: &mut Context<T>,
     graph: &Graph,
     operator: &Operator,
+    takes_over: bool,
     persistent: &mut [Option<Data<T>>],
     lane: &mut Lane<Data<T>>,
     meter: &mut Meter,
 ) -> Option<()> {
-    let taken_over =
-        operator.in_place.and_then(|input| operator.inputs.get(input as usize)).map(|input| input.tensor);
+    let taken_over = operator.in_place.filter(|_| takes_over).and_then(|input| operator.inputs.get(input as usize));
+    let taken_over = taken_over.map(|input| input.tensor);
     let mut outputs = Vec::with_capacity(operator.outputs.len());
     for (position, id) in operator.outputs.iter().enumerate() {
         let lent = match taken_over.filter(|_| position == 0) {
@@ -246,7 +247,7 @@ fn execute<T: Element>(
 
 impl<T: Element> Stage<T> {
     fn new(graph: Graph, seed: u64, meter: &mut Meter) -> Stage<T> {
-        let lifetimes = Lifetimes::new(&graph);
+        let lifetimes = Lifetimes::of(&graph);
         let mut persistent: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
         let mut parameters = Vec::new();
         for (id, tensor) in graph.tensors() {

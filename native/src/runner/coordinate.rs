@@ -1,0 +1,278 @@
+//! A run as a whole: starts a thread for each rank, hears of their steps, and ends all when one fails.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
+use pipeplan_core::units::{Bytes, Nanos};
+
+use super::board::{Board, RankReport, State};
+use super::data::Batches;
+use super::report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
+use super::stop::Verdict;
+use super::walk::{StepRecord, Walker};
+use super::workload::Workload;
+use super::{Observer, RunOptions};
+use crate::backend::{Kind, Meter, Store};
+use crate::transport::faulty::Faulty;
+use crate::transport::threads::{Threads, world};
+use crate::transport::{Buffer, Transport, TransportError};
+
+/// What ranks tell.
+enum Event {
+    /// A rank has ended a training step.
+    Step(StepRecord),
+    /// A rank has failed, when every rank was there.
+    Failed(usize, Cause, Vec<RankReport>),
+    /// A rank has ended, well or not.
+    Ended(usize, Option<(Meter, BTreeMap<String, Buffer>)>),
+}
+
+/// What all ranks share.
+struct Shared {
+    workload: Workload,
+    options: RunOptions,
+    batches: Arc<Batches>,
+    verdict: Verdict,
+    board: Board,
+    start: Instant,
+}
+
+/// Trains as `workload` says, one thread a rank.
+///
+/// # Errors
+/// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
+pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
+    let batches = workload.check(options)?;
+    let ranks = workload.problem.ranks();
+    let shared = Arc::new(Shared {
+        workload: workload.clone(),
+        options: options.clone(),
+        batches: Arc::new(batches),
+        verdict: Verdict::new(options.stop.clone(), options.steps),
+        board: Board::new(ranks),
+        start: Instant::now(),
+    });
+    let (tell, hear) = mpsc::channel();
+    for end in world(ranks, options.transport) {
+        let rank = end.rank();
+        let (shared, tell) = (Arc::clone(&shared), tell.clone());
+        thread::Builder::new()
+            .name(format!("rank {rank}"))
+            .spawn(move || rank_thread(rank, end, &shared, &tell))
+            .map_err(|error| super::Refusal::NoThread { rank, error: error.to_string() })?;
+    }
+    drop(tell);
+    Coordinator::new(&shared).listen(&hear, observer)
+}
+
+/// The life of one rank. Whatever happens in it, it tells how it ended.
+fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>) {
+    let faults = shared.options.faults.iter().find(|(faulty, _)| *faulty == rank);
+    let mut transport: Box<dyn Transport> = match faults {
+        Some((_, faults)) => Box::new(Faulty::new(end, *faults)),
+        None => Box::new(end),
+    };
+    let walk = catch_unwind(AssertUnwindSafe(|| {
+        let mut store = Store::default();
+        let backend = shared.workload.backend(rank, &shared.options, &shared.batches, &mut store);
+        let (problem, program) = (&shared.workload.problem, &shared.workload.program);
+        let row = program.rows.get(rank).map_or(&[][..], Vec::as_slice);
+        let (board, start) = (&shared.board, shared.start);
+        let mut walker = Walker { rank, problem, row, backend, store, board, start };
+        walker.run(&mut *transport, &shared.verdict, |record| {
+            // Nobody listens only after the run has been given up.
+            let _ = tell.send(Event::Step(record));
+        })?;
+        let weights = if shared.options.keep_weights { walker.backend.weights() } else { BTreeMap::new() };
+        Ok((walker.store.meter, weights))
+    }));
+    let walk = walk.unwrap_or_else(|panic| Err(Cause::Died { message: message_of(&*panic) }));
+    let ended = match walk {
+        Ok(figures) => {
+            shared.board.note_state(rank, State::Ended);
+            Some(figures)
+        }
+        Err(cause) => {
+            shared.board.note_state(rank, State::Failed);
+            let report = shared.board.report(&shared.workload.problem, &shared.workload.program);
+            let _ = tell.send(Event::Failed(rank, cause, report));
+            transport.abort();
+            None
+        }
+    };
+    let _ = tell.send(Event::Ended(rank, ended));
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it said nothing".to_string())
+}
+
+/// Puts together what ranks tell.
+struct Coordinator<'a> {
+    shared: &'a Shared,
+    /// Steps of which some ranks have told, by number: their records by rank.
+    open: BTreeMap<u32, Vec<Option<StepRecord>>>,
+    steps: Vec<StepReport>,
+    traced: VecDeque<StepTrace>,
+    first_start_ns: Option<Nanos>,
+    last_end_ns: Nanos,
+    /// Busy time and all ranks' time of the steps after the first.
+    busy_and_whole_ns: (f64, f64),
+    ended: Vec<Option<(Meter, BTreeMap<String, Buffer>)>>,
+}
+
+impl<'a> Coordinator<'a> {
+    fn new(shared: &'a Shared) -> Coordinator<'a> {
+        let ranks = shared.workload.problem.ranks();
+        Coordinator {
+            shared,
+            open: BTreeMap::new(),
+            steps: Vec::new(),
+            traced: VecDeque::new(),
+            first_start_ns: None,
+            last_end_ns: 0,
+            busy_and_whole_ns: (0.0, 0.0),
+            ended: (0..ranks).map(|_| None).collect(),
+        }
+    }
+
+    fn listen(mut self, hear: &Receiver<Event>, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
+        let ranks = self.ended.len();
+        let mut still_running: Vec<usize> = (0..ranks).collect();
+        while !still_running.is_empty() {
+            // Every rank tells how it ended, so this hears something before all senders are gone.
+            let Ok(event) = hear.recv() else { break };
+            match event {
+                Event::Step(record) => self.note(record, observer),
+                Event::Failed(rank, cause, report) => {
+                    return Err(self.fail((rank, cause, report), still_running, hear));
+                }
+                Event::Ended(rank, figures) => {
+                    still_running.retain(|running| *running != rank);
+                    self.ended[rank] = figures;
+                }
+            }
+        }
+        Ok(self.report())
+    }
+
+    /// Waits for the other ranks within the grace. The first cause that is not just another rank's abort is
+    /// the one to tell of.
+    fn fail(
+        &self,
+        first: (usize, Cause, Vec<RankReport>),
+        mut still_running: Vec<usize>,
+        hear: &Receiver<Event>,
+    ) -> RunError {
+        let failed_at = Instant::now();
+        let mut first = first;
+        while !still_running.is_empty() {
+            let left = self.shared.options.grace.saturating_sub(failed_at.elapsed());
+            match hear.recv_timeout(left) {
+                Ok(Event::Ended(rank, _)) => still_running.retain(|running| *running != rank),
+                Ok(Event::Failed(rank, cause, report)) => {
+                    if first.1 == Cause::Transport(TransportError::Aborted) {
+                        first = (rank, cause, report);
+                    }
+                }
+                Ok(Event::Step(_)) => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let (rank, cause, ranks) = first;
+        let ended_after: Duration = failed_at.elapsed();
+        RunError::Failed(Box::new(Failure { rank, cause, ranks, silent: still_running, ended_after }))
+    }
+
+    fn note(&mut self, record: StepRecord, observer: &mut dyn Observer) {
+        let ranks = self.ended.len();
+        let (step, rank) = (record.step, record.rank);
+        let records = self.open.entry(step).or_insert_with(|| (0..ranks).map(|_| None).collect());
+        records[rank] = Some(record);
+        if records.iter().all(Option::is_some) {
+            let records = self.open.remove(&step).unwrap_or_default();
+            let report = self.close(step, records.into_iter().flatten().collect());
+            observer.step_ended(&report);
+            self.steps.push(report);
+        }
+    }
+
+    /// A step that all ranks have ended.
+    fn close(&mut self, step: u32, records: Vec<StepRecord>) -> StepReport {
+        let Workload { problem, program, .. } = &self.shared.workload;
+        // The barrier opens when the last rank is ready.
+        let start_ns = records.iter().map(|record| record.ready_ns).max().unwrap_or(0);
+        let mut losses: Vec<(u32, f64)> = records.iter().flat_map(|record| record.losses.iter().copied()).collect();
+        losses.sort_by_key(|(microbatch, _)| *microbatch);
+        let loss = (!losses.is_empty()).then(|| losses.iter().fold(0.0, |sum, (_, loss)| sum + loss));
+        let row = |record: &StepRecord| {
+            let steps = program.rows.get(record.rank).into_iter().flatten().zip(&record.spans);
+            let span = |(step, (start, end)): (&_, &(Nanos, Nanos))| TraceSpan {
+                step: Clone::clone(step),
+                start_ns: start.saturating_sub(start_ns),
+                end_ns: end.saturating_sub(start_ns),
+            };
+            steps.map(span).collect()
+        };
+        let tokens = self.shared.workload.step_tokens();
+        let rows = records.iter().map(row).collect();
+        let trace = StepTrace { step: step.into(), loss, tokens, rows };
+        let timeline = trace.timeline();
+        let bubble_ratio = timeline.bubble_ratio(problem.objective());
+        if step > 0 || self.shared.options.steps == 1 {
+            let whole = timeline.cost_ns(problem.objective()) as f64 * problem.ranks() as f64;
+            self.busy_and_whole_ns.0 += (1.0 - bubble_ratio) * whole;
+            self.busy_and_whole_ns.1 += whole;
+        }
+        let duration_ns = trace.duration_ns();
+        self.first_start_ns.get_or_insert(start_ns);
+        self.last_end_ns = start_ns + duration_ns;
+        self.traced.push_back(trace);
+        if self.traced.len() > self.shared.options.traced_steps as usize {
+            self.traced.pop_front();
+        }
+        StepReport { step, steps: self.shared.options.steps, loss, tokens, duration_ns, bubble_ratio }
+    }
+
+    fn report(self) -> RunReport {
+        let workload = &self.shared.workload;
+        let (busy, whole) = self.busy_and_whole_ns;
+        let mut weights = BTreeMap::new();
+        let mut memory = Vec::new();
+        for (rank, ended) in self.ended.into_iter().enumerate() {
+            let (meter, held) = ended.unwrap_or_default();
+            weights.extend(held);
+            memory.push(RankMemory {
+                high_water_bytes: meter.peak_total(),
+                persistent_bytes: meter.peak(Kind::Persistent),
+                activation_bytes: meter.peak(Kind::Activation),
+                transfer_bytes: meter.peak(Kind::Transfer),
+                predicted_bytes: workload.predicted_peak_bytes.get(rank).copied().unwrap_or(0),
+            });
+        }
+        let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
+        let trace = Trace {
+            plan_digest: workload.plan_digest.clone(),
+            backend: "cpu".to_string(),
+            transport: "threads".to_string(),
+            peak_bytes,
+            steps: self.traced.into(),
+        };
+        RunReport {
+            duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),
+            bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
+            predicted_bubble_ratio: workload.predicted_bubble_ratio,
+            stopped: self.steps.len() < self.shared.options.steps as usize,
+            steps: self.steps,
+            memory,
+            trace,
+            weights,
+        }
+    }
+}

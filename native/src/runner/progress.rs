@@ -1,0 +1,49 @@
+//! A run on a person's screen.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Observer, StepReport};
+
+/// One line a step on standard output, and a bar below on standard error where that is a terminal.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar of `steps`.
+    pub fn new(steps: u32) -> Progress {
+        let bar = ProgressBar::new(steps.into());
+        let template = "{bar:30} step {pos} of {len}, {eta} left {msg}";
+        // A template that does not parse would be a bug here; the default bar does as well.
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        Progress { bar }
+    }
+
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The line of a step.
+pub fn line(report: &StepReport) -> String {
+    let loss = report.loss.map_or_else(|| "no loss".to_string(), |loss| format!("loss {loss:.6}"));
+    format!(
+        "step {:>4}  {loss}  {:>8.0} tokens/s  {:>7.1} ms  bubble {:.1} %",
+        report.step,
+        report.tokens_per_s(),
+        report.duration_ns as f64 / 1e6,
+        100.0 * report.bubble_ratio
+    )
+}
+
+impl Observer for Progress {
+    fn step_ended(&mut self, report: &StepReport) {
+        self.bar.suspend(|| println!("{}", line(report)));
+        if let Some(loss) = report.loss {
+            self.bar.set_message(format!("loss {loss:.4}"));
+        }
+        self.bar.inc(1);
+    }
+}

@@ -1,0 +1,159 @@
+//! What a run says at its end: the figures, or what went wrong and where every rank was.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use pipeplan_core::trace::Trace;
+use pipeplan_core::units::{Bytes, Nanos};
+
+use super::board::RankReport;
+use super::workload::Refusal;
+use crate::backend::BackendError;
+use crate::transport::{Buffer, TransportError};
+
+/// One training step that all ranks have ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// Its number, from 0.
+    pub step: u32,
+    /// The steps asked for.
+    pub steps: u32,
+    /// The mean loss over its tokens; none where nothing real is trained.
+    pub loss: Option<f64>,
+    /// The tokens trained on.
+    pub tokens: u64,
+    /// From its common start to the end of the last rank.
+    pub duration_ns: Nanos,
+    /// Idle share of the ranks' time between the first op and the last, by the problem's objective.
+    pub bubble_ratio: f64,
+}
+
+impl StepReport {
+    /// Tokens a second.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.tokens as f64 * 1e9 / self.duration_ns.max(1) as f64
+    }
+}
+
+/// Bytes of one rank, at most at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankMemory {
+    /// All that the rank counted.
+    pub high_water_bytes: Bytes,
+    /// Weights, their gradients and the optimizer's state: held throughout.
+    pub persistent_bytes: Bytes,
+    /// Tensors of microbatches.
+    pub activation_bytes: Bytes,
+    /// Tensors on their way between ranks or stages.
+    pub transfer_bytes: Bytes,
+    /// What the plan predicts for the high-water mark.
+    pub predicted_bytes: Bytes,
+}
+
+/// A run that ended as it should.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// All steps.
+    pub steps: Vec<StepReport>,
+    /// From the start of the first step to the end of the last.
+    pub duration_ns: Nanos,
+    /// Idle share over all steps but the first, which fills caches.
+    pub bubble_ratio: f64,
+    /// The plan's prediction of the same.
+    pub predicted_bubble_ratio: f64,
+    /// By rank.
+    pub memory: Vec<RankMemory>,
+    /// The last steps' spans.
+    pub trace: Trace,
+    /// The final weights by name, where they were asked for.
+    pub weights: BTreeMap<String, Buffer>,
+    /// Whether a raised flag ended the run before its last step.
+    pub stopped: bool,
+}
+
+impl RunReport {
+    /// The losses of all steps that have one.
+    pub fn losses(&self) -> Vec<f64> {
+        self.steps.iter().filter_map(|step| step.loss).collect()
+    }
+
+    /// Tokens a second, over the whole run.
+    pub fn tokens_per_s(&self) -> f64 {
+        let tokens: u64 = self.steps.iter().map(|step| step.tokens).sum();
+        tokens as f64 * 1e9 / self.duration_ns.max(1) as f64
+    }
+
+    /// The exit status for this end: 0, or 130 where the run was stopped early.
+    pub fn exit_status(&self) -> u8 {
+        if self.stopped { 130 } else { 0 }
+    }
+}
+
+/// Why a run did not end as it should.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// It was never started.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A rank failed.
+    #[error(transparent)]
+    Failed(Box<Failure>),
+}
+
+impl RunError {
+    /// The exit status for this error: 2 where the input was refused, 1 where a rank failed.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            RunError::Refused(_) => 2,
+            RunError::Failed(_) => 1,
+        }
+    }
+}
+
+/// What failed on a rank.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Cause {
+    /// An op.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A transfer.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The thread died.
+    #[error("its thread died: {message}")]
+    Died {
+        /// What it said.
+        message: String,
+    },
+}
+
+/// One rank's failure, and where every rank was at that moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// The rank that failed first.
+    pub rank: usize,
+    /// Why.
+    pub cause: Cause,
+    /// Every rank, just before the others were told.
+    pub ranks: Vec<RankReport>,
+    /// Ranks that had not ended when the grace was over. Their threads end with the process.
+    pub silent: Vec<usize>,
+    /// From the failure to the end of the last rank, or to the end of the grace.
+    pub ended_after: Duration,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} failed: {}", self.rank, self.cause)?;
+        for rank in &self.ranks {
+            write!(f, "\n  {rank}")?;
+        }
+        for rank in &self.silent {
+            write!(f, "\n  rank {rank} did not answer within {:.1} s", self.ended_after.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,88 @@
+//! Ending a run early, after a whole step.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Raised by whoever wants a run to end after the step that is under way. Clones share one flag.
+#[derive(Clone, Debug, Default)]
+pub struct StopFlag {
+    raised: Arc<AtomicBool>,
+}
+
+impl StopFlag {
+    /// A flag that Ctrl-C (or SIGTERM, SIGHUP) raises. A second Ctrl-C ends the process at once, with exit
+    /// status 130.
+    ///
+    /// # Errors
+    /// Where the process already has such a handler, as text.
+    pub fn on_interrupt() -> Result<StopFlag, String> {
+        let flag = StopFlag::default();
+        let raised = flag.clone();
+        let handler = move || {
+            if raised.is_raised() {
+                std::process::exit(130);
+            }
+            raised.raise();
+        };
+        ctrlc::set_handler(handler).map_err(|error| error.to_string())?;
+        Ok(flag)
+    }
+
+    /// Asks the run to end.
+    pub fn raise(&self) {
+        self.raised.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has asked.
+    pub fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::SeqCst)
+    }
+}
+
+/// One answer a step for all ranks: without it, a flag raised between two ranks' looks would leave one in a
+/// step that the other never starts.
+#[derive(Debug)]
+pub struct Verdict {
+    flag: StopFlag,
+    steps: u32,
+    /// The first step that nobody has asked about, and whether the run has ended before it.
+    asked: Mutex<(u32, bool)>,
+}
+
+impl Verdict {
+    /// Ends a run after `steps` steps or when `flag` is raised.
+    pub fn new(flag: StopFlag, steps: u32) -> Verdict {
+        Verdict { flag, steps, asked: Mutex::new((0, false)) }
+    }
+
+    /// Whether `step` is run. Ranks ask about steps in order, all from 0.
+    pub fn runs(&self, step: u32) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if step >= asked.0 && !asked.1 {
+            *asked = (step + 1, step >= self.steps || self.flag.is_raised());
+        }
+        !(asked.1 && step + 1 >= asked.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_gets_the_answer_of_the_first() {
+        let flag = StopFlag::default();
+        let verdict = Verdict::new(flag.clone(), 5);
+        assert!(verdict.runs(0) && verdict.runs(1));
+        flag.raise();
+        // Step 1 was promised before the flag was raised.
+        assert!(verdict.runs(1));
+        assert!(!verdict.runs(2) && !verdict.runs(2));
+    }
+
+    #[test]
+    fn a_run_ends_after_its_steps() {
+        let verdict = Verdict::new(StopFlag::default(), 2);
+        assert_eq!((0..3).map(|step| verdict.runs(step)).collect::<Vec<_>>(), [true, true, false]);
+    }
+}

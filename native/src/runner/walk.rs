@@ -1,0 +1,125 @@
+//! One rank's walk along its row.
+
+use std::time::Instant;
+
+use pipeplan_core::problem::Problem;
+use pipeplan_core::program::{Message, Step, Way};
+use pipeplan_core::units::Nanos;
+
+use super::board::{Board, State};
+use super::report::Cause;
+use super::stop::Verdict;
+use crate::backend::{Backend, Parcel, Store};
+use crate::transport::{Incoming, Outgoing, Tag, Transport};
+
+/// What a rank did in one training step. Times count from the start of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepRecord {
+    /// The rank.
+    pub rank: usize,
+    /// The training step.
+    pub step: u32,
+    /// When the rank was ready to start it.
+    pub ready_ns: Nanos,
+    /// Start and end of each step of the row.
+    pub spans: Vec<(Nanos, Nanos)>,
+    /// Losses by microbatch, on the rank that holds the last stage.
+    pub losses: Vec<(u32, f64)>,
+}
+
+/// One rank.
+pub struct Walker<'a> {
+    /// The rank's number.
+    pub rank: usize,
+    /// Where stages are.
+    pub problem: &'a Problem,
+    /// What it executes in each training step.
+    pub row: &'a [Step],
+    /// Runs its ops.
+    pub backend: Box<dyn Backend>,
+    /// What it holds between steps.
+    pub store: Store,
+    /// Where it says what it does.
+    pub board: &'a Board,
+    /// The start of the run.
+    pub start: Instant,
+}
+
+impl Walker<'_> {
+    /// Trains until `verdict` ends the run, handing each step's record to `tell`.
+    ///
+    /// # Errors
+    /// The first thing that fails.
+    pub fn run(
+        &mut self,
+        transport: &mut dyn Transport,
+        verdict: &Verdict,
+        mut tell: impl FnMut(StepRecord),
+    ) -> Result<(), Cause> {
+        for training_step in 0.. {
+            self.board.note(self.rank, training_step, 0, State::Between);
+            let ready_ns = self.now();
+            transport.barrier()?;
+            if !verdict.runs(training_step) {
+                break;
+            }
+            let spans = self.step(training_step, transport)?;
+            let losses = self.backend.take_losses();
+            tell(StepRecord { rank: self.rank, step: training_step, ready_ns, spans, losses });
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, training_step: u32, transport: &mut dyn Transport) -> Result<Vec<(Nanos, Nanos)>, Cause> {
+        self.backend.begin(training_step);
+        let mut spans = Vec::with_capacity(self.row.len());
+        let mut now = self.now();
+        for (index, step) in self.row.iter().enumerate() {
+            let state = if matches!(step, Step::Transfer(_)) { State::Exchanging } else { State::Computing };
+            self.board.note(self.rank, training_step, index, state);
+            match step {
+                Step::Compute(op) => self.backend.compute(*op, &mut self.store)?,
+                Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
+                Step::Optimizer => self.backend.optimize(&mut self.store)?,
+            }
+            let end = self.now();
+            spans.push((now, end));
+            now = end;
+        }
+        Ok(spans)
+    }
+
+    fn exchange(
+        &mut self,
+        training_step: u32,
+        messages: &[Message],
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let mut sends = Vec::new();
+        let mut receives = Vec::new();
+        let mut received = Vec::new();
+        for message in messages {
+            let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+            let parcel = Parcel::of(*message);
+            match message.way {
+                Way::Send => {
+                    let tag = Tag { step: training_step, message: *message };
+                    sends.push(Outgoing { peer, tag, buffer: self.store.take(parcel)? });
+                }
+                Way::Receive => {
+                    receives.push(Incoming { peer, tag: Tag { step: training_step, message: message.mirrored() } });
+                    received.push(parcel);
+                }
+            }
+        }
+        let buffers = transport.exchange(sends, &receives)?;
+        for (parcel, buffer) in received.into_iter().zip(buffers) {
+            self.store.put(parcel, buffer);
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Nanos {
+        self.start.elapsed().as_nanos() as Nanos
+    }
+}
