@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pipeplan_core::check::{self, Violation};
-use pipeplan_core::graph::{Graph, Role};
+use pipeplan_core::derive::{derive, graph_of};
+use pipeplan_core::fields::Faults;
+use pipeplan_core::graph::{Graph, Kernel, Role};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::placement::Placement;
-use pipeplan_core::problem::Problem;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::program::Program;
+use pipeplan_core::spec::{ModelWork, Work};
 use pipeplan_core::units::Bytes;
 
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
@@ -52,6 +56,28 @@ pub enum Refusal {
         /// What is wrong with it.
         violations: Vec<Violation>,
     },
+    /// The plan's problem is not its spec's.
+    #[error("the plan schedules {problem} microbatches, and its spec has {spec}")]
+    Microbatches {
+        /// Microbatches of the problem.
+        problem: usize,
+        /// Microbatches of the spec.
+        spec: u32,
+    },
+    /// The model cannot be cut into the plan's stages.
+    #[error("the plan's stages do not follow from its spec:\n{0}")]
+    Model(Faults),
+    /// More than the machine has.
+    #[error(
+        "the ranks of this plan need {} MiB at once, and this machine has {} MiB left: plan a smaller model, or \
+         fewer or smaller microbatches", needed >> 20, available >> 20
+    )]
+    Memory {
+        /// Bytes of all ranks.
+        needed: Bytes,
+        /// Bytes that the machine can still give.
+        available: Bytes,
+    },
     /// The graphs do not fit the problem.
     #[error("the plan has {stages} stages, and {graphs} of them have operators")]
     Stages {
@@ -61,7 +87,7 @@ pub enum Refusal {
         graphs: usize,
     },
     /// A number format that the backend does not compute in.
-    #[error("the CPU computes in f32 or f64, and stage {stage} is in {}", dtype.name())]
+    #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for f32", dtype.name())]
     Format {
         /// The stage.
         stage: usize,
@@ -109,6 +135,65 @@ fn list(violations: &[Violation]) -> String {
 }
 
 impl Workload {
+    /// What `plan` has ranks do. With `precision` its stages compute in that type, else in the plan's own.
+    ///
+    /// # Errors
+    /// [`Refusal`], where the plan has no model or its stages cannot be worked out.
+    pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
+        let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
+        let workload = Workload::new(work, &plan.problem, &plan.program, precision)?;
+        let prediction = &plan.prediction;
+        let busy: u64 = prediction.busy_ns.iter().sum();
+        let cost_ns = match plan.problem.objective() {
+            Objective::Makespan => prediction.makespan_ns,
+            Objective::LongestSpan => prediction.longest_span_ns,
+        };
+        let whole = cost_ns as f64 * plan.problem.ranks() as f64;
+        Ok(Workload {
+            plan_digest: plan.digest(),
+            predicted_peak_bytes: prediction.peak_bytes.clone(),
+            predicted_bubble_ratio: if whole > 0.0 { 1.0 - busy as f64 / whole } else { 0.0 },
+            ..workload
+        })
+    }
+
+    /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
+    ///
+    /// # Errors
+    /// As [`Workload::of_plan`].
+    pub fn new(
+        work: &ModelWork,
+        problem: &Problem,
+        program: &Program,
+        precision: Option<Precision>,
+    ) -> Result<Workload, Refusal> {
+        if problem.microbatches() != work.microbatches as usize {
+            let (problem, spec) = (problem.microbatches(), work.microbatches);
+            return Err(Refusal::Microbatches { problem, spec });
+        }
+        let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(Refusal::Model)?;
+        if derived.stages.len() != problem.stage_count() {
+            return Err(Refusal::Stages { stages: problem.stage_count(), graphs: derived.stages.len() });
+        }
+        let dtype = match precision {
+            None => work.dtype,
+            Some(Precision::Single) => Dtype::F32,
+            Some(Precision::Double) => Dtype::F64,
+        };
+        // The layers are dealt as the plan's own format has them; only the arithmetic changes.
+        let work = ModelWork { dtype, ..work.clone() };
+        Ok(Workload {
+            problem: problem.clone(),
+            program: program.clone(),
+            stages: derived.stages.iter().map(|layout| graph_of(&work, layout)).collect(),
+            sequence: work.sequence,
+            microbatch_size: work.microbatch_size,
+            plan_digest: String::new(),
+            predicted_peak_bytes: vec![0; problem.ranks()],
+            predicted_bubble_ratio: 0.0,
+        })
+    }
+
     /// Tokens of one training step.
     pub fn step_tokens(&self) -> u64 {
         u64::from(self.sequence) * u64::from(self.microbatch_size) * self.problem.microbatches() as u64
@@ -149,40 +234,43 @@ impl Workload {
         }
         self.precision()?;
         for (stage, graph) in self.stages.iter().enumerate() {
-            for (_, tensor) in graph.tensors() {
-                match tensor.role {
-                    Role::Weight { shared: true, .. } => {
-                        return Err(Refusal::SharedWeight { stage, weight: tensor.name.clone() });
-                    }
-                    _ => continue,
-                }
+            let shared = |role: Role| matches!(role, Role::Weight { shared: true, .. });
+            if let Some((_, tensor)) = graph.weights().find(|(_, tensor)| shared(tensor.role)) {
+                return Err(Refusal::SharedWeight { stage, weight: tensor.name.clone() });
             }
         }
         self.check_vocabulary()?;
+        self.check_memory()?;
         let (sequence, microbatch_size) = (self.sequence as usize, self.microbatch_size as usize);
         let text = options.text.clone();
         Ok(Batches::new(text, sequence, microbatch_size, self.problem.microbatches(), options.seed)?)
     }
 
     fn check_vocabulary(&self) -> Result<(), Refusal> {
-        use pipeplan_core::graph::Kernel;
-        for operator in
-            self.stages.iter().flat_map(|graph| graph.operators.iter().map(move |operator| (graph, operator)))
-        {
-            let (graph, operator) = operator;
-            let columns = |input: usize, axis: usize| {
-                operator.inputs.get(input).and_then(|input| graph[input.tensor].shape.get(axis)).copied().unwrap_or(0)
-            };
-            let vocabulary = match operator.kernel {
-                Kernel::Embedding => columns(1, 0),
-                Kernel::CrossEntropy { .. } => columns(0, 1),
-                _ => continue,
-            };
-            if vocabulary < BYTE_VOCABULARY {
-                return Err(Refusal::Vocabulary { vocabulary });
+        for graph in &self.stages {
+            for operator in &graph.operators {
+                let (input, axis) = match operator.kernel {
+                    Kernel::Embedding => (1, 0),
+                    Kernel::CrossEntropy { .. } => (0, 1),
+                    _ => continue,
+                };
+                let shape = operator.inputs.get(input).map(|input| &graph[input.tensor].shape);
+                let vocabulary = shape.and_then(|shape| shape.get(axis)).copied().unwrap_or(0);
+                if vocabulary < BYTE_VOCABULARY {
+                    return Err(Refusal::Vocabulary { vocabulary });
+                }
             }
         }
         Ok(())
+    }
+
+    /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
+    fn check_memory(&self) -> Result<(), Refusal> {
+        let needed = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
+        match available_bytes() {
+            Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
+            _ => Ok(()),
+        }
     }
 
     /// What executes the ops of `rank`.
@@ -202,4 +290,12 @@ impl Workload {
             _ => Box::new(Cpu::<f32>::new(held, count, seed, optimizer, batches, store)),
         }
     }
+}
+
+/// Memory that Linux can still give to programs; elsewhere unknown.
+fn available_bytes() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: Bytes = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
