@@ -192,3 +192,97 @@ proptest! {
         prop_assert_eq!(verdict.is_ok(), checked.is_ok(), "{:?} {:?}\n{}", verdict, checked, file);
     }
 }
+
+/// Every order of the ops of one stage with its microbatches first in, first out, which loses nothing where
+/// microbatches are alike: each job's n-th microbatch after its n-th of the job before.
+fn orders(jobs: &[&str], stage: usize, microbatches: usize) -> Vec<String> {
+    fn extend(
+        jobs: &[&str],
+        stage: usize,
+        microbatches: usize,
+        done: &mut Vec<usize>,
+        row: &str,
+        all: &mut Vec<String>,
+    ) {
+        if done.iter().all(|done| *done == microbatches) {
+            all.push(row.to_string());
+        }
+        for job in 0..jobs.len() {
+            let ready = if job == 0 { microbatches } else { done[job - 1] };
+            if done[job] < ready {
+                let longer = format!("{row}{stage}{}{} ", jobs[job], done[job]);
+                done[job] += 1;
+                extend(jobs, stage, microbatches, done, &longer, all);
+                done[job] -= 1;
+            }
+        }
+    }
+    let mut all = Vec::new();
+    extend(jobs, stage, microbatches, &mut vec![0; jobs.len()], "", &mut all);
+    all
+}
+
+/// The least cost of any order at all, by trying every one. `None` where none fits the limits.
+fn least_cost(problem: &judge::Problem) -> Option<u64> {
+    let jobs: &[&str] = if problem.fused { &["F", "BW"] } else { &["F", "B", "W"] };
+    let choices: Vec<Vec<String>> = (0..problem.ranks).map(|rank| orders(jobs, rank, problem.microbatches)).collect();
+    let mut picked = vec![0; problem.ranks];
+    let mut least = None;
+    loop {
+        let rows: Vec<&str> = picked.iter().zip(&choices).map(|(at, rows)| rows[*at].as_str()).collect();
+        if let Ok(verdict) = problem.judge(&rows) {
+            let cost = verdict.cost_ns(problem);
+            least = Some(least.map_or(cost, |least: u64| least.min(cost)));
+        }
+        let Some(next) = (0..problem.ranks).find(|rank| picked[*rank] + 1 < choices[*rank].len()) else {
+            return least;
+        };
+        picked[next] += 1;
+        picked[..next].fill(0);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(60))]
+
+    /// On problems so small that every order can be tried: the bound is below the best of all orders, the
+    /// search is not, and a problem is infeasible only where no order fits.
+    #[test]
+    fn bounds_and_search_keep_to_what_trying_everything_finds(
+        file in problems(false), shape in 0usize..4, squeeze in 0u64..=4,
+    ) {
+        let mut file = file;
+        let fused = file["backward"] == "fused";
+        let (ranks, microbatches) = match (shape, fused) {
+            (0, false) => (2, 3),
+            (1, false) => (3, 2),
+            (2, false) => (4, 2),
+            (0, true) => (2, 4),
+            (1, true) => (3, 3),
+            (2, true) => (4, 2),
+            _ => (1, 3),
+        };
+        let mut random = Random(file["stages"].to_string().len() as u64 + squeeze);
+        let stages: Vec<Value> = (0..ranks).map(|_| random.stage(false)).collect();
+        for (key, value) in [
+            ("ranks", json!(ranks)), ("microbatches", json!(microbatches)), ("chunks", json!(1)),
+            ("placement", json!("linear")), ("stages", json!(stages)), ("transfer_ns", json!(random.below(40))),
+            ("static_bytes", json!(3)),
+            // From hardly anything to about two microbatches.
+            ("limit_bytes", json!(3 + 12 * (squeeze + 1))),
+        ] {
+            file[key] = value;
+        }
+        let problem = problem(&file);
+        let least = least_cost(&judge::Problem::read(&file).unwrap());
+        let found = search::best(&problem, Effort::default(), &mut |_| Flow::Continue);
+        prop_assert_eq!(least.is_some(), found.is_ok(), "{:?} {:?} {}", least, found, file);
+        if let (Some(least), Ok(found)) = (least, found) {
+            let bound = lower_bound(&problem).value_ns;
+            prop_assert!(bound <= least, "bound {bound} above the least cost {least} {file}");
+            prop_assert!(found.bound_ns <= least, "bound {} above the least cost {least} {file}", found.bound_ns);
+            prop_assert!(found.cost_ns >= least, "{} below the least cost {least} {file}", found.cost_ns);
+            prop_assert!(found.cost_ns <= least + least / 4, "{} far above the least cost {least} {file}", found.cost_ns);
+        }
+    }
+}
