@@ -58,8 +58,13 @@ impl<V> Lane<V> {
         self.held
     }
 
-    /// The most bytes held since the last call.
-    pub fn take_peak(&mut self) -> Bytes {
-        std::mem::replace(&mut self.peak, self.held)
+    /// Forgets the peak so far: a job starts.
+    pub fn restart_peak(&mut self) {
+        self.peak = self.held;
+    }
+
+    /// The most bytes held since [`Lane::restart_peak`].
+    pub fn peak(&self) -> Bytes {
+        self.peak
     }
 }

@@ -127,6 +127,7 @@ impl<T: Element> Cpu<T> {
             return Err(BackendError::OutOfOrder { op });
         }
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
+        lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
                 Role::Tokens => Data::Tokens(self.batches.tokens(self.step, microbatch)),
@@ -153,7 +154,7 @@ impl<T: Element> Cpu<T> {
                 lane.remove(graph, *id, &mut store.meter);
             }
         }
-        let peak = lane.take_peak();
+        let peak = lane.peak();
         for id in &lifetimes.end[job as usize] {
             let data = lane.remove(graph, *id, &mut store.meter);
             if graph[*id].role.leaves_after() != Some(job) {

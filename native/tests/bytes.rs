@@ -1,0 +1,134 @@
+//! Whether a run holds the bytes that the graph's liveness says, and what the plan predicts.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::{options, problem, published, train, work};
+use pipeplan::backend::cpu::Cpu;
+use pipeplan::backend::{Backend, Kind, Parcel, Store};
+use pipeplan::runner::Precision;
+use pipeplan::runner::data::Batches;
+use pipeplan::runner::optimizer::AdamW;
+use pipeplan::transport::Buffer;
+use pipeplan_core::derive::{derive, graph_of};
+use pipeplan_core::graph::Job;
+use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::model::{Dtype, Family};
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::placement::Placement;
+use pipeplan_core::program::Payload;
+use pipeplan_core::spec::ModelWork;
+
+/// Two microbatches through every stage, F and B of both before any W: the bytes that each job needs and
+/// keeps are those of the estimate, to the byte.
+#[test]
+fn every_job_holds_what_liveness_says() {
+    for (family, dtype) in [(Family::Llama, Dtype::F32), (Family::Llama, Dtype::F64), (Family::Gpt, Dtype::F32)] {
+        let mut work = ModelWork { dtype, ..work(4, 2) };
+        work.model.family = family;
+        let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+        for (stage, layout) in derived.stages.iter().enumerate() {
+            let graph = graph_of(&work, layout);
+            let estimate = Lifetimes::of(&graph).memory(&graph);
+            let noted = match dtype {
+                Dtype::F64 => jobs::<f64>(stage as u16, &work, layout),
+                _ => jobs::<f32>(stage as u16, &work, layout),
+            };
+            for microbatch in 0..2 {
+                let mut held = 0i64;
+                for job in Job::ALL {
+                    let (peak, kept) = noted[&(job, microbatch)];
+                    let expected = estimate[job as usize];
+                    let what = format!("{family:?} {dtype:?} stage {stage} {job:?}{microbatch}");
+                    assert_eq!(peak as i64, held + expected.peak as i64, "peak of {what}");
+                    held += expected.net;
+                    assert_eq!(kept as i64, held, "kept after {what}");
+                }
+                assert_eq!(held, 0, "W gives all back");
+            }
+        }
+    }
+}
+
+type Noted = BTreeMap<(Job, u32), (u64, u64)>;
+
+fn jobs<T: pipeplan::backend::cpu::element::Element>(
+    stage: u16,
+    work: &ModelWork,
+    layout: &pipeplan_core::partition::StageLayout,
+) -> Noted {
+    let text = common::TEXT.as_bytes().to_vec();
+    let batches = Batches::new(text, work.sequence as usize, work.microbatch_size as usize, 2, 0).expect("text");
+    let mut store = Store::default();
+    let graph = graph_of(work, layout);
+    let mut cpu =
+        Cpu::<T>::new([(stage, graph)], work.pipeline as usize, 1, AdamW::default(), Arc::new(batches), &mut store);
+    cpu.record_job_bytes();
+    cpu.begin(0);
+    let boundary = (work.microbatch_size * work.sequence * work.model.hidden) as usize;
+    for kind in [OpKind::F, OpKind::B, OpKind::W] {
+        for microbatch in 0..2 {
+            let payload = if kind == OpKind::F { Payload::Activation } else { Payload::Gradient };
+            let arrives = match kind {
+                OpKind::F => !layout.embedding,
+                OpKind::B => !layout.head,
+                _ => false,
+            };
+            if arrives {
+                store.put(Parcel { payload, stage, microbatch }, T::pack(vec![T::of(0.01); boundary]));
+            }
+            cpu.compute(Op::new(stage.into(), kind, microbatch as usize), &mut store).expect("it runs");
+        }
+    }
+    assert_eq!(store.meter.held(Kind::Activation), 0);
+    cpu.job_bytes().iter().map(|noted| ((noted.job, noted.microbatch), (noted.peak, noted.kept))).collect()
+}
+
+/// What a rank's allocator counts is the prediction, but for the message buffers that the prediction sets
+/// aside and the run takes only as needed.
+#[test]
+fn the_high_water_mark_is_the_predicted_peak() {
+    for (name, ranks) in [("1f1b", 1), ("1f1b", 4), ("gpipe", 2), ("zb-h1", 4), ("zb-v", 2), ("interleaved-1f1b", 2)]
+    {
+        let work = work(ranks, 8);
+        let workload = published(&work, name, Precision::Single).expect("it exists");
+        let report = train(&workload, &options(2));
+        let shape = pipeplan_core::schedule::find(name).expect("published").shape;
+        let (placement, chunks) = shape(work.chunks as usize);
+        let derived = derive(&work, placement.clone(), chunks).expect("the model can be cut");
+        let problem = problem(&work, placement, chunks).expect("the model can be cut");
+        for (rank, memory) in report.memory.iter().enumerate() {
+            let row = workload.program.rows[rank].iter().filter_map(|step| match step {
+                pipeplan_core::program::Step::Compute(op) => Some(*op),
+                _ => None,
+            });
+            let predicted = pipeplan_core::timeline::peak_bytes(&problem, rank, row);
+            let buffers = derived.static_bytes[rank].buffers;
+            let what = format!("{name} on {ranks} ranks, rank {rank}: {memory:?}, predicted {predicted}");
+            assert_eq!(memory.persistent_bytes, problem.static_bytes(rank) - buffers, "{what}");
+            let counted = memory.persistent_bytes + memory.activation_bytes;
+            assert_eq!(counted, predicted - buffers, "{what}");
+            assert!(memory.high_water_bytes <= predicted, "{what}");
+        }
+    }
+}
+
+/// A parcel of another size is refused, not read.
+#[test]
+fn a_parcel_of_another_size_is_refused() {
+    let work = work(4, 2);
+    let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+    let graph = graph_of(&work, &derived.stages[1]);
+    let batches = Batches::new(vec![b'a'; 100], 12, 2, 2, 0).expect("text");
+    let mut store = Store::default();
+    let mut cpu = Cpu::<f32>::new([(1, graph)], 4, 1, AdamW::default(), Arc::new(batches), &mut store);
+    let parcel = Parcel { payload: Payload::Activation, stage: 1, microbatch: 0 };
+    store.put(parcel, Buffer::F32(vec![0.0; 3]));
+    let error = cpu.compute(Op::new(1, OpKind::F, 0), &mut store).expect_err("too short");
+    assert_eq!(
+        error.to_string(),
+        "the activation for stage 1 of microbatch 0 holds 12 bytes, and 1536 were expected"
+    );
+}

@@ -1,0 +1,190 @@
+//! What a run does when something breaks, and what it refuses to start.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{one_by_one, options, published, train, work};
+use pipeplan::backend::BackendError;
+use pipeplan::runner::{
+    Cause, Failure, Observer, Precision, Refusal, RunError, RunOptions, Silent, State, StepReport, StopFlag,
+    Workload, run,
+};
+use pipeplan::transport::TransportError;
+use pipeplan::transport::faulty::Faults;
+use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::model::Dtype;
+use pipeplan_core::program::Step;
+use pipeplan_core::spec::ModelWork;
+
+fn four_ranks() -> Workload {
+    published(&work(4, 8), "1f1b", Precision::Single).expect("it exists")
+}
+
+fn with_faults(faults: Vec<(usize, Faults)>, patience: Duration) -> RunOptions {
+    RunOptions { faults, transport: ThreadOptions { slots: 0, patience }, ..options(3) }
+}
+
+/// How the run failed, and how long after its start.
+fn fail(workload: &Workload, options: &RunOptions) -> (Failure, Duration) {
+    let started = Instant::now();
+    match run(workload, options, &mut Silent) {
+        Err(RunError::Failed(failure)) => (*failure, started.elapsed()),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the run ended well"),
+    }
+}
+
+fn refuse(workload: &Workload, options: &RunOptions) -> Refusal {
+    match run(workload, options, &mut Silent) {
+        Err(RunError::Refused(refusal)) => refusal,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the run ended well"),
+    }
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_run_at_once() {
+    let death = Faults { death: Some(9), ..Faults::default() };
+    let options = with_faults(vec![(2, death)], Duration::from_secs(60));
+    let (failure, took) = fail(&four_ranks(), &options);
+    assert!(took < Duration::from_secs(10), "nobody waits for the dead: {took:?}");
+    assert_eq!(failure.rank, 2);
+    assert!(matches!(failure.cause, Cause::Died { .. }), "{failure}");
+    assert_eq!((failure.ranks.len(), failure.silent.len()), (4, 0), "{failure}");
+    assert_eq!(failure.ranks[2].state, State::Failed);
+    assert!(matches!(failure.ranks[2].pending, Some(Step::Transfer(_))), "{failure}");
+    assert!(!failure.ranks[2].peers.is_empty(), "{failure}");
+    let text = failure.to_string();
+    assert!(text.starts_with("rank 2 failed: its thread died: this rank was told to die here"), "{text}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+}
+
+#[test]
+fn a_rank_that_stands_still_is_noticed_within_patience_and_grace() {
+    let stall = Faults { stall: Some((9, Duration::from_secs(20))), ..Faults::default() };
+    let mut options = with_faults(vec![(1, stall)], Duration::from_millis(400));
+    options.grace = Duration::from_millis(300);
+    let (failure, took) = fail(&four_ranks(), &options);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(matches!(failure.cause, Cause::Transport(TransportError::TimedOut { .. })), "{failure}");
+    assert_ne!(failure.rank, 1, "{failure}");
+    assert_eq!(failure.silent, [1], "{failure}");
+    assert!(failure.to_string().ends_with("rank 1 did not answer within 0.3 s"), "{failure}");
+}
+
+#[test]
+fn a_lost_parcel_is_noticed() {
+    for seed in 0..4 {
+        let lossy = Faults { seed, lost_per_mille: 100, ..Faults::default() };
+        let options = with_faults(vec![(1, lossy)], Duration::from_millis(500));
+        let (failure, _) = fail(&four_ranks(), &options);
+        let Cause::Transport(cause) = &failure.cause else { panic!("{failure}") };
+        assert!(
+            matches!(cause, TransportError::TimedOut { .. } | TransportError::WrongParcel { .. }),
+            "seed {seed}: {failure}"
+        );
+    }
+}
+
+#[test]
+fn a_parcel_of_the_wrong_size_is_noticed_by_its_receiver() {
+    let short = Faults { seed: 1, short_per_mille: 100, ..Faults::default() };
+    let (failure, _) = fail(&four_ranks(), &with_faults(vec![(1, short)], Duration::from_secs(5)));
+    assert!(matches!(failure.cause, Cause::Backend(BackendError::WrongSize { .. })), "{failure}");
+    assert!([0, 2].contains(&failure.rank), "{failure}");
+}
+
+#[test]
+fn delays_change_nothing_but_time() {
+    let calm = train(&four_ranks(), &options(3));
+    let delay = Duration::from_millis(2);
+    let faults = (0..4).map(|rank| (rank, Faults { seed: 7, delay, ..Faults::default() })).collect();
+    let late = train(&four_ranks(), &with_faults(faults, Duration::from_secs(30)));
+    assert_eq!(late.losses(), calm.losses());
+    assert_eq!(late.weights, calm.weights);
+}
+
+#[test]
+fn training_that_diverges_says_so() {
+    let mut options = options(50);
+    options.optimizer.learning_rate = 1e20;
+    let (failure, _) = fail(&one_by_one(&work(1, 2), Precision::Single), &options);
+    assert!(matches!(failure.cause, Cause::Backend(BackendError::NotFinite { .. })), "{failure}");
+}
+
+/// Raises the flag in step 2.
+struct Stopper(StopFlag);
+
+impl Observer for Stopper {
+    fn step_ended(&mut self, step: &StepReport) {
+        if step.step == 2 {
+            self.0.raise();
+        }
+    }
+}
+
+#[test]
+fn a_raised_flag_ends_the_run_after_a_whole_step() {
+    let options = options(100_000);
+    let report = run(&four_ranks(), &options, &mut Stopper(options.stop.clone())).expect("it ends well");
+    assert!(report.stopped);
+    assert_eq!(report.exit_status(), 130);
+    assert!((3..100).contains(&report.steps.len()), "{}", report.steps.len());
+    // What was trained by then is what a run of so many steps trains.
+    let steps = report.steps.len() as u32;
+    let whole = train(&four_ranks(), &common::options(steps));
+    assert_eq!((report.losses(), report.weights), (whole.losses(), whole.weights));
+    assert!(!whole.stopped);
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_a_reason() {
+    let good = || one_by_one(&work(1, 2), Precision::Single);
+    let cases: Vec<(&str, Workload, RunOptions, &str)> = vec![
+        ("no steps", good(), options(0), "at least 1 step"),
+        ("short text", good(), RunOptions { text: b"too short".to_vec(), ..options(1) }, "give a longer text"),
+        ("half precision", in_format(Dtype::Bf16), options(1), "ask for f32"),
+        ("small vocabulary", with_model(|work| work.model.vocab = 100), options(1), "vocabulary of 256"),
+        ("lost message", without_a_message(), options(1), "1RECV_F0"),
+        ("too large", Workload { predicted_peak_bytes: vec![1 << 50], ..good() }, options(1), "plan a smaller model"),
+    ];
+    for (what, workload, options, says) in cases {
+        let refusal = refuse(&workload, &options).to_string();
+        assert!(refusal.contains(says), "{what}: {refusal}");
+    }
+    let tied = ModelWork { pipeline: 2, ..tied() };
+    let tied = published(&tied, "1f1b", Precision::Single).expect("it exists");
+    assert!(matches!(refuse(&tied, &options(1)), Refusal::SharedWeight { stage: 0, .. }));
+    // On one rank, one stage holds the table once.
+    assert_eq!(
+        train(&one_by_one(&ModelWork { pipeline: 1, ..self::tied() }, Precision::Single), &options(1)).steps.len(),
+        1
+    );
+}
+
+fn tied() -> ModelWork {
+    let mut work = work(1, 2);
+    work.model.tied = true;
+    work
+}
+
+fn with_model(change: impl Fn(&mut ModelWork)) -> Workload {
+    let mut work = work(1, 2);
+    change(&mut work);
+    one_by_one(&work, Precision::Single)
+}
+
+fn in_format(dtype: Dtype) -> Workload {
+    let work = ModelWork { dtype, ..work(1, 2) };
+    let single = one_by_one(&work, Precision::Single);
+    Workload::new(&work, &single.problem, &single.program, None).expect("stages")
+}
+
+fn without_a_message() -> Workload {
+    let mut workload = four_ranks();
+    let row = &mut workload.program.rows[1];
+    let first = row.iter().position(|step| matches!(step, Step::Transfer(_))).expect("a transfer");
+    row.remove(first);
+    workload
+}

@@ -1,0 +1,151 @@
+//! The gradients of a whole stage against the slope of its loss, in `f64`.
+
+mod common;
+
+use std::sync::Arc;
+
+use pipeplan::backend::cpu::Cpu;
+use pipeplan::backend::{Backend, Parcel, Store};
+use pipeplan::runner::data::Batches;
+use pipeplan::runner::optimizer::AdamW;
+use pipeplan::transport::Buffer;
+use pipeplan_core::graph::build::{StageShape, stage_graph};
+use pipeplan_core::model::{Dtype, Family, ModelConfig};
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::program::Payload;
+
+fn model(family: Family, tied: bool) -> ModelConfig {
+    let mut model = common::work(1, 1).model;
+    model.family = family;
+    model.layers = 2;
+    model.tied = tied;
+    model
+}
+
+/// One stage, its microbatches, and what arrives from stages around it.
+struct Case {
+    cpu: Cpu<f64>,
+    store: Store,
+    stage: u16,
+    shape: StageShape,
+    hidden: usize,
+}
+
+impl Case {
+    fn new(model: &ModelConfig, stage: u16, shape: StageShape) -> Case {
+        let graph = stage_graph(model, &shape, 2);
+        let text = common::TEXT.as_bytes().to_vec();
+        let batches =
+            Batches::new(text, shape.sequence as usize, shape.microbatch_size as usize, 2, 9).expect("text");
+        let mut store = Store::default();
+        let cpu = Cpu::new([(stage, graph)], 3, 5, AdamW::default(), Arc::new(batches), &mut store);
+        Case { cpu, store, stage, shape, hidden: model.hidden as usize }
+    }
+
+    fn boundary(&self, phase: f64) -> Vec<f64> {
+        let elements = self.shape.tokens() as usize * self.hidden;
+        (0..elements).map(|at| (at as f64 * 0.7 + phase).sin()).collect()
+    }
+
+    fn op(&mut self, kind: OpKind, microbatch: usize) {
+        self.cpu.compute(Op::new(self.stage.into(), kind, microbatch), &mut self.store).expect("it runs");
+    }
+
+    /// F of `microbatch` with `input` from the stage before. The score is the loss, or the output weighted
+    /// with what [`Case::backward`] takes for its gradient.
+    fn forward(&mut self, microbatch: u32, input: &[f64]) -> f64 {
+        if !self.shape.has_embedding {
+            let parcel = Parcel { payload: Payload::Activation, stage: self.stage, microbatch };
+            self.store.put(parcel, Buffer::F64(input.to_vec()));
+        }
+        self.op(OpKind::F, microbatch as usize);
+        if self.shape.has_head {
+            return self.cpu.take_losses()[0].1;
+        }
+        let parcel = Parcel { payload: Payload::Activation, stage: self.stage + 1, microbatch };
+        let Ok(Buffer::F64(output)) = self.store.take(parcel) else { panic!("no output") };
+        output.iter().zip(self.boundary(2.0)).map(|(output, weight)| output * weight).sum()
+    }
+
+    /// B and W of `microbatch`, and the gradient for the stage before.
+    fn backward(&mut self, microbatch: u32, split: bool) -> Vec<f64> {
+        if !self.shape.has_head {
+            let parcel = Parcel { payload: Payload::Gradient, stage: self.stage, microbatch };
+            let gradient = self.boundary(2.0);
+            self.store.put(parcel, Buffer::F64(gradient));
+        }
+        if split {
+            self.op(OpKind::B, microbatch as usize);
+            self.op(OpKind::W, microbatch as usize);
+        } else {
+            self.op(OpKind::BW, microbatch as usize);
+        }
+        if self.shape.has_embedding {
+            return Vec::new();
+        }
+        let parcel = Parcel { payload: Payload::Gradient, stage: self.stage - 1, microbatch };
+        let Ok(Buffer::F64(gradient)) = self.store.take(parcel) else { panic!("no gradient") };
+        gradient
+    }
+}
+
+#[test]
+fn gradients_of_stages_are_the_slope_of_the_score() {
+    for family in [Family::Llama, Family::Gpt] {
+        for (stage, has_embedding, has_head, tied) in [
+            (0, true, true, false),
+            (0, true, true, true),
+            (0, true, false, false),
+            (1, false, false, false),
+            (2, false, true, false),
+        ] {
+            let model = model(family, tied);
+            let shape = StageShape {
+                layers: 0..2,
+                has_embedding,
+                has_head,
+                microbatch_size: 2,
+                sequence: 6,
+                dtype: Dtype::F64,
+            };
+            let what = format!("{family:?}, embedding {has_embedding}, head {has_head}, tied {tied}");
+            let mut case = Case::new(&model, stage, shape.clone());
+            let input = case.boundary(0.0);
+            // Two microbatches, one with B and W apart, one fused: gradients add up.
+            case.forward(0, &input);
+            case.forward(1, &input);
+            let d_input = case.backward(1, true);
+            case.backward(0, false);
+            let gradients = case.cpu.gradients();
+            assert!(gradients.len() >= 18, "{what}");
+            let score = |microbatches: &[u32], change: &dyn Fn(&mut Case, &mut Vec<f64>)| -> f64 {
+                let mut case = Case::new(&model, stage, shape.clone());
+                let mut input = input.clone();
+                change(&mut case, &mut input);
+                microbatches.iter().map(|microbatch| case.forward(*microbatch, &input)).sum()
+            };
+            const H: f64 = 1e-5;
+            let close = |slope: f64, gradient: f64, of: &str| {
+                let error = (slope - gradient).abs() / (1e-3 + slope.abs());
+                assert!(error < 1e-5, "{of} ({what}): slope {slope}, gradient {gradient}");
+            };
+            let start = case.cpu.weights();
+            for (name, gradient) in &gradients {
+                let Some(Buffer::F64(weight)) = start.get(name) else { panic!("{name} has no weight") };
+                // The largest element and two others.
+                let largest = (0..gradient.len()).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs()));
+                assert!(gradient[largest.expect("not empty")] != 0.0, "{name} ({what}) gets no gradient");
+                for index in [largest.expect("not empty"), gradient.len() / 3, gradient.len() - 1] {
+                    let at = |offset: f64| {
+                        score(&[0, 1], &|case, _| case.cpu.set_weight(name, index, weight[index] + offset))
+                    };
+                    close((at(H) - at(-H)) / (2.0 * H), gradient[index], &format!("{name}[{index}]"));
+                }
+            }
+            for index in (0..d_input.len()).step_by(37) {
+                let at = |offset: f64| score(&[1], &|_, input| input[index] += offset);
+                close((at(H) - at(-H)) / (2.0 * H), d_input[index], &format!("input {index}"));
+            }
+        }
+    }
+}
