@@ -63,7 +63,8 @@ fn typed_case(statement: &Statement, published: &Published) -> Result<Problem, A
     let (wanted, chunks) = (published.shape)(statement.chunks);
     if chunks != statement.chunks {
         return Err(Absent::because(format!(
-            "it holds {chunks} chunks a rank, and the problem fixes {}",
+            "it holds {chunks} chunk{} a rank, and the problem fixes {}",
+            if chunks == 1 { "" } else { "s" },
             statement.chunks
         )));
     }

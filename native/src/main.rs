@@ -1,3 +1,16 @@
 //! The command line of pipeplan.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod cmd;
+
+fn main() -> ExitCode {
+    cmd::fail::install();
+    let cli = cmd::Cli::parse();
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -37,6 +37,9 @@ use crate::spec::Spec;
 use crate::timeline::Timeline;
 use crate::units::{Bytes, Nanos};
 
+/// The JSON Schema of a plan file, version 1.
+pub const SCHEMA: &str = include_str!("../../schema/plan.schema.json");
+
 /// A plan for one training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

@@ -1,0 +1,82 @@
+//! `pipeplan compare`
+
+use pipeplan_core::planner::{Comparison, Row, Status};
+
+use super::fail::Failure;
+use super::search::Effort;
+use super::{human, input, output, search};
+
+/// Compare every published schedule, and the best that a search finds, for one spec.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  pipeplan compare examples/llama-2-70b.toml
+  pipeplan compare problem.json --json | jq '.rows[] | select(.status == \"ok\") | [.schedule, .gap]'", after_long_help = super::EXIT_CODES)]
+pub struct Args {
+    /// A spec, a bare problem or a link; - for standard input
+    spec: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    effort: Effort,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let spec = input::spec(&args.spec)?;
+    let comparison = search::compare(&spec, args.effort);
+    if args.json {
+        let mut text = serde_json::to_string_pretty(&comparison)
+            .map_err(|error| Failure::work(format!("the comparison cannot be written: {error}")))?;
+        text.push('\n');
+        return output::print_bytes(text.as_bytes());
+    }
+    output::print(&drawn(&comparison))
+}
+
+fn drawn(comparison: &Comparison) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    // Schedules that are absent for the same reason share a line.
+    let mut absent: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in &comparison.rows {
+        match (row.status, row.reason.as_deref()) {
+            (Status::Ok, _) => rows.push(cells(row)),
+            (Status::Absent, reason) => {
+                let reason = reason.unwrap_or_default();
+                match absent.iter_mut().find(|(known, _)| *known == reason) {
+                    Some((_, names)) => names.push(&row.schedule),
+                    None => absent.push((reason, vec![&row.schedule])),
+                }
+            }
+        }
+    }
+    let mut text = String::new();
+    if !rows.is_empty() {
+        let header = ["schedule", "makespan", "longest span", "bubble", "peak memory", "bound", "gap"];
+        text.push_str(&human::table(&header, &rows, 6));
+        let objective = comparison.objective.replace('_', " ");
+        text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
+    }
+    if !absent.is_empty() {
+        text.push_str("\nabsent:\n");
+    }
+    for (reason, names) in absent {
+        text.push_str(&format!("  {}: {reason}\n", names.join(", ")));
+    }
+    text
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let duration = |ns: Option<u64>| ns.map_or_else(String::new, human::duration);
+    let percent = |share: Option<f64>| share.map_or_else(String::new, human::percent);
+    let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
+    vec![
+        row.schedule.clone(),
+        duration(row.makespan_ns),
+        duration(row.longest_span_ns),
+        percent(row.bubble_ratio),
+        peak.map_or_else(String::new, |bytes| human::bytes(*bytes)),
+        duration(row.bound_ns),
+        percent(row.gap),
+    ]
+}

@@ -1,0 +1,130 @@
+//! Figures and drawings for people.
+
+use std::fmt::Write;
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use owo_colors::{AnsiColors, OwoColorize};
+use pipeplan_core::format::text;
+use pipeplan_core::op::OpKind;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::planner;
+use pipeplan_core::timeline::Timeline;
+
+/// A duration with three or four digits: `1.234 ms`.
+pub fn duration(ns: u64) -> String {
+    scaled(ns, &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")], "ns")
+}
+
+/// An amount of memory with three or four digits: `1.234 GiB`.
+pub fn bytes(bytes: u64) -> String {
+    scaled(bytes, &[(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")], "B")
+}
+
+fn scaled(number: u64, units: &[(u64, &str)], one: &str) -> String {
+    match units.iter().find(|(unit, _)| number >= *unit) {
+        Some((unit, name)) => {
+            let value = number as f64 / *unit as f64;
+            let digits = if value >= 100.0 {
+                1
+            } else if value >= 10.0 {
+                2
+            } else {
+                3
+            };
+            format!("{value:.digits$} {name}")
+        }
+        None => format!("{number} {one}"),
+    }
+}
+
+/// A share in percent: `12.34 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+/// Characters of a line: those of the terminal, or 100 where there is none.
+pub fn width() -> usize {
+    terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0)).max(40)
+}
+
+/// A table with a header, its first column to the left and `right` of the others to the right.
+pub fn table(header: &[&str], rows: &[Vec<String>], right: usize) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width() as u16);
+    let align = |column: usize| match column {
+        column if (1..=right).contains(&column) => CellAlignment::Right,
+        _ => CellAlignment::Left,
+    };
+    table.set_header(header.iter().enumerate().map(|(column, name)| Cell::new(name).set_alignment(align(column))));
+    for row in rows {
+        table.add_row(row.iter().enumerate().map(|(column, text)| Cell::new(text).set_alignment(align(column))));
+    }
+    let mut text = String::new();
+    for line in table.to_string().lines() {
+        // The style without lines still pads the first column.
+        let _ = writeln!(text, "{}", line.strip_prefix(' ').unwrap_or(line).trim_end());
+    }
+    text
+}
+
+/// A timeline as coloured text, with its last line of figures.
+pub fn drawing(timeline: &Timeline) -> String {
+    let mut text = String::new();
+    for line in text::lines(timeline, width()) {
+        for piece in line {
+            let colour = match piece.kind {
+                Some(OpKind::F) => AnsiColors::Blue,
+                Some(OpKind::B | OpKind::BW) => AnsiColors::Green,
+                Some(OpKind::W) => AnsiColors::Yellow,
+                None => AnsiColors::BrightBlack,
+            };
+            let _ = write!(text, "{}", piece.text.color(colour));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A plan in a few lines: what it costs, what it holds, how far it is from the best.
+pub fn summary(plan: &Plan) -> String {
+    let (problem, prediction) = (&plan.problem, &plan.prediction);
+    let objective = problem.objective();
+    let (cost, other) = match objective {
+        pipeplan_core::problem::Objective::Makespan => {
+            (prediction.makespan_ns, ("longest span", prediction.longest_span_ns))
+        }
+        pipeplan_core::problem::Objective::LongestSpan => {
+            (prediction.longest_span_ns, ("makespan", prediction.makespan_ns))
+        }
+    };
+    let whole = cost as f64 * problem.ranks() as f64;
+    let busy: f64 = prediction.busy_ns.iter().map(|ns| *ns as f64).sum();
+    let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
+    let mut text = String::new();
+    let title = pipeplan_core::schedule::find(&plan.schedule_name).map_or("found by search", |known| known.title);
+    let _ = writeln!(
+        text,
+        "{} ({title}) on {} ranks, {} chunks, {} microbatches",
+        plan.schedule_name.bold(),
+        problem.ranks(),
+        problem.chunks(),
+        problem.microbatches()
+    );
+    let name = objective.name().replace('_', " ");
+    let _ = writeln!(text, "{name:<13} {}, the objective; {} {}", duration(cost).bold(), other.0, duration(other.1));
+    let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
+    let gap = planner::gap(cost, prediction.bound_ns);
+    let gap = gap.map_or_else(String::new, |gap| match gap {
+        0.0 => ": proven the best for this placement".to_owned(),
+        gap => format!(": at most {} from the best for this placement", percent(gap)),
+    });
+    let _ = writeln!(text, "bound         {}{gap}", duration(prediction.bound_ns));
+    let most = (0..problem.ranks()).max_by_key(|rank| prediction.peak_bytes[*rank]).unwrap_or(0);
+    let limit = match problem.limit_bytes(most) {
+        Some(limit) => format!("of {}", bytes(limit)),
+        None => "without a limit".to_owned(),
+    };
+    let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
+    text
+}

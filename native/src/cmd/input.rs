@@ -1,0 +1,158 @@
+//! Where input comes from: a file, standard input or a link.
+
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use pipeplan_core::fields::Faults;
+use pipeplan_core::link;
+use pipeplan_core::plan::{self, Plan, PlanFileError};
+use pipeplan_core::spec::{Spec, SpecError, Syntax};
+use pipeplan_core::trace::Trace;
+use serde_json::Value;
+
+use super::fail::Failure;
+use super::search::{self, Effort};
+
+/// A text and what a person calls it.
+pub struct Source {
+    /// A path, `standard input` or `the link`.
+    pub name: String,
+    /// What it holds.
+    pub text: String,
+}
+
+/// Reads what `argument` names.
+pub fn read(argument: &str) -> Result<Source, Failure> {
+    let limit = plan::MAX_FILE_BYTES as u64;
+    let too_long = |name: &str| Failure::input(format!("{name} is longer than the {limit} bytes that are read"));
+    let (name, bytes) = if argument == "-" {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes);
+        read.map_err(|error| Failure::input(format!("standard input cannot be read: {error}")))?;
+        ("standard input".to_owned(), bytes)
+    } else if !Path::new(argument).exists() && link::looks_like_one(argument) {
+        return Ok(Source { name: "the link".to_owned(), text: argument.to_owned() });
+    } else {
+        let cannot = |error: std::io::Error| {
+            Failure::input(format!("{argument} cannot be read: {error}"))
+                .with_help("give a file, `-` for standard input, or a link with `#v1.`")
+        };
+        let mut bytes = Vec::new();
+        std::fs::File::open(argument)
+            .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
+            .map_err(cannot)?;
+        (argument.to_owned(), bytes)
+    };
+    if bytes.len() as u64 > limit {
+        return Err(too_long(&name));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::input(format!("{name} is no text: byte {} is not UTF-8", at + 1))
+    })?;
+    Ok(Source { name, text })
+}
+
+/// A spec, a bare problem, or the spec of a plan.
+pub fn spec(argument: &str) -> Result<Spec, Failure> {
+    spec_of(&read(argument)?)
+}
+
+fn spec_of(source: &Source) -> Result<Spec, Failure> {
+    if format_of(&source.text) == Some("pipeplan-plan") {
+        return Ok(plan_of(source)?.spec);
+    }
+    Spec::read(&source.text).map_err(|error| match error {
+        SpecError::Syntax(syntax) => syntax_failure(&source.name, &source.text, &syntax),
+        SpecError::Link(error) => Failure::input(error),
+        SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
+    })
+}
+
+/// A plan, or the plan of a spec.
+pub fn plan(argument: &str) -> Result<Plan, Failure> {
+    plan_from(&read(argument)?)
+}
+
+/// As [`plan`], from a text that was read.
+pub fn plan_from(source: &Source) -> Result<Plan, Failure> {
+    match format_of(&source.text) {
+        Some("pipeplan-plan") => plan_of(source),
+        Some("pipeplan-trace") => Err(Failure::input(format!("{} is a trace, and a plan is needed", source.name))),
+        _ => {
+            let spec = spec_of(source)?;
+            let schedule = spec.schedule.clone();
+            search::plan(&spec, &schedule, Effort::default())
+        }
+    }
+}
+
+fn plan_of(source: &Source) -> Result<Plan, Failure> {
+    Plan::from_json(&source.text).map_err(|error| match &error {
+        PlanFileError::Syntax(syntax) => syntax_failure(&source.name, &source.text, syntax),
+        _ => Failure::input(format!("{}: {error}", source.name)),
+    })
+}
+
+/// A trace.
+pub fn trace_of(source: &Source) -> Result<Trace, Failure> {
+    Trace::from_json(&source.text).map_err(|faults| Failure::input(format!("{}: {faults}", source.name)))
+}
+
+/// The `format` that a file says it has; none where there is none near the top, as in a spec.
+pub fn format_of(text: &str) -> Option<&'static str> {
+    // Only JSON objects have one: the rest is not parsed twice for this.
+    text.trim_start().strip_prefix('{')?;
+    let value: Value = serde_json::from_str(text).ok()?;
+    ["pipeplan-plan", "pipeplan-trace"]
+        .into_iter()
+        .find(|known| value.get("format").and_then(Value::as_str) == Some(known))
+}
+
+fn syntax_failure(name: &str, text: &str, syntax: &Syntax) -> Failure {
+    Failure::input(format!("{name}: {syntax}")).at(name, text, [(syntax.offset, 0, syntax.message.clone())])
+}
+
+fn faults_failure(name: &str, text: &str, faults: &Faults) -> Failure {
+    let count = match faults.0.len() {
+        1 => "one fault".to_owned(),
+        count => format!("{count} faults"),
+    };
+    let failure = Failure::input(format!("{name} has {count}\n{faults}"));
+    let Ok(table) = toml::de::DeTable::parse(text) else { return failure };
+    // Faults of fields that are missing have no place, nor have those beyond what a person reads.
+    let place = |fault: &pipeplan_core::fields::Fault| {
+        let span = locate(table.get_ref(), &fault.field)?;
+        Some((span.start, span.len(), format!("accepted is {}", shortened(&fault.accepted))))
+    };
+    let places: Vec<_> = faults.0.iter().take(20).filter_map(place).collect();
+    if places.is_empty() { failure } else { failure.at(name, text, places) }
+}
+
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 60;
+    if text.chars().count() <= LONGEST {
+        text.to_owned()
+    } else {
+        text.chars().take(LONGEST).chain(['…']).collect()
+    }
+}
+
+/// Where the value of a field such as `problem.stages[3].forward_ns` stands.
+fn locate(table: &toml::de::DeTable<'_>, field: &str) -> Option<Range<usize>> {
+    let mut names = field.split('.');
+    let mut span = None;
+    let mut table = Some(table);
+    while let Some(name) = names.next() {
+        let (key, indices) = name.split_once('[').unwrap_or((name, ""));
+        let (_, mut value) = table?.iter().find(|(known, _)| known.get_ref() == key)?;
+        for index in indices.split('[').filter(|index| !index.is_empty()) {
+            let index: usize = index.trim_end_matches(']').parse().ok()?;
+            value = value.get_ref().as_array()?.get(index)?;
+        }
+        span = Some(value.span());
+        table = value.get_ref().as_table();
+    }
+    span
+}

@@ -1,0 +1,89 @@
+//! One file a command, and what they share: where input comes from, where output goes, how things fail.
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod check;
+mod compare;
+mod export;
+pub mod fail;
+mod human;
+mod input;
+mod link;
+mod output;
+mod plan;
+mod schema;
+mod search;
+mod serve;
+mod show;
+
+use fail::Failure;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the work itself failed: a file could not be written, a port is taken, a rank ended early
+  2  the input was refused, or there is no valid plan for it; standard error says why
+
+Every SPEC is a spec or a bare problem in TOML or JSON: a file, - for standard input, or a link.
+Every PLAN is a plan file, or anything that a plan can be made of: a SPEC is planned first.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan compare examples/tiny-llama.toml
+  pipeplan plan examples/tiny-llama.toml --schedule zb-v -o plan.json
+  pipeplan show plan.json
+  pipeplan link examples/llama-2-70b.toml
+  pipeplan serve --plan plan.json";
+
+/// Plans pipeline-parallel training, shows the plan, proves how good it is, and runs it.
+#[derive(Parser)]
+#[command(name = "pipeplan", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Plan(plan::Args),
+    Compare(compare::Args),
+    Check(check::Args),
+    Show(show::Args),
+    Link(link::Args),
+    Export(export::Args),
+    Serve(serve::Args),
+    Schema(schema::Args),
+    Completions(Completions),
+}
+
+/// Print a script that completes commands in a shell.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  pipeplan completions bash > ~/.local/share/bash-completion/completions/pipeplan"
+)]
+struct Completions {
+    /// The shell.
+    shell: clap_complete::Shell,
+}
+
+impl Cli {
+    /// Runs the command.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Plan(args) => plan::run(args),
+            Command::Compare(args) => compare::run(args),
+            Command::Check(args) => check::run(args),
+            Command::Show(args) => show::run(args),
+            Command::Link(args) => link::run(args),
+            Command::Export(args) => export::run(args),
+            Command::Serve(args) => serve::run(args),
+            Command::Schema(args) => schema::run(args),
+            Command::Completions(args) => {
+                let mut script = Vec::new();
+                clap_complete::generate(args.shell, &mut Cli::command(), "pipeplan", &mut script);
+                output::print_bytes(&script)
+            }
+        }
+    }
+}

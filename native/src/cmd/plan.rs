@@ -1,0 +1,45 @@
+//! `pipeplan plan`
+
+use super::fail::Failure;
+use super::search::Effort;
+use super::{human, input, output, search};
+
+/// Plan a spec: choose or build its schedule, check it, and write the plan.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  pipeplan plan examples/tiny-llama.toml                     show the plan
+  pipeplan plan spec.toml --schedule best -o plan.json       write it
+  pipeplan plan problem.json --schedule zb-v --json | jq .prediction", after_long_help = super::EXIT_CODES)]
+pub struct Args {
+    /// A spec, a bare problem or a link; - for standard input
+    spec: String,
+    /// A published schedule or `best`; what the spec says where not given
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<String>,
+    /// Write the plan file here; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<String>,
+    /// Print the plan file
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+    #[command(flatten)]
+    effort: Effort,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let spec = input::spec(&args.spec)?;
+    let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
+    let plan = search::plan(&spec, schedule, args.effort)?;
+    if args.json {
+        return output::print_bytes(plan.to_json().as_bytes());
+    }
+    match args.output.as_deref() {
+        Some("-") => output::print_bytes(plan.to_json().as_bytes()),
+        Some(path) => {
+            output::write(path, plan.to_json().as_bytes())?;
+            output::print(&format!("{}plan          {path}\n", human::summary(&plan)))
+        }
+        None => super::show::print_plan(&plan),
+    }
+}

@@ -1,0 +1,87 @@
+//! Planning with progress on standard error, and Ctrl-C for the best so far.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pipeplan_core::plan::Plan;
+use pipeplan_core::planner::{self, Comparison, PlanError};
+use pipeplan_core::search::{Flow, Progress};
+use pipeplan_core::spec::Spec;
+
+use super::fail::Failure;
+use super::human;
+
+/// How hard to search for `best`.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct Effort {
+    /// Work of the search for `best` on each placement, in simulated ops; Ctrl-C ends it with the best so far
+    #[arg(long, value_name = "OPS")]
+    effort: Option<u64>,
+}
+
+impl Effort {
+    fn ops(self) -> pipeplan_core::search::Effort {
+        self.effort.map_or_else(Default::default, pipeplan_core::search::Effort)
+    }
+}
+
+/// Plans `spec`.
+pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure> {
+    let mut watch = Watch::new(effort);
+    let plan = planner::plan_with(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
+    watch.bar.finish_and_clear();
+    plan.map_err(|error| match &error {
+        PlanError::NoSchedule { .. } => {
+            Failure::input(&error).with_help("`pipeplan compare` shows every schedule with its reason")
+        }
+        _ => Failure::input(&error),
+    })
+}
+
+/// Compares all schedules for `spec`.
+pub fn compare(spec: &Spec, effort: Effort) -> Comparison {
+    let mut watch = Watch::new(effort);
+    let comparison = planner::compare_with(spec, effort.ops(), &mut |progress| watch.see(progress));
+    watch.bar.finish_and_clear();
+    comparison
+}
+
+struct Watch {
+    bar: ProgressBar,
+    stop: Arc<AtomicBool>,
+    started: std::time::Instant,
+}
+
+impl Watch {
+    fn new(effort: Effort) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        // A second Ctrl-C ends the process as usual. Where no handler can be set, the first one does.
+        let _ = ctrlc::set_handler(move || {
+            if seen.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        });
+        let bar = ProgressBar::hidden();
+        bar.set_length(effort.ops().0);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} searching {bar:30} {msg}") {
+            bar.set_style(style);
+        }
+        Watch { bar, stop, started: std::time::Instant::now() }
+    }
+
+    fn see(&mut self, progress: Progress) -> Flow {
+        // A short search shows nothing.
+        if self.bar.is_hidden() && self.started.elapsed().as_millis() > 300 {
+            self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(progress.ops);
+        self.bar.set_message(format!(
+            "best {}, bound {}; Ctrl-C takes the best so far",
+            human::duration(progress.cost_ns),
+            human::duration(progress.bound_ns)
+        ));
+        if self.stop.load(Ordering::Relaxed) { Flow::Stop } else { Flow::Continue }
+    }
+}

@@ -1,0 +1,191 @@
+//! `pipeplan serve`
+
+use std::fs::File;
+use std::io::{Cursor, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::json;
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use super::fail::Failure;
+use super::{input, output};
+
+/// Serve the planner's page on this machine, with a plan and a trace one click away.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  pipeplan serve
+  pipeplan serve --plan plan.json --trace trace.json
+  pipeplan serve examples/tiny-llama.toml --port 0          a free port", after_long_help = super::EXIT_CODES)]
+pub struct Args {
+    /// A spec, a bare problem or a link that the page opens with; - for standard input
+    spec: Option<String>,
+    /// The port; 0 for a free one
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// The address to listen on: this machine alone where not given
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The built page; `web` beside this program or `web/dist` where not given
+    #[arg(long, value_name = "FOLDER")]
+    web: Option<PathBuf>,
+    /// A plan for the page, at plan.json; read again at each request
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// A trace for the page, at trace.json; read again at each request
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print the address as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let site = Site::find(args.web.as_deref())?;
+    let fragment = match &args.spec {
+        Some(spec) => pipeplan_core::link::write(&input::spec(spec)?),
+        None => String::new(),
+    };
+    // A file that the page would refuse is refused here, where a person can still change the command.
+    if let Some(path) = &args.plan {
+        input::plan(&path.to_string_lossy())?;
+    }
+    if let Some(path) = &args.trace {
+        input::trace_of(&input::read(&path.to_string_lossy())?)?;
+    }
+    let wanted = SocketAddr::new(args.host, args.port);
+    let server = Server::http(wanted).map_err(|error| {
+        Failure::work(format!("{wanted} cannot be listened on: {error}")).with_help("--port 0 takes a free port")
+    })?;
+    let at = server.server_addr().to_ip().unwrap_or(wanted);
+    let files = Files { site, plan: args.plan, trace: args.trace };
+    let query: Vec<&str> =
+        [files.plan.as_ref().map(|_| "plan=plan.json"), files.trace.as_ref().map(|_| "trace=trace.json")]
+            .into_iter()
+            .flatten()
+            .collect();
+    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    let address = format!("http://{at}/{query}{fragment}");
+    if args.json {
+        output::print_json(&json!({ "address": address, "port": at.port() }))?;
+    } else {
+        output::print(&format!("{address}\n"))?;
+    }
+    loop {
+        match server.recv() {
+            Ok(request) => answer(request, &files),
+            Err(error) => return Err(Failure::work(format!("the server failed: {error}"))),
+        }
+    }
+}
+
+/// The built page.
+enum Site {
+    Folder(PathBuf),
+    #[cfg(feature = "embed-web")]
+    Embedded,
+}
+
+#[cfg(feature = "embed-web")]
+static EMBEDDED: include_dir::Dir<'_> = include_dir::include_dir!("$CARGO_MANIFEST_DIR/../web/dist");
+
+impl Site {
+    fn find(given: Option<&Path>) -> Result<Site, Failure> {
+        let is_page = |folder: &Path| folder.join("index.html").is_file();
+        if let Some(folder) = given {
+            return match is_page(folder) {
+                true => Ok(Site::Folder(folder.to_owned())),
+                false => Err(Failure::input(format!("{} holds no index.html", folder.display()))
+                    .with_help("build the page first: trunk build --release --config web/Trunk.toml")),
+            };
+        }
+        #[cfg(feature = "embed-web")]
+        return Ok(Site::Embedded);
+        #[cfg(not(feature = "embed-web"))]
+        {
+            let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("web")));
+            let found = beside.into_iter().chain([PathBuf::from("web/dist")]).find(|folder| is_page(folder));
+            found.map(Site::Folder).ok_or_else(|| {
+                Failure::input("the built page is neither beside this program (`web`) nor in `web/dist`")
+                    .with_help("build it with `trunk build --release --config web/Trunk.toml`, or name it with --web")
+            })
+        }
+    }
+
+    fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        match self {
+            Site::Folder(folder) => read_file(&folder.join(path)),
+            #[cfg(feature = "embed-web")]
+            Site::Embedded => EMBEDDED.get_file(path).map(|file| file.contents().to_vec()),
+        }
+    }
+}
+
+struct Files {
+    site: Site,
+    plan: Option<PathBuf>,
+    trace: Option<PathBuf>,
+}
+
+impl Files {
+    /// The file at a request's path, with its name.
+    fn find(&self, url: &str) -> Option<(PathBuf, Vec<u8>)> {
+        let path = url.split(['?', '#']).next().unwrap_or_default().trim_start_matches('/');
+        let path = PathBuf::from(if path.is_empty() { "index.html" } else { path });
+        // Nothing above the page's folder, whatever the path says.
+        if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+            return None;
+        }
+        let bytes = match (path.to_str(), &self.plan, &self.trace) {
+            (Some("plan.json"), Some(file), _) | (Some("trace.json"), _, Some(file)) => read_file(file),
+            _ => self.site.read(&path),
+        };
+        Some((path, bytes?))
+    }
+}
+
+fn read_file(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    // A folder opens too, but does not read.
+    file.take(1 << 30).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn answer(request: Request, files: &Files) {
+    let is_read = matches!(request.method(), Method::Get | Method::Head);
+    let found = if is_read { files.find(request.url()) } else { None };
+    let (status, kind, bytes) = match found {
+        Some((path, bytes)) => (200, content_type(&path), bytes),
+        None if is_read => (404, "text/plain; charset=utf-8", b"there is no such file\n".to_vec()),
+        None => (405, "text/plain; charset=utf-8", b"only GET and HEAD are answered\n".to_vec()),
+    };
+    let length = bytes.len();
+    let mut response = Response::new(status.into(), Vec::new(), Cursor::new(bytes), Some(length), None);
+    // Plans and pages change while somebody works on them: a browser is to ask again each time.
+    for (name, value) in
+        [("Content-Type", kind), ("Cache-Control", "no-cache"), ("X-Content-Type-Options", "nosniff")]
+    {
+        if let Ok(header) = Header::from_bytes(name, value) {
+            response.add_header(header);
+        }
+    }
+    // A browser that went away in the middle is no failure of the server.
+    let _ = request.respond(response);
+}
+
+fn content_type(path: &Path) -> &'static str {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js" | "mjs") => "text/javascript; charset=utf-8",
+        Some("wasm") => "application/wasm",
+        Some("css") => "text/css; charset=utf-8",
+        Some("json" | "map") => "application/json",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("ico") => "image/x-icon",
+        Some("txt" | "toml" | "md") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}

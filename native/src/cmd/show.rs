@@ -1,0 +1,100 @@
+//! `pipeplan show`
+
+use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::format::text;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::timeline::Timeline;
+use pipeplan_core::trace::Trace;
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::{human, input, output};
+
+/// Show a plan or a measured trace: the timeline of each rank, and the figures.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  pipeplan show plan.json
+  pipeplan show trace.json --step 3
+  pipeplan show plan.json --json | jq '.rows[0][:3]'", after_long_help = super::EXIT_CODES)]
+pub struct Args {
+    /// A plan, a trace, or a spec that is planned first; - for standard input
+    plan: String,
+    /// Of a trace: the training step; the last one where not given
+    #[arg(long)]
+    step: Option<u64>,
+    /// Print JSON: start and end of every op
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let source = input::read(&args.plan)?;
+    if input::format_of(&source.text) == Some("pipeplan-trace") {
+        return show_trace(&input::trace_of(&source)?, &args);
+    }
+    if args.step.is_some() {
+        return Err(Failure::input("--step is for traces: a plan is one step"));
+    }
+    let plan = input::plan_from(&source)?;
+    if !args.json {
+        return print_plan(&plan);
+    }
+    let timeline = timeline(&plan)?;
+    let mut value = json!({ "schedule": plan.schedule_name, "digest": plan.digest(), "rows": rows_of(&timeline) });
+    value["prediction"] = plan.to_value()["prediction"].take();
+    output::print_json(&value)
+}
+
+/// Prints a plan for a person.
+pub fn print_plan(plan: &Plan) -> Result<(), Failure> {
+    let timeline = timeline(plan)?;
+    let mut shown = human::drawing(&timeline);
+    shown.push_str(&format!("{}\n\n", text::summary(&timeline)));
+    shown.push_str(&human::summary(plan));
+    shown.push_str(&format!("because       {}\n", lower_bound(&plan.problem).binding));
+    output::print(&shown)
+}
+
+fn timeline(plan: &Plan) -> Result<Timeline, Failure> {
+    plan.timeline().map_err(Failure::input)
+}
+
+fn rows_of(timeline: &Timeline) -> Vec<Vec<Value>> {
+    let span = |span: &pipeplan_core::timeline::Span| json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns });
+    timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect()
+}
+
+fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
+    let step = match args.step {
+        Some(number) => trace.steps.iter().find(|step| step.step == number),
+        None => trace.steps.last(),
+    };
+    let Some(step) = step else {
+        let known = match (trace.steps.first(), trace.steps.last()) {
+            (Some(first), Some(last)) => format!("steps {} to {}", first.step, last.step),
+            _ => "no steps".to_owned(),
+        };
+        return Err(Failure::input(format!("the trace has no such step: it holds {known}")));
+    };
+    let timeline = step.timeline();
+    if args.json {
+        return output::print_json(&json!({
+            "step": step.step, "loss": step.loss, "tokens": step.tokens, "rows": rows_of(&timeline),
+            "makespan_ns": timeline.makespan_ns(), "peak_bytes": trace.peak_bytes,
+        }));
+    }
+    let mut shown = human::drawing(&timeline);
+    shown.push_str(&format!("{}\n\n", text::summary(&timeline)));
+    let loss = step.loss.map_or_else(String::new, |loss| format!(", loss {loss:.4}"));
+    shown.push_str(&format!("step {} of {} recorded, {} tokens{loss}\n", step.step, trace.steps.len(), step.tokens));
+    shown.push_str(&format!(
+        "makespan      {}, measured on {} over {}\n",
+        human::duration(timeline.makespan_ns()),
+        trace.backend,
+        trace.transport
+    ));
+    let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| human::bytes(*bytes)).collect();
+    shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
+    output::print(&shown)
+}
