@@ -1,13 +1,22 @@
-//! From a schedule to what ranks execute: transfers placed so that no transport can hang.
+//! From a schedule to what ranks execute: where each transfer starts, and where a rank waits for it.
 //!
+//! # Why our programs cannot hang
 //! All ops and transfers are put into one line, in which everything comes after what it needs; each rank
 //! executes its part of that line, and its messages between two ops form one group. Then the first thing in
 //! the line that has not ended can always go on: whatever its ranks do before it comes earlier in the line
 //! and has ended. So the program completes when sends wait for their receives, one message at a time or a
 //! group at once; both ends of a channel see its messages in the same order; and so do both ends of a
 //! communicator that carries two directions.
+//!
+//! [`Lowering::Overlapped`] starts messages without waiting. A rank then waits only for what its next op
+//! needs, and for its sends where that costs nothing; both ends of a link start its messages in the line's
+//! order. Take the ops in the line's order: each has its inputs made by earlier ops, whose ranks start the
+//! sends at once; the receives before it on the same link have been started too, and so it runs.
+//!
+//! The other two ways are how published systems place transfers. They can hang, which `check` shows; they
+//! are here to be compared and taught.
 
-use alloc::collections::BinaryHeap;
+use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -20,18 +29,89 @@ use crate::simulate::{Deadlock, simulate};
 use crate::timeline::Timeline;
 use crate::units::Nanos;
 
-/// The program of `schedule`: its ops, the transfers between ranks and the optimizer step.
-///
-/// The line follows the predicted times: a transfer stands where the op that makes its data ends, before
-/// ops that start at that moment. Takes `n log n` time for `n` ops.
+/// How transfers are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Lowering {
+    /// Each op receives, computes and sends, one message at a time: what schedulers that ignore transfers
+    /// write. Two ranks that send to each other first wait for ever where a send waits for its receive.
+    InPieces,
+    /// As [`Lowering::InPieces`], with the receive of a forward before the send of the backward that it
+    /// follows (PaddlePaddle's B-r-s-F order). Cures 1F1B, not interleaved schedules.
+    ReceiveFirst,
+    /// All messages between two ops of a rank in one group, placed by the line (see the module). Completes on
+    /// every transport.
+    #[default]
+    Grouped,
+    /// Messages run beside compute, each direction of a link on its own stream. Receives of a link are started
+    /// `prefetch` messages ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
+    Overlapped {
+        /// Messages of a link that are received ahead.
+        prefetch: usize,
+    },
+}
+
+/// The program of a schedule that `check` accepts: its ops, the transfers between ranks and the optimizer
+/// step. Takes `n log n` time for `n` ops.
 ///
 /// # Errors
 /// [`Deadlock`] where the order cannot be run at all.
 pub fn lower(problem: &Problem, schedule: &Schedule) -> Result<Program, Deadlock> {
+    lower_as(problem, schedule, Lowering::Grouped)
+}
+
+/// As [`lower`], with transfers placed as `lowering` says.
+///
+/// # Errors
+/// [`Deadlock`] where the order cannot be run at all.
+pub fn lower_as(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Result<Program, Deadlock> {
     let timeline = simulate(problem, schedule)?;
+    let mut program = match lowering {
+        Lowering::InPieces => in_pieces(problem, schedule),
+        Lowering::ReceiveFirst => receive_first(in_pieces(problem, schedule)),
+        Lowering::Grouped => grouped(problem, schedule, &timeline),
+        Lowering::Overlapped { prefetch } => overlapped(problem, &grouped(problem, schedule, &timeline), prefetch),
+    };
+    for row in &mut program.rows {
+        row.push(Step::Optimizer);
+    }
+    Ok(program)
+}
+
+/// The messages of `op` that cross ranks: what it needs, what it makes.
+fn crossing(problem: &Problem, op: Op) -> (Option<Message>, Option<Message>) {
+    let rank = problem.rank_of(op.stage(), op.microbatch());
+    let crosses = |message: &Message| problem.rank_of(message.peer_stage(), op.microbatch()) != rank;
+    (input_of(problem, op).filter(crosses), output_of(problem, op).filter(crosses))
+}
+
+fn in_pieces(problem: &Problem, schedule: &Schedule) -> Program {
+    let steps = |op: &Op| {
+        let (input, output) = crossing(problem, *op);
+        let transfer = |message: Message| Step::Transfer(vec![message]);
+        [input.map(transfer), Some(Step::Compute(*op)), output.map(transfer)].into_iter().flatten()
+    };
+    Program { rows: schedule.rows.iter().map(|row| row.iter().flat_map(steps).collect()).collect() }
+}
+
+/// Between a backward and the forward after it, puts the receive before the send.
+fn receive_first(mut program: Program) -> Program {
+    let carries = |step: &Step, wanted: Way, payload: Payload| matches!(step, Step::Transfer(messages) if messages[0].way == wanted && messages[0].payload == payload);
+    for row in &mut program.rows {
+        for index in 1..row.len() {
+            let send = carries(&row[index - 1], Way::Send, Payload::Gradient);
+            if send && carries(&row[index], Way::Receive, Payload::Activation) {
+                row.swap(index - 1, index);
+            }
+        }
+    }
+    program
+}
+
+/// Every rank's part of the line, messages between two ops together.
+fn grouped(problem: &Problem, schedule: &Schedule, timeline: &Timeline) -> Program {
     let mut program =
         Program { rows: schedule.rows.iter().map(|row| Vec::with_capacity(2 * row.len() + 1)).collect() };
-    in_line(problem, &timeline, |event| match event {
+    in_line(problem, timeline, |event| match event {
         Event::Compute { rank, index } => {
             program.rows[rank].push(Step::Compute(schedule.rows[rank][index]));
         }
@@ -45,10 +125,92 @@ pub fn lower(problem: &Problem, schedule: &Schedule) -> Result<Program, Deadlock
             }
         }
     });
-    for row in &mut program.rows {
-        row.push(Step::Optimizer);
+    program
+}
+
+/// Starts sends where their data is made and receives ahead of their op, and waits only where data is used:
+/// for a receive before its op; for the send of an activation before the backward of the same stage and
+/// microbatch, which cannot begin before that activation has arrived; for the send of a gradient at the end.
+fn overlapped(problem: &Problem, grouped: &Program, prefetch: usize) -> Program {
+    let rows = grouped.rows.iter().map(|row| overlapped_row(problem, row, prefetch));
+    Program { rows: rows.collect() }
+}
+
+/// The receives of one link on one rank, in the line's order.
+#[derive(Default)]
+struct Inbox {
+    receives: Vec<Message>,
+    started: usize,
+    used: usize,
+}
+
+fn overlapped_row(problem: &Problem, row: &[Step], prefetch: usize) -> Vec<Step> {
+    let peer = |message: Message| problem.rank_of(message.peer_stage(), message.microbatch as usize);
+    let mut inboxes: BTreeMap<usize, Inbox> = BTreeMap::new();
+    let mut place: BTreeMap<Message, usize> = BTreeMap::new();
+    for step in row {
+        let Step::Transfer(messages) = step else { continue };
+        for &message in messages.iter().filter(|message| message.way == Way::Receive) {
+            let inbox = inboxes.entry(peer(message)).or_default();
+            inbox.receives.push(message);
+            place.insert(message, inbox.receives.len());
+        }
     }
-    Ok(program)
+    let mut steps = Vec::with_capacity(2 * row.len());
+    let mut unawaited = Vec::new();
+    let mut ahead = Vec::new();
+    for inbox in inboxes.values_mut() {
+        inbox.start_to(prefetch, &mut ahead);
+    }
+    for step in row {
+        let &Step::Compute(op) = step else { continue };
+        let (input, output) = crossing(problem, op);
+        if let Some(receive) = input
+            && let Some(inbox) = inboxes.get_mut(&peer(receive))
+        {
+            inbox.start_to(place[&receive], &mut ahead);
+        }
+        push_messages(&mut steps, Step::Start, &mut ahead);
+        let mut waits: Vec<Message> = input.into_iter().collect();
+        if op.kind().makes_input_gradient() {
+            let forward = Op::new(op.stage(), OpKind::F, op.microbatch());
+            waits.extend(crossing(problem, forward).1);
+        }
+        push_messages(&mut steps, Step::Wait, &mut waits);
+        steps.push(Step::Compute(op));
+        if let Some(send) = output {
+            ahead.push(send);
+            if send.payload == Payload::Gradient {
+                unawaited.push(send);
+            }
+        }
+        if let Some(receive) = input
+            && let Some(inbox) = inboxes.get_mut(&peer(receive))
+        {
+            inbox.used += 1;
+            inbox.start_to(inbox.used + prefetch, &mut ahead);
+        }
+        push_messages(&mut steps, Step::Start, &mut ahead);
+    }
+    push_messages(&mut steps, Step::Wait, &mut unawaited);
+    steps
+}
+
+impl Inbox {
+    /// Adds to `ahead` the receives that are to be started so that `count` are.
+    fn start_to(&mut self, count: usize, ahead: &mut Vec<Message>) {
+        let count = count.min(self.receives.len());
+        if count > self.started {
+            ahead.extend_from_slice(&self.receives[self.started..count]);
+            self.started = count;
+        }
+    }
+}
+
+fn push_messages(steps: &mut Vec<Step>, step: fn(Vec<Message>) -> Step, messages: &mut Vec<Message>) {
+    if !messages.is_empty() {
+        steps.push(step(core::mem::take(messages)));
+    }
 }
 
 /// One thing in the line.

@@ -101,6 +101,10 @@ pub enum Step {
     Compute(Op),
     /// Start all these messages together and go on when all have ended. Written `(1RECV_F0 1SEND_B2)`.
     Transfer(Vec<Message>),
+    /// Start these messages and go on at once, each on the stream of its link. Written `start(1RECV_F0)`.
+    Start(Vec<Message>),
+    /// Go on when these messages, started before, have ended. Written `wait(1RECV_F0)`.
+    Wait(Vec<Message>),
     /// Apply the gradients that this rank has gathered. Written `OPTIMIZER`.
     Optimizer,
 }
@@ -109,13 +113,17 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::Compute(op) => fmt::Display::fmt(op, f),
-            Step::Transfer(messages) => {
-                let texts: Vec<String> = messages.iter().map(ToString::to_string).collect();
-                write!(f, "({})", texts.join(" "))
-            }
+            Step::Transfer(messages) => write_messages(f, "", messages),
+            Step::Start(messages) => write_messages(f, "start", messages),
+            Step::Wait(messages) => write_messages(f, "wait", messages),
             Step::Optimizer => f.write_str("OPTIMIZER"),
         }
     }
+}
+
+fn write_messages(f: &mut fmt::Formatter<'_>, verb: &str, messages: &[Message]) -> fmt::Result {
+    let texts: Vec<String> = messages.iter().map(ToString::to_string).collect();
+    write!(f, "{verb}({})", texts.join(" "))
 }
 
 /// What every rank executes for one training step.
@@ -150,30 +158,30 @@ impl Program {
     }
 }
 
+/// What a group of messages becomes.
+type MakeStep = fn(Vec<Message>) -> Step;
+
 fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
+    let refused = |text: &str| OpSyntax { text: text.chars().take(40).collect() };
     let mut steps = Vec::new();
-    let mut group: Option<Vec<Message>> = None;
+    // The group being read: what it becomes, and its messages.
+    let mut group: Option<(MakeStep, Vec<Message>)> = None;
     for word in row.split_ascii_whitespace() {
-        let opened = word.strip_prefix('(');
-        let inner = opened.unwrap_or(word);
-        let closed = inner.strip_suffix(')');
-        let inner = closed.unwrap_or(inner);
-        match (&mut group, opened.is_some()) {
-            (None, true) => group = Some(alloc::vec![inner.parse()?]),
-            (Some(messages), false) => messages.push(inner.parse()?),
-            (None, false) if word == "OPTIMIZER" => steps.push(Step::Optimizer),
-            (None, false) => steps.push(Step::Compute(word.parse()?)),
-            (Some(_), true) => return Err(OpSyntax { text: word.chars().take(40).collect() }),
+        let (verb, inner) = word.split_once('(').map_or((None, word), |(verb, inner)| (Some(verb), inner));
+        let (inner, closes) = inner.strip_suffix(')').map_or((inner, false), |inner| (inner, true));
+        match (&mut group, verb) {
+            (None, Some("")) => group = Some((Step::Transfer, alloc::vec![inner.parse()?])),
+            (None, Some("start")) => group = Some((Step::Start, alloc::vec![inner.parse()?])),
+            (None, Some("wait")) => group = Some((Step::Wait, alloc::vec![inner.parse()?])),
+            (Some((_, messages)), None) => messages.push(inner.parse()?),
+            (None, None) if word == "OPTIMIZER" => steps.push(Step::Optimizer),
+            (None, None) => steps.push(Step::Compute(word.parse()?)),
+            (_, Some(_)) => return Err(refused(word)),
         }
-        if closed.is_some() {
-            match group.take() {
-                Some(messages) => steps.push(Step::Transfer(messages)),
-                None => return Err(OpSyntax { text: word.chars().take(40).collect() }),
-            }
+        if closes {
+            let (kind, messages) = group.take().ok_or_else(|| refused(word))?;
+            steps.push(kind(messages));
         }
     }
-    match group {
-        Some(_) => Err(OpSyntax { text: row.chars().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect() }),
-        None => Ok(steps),
-    }
+    if group.is_some() { Err(refused("a group without its closing bracket")) } else { Ok(steps) }
 }

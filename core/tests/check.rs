@@ -1,8 +1,8 @@
 //! The checker, lied to: each test spoils one thing of a good schedule or program and expects it named.
 
 use pipeplan_core::check::{Stuck, Transport, Violation, check_program, check_schedule};
-use pipeplan_core::lower::lower;
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::lower::{Lowering, lower, lower_as};
+use pipeplan_core::op::Op;
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::program::{Message, Program, Step};
 use pipeplan_core::schedule::{Schedule, find};
@@ -190,39 +190,6 @@ fn a_channel_read_in_another_order_is_named() {
     assert!(matches!(violations[0], Violation::ChannelOrder { from: 0, to: 1, place: 0, .. }), "{}", violations[0]);
 }
 
-/// Jobs that receive, compute and send in one piece, as schedulers that ignore transfers write them.
-fn receive_compute_send(problem: &Problem, schedule: &Schedule) -> Program {
-    let stages = problem.stage_count();
-    let rows = schedule.rows.iter().enumerate().map(|(rank, row)| {
-        let mut steps = Vec::new();
-        for &op in row {
-            let (forward, backward) = (op.kind() == OpKind::F, op.kind().makes_input_gradient());
-            let mut message = |verb: &str, wanted: bool, peer: Option<usize>| {
-                let peer = peer.filter(|peer| *peer < stages && problem.rank_of(*peer, op.microbatch()) != rank);
-                if wanted && peer.is_some() {
-                    let text = format!("{}{verb}{}", op.stage(), op.microbatch());
-                    steps.push(Step::Transfer(vec![text.parse().expect("a message")]));
-                }
-            };
-            message("RECV_F", forward, op.stage().checked_sub(1));
-            message("RECV_B", backward, Some(op.stage() + 1));
-            steps.push(Step::Compute(op));
-            let mut message = |verb: &str, wanted: bool, peer: Option<usize>| {
-                let peer = peer.filter(|peer| *peer < stages && problem.rank_of(*peer, op.microbatch()) != rank);
-                if wanted && peer.is_some() {
-                    let text = format!("{}{verb}{}", op.stage(), op.microbatch());
-                    steps.push(Step::Transfer(vec![text.parse().expect("a message")]));
-                }
-            };
-            message("SEND_F", forward, Some(op.stage() + 1));
-            message("SEND_B", backward, op.stage().checked_sub(1));
-        }
-        steps.push(Step::Optimizer);
-        steps
-    });
-    Program { rows: rows.collect() }
-}
-
 fn stuck(problem: &Problem, program: &Program, transport: Transport) -> Option<Stuck> {
     match check_program(problem, program, transport) {
         Ok(()) => None,
@@ -240,12 +207,15 @@ fn careless_1f1b_hangs_under_rendezvous() {
     for (ranks, microbatches) in [(2, 4), (4, 8), (8, 16)] {
         let problem = problem(ranks, 1, microbatches, json!(null));
         let schedule = good("1f1b", &problem);
-        let careless = receive_compute_send(&problem, &schedule);
+        let careless = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
         let verdict = stuck(&problem, &careless, Transport::Rendezvous).expect("hangs");
         assert_eq!(verdict.circle.len(), 2, "{verdict}");
         assert_eq!(stuck(&problem, &careless, Transport::Buffered { slots: 1 }), None);
         let lowered = lower(&problem, &schedule).expect("lowers");
         assert_eq!(stuck(&problem, &lowered, Transport::Rendezvous), None);
+        // The receive of the next forward before the send of the last backward breaks the circle too.
+        let receive_first = lower_as(&problem, &schedule, Lowering::ReceiveFirst).expect("lowers");
+        assert_eq!(stuck(&problem, &receive_first, Transport::Rendezvous), None);
     }
 }
 
@@ -254,8 +224,14 @@ fn careless_1f1b_hangs_under_rendezvous() {
 fn careless_interleaving_hangs_in_a_ring() {
     let problem = problem(4, 2, 8, json!(null));
     let schedule = good("interleaved-1f1b", &problem);
-    let careless = receive_compute_send(&problem, &schedule);
+    let careless = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
     let verdict = stuck(&problem, &careless, Transport::Rendezvous).expect("hangs");
     assert_eq!(verdict.circle.len(), 4, "{verdict}");
+    // Where each rank stands: the warm-up's forwards, all to be sent, none to be received.
+    let pending: Vec<String> = verdict.waits.iter().map(|wait| wait.message.to_string()).collect();
+    assert_eq!(pending, ["0SEND_F3", "1SEND_F2", "2SEND_F1", "3SEND_F0"]);
+    let receive_first = lower_as(&problem, &schedule, Lowering::ReceiveFirst).expect("lowers");
+    assert!(stuck(&problem, &receive_first, Transport::Rendezvous).is_some(), "the warm-up is the same");
     assert_eq!(stuck(&problem, &careless, Transport::Buffered { slots: 1 }), None);
+    assert_eq!(stuck(&problem, &receive_first, Transport::Buffered { slots: 1 }), None);
 }

@@ -42,44 +42,51 @@ pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &
             violations.push(Violation::Optimizer { rank });
         }
     }
-    // By transfer and end: whether it has been seen.
-    let mut seen = [vec![false; transfers], vec![false; transfers]];
+    // By end and transfer: whether it has been started, and awaited.
+    let mut started = [vec![false; transfers], vec![false; transfers]];
+    let mut awaited = started.clone();
     let mut done = vec![0u8; problem.stage_count() * microbatches];
     for (rank, row) in program.rows.iter().enumerate() {
         for (index, step) in row.iter().enumerate() {
             if violations.len() >= MOST_REPORTED {
                 return;
             }
-            match step {
+            let (messages, starts, awaits) = match step {
                 Step::Compute(op) => {
                     let slot = op.stage() * microbatches + op.microbatch();
                     done[slot] |= if op.kind() == OpKind::F { F_RUNS } else { 0 };
                     done[slot] |= if op.kind().makes_input_gradient() { B_RUNS } else { 0 };
+                    continue;
                 }
-                Step::Optimizer => {}
-                Step::Transfer(messages) => {
-                    for &message in messages {
-                        if !is_transfer_of(problem, rank, message) {
-                            violations.push(Violation::ForeignMessage { rank, index, message });
-                            continue;
-                        }
-                        let end = usize::from(message.way == Way::Receive);
-                        let number = transfer_number(problem, message);
-                        if seen[end][number] {
-                            violations.push(Violation::MessageTwice { rank, index, message });
-                        }
-                        seen[end][number] = true;
-                        let slot = usize::from(message.stage) * microbatches + message.microbatch as usize;
-                        let (bit, kind) = match message.payload {
-                            Payload::Activation => (F_RUNS, OpKind::F),
-                            Payload::Gradient => (B_RUNS, OpKind::B),
-                        };
-                        // A send follows the op that makes it; a receive comes before the op that uses it.
-                        if (done[slot] & bit != 0) != (message.way == Way::Send) {
-                            let op = Op::new(usize::from(message.stage), kind, message.microbatch as usize);
-                            violations.push(Violation::MessageMisplaced { rank, index, message, op });
-                        }
-                    }
+                Step::Optimizer => continue,
+                Step::Transfer(messages) => (messages, true, true),
+                Step::Start(messages) => (messages, true, false),
+                Step::Wait(messages) => (messages, false, true),
+            };
+            for &message in messages {
+                if !is_transfer_of(problem, rank, message) {
+                    violations.push(Violation::ForeignMessage { rank, index, message });
+                    continue;
+                }
+                let end = usize::from(message.way == Way::Receive);
+                let number = transfer_number(problem, message);
+                if (starts && started[end][number]) || (awaits && awaited[end][number]) {
+                    violations.push(Violation::MessageTwice { rank, index, message });
+                }
+                started[end][number] |= starts;
+                if awaits && !started[end][number] {
+                    violations.push(Violation::NotStarted { rank, index, message });
+                }
+                awaited[end][number] |= awaits;
+                let slot = usize::from(message.stage) * microbatches + message.microbatch as usize;
+                let (bit, kind) = match message.payload {
+                    Payload::Activation => (F_RUNS, OpKind::F),
+                    Payload::Gradient => (B_RUNS, OpKind::B),
+                };
+                // A send follows the op that makes it; a receive ends before the op that uses it.
+                if (done[slot] & bit != 0) != (message.way == Way::Send) {
+                    let op = Op::new(usize::from(message.stage), kind, message.microbatch as usize);
+                    violations.push(Violation::MessageMisplaced { rank, index, message, op });
                 }
             }
         }
@@ -95,7 +102,7 @@ pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &
                 let send = Message { way: Way::Send, payload, stage: sender as u16, microbatch: microbatch as u32 };
                 for message in [send, send.mirrored()] {
                     let end = usize::from(message.way == Way::Receive);
-                    if !seen[end][transfer_number(problem, message)] && violations.len() < MOST_REPORTED {
+                    if !awaited[end][transfer_number(problem, message)] && violations.len() < MOST_REPORTED {
                         let rank = problem.rank_of(usize::from(message.stage), microbatch);
                         violations.push(Violation::MessageMissing { rank, message });
                     }
@@ -111,7 +118,7 @@ pub(super) fn check_channels(problem: &Problem, program: &Program, violations: &
     let each_message = |way: Way, visit: &mut dyn FnMut(usize, usize, Message)| {
         for (rank, row) in program.rows.iter().enumerate() {
             for step in row {
-                let Step::Transfer(messages) = step else { continue };
+                let (Step::Transfer(messages) | Step::Start(messages)) = step else { continue };
                 for &message in messages.iter().filter(|message| message.way == way) {
                     visit(rank, problem.rank_of(message.peer_stage(), message.microbatch as usize), message);
                 }

@@ -121,7 +121,16 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A message that the placement calls for and that is not there.
+    /// A wait for a message that has not been started.
+    NotStarted {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        index: usize,
+        /// The message.
+        message: Message,
+    },
+    /// A message that the placement calls for and that is not there, or is started and never awaited.
     MessageMissing {
         /// The rank that lacks it.
         rank: usize,
@@ -206,7 +215,12 @@ impl fmt::Display for Violation {
             Violation::MessageTwice { rank, index, message } => {
                 write!(f, "rank {rank}, step {index}: {message} is there already")
             }
-            Violation::MessageMissing { rank, message } => write!(f, "rank {rank}: {message} is missing"),
+            Violation::NotStarted { rank, index, message } => {
+                write!(f, "rank {rank}, step {index}: {message} is awaited and has not been started")
+            }
+            Violation::MessageMissing { rank, message } => {
+                write!(f, "rank {rank}: {message} is missing, or started and never awaited")
+            }
             Violation::MessageMisplaced { rank, index, message, op } => match message.way {
                 Way::Send => write!(f, "rank {rank}, step {index}: {message} comes before {op}, which makes it"),
                 Way::Receive => write!(f, "rank {rank}, step {index}: {message} comes after {op}, which needs it"),

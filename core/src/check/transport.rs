@@ -26,6 +26,9 @@ pub enum Transport {
     /// As [`Transport::Grouped`], and the messages between two ranks, both directions together, meet strictly
     /// in the order in which each end starts them (one communicator a pair).
     PairOrdered,
+    /// As [`Transport::Grouped`], and the messages from one rank to another pass strictly in the order in
+    /// which each end starts them (a stream and a communicator for each direction of a link).
+    Streams,
 }
 
 impl fmt::Display for Transport {
@@ -35,6 +38,7 @@ impl fmt::Display for Transport {
             Transport::Buffered { slots } => write!(f, "{slots}-slot buffered"),
             Transport::Grouped => f.write_str("grouped"),
             Transport::PairOrdered => f.write_str("per-pair ordered"),
+            Transport::Streams => f.write_str("per-link streamed"),
         }
     }
 }
@@ -96,12 +100,24 @@ pub(super) fn complete(problem: &Problem, program: &Program, transport: Transpor
     let mut look: VecDeque<usize> = (0..ranks).collect();
     while let Some(rank) = look.pop_front() {
         while let Some(step) = program.rows[rank].get(at[rank]) {
-            let Step::Transfer(messages) = step else {
-                at[rank] += 1;
-                continue;
+            let messages = match step {
+                Step::Compute(_) | Step::Optimizer => {
+                    at[rank] += 1;
+                    continue;
+                }
+                Step::Start(messages) => {
+                    for &message in messages {
+                        world.start(rank, message, &mut look);
+                    }
+                    at[rank] += 1;
+                    continue;
+                }
+                Step::Transfer(messages) | Step::Wait(messages) => messages,
             };
-            let together = matches!(transport, Transport::Grouped | Transport::PairOrdered);
-            let batch = if together { &messages[..] } else { &messages[within[rank]..][..1] };
+            let one_by_one = matches!(transport, Transport::Rendezvous | Transport::Buffered { .. })
+                && matches!(step, Step::Transfer(_));
+            let batch =
+                if one_by_one && !messages.is_empty() { &messages[within[rank]..][..1] } else { &messages[..] };
             for &message in batch {
                 world.start(rank, message, &mut look);
             }
@@ -117,7 +133,7 @@ pub(super) fn complete(problem: &Problem, program: &Program, transport: Transpor
     }
     let mut waits = Vec::new();
     for (rank, &index) in at.iter().enumerate() {
-        let Some(Step::Transfer(messages)) = program.rows[rank].get(index) else { continue };
+        let Some(Step::Transfer(messages) | Step::Wait(messages)) = program.rows[rank].get(index) else { continue };
         let Some(&message) = messages.iter().find(|message| !world.has_ended(**message)) else { continue };
         waits.push(Wait { rank, index, message, on: world.peer(message) });
     }
@@ -146,7 +162,8 @@ struct World<'p> {
     ended: [Vec<bool>; 2],
     /// Buffered: places taken in the channel of (sender, receiver, is gradient), and sends waiting for one.
     channels: BTreeMap<(usize, usize, bool), (usize, VecDeque<Message>)>,
-    /// Per-pair ordered: what the lower and the higher rank of a pair have started and not ended.
+    /// Per-pair ordered: what the lower and the higher rank of a pair have started and not ended. Streamed:
+    /// what the sender and the receiver of a link have.
     pairs: BTreeMap<(usize, usize), [VecDeque<Message>; 2]>,
 }
 
@@ -180,9 +197,15 @@ impl World<'_> {
                     look.push_back(peer);
                 }
             }
-            Transport::PairOrdered => {
-                let key = (rank.min(peer), rank.max(peer));
-                self.pairs.entry(key).or_default()[usize::from(rank > peer)].push_back(message);
+            Transport::PairOrdered | Transport::Streams => {
+                let (from, to) = if end == 0 { (rank, peer) } else { (peer, rank) };
+                let by_pair = self.transport == Transport::PairOrdered;
+                let (key, side) = if by_pair {
+                    ((rank.min(peer), rank.max(peer)), usize::from(rank > peer))
+                } else {
+                    ((from, to), end)
+                };
+                self.pairs.entry(key).or_default()[side].push_back(message);
                 while let Some([low, high]) = self.pairs.get_mut(&key)
                     && let (Some(&a), Some(&b)) = (low.front(), high.front())
                     && a.mirrored() == b
