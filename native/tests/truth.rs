@@ -131,3 +131,26 @@ fn a_run_repeats_bit_for_bit_and_its_seed_matters() {
     let other = pipeplan::runner::RunOptions { seed: 43, ..options(3) };
     assert_ne!(train(&workload, &other).losses(), first.losses());
 }
+
+/// Messages that run beside compute, at several depths of prefetch, change nothing that is computed.
+#[test]
+fn overlapped_transfers_train_the_same() {
+    use pipeplan_core::lower::{Lowering, lower_as};
+    for name in ["1f1b", "interleaved-1f1b", "zb-v"] {
+        let workload = published(&work(4, 8), name, Precision::Single).expect("it exists");
+        let expected = train(&workload, &options(4));
+        let ops = workload.program.rows.iter().map(|row| {
+            let op = |step: &pipeplan_core::program::Step| match step {
+                pipeplan_core::program::Step::Compute(op) => Some(*op),
+                _ => None,
+            };
+            row.iter().filter_map(op).collect()
+        });
+        let schedule = Schedule { rows: ops.collect() };
+        for prefetch in [0, 1, 4] {
+            let program = lower_as(&workload.problem, &schedule, Lowering::Overlapped { prefetch }).expect("lowers");
+            let overlapped = pipeplan::runner::Workload { program, ..workload.clone() };
+            assert_same_bits(&train(&overlapped, &options(4)), &expected, &format!("{name}, {prefetch} ahead"));
+        }
+    }
+}

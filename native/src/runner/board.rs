@@ -74,7 +74,7 @@ impl Board {
             let row = program.rows.get(rank);
             let pending = row.and_then(|row| row.get(index)).cloned();
             let mut peers: Vec<usize> = match &pending {
-                Some(Step::Transfer(messages)) => messages
+                Some(Step::Transfer(messages) | Step::Start(messages) | Step::Wait(messages)) => messages
                     .iter()
                     .map(|message| problem.rank_of(message.peer_stage(), message.microbatch as usize))
                     .collect(),

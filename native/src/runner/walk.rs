@@ -1,5 +1,6 @@
 //! One rank's walk along its row.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use pipeplan_core::problem::Problem;
@@ -26,6 +27,9 @@ pub struct StepRecord {
     /// Losses by microbatch, on the rank that holds the last stage.
     pub losses: Vec<(u32, f64)>,
 }
+
+/// Receives that have been started and not taken, by sender, in the order of starting.
+type Started = BTreeMap<usize, VecDeque<Message>>;
 
 /// One rank.
 pub struct Walker<'a> {
@@ -73,13 +77,17 @@ impl Walker<'_> {
     fn step(&mut self, training_step: u32, transport: &mut dyn Transport) -> Result<Vec<(Nanos, Nanos)>, Cause> {
         self.backend.begin(training_step);
         let mut spans = Vec::with_capacity(self.row.len());
+        let mut started = BTreeMap::new();
         let mut now = self.now();
         for (index, step) in self.row.iter().enumerate() {
-            let state = if matches!(step, Step::Transfer(_)) { State::Exchanging } else { State::Computing };
+            let computes = matches!(step, Step::Compute(_) | Step::Optimizer);
+            let state = if computes { State::Computing } else { State::Exchanging };
             self.board.note(self.rank, training_step, index, state);
             match step {
                 Step::Compute(op) => self.backend.compute(*op, &mut self.store)?,
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
+                Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,
+                Step::Wait(messages) => self.wait(training_step, messages, &mut started, transport)?,
                 Step::Optimizer => self.backend.optimize(&mut self.store)?,
             }
             let end = self.now();
@@ -87,6 +95,52 @@ impl Walker<'_> {
             now = end;
         }
         Ok(spans)
+    }
+
+    /// Hands sends to the transport, and notes receives by their sender: a link delivers in the order in which
+    /// its messages are started.
+    fn start(
+        &mut self,
+        training_step: u32,
+        messages: &[Message],
+        started: &mut Started,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let (sends, receives): (Vec<Message>, Vec<Message>) =
+            messages.iter().partition(|message| message.way == Way::Send);
+        for message in receives {
+            let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+            started.entry(peer).or_default().push_back(message);
+        }
+        let sends = sends.into_iter().map(|send| self.outgoing(training_step, send)).collect::<Result<_, _>>()?;
+        Ok(transport.post(sends)?)
+    }
+
+    /// Takes what its links deliver until every receive among `messages` is there. Sends are the transport's
+    /// once they are started.
+    fn wait(
+        &mut self,
+        training_step: u32,
+        messages: &[Message],
+        started: &mut Started,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        for message in messages.iter().filter(|message| message.way == Way::Receive) {
+            let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+            let queue = started.entry(peer).or_default();
+            // One that was taken on the way to another is no longer in the queue.
+            let Some(place) = queue.iter().position(|candidate| candidate == message) else { continue };
+            let due: Vec<Message> = queue.drain(..=place).collect();
+            self.exchange(training_step, &due, transport)?;
+        }
+        Ok(())
+    }
+
+    /// The parcel of a send, taken from the store.
+    fn outgoing(&mut self, training_step: u32, message: Message) -> Result<Outgoing, Cause> {
+        let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+        let buffer = self.store.take(Parcel::of(message))?;
+        Ok(Outgoing { peer, tag: Tag { step: training_step, message }, buffer })
     }
 
     fn exchange(
@@ -102,10 +156,7 @@ impl Walker<'_> {
             let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
             let parcel = Parcel::of(*message);
             match message.way {
-                Way::Send => {
-                    let tag = Tag { step: training_step, message: *message };
-                    sends.push(Outgoing { peer, tag, buffer: self.store.take(parcel)? });
-                }
+                Way::Send => sends.push(self.outgoing(training_step, *message)?),
                 Way::Receive => {
                     receives.push(Incoming { peer, tag: Tag { step: training_step, message: message.mirrored() } });
                     received.push(parcel);

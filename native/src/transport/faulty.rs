@@ -61,16 +61,9 @@ fn shortened(buffer: Buffer) -> Buffer {
     }
 }
 
-impl<T: Transport> Transport for Faulty<T> {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-
-    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
+impl<T: Transport> Faulty<T> {
+    /// Dies, stalls or waits if it is time to, and loses or shortens some of `sends`.
+    fn damage(&mut self, sends: Vec<Outgoing>) -> Vec<Outgoing> {
         let exchange = self.exchanges;
         self.exchanges += 1;
         if self.faults.death == Some(exchange) {
@@ -96,7 +89,27 @@ impl<T: Transport> Transport for Faulty<T> {
             }
             kept.push(send);
         }
+        kept
+    }
+}
+
+impl<T: Transport> Transport for Faulty<T> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+
+    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
+        let kept = self.damage(sends);
         self.inner.exchange(kept, receives)
+    }
+
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError> {
+        let kept = self.damage(sends);
+        self.inner.post(kept)
     }
 
     fn barrier(&mut self) -> Result<(), TransportError> {

@@ -153,6 +153,13 @@ pub trait Transport: Send {
     /// See [`TransportError`]. After an error the transport is of no further use but to abort.
     fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError>;
 
+    /// Starts sends and returns without waiting for them; the engine keeps the parcels until they are taken.
+    /// They arrive after what this rank has sent before and before what it sends later.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError>;
+
     /// Returns when every rank has called it.
     ///
     /// # Errors
@@ -191,6 +198,10 @@ impl Transport for Box<dyn Transport> {
 
     fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
         (**self).exchange(sends, receives)
+    }
+
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError> {
+        (**self).post(sends)
     }
 
     fn barrier(&mut self) -> Result<(), TransportError> {

@@ -92,6 +92,15 @@ pub fn world(ranks: usize, options: ThreadOptions) -> Vec<Threads> {
 }
 
 impl Threads {
+    /// Puts a parcel into its receiver's mailbox. Returns how many this rank has now sent on that channel.
+    fn deliver(&mut self, Outgoing { peer, tag, buffer }: Outgoing) -> u64 {
+        let sent = &mut self.sent[peer][channel(tag)];
+        *sent += 1;
+        self.shared.open(peer).inbound[self.rank][channel(tag)].push_back((tag, buffer));
+        self.shared.ring(peer);
+        *sent
+    }
+
     fn check_peer(&self, peer: usize) -> Result<(), TransportError> {
         let world = self.world();
         if peer < world && peer != self.rank {
@@ -117,13 +126,10 @@ impl Transport for Threads {
         }
         // Each pending send: its peer, its tag, and how many parcels that peer must have taken.
         let mut pending: Vec<(usize, Tag, u64)> = Vec::with_capacity(sends.len());
-        for Outgoing { peer, tag, buffer } in sends {
-            let sent = &mut self.sent[peer][channel(tag)];
-            *sent += 1;
-            let must_take = sent.saturating_sub(self.shared.options.slots as u64);
-            pending.push((peer, tag, must_take));
-            self.shared.open(peer).inbound[self.rank][channel(tag)].push_back((tag, buffer));
-            self.shared.ring(peer);
+        for send in sends {
+            let (peer, tag) = (send.peer, send.tag);
+            let sent = self.deliver(send);
+            pending.push((peer, tag, sent.saturating_sub(self.shared.options.slots as u64)));
         }
         let mut received: Vec<Option<Buffer>> = receives.iter().map(|_| None).collect();
         // Receives that have just ended, for their senders to hear of.
@@ -171,6 +177,14 @@ impl Transport for Threads {
             mailbox = bell.wait_timeout(mailbox, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(received.into_iter().flatten().collect())
+    }
+
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError> {
+        for send in sends {
+            self.check_peer(send.peer)?;
+            self.deliver(send);
+        }
+        if self.shared.open(self.rank).aborted { Err(TransportError::Aborted) } else { Ok(()) }
     }
 
     fn barrier(&mut self) -> Result<(), TransportError> {

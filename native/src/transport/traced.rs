@@ -87,6 +87,21 @@ impl<T: Transport> Transport for Traced<T> {
         Ok(received)
     }
 
+    /// A posted send is traced as ending at once: when it is taken, only its receiver sees.
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError> {
+        let start_ns = self.start.elapsed().as_nanos() as u64;
+        let posted = sends.iter().map(|send| TransferSpan {
+            tag: send.tag,
+            way: Way::Send,
+            peer: send.peer,
+            bytes: send.buffer.bytes(),
+            start_ns,
+            end_ns: start_ns,
+        });
+        self.log.spans.lock().unwrap_or_else(PoisonError::into_inner).extend(posted);
+        self.inner.post(sends)
+    }
+
     fn barrier(&mut self) -> Result<(), TransportError> {
         self.inner.barrier()
     }
