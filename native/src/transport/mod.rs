@@ -16,6 +16,9 @@ use std::time::Duration;
 
 use pipeplan_core::program::Message;
 
+use collectives::{Call, Operation, Part};
+
+pub mod collectives;
 pub mod faulty;
 pub mod threads;
 pub mod traced;
@@ -40,6 +43,24 @@ impl Buffer {
             Buffer::Nothing => 0,
         }
     }
+
+    /// How many numbers it holds.
+    pub fn values(&self) -> usize {
+        match self {
+            Buffer::F32(values) => values.len(),
+            Buffer::F64(values) => values.len(),
+            Buffer::Nothing => 0,
+        }
+    }
+
+    /// The format of its numbers.
+    pub const fn format(&self) -> &'static str {
+        match self {
+            Buffer::F32(_) => "f32",
+            Buffer::F64(_) => "f64",
+            Buffer::Nothing => "untyped",
+        }
+    }
 }
 
 /// Which parcel this is: both ends derive the same tag from the program.
@@ -47,13 +68,32 @@ impl Buffer {
 pub struct Tag {
     /// The training step, 0-based.
     pub step: u32,
-    /// The message as its sender writes it.
-    pub message: Message,
+    /// What the parcel belongs to.
+    pub what: What,
+}
+
+/// What a parcel belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A message of the program, as its sender writes it.
+    Message(Message),
+    /// One member's part in a collective.
+    Part(Part),
+}
+
+impl Tag {
+    /// The tag of a message of the program.
+    pub const fn of(step: u32, message: Message) -> Tag {
+        Tag { step, what: What::Message(message) }
+    }
 }
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of step {}", self.message, self.step)
+        match self.what {
+            What::Message(message) => write!(f, "{message} of step {}", self.step),
+            What::Part(part) => write!(f, "{part} of step {}", self.step),
+        }
     }
 }
 
@@ -169,6 +209,20 @@ pub trait Transport: Send {
     /// Ends every wait of every rank, now and later, with [`TransportError::Aborted`].
     fn abort(&self);
 
+    /// Whether the engine has its own version of a collective, which keeps what [`collectives`] promises.
+    /// Where it has none, parcels do it.
+    fn has_own(&self, _operation: Operation) -> bool {
+        false
+    }
+
+    /// Runs the engine's own version of a collective: called only where [`Transport::has_own`] says so.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn own_collective(&mut self, _call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        Ok(input)
+    }
+
     /// A group of one send.
     ///
     /// # Errors
@@ -210,5 +264,13 @@ impl Transport for Box<dyn Transport> {
 
     fn abort(&self) {
         (**self).abort();
+    }
+
+    fn has_own(&self, operation: Operation) -> bool {
+        (**self).has_own(operation)
+    }
+
+    fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        (**self).own_collective(call, input)
     }
 }

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     fn tag(text: &str) -> Tag {
-        Tag { step: 0, message: text.parse::<Message>().expect("a message") }
+        Tag::of(0, text.parse::<Message>().expect("a message"))
     }
 
     fn options(slots: usize, patience_ms: u64) -> ThreadOptions {
