@@ -140,7 +140,7 @@ impl Walker<'_> {
     fn outgoing(&mut self, training_step: u32, message: Message) -> Result<Outgoing, Cause> {
         let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
         let buffer = self.store.take(Parcel::of(message))?;
-        Ok(Outgoing { peer, tag: Tag { step: training_step, message }, buffer })
+        Ok(Outgoing { peer, tag: Tag::of(training_step, message), buffer })
     }
 
     fn exchange(
@@ -158,7 +158,7 @@ impl Walker<'_> {
             match message.way {
                 Way::Send => sends.push(self.outgoing(training_step, *message)?),
                 Way::Receive => {
-                    receives.push(Incoming { peer, tag: Tag { step: training_step, message: message.mirrored() } });
+                    receives.push(Incoming { peer, tag: Tag::of(training_step, message.mirrored()) });
                     received.push(parcel);
                 }
             }

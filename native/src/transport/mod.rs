@@ -2,10 +2,10 @@
 //! ([`traced`]) or break ([`faulty`]) any engine.
 //!
 //! What every engine keeps:
-//! - **Order.** Parcels of one channel (sender, receiver, activations or gradients) arrive in the order in
-//!   which they were sent. Nothing else is matched by tag, because not every engine has tags (NCCL has
-//!   none); the tag travels along and is compared on arrival, so a program whose two ends disagree is found
-//!   at the first wrong parcel.
+//! - **Order.** Parcels of one channel (sender, receiver; activations, gradients or collectives) arrive in the
+//!   order in which they were sent. Nothing else is matched by tag, because not every engine has tags (NCCL
+//!   has none); the tag travels along and is compared on arrival, so a program whose two ends disagree is
+//!   found at the first wrong parcel.
 //! - **Groups.** All sends and receives of one [`Transport::exchange`] start together; it returns when all
 //!   have ended. Two ranks that exchange with each other in one group each cannot wait for each other.
 //! - **No hang.** Every wait ends: with what was waited for, with the engine's time-out, or at once when

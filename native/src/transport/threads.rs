@@ -1,6 +1,6 @@
 //! Ranks as threads of one process. A parcel changes hands without a copy.
 //!
-//! Sender, receiver and payload name a channel. A send ends when at most `slots` parcels of its channel are
+//! Sender, receiver and payload (or collectives) name a channel. A send ends when at most `slots` parcels of its channel are
 //! still waiting to be taken: with no slot it ends when its own parcel is taken (rendezvous), with k slots up
 //! to k parcels are in flight. So a program that ends with 0 slots needs no buffering from any engine.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pipeplan_core::program::Payload;
 
-use super::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError};
+use super::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError, What};
 
 /// How the engine behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ impl Default for ThreadOptions {
 /// What waits for one rank.
 #[derive(Default)]
 struct Mailbox {
-    /// By sender and payload: what has arrived and is not yet taken.
-    inbound: Vec<[VecDeque<(Tag, Buffer)>; 2]>,
-    /// By receiver and payload: how many of this rank's parcels have been taken.
-    taken: Vec<[u64; 2]>,
+    /// By sender and channel: what has arrived and is not yet taken.
+    inbound: Vec<[VecDeque<(Tag, Buffer)>; CHANNELS]>,
+    /// By receiver and channel: how many of this rank's parcels have been taken.
+    taken: Vec<[u64; CHANNELS]>,
     aborted: bool,
 }
 
@@ -63,16 +63,22 @@ impl Shared {
     }
 }
 
+/// Channels from one rank to another: activations, gradients, parts of collectives.
+const CHANNELS: usize = 3;
+
 /// The position of a parcel's channel between two ranks.
 fn channel(tag: Tag) -> usize {
-    usize::from(tag.message.payload == Payload::Gradient)
+    match tag.what {
+        What::Message(message) => usize::from(message.payload == Payload::Gradient),
+        What::Part(_) => 2,
+    }
 }
 
 /// One rank's end.
 pub struct Threads {
     rank: usize,
-    /// By receiver and payload: parcels sent so far.
-    sent: Vec<[u64; 2]>,
+    /// By receiver and channel: parcels sent so far.
+    sent: Vec<[u64; CHANNELS]>,
     shared: Arc<Shared>,
 }
 
@@ -80,7 +86,7 @@ pub struct Threads {
 pub fn world(ranks: usize, options: ThreadOptions) -> Vec<Threads> {
     let mailbox = || Mailbox {
         inbound: (0..ranks).map(|_| Default::default()).collect(),
-        taken: vec![[0; 2]; ranks],
+        taken: vec![[0; CHANNELS]; ranks],
         aborted: false,
     };
     let shared = Arc::new(Shared {
@@ -88,7 +94,7 @@ pub fn world(ranks: usize, options: ThreadOptions) -> Vec<Threads> {
         mailboxes: (0..ranks).map(|_| (Mutex::new(mailbox()), Condvar::new())).collect(),
         barrier: (Mutex::new(Gate::default()), Condvar::new()),
     });
-    (0..ranks).map(|rank| Threads { rank, sent: vec![[0; 2]; ranks], shared: Arc::clone(&shared) }).collect()
+    (0..ranks).map(|rank| Threads { rank, sent: vec![[0; CHANNELS]; ranks], shared: Arc::clone(&shared) }).collect()
 }
 
 impl Threads {
