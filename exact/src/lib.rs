@@ -1,0 +1,172 @@
+//! Proves the best schedule of small pipeline problems.
+//!
+//! The problem is put to a constraint solver that learns from its conflicts (pumpkin): a start time for each
+//! op, one op at a time on each rank, dependencies with hop times, memory by the order of ops, and the
+//! objective. It settles about a hundred ops with real costs in seconds; a few hundred where memory is loose.
+//! Beyond that it stops with its best schedule and its best bound.
+//!
+//! The crate stands beside `pipeplan-core` because the solver needs `std`. It builds for WebAssembly.
+
+#![forbid(unsafe_code)]
+
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::problem::Problem;
+use pipeplan_core::schedule::Schedule;
+use pipeplan_core::simulate::simulate;
+use pipeplan_core::units::Nanos;
+use pumpkin_core::termination::TerminationCondition;
+use pumpkin_core::{Duration, Instant};
+
+/// How long a proof may take. Whatever runs out first stops it.
+#[derive(Clone, Debug, Default)]
+pub struct Budget {
+    /// Wall-clock time.
+    pub time: Option<Duration>,
+    /// Steps of the solver, a decision or a conflict each: the same on every machine.
+    pub steps: Option<u64>,
+    /// Set from outside to stop.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl Budget {
+    /// A budget of wall-clock seconds.
+    pub fn seconds(seconds: f64) -> Budget {
+        Budget { time: Some(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))), ..Budget::default() }
+    }
+}
+
+/// What was found, and what was proved about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exact {
+    /// The best schedule found; none where the budget ran out before any.
+    pub schedule: Option<Schedule>,
+    /// What the schedule costs under the problem's objective; the largest value where there is none.
+    pub value_ns: Nanos,
+    /// No valid schedule costs less.
+    pub lower_ns: Nanos,
+    /// Whether the schedule is proved best.
+    pub optimal: bool,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// More ops than a proof could be hoped for.
+    TooLarge {
+        /// Ops of the problem.
+        ops: usize,
+        /// Most ops that are tried.
+        most: usize,
+    },
+    /// No schedule fits the memory limit.
+    Infeasible,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::TooLarge { ops, most } => write!(
+                f,
+                "the problem has {ops} ops, and exact search tries at most {most}: \
+                 take fewer microbatches or ranks, or the search"
+            ),
+            Refused::Infeasible => f.write_str("no schedule fits the memory limit: raise limit_bytes"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Most ops that [`solve`] takes on.
+pub const MOST_OPS: usize = 4096;
+
+/// Searches for the best schedule of `problem` and proves it best, or stops when `budget` runs out.
+///
+/// `upper` is any valid schedule known before: it is returned where nothing better is found, and the better
+/// it is the shorter the proof. One that breaks the memory limit or cannot run is not used.
+///
+/// # Errors
+/// [`Refused`] where the problem is too large, or where no schedule fits the limit.
+pub fn solve(problem: &Problem, upper: Option<&Schedule>, budget: &Budget) -> Result<Exact, Refused> {
+    let ops = 3 * problem.stage_count() * problem.microbatches();
+    if ops > MOST_OPS {
+        return Err(Refused::TooLarge { ops, most: MOST_OPS });
+    }
+    let mut clock = Clock::start(budget);
+    let mut best = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns: lower_bound(problem).value_ns, optimal: false };
+    if let Some(upper) = upper
+        && let Some(value_ns) = value(problem, upper)
+    {
+        best.schedule = Some(upper.clone());
+        best.value_ns = value_ns;
+    }
+    if best.value_ns > best.lower_ns {
+        model::improve(problem, &mut best, &mut clock)?;
+    }
+    best.optimal = best.schedule.is_some() && best.value_ns == best.lower_ns;
+    Ok(best)
+}
+
+/// What `schedule` costs, or `None` where it cannot run or breaks a limit.
+fn value(problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
+    let timeline = simulate(problem, schedule).ok()?;
+    let fits = |rank: usize| {
+        problem.limit_bytes(rank).is_none_or(|limit| timeline.peak_bytes(problem, rank) <= limit)
+    };
+    (0..problem.ranks()).all(fits).then(|| timeline.cost_ns(problem.objective()))
+}
+
+/// A budget being spent.
+struct Clock {
+    until: Option<Instant>,
+    steps_left: Option<u64>,
+    stop: Option<Arc<AtomicBool>>,
+    /// Steps that the present probe may still take.
+    probe_left: Option<u64>,
+    ticks: u32,
+    spent: bool,
+}
+
+impl Clock {
+    fn start(budget: &Budget) -> Clock {
+        Clock {
+            until: budget.time.map(|time| Instant::now() + time),
+            steps_left: budget.steps,
+            stop: budget.stop.clone(),
+            probe_left: None,
+            ticks: 0,
+            spent: false,
+        }
+    }
+
+    /// Whether the whole budget is spent, not only that of a probe.
+    fn is_spent(&self) -> bool {
+        self.spent
+    }
+}
+
+impl TerminationCondition for Clock {
+    fn should_stop(&mut self) -> bool {
+        if let Some(left) = &mut self.steps_left {
+            self.spent |= *left == 0;
+            *left = left.saturating_sub(1);
+        }
+        self.spent |= self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        // Reading a clock costs more than a step.
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.ticks.is_multiple_of(16) {
+            self.spent |= self.until.is_some_and(|until| Instant::now() >= until);
+        }
+        let mut probe_over = false;
+        if let Some(left) = &mut self.probe_left {
+            probe_over = *left == 0;
+            *left = left.saturating_sub(1);
+        }
+        self.spent || probe_over
+    }
+}

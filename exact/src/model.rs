@@ -1,0 +1,464 @@
+//! The problem as the constraint solver sees it.
+//!
+//! - A start time for each op. In a split problem B and W stand apart: a fused BW is never better, for it may
+//!   be replaced in place by its two halves, which take no more memory.
+//! - Dependencies with durations and hops; microbatches in order for each kind and stage. Microbatches that
+//!   travel the same way are alike, so any schedule can be renumbered to be so: the n-th B starts no sooner
+//!   than n F have ended, whichever they were.
+//! - On each rank the ops exclude each other.
+//! - Memory: what is held when an op starts depends only on which ops of its rank came before. One literal
+//!   for each pair of ops whose order matters and is open; then one linear row an op.
+//! - The objective's variable lies above every span that it measures.
+
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::{Backward, Objective, Problem};
+use pipeplan_core::placement::Placement;
+use pipeplan_core::schedule::Schedule;
+use pipeplan_core::units::Nanos;
+use pumpkin_conflict_resolvers::resolvers::ResolutionResolver;
+use pumpkin_constraints as constraints;
+use pumpkin_core::Solver;
+use pumpkin_core::predicates::PredicateConstructor;
+use pumpkin_core::results::{ProblemSolution, SatisfactionResultUnderAssumptions};
+use pumpkin_core::variables::{AffineView, DomainId, Literal, TransformableVariable};
+use pumpkin_propagators::disjunctive::ArgDisjunctiveTask;
+
+use crate::{Clock, Exact, Refused, value};
+
+/// Times in the solver are 32-bit; sums of a few of them must not overflow.
+const MOST_TICKS: u64 = 1 << 28;
+
+struct Job {
+    op: Op,
+    rank: usize,
+    /// In ticks of [`Jobs::unit_ns`].
+    ticks: i32,
+    start: Option<DomainId>,
+}
+
+struct Jobs {
+    jobs: Vec<Job>,
+    /// By kind (F, B or BW, W), stage and microbatch.
+    index: Vec<usize>,
+    microbatches: usize,
+    stages: usize,
+    unit_ns: Nanos,
+    /// How many ticks a cost may grow by where times were rounded: a span lies between two roundings.
+    slack: u64,
+}
+
+impl Jobs {
+    fn of(problem: &Problem, horizon_ns: Nanos) -> Jobs {
+        let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
+        let kinds: &[OpKind] = match problem.backward() {
+            Backward::Split => &[OpKind::F, OpKind::B, OpKind::W],
+            Backward::Fused => &[OpKind::F, OpKind::BW],
+        };
+        let mut unit_ns = 0;
+        for stage in 0..stages {
+            kinds.iter().for_each(|kind| unit_ns = gcd(unit_ns, problem.cost(stage).duration(*kind)));
+        }
+        for from in 0..problem.ranks() {
+            (0..problem.ranks()).for_each(|to| unit_ns = gcd(unit_ns, problem.hop(from, to)));
+        }
+        // Durations too fine for the solver are rounded down: its bound stays a bound.
+        let fine_ns = unit_ns.max(1);
+        let unit_ns = fine_ns.max(horizon_ns.div_ceil(MOST_TICKS));
+        let slack = u64::from(unit_ns > fine_ns && problem.objective() == Objective::LongestSpan);
+        let mut jobs = Vec::with_capacity(kinds.len() * stages * microbatches);
+        let mut index = vec![usize::MAX; 3 * stages * microbatches];
+        for (row, kind) in kinds.iter().enumerate() {
+            for stage in 0..stages {
+                for microbatch in 0..microbatches {
+                    let op = Op::new(stage, *kind, microbatch);
+                    index[(row * stages + stage) * microbatches + microbatch] = jobs.len();
+                    let ticks = (problem.duration(op) / unit_ns) as i32;
+                    jobs.push(Job { op, rank: problem.rank_of(stage, microbatch), ticks, start: None });
+                }
+            }
+        }
+        Jobs { jobs, index, microbatches, stages, unit_ns, slack }
+    }
+
+    fn at(&self, row: usize, stage: usize, microbatch: usize) -> Option<usize> {
+        let found = self.index[(row * self.stages + stage) * self.microbatches + microbatch];
+        (found != usize::MAX).then_some(found)
+    }
+
+    /// Every `(before, after, hop)`.
+    fn dependencies(&self, problem: &Problem) -> Vec<(usize, usize, Nanos)> {
+        let mut found = Vec::new();
+        for microbatch in 0..self.microbatches {
+            let hop = |from: usize, to: usize| {
+                problem.hop(problem.rank_of(from, microbatch), problem.rank_of(to, microbatch))
+            };
+            for stage in 0..self.stages {
+                let at = |row, stage| self.at(row, stage, microbatch);
+                if let (Some(forward), Some(backward)) = (at(0, stage), at(1, stage)) {
+                    found.push((forward, backward, 0));
+                    found.extend(at(2, stage).map(|weight| (backward, weight, 0)));
+                    if stage + 1 < self.stages
+                        && let (Some(next), Some(from)) = (at(0, stage + 1), at(1, stage + 1))
+                    {
+                        found.push((forward, next, hop(stage, stage + 1)));
+                        found.push((from, backward, hop(stage + 1, stage)));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The first microbatches of the directions.
+    fn lanes(&self, problem: &Problem) -> Vec<std::ops::Range<usize>> {
+        match problem.placement() {
+            Placement::TwoWay => vec![0..self.microbatches / 2, self.microbatches / 2..self.microbatches],
+            _ => vec![0..self.microbatches],
+        }
+    }
+}
+
+fn gcd(a: Nanos, b: Nanos) -> Nanos {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Improves `best` until it is proved or the clock stops.
+pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) -> Result<(), Refused> {
+    // Running one op after the other, with every hop waited for, is no worse than any schedule of interest.
+    let serial_ns: Nanos = (0..problem.microbatches()).map(|microbatch| one_by_one(problem, microbatch)).sum();
+    let upper_ns = best.value_ns.min(serial_ns);
+    // Under the longest span a rank may end after the rank of stage 0 has, by less than one span; going two
+    // ways the ranks of both first stages count.
+    let horizon_ns = match (problem.objective(), problem.placement()) {
+        (Objective::Makespan, _) => upper_ns,
+        (Objective::LongestSpan, Placement::TwoWay) => 3 * upper_ns,
+        (Objective::LongestSpan, _) => 2 * upper_ns,
+    };
+    let mut jobs = Jobs::of(problem, horizon_ns);
+    let unit_ns = jobs.unit_ns;
+    let horizon = horizon_ns.div_ceil(unit_ns) as i32;
+    let mut solver = Solver::default();
+    for job in &mut jobs.jobs {
+        job.start = Some(solver.new_bounded_integer(0, (horizon - job.ticks).max(0)));
+    }
+    let starts: Vec<DomainId> = jobs.jobs.iter().filter_map(|job| job.start).collect();
+    let cost = solver.new_bounded_integer((best.lower_ns / unit_ns).saturating_sub(jobs.slack) as i32, upper_ns.div_ceil(unit_ns) as i32);
+    // `a` + `gap` <= `b`.
+    let after = |solver: &mut Solver, a: usize, gap: i32, b: usize| {
+        let tag = solver.new_constraint_tag();
+        let rows = constraints::binary_less_than_or_equals(starts[a].offset(gap), starts[b].scaled(1), tag);
+        solver.add_constraint(rows).post();
+    };
+    for (a, b, hop) in jobs.dependencies(problem) {
+        after(&mut solver, a, jobs.jobs[a].ticks + (hop / unit_ns) as i32, b);
+    }
+    for lane in jobs.lanes(problem) {
+        for row in 0..3 {
+            for stage in 0..jobs.stages {
+                for microbatch in lane.clone().skip(1) {
+                    if let (Some(a), Some(b)) = (jobs.at(row, stage, microbatch - 1), jobs.at(row, stage, microbatch)) {
+                        after(&mut solver, a, jobs.jobs[a].ticks, b);
+                    }
+                }
+            }
+        }
+    }
+    pin_first_starts(problem, &jobs, &starts, &mut solver);
+    for rank in 0..problem.ranks() {
+        let tasks = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0).map(
+            |job| ArgDisjunctiveTask { start_time: starts[job].scaled(1), processing_time: jobs.jobs[job].ticks },
+        );
+        let tag = solver.new_constraint_tag();
+        let row = constraints::disjunctive_strict(tasks.collect::<Vec<_>>(), tag);
+        solver.add_constraint(row).post();
+        post_objective(problem, &jobs, &starts, rank, cost, &mut solver);
+        post_memory(problem, &jobs, &starts, rank, &mut solver);
+    }
+    probe(problem, &jobs, &starts, cost, &mut solver, best, clock)
+}
+
+/// Ops start as soon as they can, so under the longest span no rank puts off its first op. Where the first
+/// `P` stages lie on different ranks, that op starts as soon as the path through them allows, whatever the
+/// order: it is the first op of each rank on its way.
+fn pin_first_starts(problem: &Problem, jobs: &Jobs, starts: &[DomainId], solver: &mut Solver) {
+    let ranks = problem.ranks();
+    let mut seen = vec![false; ranks];
+    (0..ranks).for_each(|stage| seen[problem.rank_of(stage, 0)] = true);
+    if problem.objective() == Objective::Makespan || *problem.placement() == Placement::TwoWay || seen.contains(&false)
+    {
+        return;
+    }
+    let mut head = 0;
+    for stage in 0..ranks {
+        if let Some(job) = jobs.at(0, stage, 0) {
+            let tag = solver.new_constraint_tag();
+            solver.add_clause([starts[job].upper_bound_predicate(head)], tag);
+            head += jobs.jobs[job].ticks;
+            if stage + 1 < ranks {
+                let hop = problem.hop(problem.rank_of(stage, 0), problem.rank_of(stage + 1, 0));
+                head += (hop / jobs.unit_ns) as i32;
+            }
+        }
+    }
+}
+
+/// The time of `microbatch` alone.
+fn one_by_one(problem: &Problem, microbatch: usize) -> Nanos {
+    let ranks: Vec<usize> = (0..problem.stage_count()).map(|stage| problem.rank_of(stage, microbatch)).collect();
+    let compute: Nanos =
+        problem.costs().iter().map(|cost| cost.duration(OpKind::F) + cost.duration(OpKind::BW)).sum();
+    let hops: Nanos =
+        ranks.windows(2).map(|pair| problem.hop(pair[0], pair[1]) + problem.hop(pair[1], pair[0])).sum();
+    compute + hops
+}
+
+fn post_objective(
+    problem: &Problem,
+    jobs: &Jobs,
+    starts: &[DomainId],
+    rank: usize,
+    cost: DomainId,
+    solver: &mut Solver,
+) {
+    // First and last microbatches are enough, for each kind and stage keeps their order.
+    let lanes = jobs.lanes(problem);
+    let mine = |row: usize, stage: usize, microbatch: usize| {
+        jobs.at(row, stage, microbatch).filter(|job| jobs.jobs[*job].rank == rank)
+    };
+    let stages = 0..jobs.stages;
+    let lasts: Vec<usize> = lanes
+        .iter()
+        .flat_map(|lane| stages.clone().flat_map(move |stage| [1, 2].map(|row| (row, stage, lane.end - 1))))
+        .filter_map(|(row, stage, microbatch)| mine(row, stage, microbatch))
+        .collect();
+    let firsts: Vec<usize> = match problem.objective() {
+        Objective::Makespan => Vec::new(),
+        Objective::LongestSpan => lanes
+            .iter()
+            .flat_map(|lane| stages.clone().map(move |stage| (stage, lane.start)))
+            .filter_map(|(stage, microbatch)| mine(0, stage, microbatch))
+            .collect(),
+    };
+    for last in lasts {
+        let end = starts[last].offset(jobs.jobs[last].ticks);
+        if firsts.is_empty() {
+            let tag = solver.new_constraint_tag();
+            let row = constraints::binary_less_than_or_equals(end, cost.scaled(1), tag);
+            solver.add_constraint(row).post();
+        }
+        for first in &firsts {
+            let tag = solver.new_constraint_tag();
+            let terms = vec![end, starts[*first].scaled(-1), cost.scaled(-1)];
+            solver.add_constraint(constraints::less_than_or_equals(terms, 0, tag)).post();
+        }
+    }
+}
+
+/// For each op of the rank: what the ops before it have left held, and what it takes itself, fit the limit.
+fn post_memory(problem: &Problem, jobs: &Jobs, starts: &[DomainId], rank: usize, solver: &mut Solver) {
+    let Some(limit) = problem.limit_bytes(rank) else { return };
+    let free = limit as i64 - problem.static_bytes(rank) as i64;
+    let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
+    let takes = |job: usize| {
+        let op = jobs.jobs[job].op;
+        problem.cost(op.stage()).takes(op.kind()) as i64
+    };
+    let leaves = |job: usize| {
+        let op = jobs.jobs[job].op;
+        takes(job) - problem.cost(op.stage()).gives(op.kind()) as i64
+    };
+    // Bytes in units that fit 32 bits. Rounding would be unsound in one direction or the other.
+    let mut unit = 0u64;
+    for job in &mine {
+        unit = gcd(gcd(unit, takes(*job).unsigned_abs()), leaves(*job).unsigned_abs());
+    }
+    let unit = unit.max(1) as i64;
+    let free = free.div_euclid(unit);
+    let mut order = Orders { known: std::collections::BTreeMap::new() };
+    for &after in &mine {
+        // The most that could be held: if even that fits, no row is needed.
+        let most: i64 = mine
+            .iter()
+            .filter(|before| **before != after)
+            .map(|before| match known_order(jobs, problem, *before, after) {
+                Some(false) => 0,
+                Some(true) => leaves(*before) / unit,
+                None => (leaves(*before) / unit).max(0),
+            })
+            .sum();
+        let rhs = free - takes(after) / unit;
+        if most <= rhs {
+            continue;
+        }
+        let mut terms: Vec<AffineView<DomainId>> = Vec::new();
+        let mut fixed = 0i64;
+        for &before in mine.iter().filter(|before| **before != after) {
+            let leaves = leaves(before) / unit;
+            match known_order(jobs, problem, before, after) {
+                _ if leaves == 0 => {}
+                Some(true) => fixed += leaves,
+                Some(false) => {}
+                None => {
+                    let literal = order.literal(jobs, starts, before, after, solver);
+                    terms.push(literal.scaled(leaves as i32));
+                }
+            }
+        }
+        let tag = solver.new_constraint_tag();
+        solver
+            .add_constraint(constraints::less_than_or_equals(terms, (rhs - fixed) as i32, tag))
+            .post();
+    }
+}
+
+struct Orders {
+    known: std::collections::BTreeMap<(usize, usize), Literal>,
+}
+
+impl Orders {
+    /// True where `before` ends before `after` starts; false where the other way round.
+    fn literal(
+        &mut self,
+        jobs: &Jobs,
+        starts: &[DomainId],
+        before: usize,
+        after: usize,
+        solver: &mut Solver,
+    ) -> AffineView<DomainId> {
+        let flipped = before > after;
+        let key = (before.min(after), before.max(after));
+        let literal = *self.known.entry(key).or_insert_with(|| {
+            let literal = solver.new_literal();
+            for (literal, first, second) in [(literal, key.0, key.1), (!literal, key.1, key.0)] {
+                let tag = solver.new_constraint_tag();
+                let row = constraints::binary_less_than_or_equals(
+                    starts[first].offset(jobs.jobs[first].ticks),
+                    starts[second].scaled(1),
+                    tag,
+                );
+                solver.add_constraint(row).implied_by(literal);
+            }
+            literal
+        });
+        if flipped { (!literal).get_integer_variable() } else { literal.get_integer_variable() }
+    }
+}
+
+/// Whether `a` comes before `b` in every schedule that is looked for, after it in every one, or neither.
+fn known_order(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> Option<bool> {
+    let (a, b) = (jobs.jobs[a].op, jobs.jobs[b].op);
+    let half = jobs.microbatches / 2;
+    let lane = |op: Op| *problem.placement() == Placement::TwoWay && op.microbatch() >= half;
+    if lane(a) != lane(b) {
+        return None;
+    }
+    // An op is surely before another where dependencies lead from it to one of the same or an earlier
+    // microbatch: F of a stage before F of a later one and before every B of an earlier one, and so on.
+    let leads = |a: Op, b: Op| {
+        let along = match (a.kind(), b.kind()) {
+            (OpKind::F, OpKind::F) => a.stage() <= b.stage(),
+            // F leads through the last stage to every B of its microbatch.
+            (OpKind::F, _) => true,
+            (OpKind::B | OpKind::BW, OpKind::B | OpKind::BW) => b.stage() <= a.stage(),
+            (OpKind::B, OpKind::W) => b.stage() <= a.stage(),
+            (OpKind::W, OpKind::W) => a.stage() == b.stage(),
+            _ => false,
+        };
+        along && a.microbatch() <= b.microbatch()
+    };
+    match (leads(a, b), leads(b, a)) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    }
+}
+
+/// Asks for cheaper and cheaper schedules: first one that meets the bound, then ever a little better than
+/// the best.
+fn probe(
+    problem: &Problem,
+    jobs: &Jobs,
+    starts: &[DomainId],
+    cost: DomainId,
+    solver: &mut Solver,
+    best: &mut Exact,
+    clock: &mut Clock,
+) -> Result<(), Refused> {
+    let unit_ns = jobs.unit_ns;
+    let mut brancher = solver.default_brancher();
+    let mut resolver = ResolutionResolver::default();
+    let mut first = true;
+    loop {
+        let lower = best.lower_ns.div_ceil(unit_ns);
+        let known = if best.schedule.is_some() { best.value_ns.div_ceil(unit_ns) } else { u64::MAX };
+        let any = solver.upper_bound(&cost) as u64;
+        let target = match (first, best.schedule.is_some()) {
+            (true, _) => lower.min(any),
+            (false, true) => (known - 1).min(any),
+            (false, false) => any,
+        };
+        clock.probe_left = first.then_some(20_000);
+        let wanted = [cost.upper_bound_predicate(target as i32)];
+        let mut found: Option<Schedule> = None;
+        let unsatisfiable;
+        {
+            let result = solver.satisfy_under_assumptions(&mut brancher, clock, &mut resolver, &wanted);
+            match result {
+                SatisfactionResultUnderAssumptions::Satisfiable(satisfiable) => {
+                    let solution = satisfiable.solution();
+                    found = Some(rows(problem, jobs, |job| solution.get_integer_value(starts[job])));
+                    unsatisfiable = None;
+                }
+                SatisfactionResultUnderAssumptions::UnsatisfiableUnderAssumptions(_) => unsatisfiable = Some(false),
+                SatisfactionResultUnderAssumptions::Unsatisfiable(_) => unsatisfiable = Some(true),
+                SatisfactionResultUnderAssumptions::Unknown(_) => unsatisfiable = None,
+            }
+        }
+        if let Some(schedule) = found {
+            match value(problem, &schedule) {
+                Some(value_ns) if value_ns < best.value_ns => {
+                    best.schedule = Some(schedule);
+                    best.value_ns = value_ns;
+                }
+                // Rounded times: the solver's answer is not better in truth.
+                _ => return Ok(()),
+            }
+            if best.value_ns <= best.lower_ns {
+                return Ok(());
+            }
+        } else if unsatisfiable.is_some() {
+            if best.schedule.is_none() && target >= any {
+                return Err(Refused::Infeasible);
+            }
+            best.lower_ns = best.lower_ns.max((target + 1 - jobs.slack) * unit_ns).min(best.value_ns);
+            if best.value_ns <= best.lower_ns {
+                return Ok(());
+            }
+        } else if clock.is_spent() || !first {
+            return Ok(());
+        }
+        first = false;
+    }
+}
+
+fn rows(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32) -> Schedule {
+    let mut rows: Vec<Vec<((i32, bool, usize, usize, usize), Op)>> = vec![Vec::new(); problem.ranks()];
+    for (index, job) in jobs.jobs.iter().enumerate() {
+        let (kind, along) = match job.op.kind() {
+            OpKind::F => (0, job.op.stage()),
+            OpKind::B | OpKind::BW => (1, jobs.stages - job.op.stage()),
+            OpKind::W => (2, job.op.stage()),
+        };
+        // Ops without duration at the same time: in an order that keeps dependencies.
+        rows[job.rank].push(((start(index), job.ticks > 0, job.op.microbatch(), kind, along), job.op));
+    }
+    Schedule {
+        rows: rows
+            .into_iter()
+            .map(|mut row| {
+                row.sort();
+                row.into_iter().map(|(_, op)| op).collect()
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,206 @@
+//! The solver against a search that knows nothing: every order of every op, tried.
+
+use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::check::check_schedule;
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::{Backward, Objective, Problem, Statement};
+use pipeplan_exact::{Budget, Refused, solve};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use serde_json::{Value, json};
+
+/// The cost of the cheapest order, trying all of them; none where none fits the memory.
+///
+/// Ops are appended in the order of their starts, each as soon as it can run; microbatches in any order,
+/// fused and split backwards mixed at will.
+struct Brute<'a> {
+    problem: &'a Problem,
+    objective: Objective,
+    ended: std::collections::BTreeMap<Op, u64>,
+    free_at: Vec<u64>,
+    first: Vec<Option<u64>>,
+    held: Vec<u64>,
+    left: usize,
+    best: Option<u64>,
+}
+
+impl Brute<'_> {
+    fn of(problem: &Problem) -> Option<u64> {
+        let ranks = problem.ranks();
+        let mut brute = Brute {
+            problem,
+            objective: problem.objective(),
+            ended: Default::default(),
+            free_at: vec![0; ranks],
+            first: vec![None; ranks],
+            held: (0..ranks).map(|rank| problem.static_bytes(rank)).collect(),
+            left: problem.stage_count() * problem.microbatches() * 3,
+            best: None,
+        };
+        brute.go(0);
+        brute.best
+    }
+
+    fn end(&self, stage: usize, kinds: &[OpKind], microbatch: usize) -> Option<u64> {
+        kinds.iter().find_map(|kind| self.ended.get(&Op::new(stage, *kind, microbatch)).copied())
+    }
+
+    /// When `op` could start at the soonest; none where it is done or has to wait for one not yet run.
+    fn ready(&self, op: Op) -> Option<u64> {
+        const BACK: [OpKind; 2] = [OpKind::B, OpKind::BW];
+        let (stage, microbatch) = (op.stage(), op.microbatch());
+        let rank = self.problem.rank_of(stage, microbatch);
+        let across = |other: usize, end: u64| {
+            let from = self.problem.rank_of(other, microbatch);
+            end + self.problem.hop(from, rank)
+        };
+        let mut start = self.free_at[rank];
+        match op.kind() {
+            OpKind::F => {
+                if self.end(stage, &[OpKind::F], microbatch).is_some() {
+                    return None;
+                }
+                if stage > 0 {
+                    start = start.max(across(stage - 1, self.end(stage - 1, &[OpKind::F], microbatch)?));
+                }
+            }
+            OpKind::B | OpKind::BW => {
+                if self.end(stage, &BACK, microbatch).is_some() {
+                    return None;
+                }
+                start = start.max(self.end(stage, &[OpKind::F], microbatch)?);
+                if stage + 1 < self.problem.stage_count() {
+                    start = start.max(across(stage + 1, self.end(stage + 1, &BACK, microbatch)?));
+                }
+            }
+            OpKind::W => {
+                if self.end(stage, &[OpKind::W], microbatch).is_some() {
+                    return None;
+                }
+                start = start.max(self.end(stage, &[OpKind::B], microbatch)?);
+            }
+        }
+        Some(start)
+    }
+
+    fn cost(&self) -> u64 {
+        let spans = self.first.iter().zip(&self.free_at).filter_map(|(first, end)| first.map(|first| end - first));
+        match self.objective {
+            Objective::LongestSpan => spans.max().unwrap_or(0),
+            // The first op of all starts at 0: nothing comes before it.
+            Objective::Makespan => self.free_at.iter().copied().max().unwrap_or(0),
+        }
+    }
+
+    fn go(&mut self, from: u64) {
+        if self.best.is_some_and(|best| self.cost() >= best) {
+            return;
+        }
+        if self.left == 0 {
+            self.best = Some(self.cost());
+            return;
+        }
+        let kinds: &[OpKind] = match self.problem.backward() {
+            Backward::Split => &[OpKind::F, OpKind::B, OpKind::W, OpKind::BW],
+            Backward::Fused => &[OpKind::F, OpKind::BW],
+        };
+        for stage in 0..self.problem.stage_count() {
+            for microbatch in 0..self.problem.microbatches() {
+                for kind in kinds {
+                    let op = Op::new(stage, *kind, microbatch);
+                    let Some(start) = self.ready(op).filter(|start| *start >= from) else { continue };
+                    let rank = self.problem.rank_of(stage, microbatch);
+                    let cost = self.problem.cost(stage);
+                    let during = self.held[rank] + cost.takes(*kind);
+                    if self.problem.limit_bytes(rank).is_some_and(|limit| during > limit) {
+                        continue;
+                    }
+                    let saved = (self.held[rank], self.free_at[rank], self.first[rank]);
+                    let pieces = if *kind == OpKind::BW { 2 } else { 1 };
+                    self.held[rank] = during - cost.gives(*kind);
+                    self.free_at[rank] = start + cost.duration(*kind);
+                    self.first[rank] = saved.2.or(Some(start));
+                    self.ended.insert(op, self.free_at[rank]);
+                    self.left -= pieces;
+                    self.go(start);
+                    self.left += pieces;
+                    self.ended.remove(&op);
+                    (self.held[rank], self.free_at[rank], self.first[rank]) = saved;
+                }
+            }
+        }
+    }
+}
+
+fn stage() -> impl Strategy<Value = Value> {
+    let time = || prop_oneof![Just(0u64), 1u64..8, 10u64..30];
+    (time(), time(), time(), 0i64..4, -2i64..3, 0i64..3, 0u64..2, 0u64..2).prop_map(
+        |(forward, backward, weight, kept, by_b, left, ws_f, ws_b)| {
+            let by_b = by_b.max(-kept);
+            json!({
+                "forward_ns": forward, "backward_input_ns": backward, "backward_weight_ns": weight,
+                "forward_bytes": kept, "backward_input_bytes": by_b,
+                // W gives back all but at times a byte.
+                "backward_weight_bytes": -(kept + by_b - i64::from(left == 2)).max(0),
+                "forward_workspace_bytes": ws_f, "backward_input_workspace_bytes": ws_b,
+            })
+        },
+    )
+}
+
+/// Problems of at most 12 ops.
+fn small() -> impl Strategy<Value = Problem> {
+    let shapes = prop_oneof![
+        Just((1, 1, 4, Placement::Linear)),
+        Just((2, 1, 2, Placement::Linear)),
+        Just((2, 1, 2, Placement::TwoWay)),
+        Just((1, 2, 2, Placement::V)),
+        Just((4, 1, 1, Placement::Linear)),
+        Just((2, 2, 1, Placement::V)),
+        Just((2, 2, 1, Placement::List(vec![0, 1, 1, 0]))),
+        Just((2, 2, 1, Placement::List(vec![1, 1, 0, 0]))),
+        Just((1, 4, 1, Placement::Looped)),
+    ];
+    shapes.prop_flat_map(|(ranks, chunks, microbatches, placement)| {
+        let stages = proptest::collection::vec(stage(), ranks * chunks);
+        (stages, 0u64..6, proptest::option::of(3u64..12), any::<bool>(), any::<bool>()).prop_map(
+            move |(stages, hop, limit, fused, makespan)| {
+                let value = json!({
+                    "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": "any",
+                    "stages": stages, "transfer_ns": hop, "limit_bytes": limit,
+                    "backward": if fused { "fused" } else { "split" },
+                    "objective": if makespan { "makespan" } else { "longest_span" },
+                });
+                let mut statement = Statement::read(&value).expect("a valid statement");
+                statement.placement = pipeplan_core::problem::PlacementChoice::Any;
+                statement.problem(placement.clone()).expect("a placement that fits")
+            },
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 150,
+        failure_persistence: None::<Box<FileFailurePersistence>>.map(|boxed| boxed as _),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn no_order_is_cheaper_than_the_proof(problem in small()) {
+        let brute = Brute::of(&problem);
+        let budget = Budget { steps: Some(200_000), ..Budget::default() };
+        match (solve(&problem, None, &budget), brute) {
+            (Ok(exact), Some(cheapest)) => {
+                prop_assert!(lower_bound(&problem).value_ns <= cheapest, "bound above {cheapest}");
+                prop_assert!(exact.lower_ns <= cheapest, "proved {} above {cheapest}", exact.lower_ns);
+                prop_assert_eq!(exact.value_ns, cheapest);
+                let schedule = exact.schedule.expect("a schedule");
+                prop_assert!(check_schedule(&problem, &schedule).is_ok());
+            }
+            (Err(Refused::Infeasible), None) => {}
+            (found, brute) => prop_assert!(false, "{found:?} but brute force {brute:?}"),
+        }
+    }
+}
