@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::check::check_schedule;
 use pipeplan_core::problem::Problem;
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::simulate::simulate;
@@ -114,11 +115,8 @@ pub fn solve(problem: &Problem, upper: Option<&Schedule>, budget: &Budget) -> Re
 
 /// What `schedule` costs, or `None` where it cannot run or breaks a limit.
 fn value(problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
-    let timeline = simulate(problem, schedule).ok()?;
-    let fits = |rank: usize| {
-        problem.limit_bytes(rank).is_none_or(|limit| timeline.peak_bytes(problem, rank) <= limit)
-    };
-    (0..problem.ranks()).all(fits).then(|| timeline.cost_ns(problem.objective()))
+    check_schedule(problem, schedule).ok()?;
+    simulate(problem, schedule).ok().map(|timeline| timeline.cost_ns(problem.objective()))
 }
 
 /// A budget being spent.

@@ -27,6 +27,10 @@ use crate::{Clock, Exact, Refused, value};
 
 /// Times in the solver are 32-bit; sums of a few of them must not overflow.
 const MOST_TICKS: u64 = 1 << 28;
+/// So must sums of bytes.
+const MOST_BYTE_UNITS: u64 = 1 << 29;
+/// What the first question may take: whether the bound itself can be met.
+const PROBE_STEPS: u64 = 20_000;
 
 struct Job {
     op: Op,
@@ -165,14 +169,16 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) ->
     }
     pin_first_starts(problem, &jobs, &starts, &mut solver);
     for rank in 0..problem.ranks() {
-        let tasks = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0).map(
-            |job| ArgDisjunctiveTask { start_time: starts[job].scaled(1), processing_time: jobs.jobs[job].ticks },
-        );
-        let tag = solver.new_constraint_tag();
-        let row = constraints::disjunctive_strict(tasks.collect::<Vec<_>>(), tag);
-        solver.add_constraint(row).post();
+        let tasks: Vec<_> = (0..jobs.jobs.len())
+            .filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0)
+            .map(|job| ArgDisjunctiveTask { start_time: starts[job].scaled(1), processing_time: jobs.jobs[job].ticks })
+            .collect();
+        if tasks.len() > 1 {
+            let tag = solver.new_constraint_tag();
+            solver.add_constraint(constraints::disjunctive_strict(tasks, tag)).post();
+        }
         post_objective(problem, &jobs, &starts, rank, cost, &mut solver);
-        post_memory(problem, &jobs, &starts, rank, &mut solver);
+        post_memory(problem, &jobs, &starts, rank, &mut solver)?;
     }
     probe(problem, &jobs, &starts, cost, &mut solver, best, clock)
 }
@@ -255,8 +261,14 @@ fn post_objective(
 }
 
 /// For each op of the rank: what the ops before it have left held, and what it takes itself, fit the limit.
-fn post_memory(problem: &Problem, jobs: &Jobs, starts: &[DomainId], rank: usize, solver: &mut Solver) {
-    let Some(limit) = problem.limit_bytes(rank) else { return };
+fn post_memory(
+    problem: &Problem,
+    jobs: &Jobs,
+    starts: &[DomainId],
+    rank: usize,
+    solver: &mut Solver,
+) -> Result<(), Refused> {
+    let Some(limit) = problem.limit_bytes(rank) else { return Ok(()) };
     let free = limit as i64 - problem.static_bytes(rank) as i64;
     let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
     let takes = |job: usize| {
@@ -267,48 +279,41 @@ fn post_memory(problem: &Problem, jobs: &Jobs, starts: &[DomainId], rank: usize,
         let op = jobs.jobs[job].op;
         takes(job) - problem.cost(op.stage()).gives(op.kind()) as i64
     };
-    // Bytes in units that fit 32 bits. Rounding would be unsound in one direction or the other.
-    let mut unit = 0u64;
+    // Bytes in the largest unit that measures all of them. Where sums are still too long for the solver, the
+    // rows are rounded so that they forbid less: the bound stays a bound, and `value` looks at the schedule.
+    let mut exact_unit = 0u64;
+    let mut all = 0u64;
     for job in &mine {
-        unit = gcd(gcd(unit, takes(*job).unsigned_abs()), leaves(*job).unsigned_abs());
+        exact_unit = gcd(exact_unit, leaves(*job).unsigned_abs());
+        all = all.saturating_add(leaves(*job).unsigned_abs());
     }
-    let unit = unit.max(1) as i64;
-    let free = free.div_euclid(unit);
+    let exact_unit = exact_unit.max(1) as i64;
+    let unit = exact_unit.max(all.div_ceil(MOST_BYTE_UNITS) as i64);
     let mut order = Orders { known: std::collections::BTreeMap::new() };
     for &after in &mine {
-        // The most that could be held: if even that fits, no row is needed.
-        let most: i64 = mine
-            .iter()
-            .filter(|before| **before != after)
-            .map(|before| match known_order(jobs, problem, *before, after) {
-                Some(false) => 0,
-                Some(true) => leaves(*before) / unit,
-                None => (leaves(*before) / unit).max(0),
-            })
-            .sum();
-        let rhs = free - takes(after) / unit;
-        if most <= rhs {
+        let others = || mine.iter().copied().filter(|before| *before != after && leaves(*before) != 0);
+        let open = |before: usize| known_order(jobs, problem, before, after).is_none();
+        let before_it = |before: usize| known_order(jobs, problem, before, after) == Some(true);
+        let fixed: i64 = others().filter(|before| before_it(*before)).map(leaves).sum();
+        let room = free - takes(after) - fixed;
+        let most: i64 = others().filter(|before| open(*before)).map(|before| leaves(before).max(0)).sum();
+        let least: i64 = others().filter(|before| open(*before)).map(|before| leaves(before).min(0)).sum();
+        if least > room {
+            return Err(Refused::Infeasible);
+        }
+        if most <= room {
             continue;
         }
         let mut terms: Vec<AffineView<DomainId>> = Vec::new();
-        let mut fixed = 0i64;
-        for &before in mine.iter().filter(|before| **before != after) {
-            let leaves = leaves(before) / unit;
-            match known_order(jobs, problem, before, after) {
-                _ if leaves == 0 => {}
-                Some(true) => fixed += leaves,
-                Some(false) => {}
-                None => {
-                    let literal = order.literal(jobs, starts, before, after, solver);
-                    terms.push(literal.scaled(leaves as i32));
-                }
-            }
+        for before in others().filter(|before| open(*before)) {
+            let literal = order.literal(jobs, starts, before, after, solver);
+            terms.push(literal.scaled(leaves(before).div_euclid(unit) as i32));
         }
+        let room = room.div_euclid(unit) + i64::from(unit > exact_unit);
         let tag = solver.new_constraint_tag();
-        solver
-            .add_constraint(constraints::less_than_or_equals(terms, (rhs - fixed) as i32, tag))
-            .post();
+        solver.add_constraint(constraints::less_than_or_equals(terms, room as i32, tag)).post();
     }
+    Ok(())
 }
 
 struct Orders {
@@ -387,57 +392,54 @@ fn probe(
     let unit_ns = jobs.unit_ns;
     let mut brancher = solver.default_brancher();
     let mut resolver = ResolutionResolver::default();
+    let any = solver.upper_bound(&cost) as u64;
     let mut first = true;
+    // The least cost that the solver has seen, in ticks. Run as soon as possible, a schedule may cost more
+    // than that where times are rounded or a rank's first op was put off; it never costs less.
+    let mut seen = best.schedule.is_some().then(|| best.value_ns.div_ceil(unit_ns));
     loop {
         let lower = best.lower_ns.div_ceil(unit_ns);
-        let known = if best.schedule.is_some() { best.value_ns.div_ceil(unit_ns) } else { u64::MAX };
-        let any = solver.upper_bound(&cost) as u64;
-        let target = match (first, best.schedule.is_some()) {
-            (true, _) => lower.min(any),
-            (false, true) => (known - 1).min(any),
-            (false, false) => any,
+        let target = match seen {
+            _ if first => lower.min(any),
+            Some(seen) => (seen - 1).min(any),
+            None => any,
         };
-        clock.probe_left = first.then_some(20_000);
+        clock.probe_left = first.then_some(PROBE_STEPS);
         let wanted = [cost.upper_bound_predicate(target as i32)];
-        let mut found: Option<Schedule> = None;
-        let unsatisfiable;
-        {
-            let result = solver.satisfy_under_assumptions(&mut brancher, clock, &mut resolver, &wanted);
-            match result {
-                SatisfactionResultUnderAssumptions::Satisfiable(satisfiable) => {
-                    let solution = satisfiable.solution();
-                    found = Some(rows(problem, jobs, |job| solution.get_integer_value(starts[job])));
-                    unsatisfiable = None;
-                }
-                SatisfactionResultUnderAssumptions::UnsatisfiableUnderAssumptions(_) => unsatisfiable = Some(false),
-                SatisfactionResultUnderAssumptions::Unsatisfiable(_) => unsatisfiable = Some(true),
-                SatisfactionResultUnderAssumptions::Unknown(_) => unsatisfiable = None,
-            }
-        }
-        if let Some(schedule) = found {
-            match value(problem, &schedule) {
-                Some(value_ns) if value_ns < best.value_ns => {
+        let proved_more = match solver.satisfy_under_assumptions(&mut brancher, clock, &mut resolver, &wanted) {
+            SatisfactionResultUnderAssumptions::Satisfiable(satisfiable) => {
+                let solution = satisfiable.solution();
+                let ticks = solution.get_integer_value(cost) as u64;
+                seen = Some(ticks);
+                let schedule = rows(problem, jobs, |job| solution.get_integer_value(starts[job]));
+                if let Some(value_ns) = value(problem, &schedule)
+                    && value_ns < best.value_ns
+                {
                     best.schedule = Some(schedule);
                     best.value_ns = value_ns;
+                    seen = Some(ticks.min(value_ns.div_ceil(unit_ns)));
                 }
-                // Rounded times: the solver's answer is not better in truth.
-                _ => return Ok(()),
+                false
             }
-            if best.value_ns <= best.lower_ns {
-                return Ok(());
+            SatisfactionResultUnderAssumptions::UnsatisfiableUnderAssumptions(_)
+            | SatisfactionResultUnderAssumptions::Unsatisfiable(_) => true,
+            SatisfactionResultUnderAssumptions::Unknown(_) if first && !clock.is_spent() => {
+                first = false;
+                continue;
             }
-        } else if unsatisfiable.is_some() {
-            if best.schedule.is_none() && target >= any {
+            SatisfactionResultUnderAssumptions::Unknown(_) => return Ok(()),
+        };
+        first = false;
+        if proved_more {
+            if seen.is_none() && target >= any {
                 return Err(Refused::Infeasible);
             }
             best.lower_ns = best.lower_ns.max((target + 1 - jobs.slack) * unit_ns).min(best.value_ns);
-            if best.value_ns <= best.lower_ns {
-                return Ok(());
-            }
-        } else if clock.is_spent() || !first {
+        }
+        let closed = seen.is_some_and(|seen| seen <= best.lower_ns.div_ceil(unit_ns) || seen == 0);
+        if best.value_ns <= best.lower_ns || closed {
             return Ok(());
         }
-        first = false;
     }
 }
 

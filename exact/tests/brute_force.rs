@@ -7,7 +7,6 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::{Backward, Objective, Problem, Statement};
 use pipeplan_exact::{Budget, Refused, solve};
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 
 /// The cost of the cheapest order, trying all of them; none where none fits the memory.
@@ -182,8 +181,8 @@ fn small() -> impl Strategy<Value = Problem> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 150,
-        failure_persistence: None::<Box<FileFailurePersistence>>.map(|boxed| boxed as _),
+        cases: 60,
+        failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
@@ -195,7 +194,15 @@ proptest! {
             (Ok(exact), Some(cheapest)) => {
                 prop_assert!(lower_bound(&problem).value_ns <= cheapest, "bound above {cheapest}");
                 prop_assert!(exact.lower_ns <= cheapest, "proved {} above {cheapest}", exact.lower_ns);
-                prop_assert_eq!(exact.value_ns, cheapest);
+                // Going two ways or placed by hand, a rank may gain by putting off its first op, which a
+                // schedule, being an order, cannot say: then the proof stays open.
+                let strict = problem.objective() == Objective::Makespan
+                    || !matches!(problem.placement(), Placement::TwoWay | Placement::List(_));
+                prop_assert!(exact.optimal || !strict);
+                prop_assert!(exact.value_ns >= cheapest);
+                if exact.optimal {
+                    prop_assert_eq!(exact.value_ns, cheapest);
+                }
                 let schedule = exact.schedule.expect("a schedule");
                 prop_assert!(check_schedule(&problem, &schedule).is_ok());
             }
