@@ -99,7 +99,8 @@ pub fn solve(problem: &Problem, upper: Option<&Schedule>, budget: &Budget) -> Re
         return Err(Refused::TooLarge { ops, most: MOST_OPS });
     }
     let mut clock = Clock::start(budget);
-    let mut best = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns: lower_bound(problem).value_ns, optimal: false };
+    let mut best =
+        Exact { schedule: None, value_ns: Nanos::MAX, lower_ns: lower_bound(problem).value_ns, optimal: false };
     if let Some(upper) = upper
         && let Some(value_ns) = value(problem, upper)
     {

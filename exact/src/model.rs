@@ -11,8 +11,8 @@
 //! - The objective's variable lies above every span that it measures.
 
 use pipeplan_core::op::{Op, OpKind};
-use pipeplan_core::problem::{Backward, Objective, Problem};
 use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::{Backward, Objective, Problem};
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::units::Nanos;
 use pumpkin_conflict_resolvers::resolvers::ResolutionResolver;
@@ -146,7 +146,10 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) ->
         job.start = Some(solver.new_bounded_integer(0, (horizon - job.ticks).max(0)));
     }
     let starts: Vec<DomainId> = jobs.jobs.iter().filter_map(|job| job.start).collect();
-    let cost = solver.new_bounded_integer((best.lower_ns / unit_ns).saturating_sub(jobs.slack) as i32, upper_ns.div_ceil(unit_ns) as i32);
+    let cost = solver.new_bounded_integer(
+        (best.lower_ns / unit_ns).saturating_sub(jobs.slack) as i32,
+        upper_ns.div_ceil(unit_ns) as i32,
+    );
     // `a` + `gap` <= `b`.
     let after = |solver: &mut Solver, a: usize, gap: i32, b: usize| {
         let tag = solver.new_constraint_tag();
@@ -160,7 +163,8 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) ->
         for row in 0..3 {
             for stage in 0..jobs.stages {
                 for microbatch in lane.clone().skip(1) {
-                    if let (Some(a), Some(b)) = (jobs.at(row, stage, microbatch - 1), jobs.at(row, stage, microbatch)) {
+                    if let (Some(a), Some(b)) = (jobs.at(row, stage, microbatch - 1), jobs.at(row, stage, microbatch))
+                    {
                         after(&mut solver, a, jobs.jobs[a].ticks, b);
                     }
                 }
@@ -171,7 +175,10 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) ->
     for rank in 0..problem.ranks() {
         let tasks: Vec<_> = (0..jobs.jobs.len())
             .filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0)
-            .map(|job| ArgDisjunctiveTask { start_time: starts[job].scaled(1), processing_time: jobs.jobs[job].ticks })
+            .map(|job| ArgDisjunctiveTask {
+                start_time: starts[job].scaled(1),
+                processing_time: jobs.jobs[job].ticks,
+            })
             .collect();
         if tasks.len() > 1 {
             let tag = solver.new_constraint_tag();
@@ -190,7 +197,9 @@ fn pin_first_starts(problem: &Problem, jobs: &Jobs, starts: &[DomainId], solver:
     let ranks = problem.ranks();
     let mut seen = vec![false; ranks];
     (0..ranks).for_each(|stage| seen[problem.rank_of(stage, 0)] = true);
-    if problem.objective() == Objective::Makespan || *problem.placement() == Placement::TwoWay || seen.contains(&false)
+    if problem.objective() == Objective::Makespan
+        || *problem.placement() == Placement::TwoWay
+        || seen.contains(&false)
     {
         return;
     }
