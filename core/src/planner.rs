@@ -293,8 +293,18 @@ impl fmt::Display for PlanError {
             }
             PlanError::Absent { schedule, reason } => write!(f, "{schedule} has no plan here: {reason}"),
             PlanError::NoSchedule { reasons } => {
-                f.write_str("no schedule is valid here:")?;
-                reasons.iter().try_for_each(|(name, reason)| write!(f, "\n  {name}: {reason}"))
+                f.write_str("no schedule is valid here")?;
+                // What the search says comes first: it tried everything. The rest shares lines where it can.
+                let (search, published): (Vec<_>, Vec<_>) = reasons.iter().partition(|(name, _)| name == BEST);
+                search.iter().try_for_each(|(_, reason)| write!(f, ": {reason}"))?;
+                let mut lines: Vec<(&str, Vec<&str>)> = Vec::new();
+                for (name, reason) in published {
+                    match lines.iter_mut().find(|(known, _)| *known == reason.as_str()) {
+                        Some((_, names)) => names.push(name),
+                        None => lines.push((reason, Vec::from([name.as_str()]))),
+                    }
+                }
+                lines.iter().try_for_each(|(reason, names)| write!(f, "\n  {}: {reason}", names.join(", ")))
             }
             PlanError::Spec(faults) => fmt::Display::fmt(faults, f),
             PlanError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),

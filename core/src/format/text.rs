@@ -167,7 +167,7 @@ pub fn summary(timeline: &Timeline) -> String {
     let ranks = timeline.rows.len();
     let makespan = timeline.makespan_ns();
     let idle: Vec<Nanos> = (0..ranks).map(|rank| makespan - timeline.busy_ns(rank).min(makespan)).collect();
-    let in_flight: Vec<usize> = (0..ranks).map(|rank| most_in_flight(timeline, rank)).collect();
+    let in_flight = in_flight(timeline);
     let list = |values: &mut dyn Iterator<Item = String>| values.collect::<Vec<_>>().join(" ");
     let bubble = match idle.as_slice() {
         [first, rest @ ..] if rest.iter().all(|idle| idle == first) => {
@@ -188,6 +188,11 @@ pub fn summary(timeline: &Timeline) -> String {
         format!("up to {}", in_flight.iter().max().unwrap_or(&0))
     };
     format!("makespan {makespan}, bubble {bubble}, in-flight {in_flight}")
+}
+
+/// By rank: the most microbatches, counted per stage, whose F has run and whose backward has not ended.
+pub fn in_flight(timeline: &Timeline) -> Vec<usize> {
+    (0..timeline.rows.len()).map(|rank| most_in_flight(timeline, rank)).collect()
 }
 
 /// The most microbatches, counted per stage, whose F a rank has run and whose backward it has not ended.

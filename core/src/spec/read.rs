@@ -185,7 +185,9 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
     let ffn = size("ffn", u64::from(MAX_SIZE), known.map(|known| known.ffn), faults);
     let vocab = size("vocab", u64::from(MAX_SIZE), known.map(|known| known.vocab), faults);
     let by_heads = |of: &ModelConfig| (of.kv_heads < of.heads).then_some(of.kv_heads);
-    let kv_heads = size("kv_heads", u64::from(MAX_SIZE), known.and_then(by_heads).or(heads), faults);
+    // Not asked for: there are as many as heads, once those are known.
+    let kv_heads = table.whole("kv_heads", 1..=u64::from(MAX_SIZE), faults).map(|size| size as u32);
+    let kv_heads = kv_heads.or(known.and_then(by_heads)).or(heads);
     let whole_width =
         hidden.zip(heads).and_then(|(hidden, heads)| hidden.is_multiple_of(heads).then(|| hidden / heads));
     let typed_head_dim = table.whole("head_dim", 1..=u64::from(MAX_SIZE), faults).map(|dim| dim as u32);

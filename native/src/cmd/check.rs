@@ -6,12 +6,14 @@ use serde_json::json;
 use super::fail::Failure;
 use super::{input, output};
 
-/// Check a plan: its digest, every op and transfer, memory, the prediction, and which transports complete it.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan check plan.json
-  pipeplan check plan.json --json", after_long_help = super::EXIT_CODES)]
+  pipeplan check plan.json --json";
+
+/// Check a plan: its digest, every op and transfer, memory, the prediction, and which transports complete it.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,

@@ -6,12 +6,14 @@ use super::fail::Failure;
 use super::search::Effort;
 use super::{human, input, output, search};
 
-/// Compare every published schedule, and the best that a search finds, for one spec.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan compare examples/llama-2-70b.toml
-  pipeplan compare problem.json --json | jq '.rows[] | select(.status == \"ok\") | [.schedule, .gap]'", after_long_help = super::EXIT_CODES)]
+  pipeplan compare problem.json --json | jq '.rows[] | select(.status == \"ok\") | [.schedule, .gap]'";
+
+/// Compare every published schedule, and the best that a search finds, for one spec.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,

@@ -6,12 +6,14 @@ use pipeplan_core::format;
 use super::fail::Failure;
 use super::{input, output};
 
-/// Write a plan in another program's format.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan export plan.json --format chrome-trace -o trace.json    open in ui.perfetto.dev or chrome://tracing
-  pipeplan export plan.json --format text", after_long_help = super::EXIT_CODES)]
+  pipeplan export plan.json --format text";
+
+/// Write a plan in another program's format.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,

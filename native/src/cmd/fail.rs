@@ -37,6 +37,13 @@ impl Failure {
         failure
     }
 
+    /// A person ended it early.
+    pub fn stopped(message: impl fmt::Display) -> Failure {
+        let mut failure = Failure::input(message);
+        failure.0.code = 130;
+        failure
+    }
+
     /// What to do about it.
     pub fn with_help(mut self, help: impl fmt::Display) -> Failure {
         self.0.help = Some(help.to_string());

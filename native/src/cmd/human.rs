@@ -83,7 +83,27 @@ pub fn drawing(timeline: &Timeline) -> String {
         }
         text.push('\n');
     }
+    text.push_str(&figures(timeline));
     text
+}
+
+/// The line under a drawing: whole numbers where they are short, else shares.
+fn figures(timeline: &Timeline) -> String {
+    let makespan = timeline.makespan_ns();
+    if makespan < 100_000 {
+        return format!("{}\n", text::summary(timeline));
+    }
+    let list = |values: Vec<String>| match values.len() {
+        0..=16 => values.join(" "),
+        more => format!("{} … ({more} ranks)", values[..16].join(" ")),
+    };
+    let idle = |rank| percent(1.0 - timeline.busy_ns(rank) as f64 / makespan as f64);
+    format!(
+        "makespan {}, idle {}, in-flight {}\n",
+        duration(makespan),
+        list((0..timeline.rows.len()).map(idle).collect()),
+        list(text::in_flight(timeline).iter().map(ToString::to_string).collect())
+    )
 }
 
 /// A plan in a few lines: what it costs, what it holds, how far it is from the best.

@@ -141,10 +141,10 @@ fn shortened(text: &str) -> String {
 
 /// Where the value of a field such as `problem.stages[3].forward_ns` stands.
 fn locate(table: &toml::de::DeTable<'_>, field: &str) -> Option<Range<usize>> {
-    let mut names = field.split('.');
+    let names = field.split('.');
     let mut span = None;
     let mut table = Some(table);
-    while let Some(name) = names.next() {
+    for name in names {
         let (key, indices) = name.split_once('[').unwrap_or((name, ""));
         let (_, mut value) = table?.iter().find(|(known, _)| known.get_ref() == key)?;
         for index in indices.split('[').filter(|index| !index.is_empty()) {

@@ -5,13 +5,15 @@ use serde_json::json;
 use super::fail::Failure;
 use super::{input, output};
 
-/// Write a spec as a link for the planner's page, or read a link back.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan link spec.toml
   pipeplan link spec.toml --base http://127.0.0.1:8080/
-  pipeplan link '#v1.rAAAA' --json                what a link says, with every default", after_long_help = super::EXIT_CODES)]
+  pipeplan link '#v1.rAAAA' --json                what a link says, with every default";
+
+/// Write a spec as a link for the planner's page, or read a link back.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,

@@ -8,9 +8,11 @@ mod export;
 pub mod fail;
 mod human;
 mod input;
+mod interrupt;
 mod link;
 mod output;
 mod plan;
+mod run;
 mod schema;
 mod search;
 mod serve;
@@ -20,9 +22,10 @@ use fail::Failure;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  the work itself failed: a file could not be written, a port is taken, a rank ended early
-  2  the input was refused, or there is no valid plan for it; standard error says why
+  0    done
+  1    the work itself failed: a file could not be written, a port is taken, a rank ended early
+  2    the input was refused, or there is no valid plan for it; standard error says why
+  130  Ctrl-C ended a run before its last step
 
 Every SPEC is a spec or a bare problem in TOML or JSON: a file, - for standard input, or a link.
 Every PLAN is a plan file, or anything that a plan can be made of: a SPEC is planned first.";
@@ -32,12 +35,18 @@ Examples:
   pipeplan compare examples/tiny-llama.toml
   pipeplan plan examples/tiny-llama.toml --schedule zb-v -o plan.json
   pipeplan show plan.json
+  pipeplan run plan.json --trace trace.json
   pipeplan link examples/llama-2-70b.toml
-  pipeplan serve --plan plan.json";
+  pipeplan serve --plan plan.json --trace trace.json";
+
+/// What `--help` says after the options: the examples that `-h` shows too, then what all commands share.
+fn long_help(examples: &str) -> String {
+    format!("{examples}\n\n{EXIT_CODES}")
+}
 
 /// Plans pipeline-parallel training, shows the plan, proves how good it is, and runs it.
 #[derive(Parser)]
-#[command(name = "pipeplan", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(name = "pipeplan", version, after_help = EXAMPLES, after_long_help = long_help(EXAMPLES))]
 #[command(disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
@@ -50,6 +59,7 @@ enum Command {
     Compare(compare::Args),
     Check(check::Args),
     Show(show::Args),
+    Run(run::Args),
     Link(link::Args),
     Export(export::Args),
     Serve(serve::Args),
@@ -75,6 +85,7 @@ impl Cli {
             Command::Compare(args) => compare::run(args),
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
+            Command::Run(args) => run::run(args),
             Command::Link(args) => link::run(args),
             Command::Export(args) => export::run(args),
             Command::Serve(args) => serve::run(args),

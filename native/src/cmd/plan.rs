@@ -4,13 +4,15 @@ use super::fail::Failure;
 use super::search::Effort;
 use super::{human, input, output, search};
 
-/// Plan a spec: choose or build its schedule, check it, and write the plan.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan plan examples/tiny-llama.toml                     show the plan
   pipeplan plan spec.toml --schedule best -o plan.json       write it
-  pipeplan plan problem.json --schedule zb-v --json | jq .prediction", after_long_help = super::EXIT_CODES)]
+  pipeplan plan problem.json --schedule zb-v --json | jq .prediction";
+
+/// Plan a spec: choose or build its schedule, check it, and write the plan.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,

@@ -1,16 +1,14 @@
 //! Planning with progress on standard error, and Ctrl-C for the best so far.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use indicatif::{ProgressBar, ProgressStyle};
+use pipeplan::runner::StopFlag;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Comparison, PlanError};
 use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::Spec;
 
 use super::fail::Failure;
-use super::human;
+use super::{human, interrupt};
 
 /// How hard to search for `best`.
 #[derive(clap::Args, Clone, Copy, Default)]
@@ -49,26 +47,18 @@ pub fn compare(spec: &Spec, effort: Effort) -> Comparison {
 
 struct Watch {
     bar: ProgressBar,
-    stop: Arc<AtomicBool>,
+    stop: StopFlag,
     started: std::time::Instant,
 }
 
 impl Watch {
     fn new(effort: Effort) -> Watch {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
-        // A second Ctrl-C ends the process as usual. Where no handler can be set, the first one does.
-        let _ = ctrlc::set_handler(move || {
-            if seen.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        });
         let bar = ProgressBar::hidden();
         bar.set_length(effort.ops().0);
         if let Ok(style) = ProgressStyle::with_template("{spinner} searching {bar:30} {msg}") {
             bar.set_style(style);
         }
-        Watch { bar, stop, started: std::time::Instant::now() }
+        Watch { bar, stop: interrupt::flag(), started: std::time::Instant::now() }
     }
 
     fn see(&mut self, progress: Progress) -> Flow {
@@ -82,6 +72,6 @@ impl Watch {
             human::duration(progress.cost_ns),
             human::duration(progress.bound_ns)
         ));
-        if self.stop.load(Ordering::Relaxed) { Flow::Stop } else { Flow::Continue }
+        if self.stop.is_raised() { Flow::Stop } else { Flow::Continue }
     }
 }

@@ -11,13 +11,15 @@ use tiny_http::{Header, Method, Request, Response, Server};
 use super::fail::Failure;
 use super::{input, output};
 
-/// Serve the planner's page on this machine, with a plan and a trace one click away.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan serve
   pipeplan serve --plan plan.json --trace trace.json
-  pipeplan serve examples/tiny-llama.toml --port 0          a free port", after_long_help = super::EXIT_CODES)]
+  pipeplan serve examples/tiny-llama.toml --port 0          a free port";
+
+/// Serve the planner's page on this machine, with a plan and a trace one click away.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec, a bare problem or a link that the page opens with; - for standard input
     spec: Option<String>,

@@ -1,7 +1,6 @@
 //! `pipeplan show`
 
 use pipeplan_core::bounds::lower_bound;
-use pipeplan_core::format::text;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::timeline::Timeline;
 use pipeplan_core::trace::Trace;
@@ -10,13 +9,15 @@ use serde_json::{Value, json};
 use super::fail::Failure;
 use super::{human, input, output};
 
-/// Show a plan or a measured trace: the timeline of each rank, and the figures.
-#[derive(clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   pipeplan show plan.json
   pipeplan show trace.json --step 3
-  pipeplan show plan.json --json | jq '.rows[0][:3]'", after_long_help = super::EXIT_CODES)]
+  pipeplan show plan.json --json | jq '.rows[0][:3]'";
+
+/// Show a plan or a measured trace: the timeline of each rank, and the figures.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, a trace, or a spec that is planned first; - for standard input
     plan: String,
@@ -50,7 +51,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 pub fn print_plan(plan: &Plan) -> Result<(), Failure> {
     let timeline = timeline(plan)?;
     let mut shown = human::drawing(&timeline);
-    shown.push_str(&format!("{}\n\n", text::summary(&timeline)));
+    shown.push('\n');
     shown.push_str(&human::summary(plan));
     shown.push_str(&format!("because       {}\n", lower_bound(&plan.problem).binding));
     output::print(&shown)
@@ -85,7 +86,7 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
         }));
     }
     let mut shown = human::drawing(&timeline);
-    shown.push_str(&format!("{}\n\n", text::summary(&timeline)));
+    shown.push('\n');
     let loss = step.loss.map_or_else(String::new, |loss| format!(", loss {loss:.4}"));
     shown.push_str(&format!("step {} of {} recorded, {} tokens{loss}\n", step.step, trace.steps.len(), step.tokens));
     shown.push_str(&format!(

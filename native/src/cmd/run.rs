@@ -1,0 +1,177 @@
+//! `pipeplan run`
+
+use pipeplan::runner::optimizer::AdamW;
+use pipeplan::runner::progress::Progress;
+use pipeplan::runner::{Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::{human, input, interrupt, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan run plan.json --trace trace.json
+  pipeplan run examples/tiny-llama.toml --steps 100
+  pipeplan run plan.json --data book.txt --seed 7 --json";
+
+/// Train the planned model on the bytes of a text, one thread of this machine for each rank.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A plan, or a spec that is planned first; - for standard input
+    plan: String,
+    /// The text to train on; a text of this project where not given
+    #[arg(long, value_name = "FILE")]
+    data: Option<String>,
+    /// Training steps
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Seed of the weights and of the order of the data
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// AdamW's step size
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    learning_rate: f64,
+    /// Compute in this type instead of the plan's
+    #[arg(long, value_name = "TYPE")]
+    precision: Option<Type>,
+    /// Write what was measured here; the page and `pipeplan show` read it
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
+    /// How many of the last steps the trace holds
+    #[arg(long, value_name = "STEPS", default_value_t = 20)]
+    traced_steps: u32,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Type {
+    F32,
+    F64,
+}
+
+/// What a run trains on where nothing is said: written for this project.
+static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let plan = input::plan(&args.plan)?;
+    let precision = args.precision.map(|precision| match precision {
+        Type::F32 => Precision::Single,
+        Type::F64 => Precision::Double,
+    });
+    let workload = Workload::of_plan(&plan, precision).map_err(Failure::input)?;
+    let text = match &args.data {
+        Some(path) => {
+            std::fs::read(path).map_err(|error| Failure::input(format!("{path} cannot be read: {error}")))?
+        }
+        None => TEXT.to_vec(),
+    };
+    if !(args.learning_rate > 0.0 && args.learning_rate.is_finite()) {
+        return Err(Failure::input(format!("--learning-rate is {}; write a number above 0", args.learning_rate)));
+    }
+    let options = RunOptions {
+        optimizer: AdamW { learning_rate: args.learning_rate, ..AdamW::default() },
+        steps: args.steps,
+        seed: args.seed,
+        text,
+        traced_steps: args.traced_steps,
+        stop: interrupt::flag(),
+        ..RunOptions::default()
+    };
+    let result = if args.json {
+        pipeplan::runner::run(&workload, &options, &mut Silent)
+    } else {
+        let mut progress = Progress::new(args.steps);
+        let result = pipeplan::runner::run(&workload, &options, &mut progress);
+        progress.finish();
+        result
+    };
+    let report = result.map_err(|error| match &error {
+        RunError::Refused(_) => Failure::input(&error),
+        RunError::Failed(_) => Failure::work(&error),
+    })?;
+    if let Some(path) = &args.trace {
+        output::write(path, report.trace.to_json().as_bytes())?;
+    }
+    if args.json {
+        output::print_json(&summary(&report))?;
+    } else {
+        let mut text = drawn(&report);
+        if let Some(path) = &args.trace {
+            text.push_str(&format!("trace         {path}\n"));
+        }
+        output::print(&text)?;
+    }
+    if report.stopped {
+        return Err(Failure::stopped(format!("stopped after {} of {} steps", report.steps.len(), args.steps)));
+    }
+    Ok(())
+}
+
+fn summary(report: &RunReport) -> Value {
+    let memory: Vec<Value> = report
+        .memory
+        .iter()
+        .map(|rank| {
+            json!({
+                "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
+                "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
+                "transfer_bytes": rank.transfer_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "steps": report.steps.len(),
+        "stopped": report.stopped,
+        "losses": report.losses(),
+        "duration_ns": report.duration_ns,
+        "tokens_per_s": report.tokens_per_s(),
+        "bubble_ratio": report.bubble_ratio,
+        "predicted_bubble_ratio": report.predicted_bubble_ratio,
+        "plan_digest": report.trace.plan_digest,
+        "memory": memory,
+    })
+}
+
+fn drawn(report: &RunReport) -> String {
+    let mut text = format!(
+        "\n{} steps in {}, {:.0} tokens/s\n",
+        report.steps.len(),
+        human::duration(report.duration_ns),
+        report.tokens_per_s()
+    );
+    let losses = report.losses();
+    if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
+        text.push_str(&format!("loss          {first:.4} to {last:.4}\n"));
+    }
+    text.push_str(&format!(
+        "bubble        {} measured, {} predicted\n\n",
+        human::percent(report.bubble_ratio),
+        human::percent(report.predicted_bubble_ratio)
+    ));
+    let rows: Vec<Vec<String>> = report
+        .memory
+        .iter()
+        .enumerate()
+        .map(|(rank, memory)| {
+            let error = match memory.predicted_bytes {
+                0 => String::new(),
+                predicted => format!("{:+.2} %", 100.0 * (memory.high_water_bytes as f64 / predicted as f64 - 1.0)),
+            };
+            vec![
+                rank.to_string(),
+                human::bytes(memory.high_water_bytes),
+                human::bytes(memory.predicted_bytes),
+                error,
+                human::bytes(memory.persistent_bytes),
+                human::bytes(memory.activation_bytes),
+                human::bytes(memory.transfer_bytes),
+            ]
+        })
+        .collect();
+    let header = ["rank", "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
+    text.push_str(&human::table(&header, &rows, 6));
+    text
+}
