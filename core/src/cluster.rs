@@ -120,7 +120,7 @@ impl Entry {
             name: String::from(self.name),
             matmul_flops: match dtype {
                 Dtype::Bf16 => self.matmul_flops.bf16,
-                Dtype::F32 | Dtype::I32 => self.matmul_flops.f32,
+                Dtype::F32 | Dtype::I32 | Dtype::U8 => self.matmul_flops.f32,
                 Dtype::F64 => self.matmul_flops.f64,
             },
             memory_bytes_per_s: self.memory_bytes_per_s,

@@ -3,7 +3,7 @@
 //!
 //! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
 
-use crate::cluster::Device;
+use crate::cluster::{Device, Link};
 use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator};
 use crate::units::{Bytes, Nanos};
 
@@ -26,6 +26,8 @@ pub struct Load {
     pub flops: u128,
     /// Bytes read and written, each tensor once.
     pub bytes: Bytes,
+    /// Bytes that a collective sends from each device, in a ring (Patarasuk and Yuan, JPDC 69, 2009).
+    pub sent: Bytes,
 }
 
 impl Load {
@@ -43,11 +45,16 @@ impl Load {
                 .chain(operator.outputs.iter().copied())
                 .fold(0, |sum: Bytes, id| sum.saturating_add(graph[id].bytes())),
         };
-        Load { flops: flops(graph, operator), bytes }
+        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator) }
     }
 
-    /// The time on `device`, which is never 0 where anything is done.
-    pub fn time(&self, kernel: &Kernel, device: &Device) -> Nanos {
+    /// The time on `device`, whose peers in a collective are reached by `link`. Only an operator without effect takes
+    /// none.
+    pub fn time(&self, kernel: &Kernel, device: &Device, link: &Link) -> Nanos {
+        if matches!(kernel, Kernel::Replicate { .. }) {
+            return 0;
+        }
+        let collective = if self.sent > 0 { link.time(self.sent) } else { 0 };
         let per_mille = match kernel {
             Kernel::Attention(_) => ATTENTION_PER_MILLE,
             Kernel::AttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
@@ -55,7 +62,7 @@ impl Load {
         };
         let arithmetic = at_rate(self.flops, device.matmul_flops, per_mille);
         let traffic = at_rate(self.bytes.into(), device.memory_bytes_per_s, MEMORY_PER_MILLE);
-        arithmetic.max(traffic).max(device.launch_ns)
+        arithmetic.max(traffic).max(collective).max(device.launch_ns)
     }
 }
 
@@ -66,6 +73,21 @@ fn at_rate(amount: u128, rate: u64, per_mille: u64) -> Nanos {
     // A u128 holds 10^26 operations times this; more than that takes longer than any plan may.
     let time = amount.saturating_mul(NS_AND_MILLE).div_ceil(rate);
     Nanos::try_from(time).unwrap_or(Nanos::MAX)
+}
+
+/// Bytes that a ring collective sends from each of its devices: its large side once over the ring for a gather or a
+/// scatter, twice for a reduction that all get.
+fn sent(graph: &Graph, operator: &Operator) -> Bytes {
+    let (Some(input), Some(output)) = (operator.inputs.first(), operator.outputs.first()) else { return 0 };
+    let (large, ways, rounds) = match operator.kernel {
+        Kernel::AllReduce { ways } => (input.tensor, ways, 2),
+        Kernel::ReduceScatter { ways } => (input.tensor, ways, 1),
+        Kernel::AllGather { ways } => (*output, ways, 1),
+        _ => return 0,
+    };
+    let ways = u128::from(ways.max(1));
+    let sent = (u128::from(graph[large].bytes()) * rounds * (ways - 1)).div_ceil(ways);
+    Bytes::try_from(sent).unwrap_or(Bytes::MAX)
 }
 
 /// Floating-point operations of the matrix products of `operator`.
@@ -81,6 +103,14 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
         // Scores and output: 2 products. Its gradient: the scores again, dV, dP, dQ and dK: 5.
         Kernel::Attention(heads) => attention_product(elements(0), heads).saturating_mul(2),
         Kernel::AttentionGrad(heads) => attention_product(elements(1), heads).saturating_mul(5),
+        // Materialised products are whole matrices: 2 operations for every position.
+        Kernel::Scores(heads) => whole_product(elements(0), heads),
+        Kernel::ScoresGrad(heads) => whole_product(elements(1), heads).saturating_mul(2),
+        Kernel::Attend(heads) => {
+            let attended = operator.outputs.first().map_or(0, |id| u128::from(graph[*id].elements()));
+            whole_product(attended, heads)
+        }
+        Kernel::AttendGrad(heads) => whole_product(elements(0), heads).saturating_mul(2),
         _ => 0,
     }
 }
@@ -91,11 +121,17 @@ fn attention_product(query_elements: u128, heads: Heads) -> u128 {
     query_elements.saturating_mul(u128::from(heads.sequence) + 1)
 }
 
-/// Times of F, B and W of one microbatch: the sums over their operators.
-pub fn job_times(graph: &Graph, device: &Device) -> [Nanos; 3] {
+/// Operations of one product of attention that materialises its scores, from the elements of Q.
+fn whole_product(query_elements: u128, heads: Heads) -> u128 {
+    query_elements.saturating_mul(2 * u128::from(heads.sequence))
+}
+
+/// Times of F, B and W of one microbatch: the sums over their operators. Devices that share a stage are joined by
+/// `link`.
+pub fn job_times(graph: &Graph, device: &Device, link: &Link) -> [Nanos; 3] {
     let mut times = [0 as Nanos; 3];
     for operator in &graph.operators {
-        let time = Load::of(graph, operator).time(&operator.kernel, device);
+        let time = Load::of(graph, operator).time(&operator.kernel, device, link);
         let total = &mut times[operator.job as usize];
         *total = total.saturating_add(time);
     }
@@ -116,6 +152,7 @@ mod tests {
     use super::*;
     use crate::cluster;
     use crate::graph::build::{StageShape, stage_graph};
+    use crate::graph::form::Form;
     use crate::model::{Dtype, catalog};
 
     fn whole_model(name: &str, sequence: u32) -> Graph {
@@ -127,6 +164,7 @@ mod tests {
             microbatch_size: 1,
             sequence,
             dtype: Dtype::Bf16,
+            form: Form::default(),
         };
         stage_graph(&model, &shape, 1)
     }
@@ -158,7 +196,8 @@ mod tests {
         for (slow, fast) in [("cpu", "a100-80"), ("a100-40", "a100-80"), ("a100-80", "h100"), ("h100", "h200")] {
             let (mut slow, mut fast) = (device(slow), device(fast));
             (slow.launch_ns, fast.launch_ns) = (0, 0);
-            let (slow, fast) = (job_times(&graph, &slow), job_times(&graph, &fast));
+            let link = Link { bytes_per_s: 1, latency_ns: 0 };
+            let (slow, fast) = (job_times(&graph, &slow, &link), job_times(&graph, &fast, &link));
             assert!(slow.iter().zip(&fast).all(|(slow, fast)| slow >= fast));
         }
     }

@@ -10,6 +10,7 @@ use crate::cost;
 use crate::fields::{Fault, Faults};
 use crate::graph::Graph;
 use crate::graph::build::{StageShape, stage_graph};
+use crate::graph::form::Form;
 use crate::graph::liveness::Lifetimes;
 use crate::memory::{self, StaticBytes};
 use crate::model::{Dtype, Family, MAX_SIZE};
@@ -108,6 +109,7 @@ pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
         microbatch_size: work.microbatch_size,
         sequence: work.sequence,
         dtype: work.dtype,
+        form: Form::default(),
     }
 }
 
@@ -137,7 +139,7 @@ impl Parts<'_> {
         let graph = graph_of(self.work, layout);
         let part = Part {
             cost: memory::stage_cost(
-                cost::job_times(&graph, &self.work.device),
+                cost::job_times(&graph, &self.work.device, &self.work.link),
                 Lifetimes::of(&graph).memory(&graph),
             ),
             flops: cost::job_flops(&graph),
@@ -152,7 +154,7 @@ impl Parts<'_> {
     fn costs(&self) -> PartCosts {
         let time = |layers: u32, embedding: bool, head: bool| {
             let graph = graph_of(self.work, &StageLayout { layers: 0..layers, embedding, head });
-            cost::job_times(&graph, &self.work.device).into_iter().fold(0, Nanos::saturating_add)
+            cost::job_times(&graph, &self.work.device, &self.work.link).into_iter().fold(0, Nanos::saturating_add)
         };
         PartCosts {
             layer_ns: time(1, false, false),

@@ -190,6 +190,27 @@ impl Backward<'_> {
                         self.contribute(tensor, gradient);
                     }
                 }
+                Kernel::Scores(heads) => {
+                    let (q, k) = (input(0)?, input(1)?);
+                    let outputs = [q, k].map(|tensor| self.gradient_tensor(tensor));
+                    self.push(Job::B, Kernel::ScoresGrad(heads), &[dy, q, k], &outputs);
+                    self.contribute(q, outputs[0]);
+                    self.contribute(k, outputs[1]);
+                }
+                Kernel::Softmax => self.contribute_by(input(0)?, Kernel::SoftmaxGrad, &[dy, output(0)?]),
+                Kernel::Attend(heads) => {
+                    let (weights, v) = (input(0)?, input(1)?);
+                    let outputs = [weights, v].map(|tensor| self.gradient_tensor(tensor));
+                    self.push(Job::B, Kernel::AttendGrad(heads), &[dy, weights, v], &outputs);
+                    self.contribute(weights, outputs[0]);
+                    self.contribute(v, outputs[1]);
+                }
+                Kernel::Dropout { .. } => self.contribute_by(input(0)?, Kernel::DropoutGrad, &[dy, output(1)?]),
+                Kernel::Replicate { ways } => self.contribute_by(input(0)?, Kernel::AllReduce { ways }, &[dy]),
+                // Every device holds the whole sum's gradient.
+                Kernel::AllReduce { .. } => self.contribute(input(0)?, dy),
+                Kernel::AllGather { ways } => self.contribute_by(input(0)?, Kernel::ReduceScatter { ways }, &[dy]),
+                Kernel::ReduceScatter { ways } => self.contribute_by(input(0)?, Kernel::AllGather { ways }, &[dy]),
                 Kernel::SwiGlu => {
                     let (gate, up) = (input(0)?, input(1)?);
                     let outputs = [gate, up].map(|tensor| self.gradient_tensor(tensor));
@@ -214,6 +235,10 @@ impl Backward<'_> {
                 | Kernel::LayerNormGainGrad
                 | Kernel::BiasGrad
                 | Kernel::AttentionGrad(_)
+                | Kernel::ScoresGrad(_)
+                | Kernel::SoftmaxGrad
+                | Kernel::AttendGrad(_)
+                | Kernel::DropoutGrad
                 | Kernel::SwiGluGrad
                 | Kernel::GeluGrad
                 | Kernel::CrossEntropy { .. }

@@ -6,8 +6,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::form::{AttentionForm, Form};
 use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Stream, Tensor, TensorId, Use};
-use super::{backward, gpt, liveness, llama};
+use super::{backward, gpt, liveness, llama, recompute};
 use crate::model::{Dtype, Family, ModelConfig};
 
 /// Which part of a model a stage is, and how large its microbatches are.
@@ -25,6 +26,9 @@ pub struct StageShape {
     pub sequence: u32,
     /// Number format of weights and activations.
     pub dtype: Dtype,
+    /// How its operators are written and split. With more than one device a stage, the graph has one device's sizes: it
+    /// says bytes and times, but not which rows and heads the device holds.
+    pub form: Form,
 }
 
 impl StageShape {
@@ -39,6 +43,7 @@ impl StageShape {
 pub fn stage_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
     let mut graph = forward_graph(model, shape, microbatches);
     backward::derive(&mut graph);
+    recompute::rerun(&mut graph, shape.form.recompute);
     liveness::run_in_place(&mut graph);
     graph
 }
@@ -53,10 +58,11 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
             Family::Gpt => gpt::embedding(&mut build, tokens),
         }
     } else {
+        build.split_tokens();
         build.activation("activation_in", build.hidden(), Role::ActivationIn)
     };
     for layer in shape.layers.clone() {
-        build.layer = Some(layer);
+        (build.layer, build.dropouts) = (Some(layer), 0);
         stream = match model.family {
             Family::Llama => llama::layer(&mut build, stream, layer),
             Family::Gpt => gpt::layer(&mut build, stream, layer),
@@ -64,6 +70,7 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
     }
     build.layer = None;
     if shape.has_head {
+        // The loss is over all tokens, whoever holds what is between the matrices.
         let logits = match model.family {
             Family::Llama => llama::head(&mut build, stream),
             Family::Gpt => gpt::head(&mut build, stream),
@@ -71,7 +78,7 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
         let targets = build.tokens_of(Role::Targets);
         let statistics = build.statistics();
         let loss = build.tensor("loss", vec![1], statistics, Role::Loss);
-        let log_sum_exp = build.tensor("log_sum_exp", vec![build.tokens], statistics, Role::Intermediate);
+        let log_sum_exp = build.tensor("log_sum_exp", vec![shape.tokens()], statistics, Role::Intermediate);
         let kernel = Kernel::CrossEntropy { microbatches: microbatches.into() };
         build.operator(kernel, &[logits, targets], &[loss, log_sum_exp]);
     } else if build.graph[stream].role == Role::Intermediate {
@@ -87,6 +94,11 @@ pub(super) struct Builder {
     pub(super) tokens: u64,
     pub(super) sequence: u64,
     pub(super) layer: Option<u32>,
+    pub(super) form: Form,
+    /// Dropouts so far in this layer.
+    dropouts: u64,
+    /// Tokens of the microbatch, of which `tokens` are this device's where the graph is being built.
+    all_tokens: u64,
     /// Whether another stage holds the other copy of a tied table.
     pub(super) shares_table: bool,
     dtype: Dtype,
@@ -100,6 +112,9 @@ impl Builder {
             tokens: shape.tokens(),
             sequence: shape.sequence.into(),
             layer: None,
+            form: shape.form,
+            dropouts: 0,
+            all_tokens: shape.tokens(),
             shares_table: model.tied && !(shape.has_embedding && shape.has_head),
             dtype: shape.dtype,
         }
@@ -109,11 +124,22 @@ impl Builder {
         self.model.hidden.into()
     }
 
+    /// Devices that share each matrix.
+    pub(super) fn ways(&self) -> u64 {
+        u64::from(self.form.tensor.max(1))
+    }
+
+    /// This device's share of `size`; the last device's may be less.
+    pub(super) fn share(&self, size: u32) -> u64 {
+        u64::from(size).div_ceil(self.ways())
+    }
+
+    /// The heads of one device. Where there are fewer key and value heads than devices, some hold the same one.
     pub(super) fn heads(&self) -> Heads {
         Heads {
             sequence: self.sequence,
-            query: self.model.heads.into(),
-            key_value: self.model.kv_heads.into(),
+            query: self.share(self.model.heads),
+            key_value: self.share(self.model.kv_heads),
             width: self.model.head_dim.into(),
         }
     }
@@ -129,7 +155,7 @@ impl Builder {
 
     fn tokens_of(&mut self, role: Role) -> TensorId {
         let name = if role == Role::Tokens { "tokens" } else { "targets" };
-        self.tensor(name, vec![self.tokens], Dtype::I32, role)
+        self.tensor(name, vec![self.all_tokens], Dtype::I32, role)
     }
 
     /// A matrix of `width` columns, one row a token.
@@ -159,13 +185,13 @@ impl Builder {
 
     /// The table of token embeddings.
     pub(super) fn table(&mut self, name: &str) -> TensorId {
-        let shape = vec![self.model.vocab.into(), self.hidden()];
+        let shape = vec![self.share(self.model.vocab), self.hidden()];
         self.new_weight(name.to_string(), shape, Init::Normal, self.shares_table)
     }
 
     /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied.
     pub(super) fn logits(&mut self, x: TensorId, table: &str) -> TensorId {
-        let vocab = self.model.vocab.into();
+        let vocab = self.share(self.model.vocab);
         if !self.model.tied {
             return self.linear(x, "lm_head", vocab, "logits");
         }
@@ -176,6 +202,84 @@ impl Builder {
 
     pub(super) fn operator(&mut self, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
         self.graph.operators.push(operator(kernel, Job::F, self.layer, inputs, outputs));
+    }
+
+    /// From here on, tensors hold only this device's tokens, where tokens are shared out.
+    fn split_tokens(&mut self) {
+        if self.form.sequence_parallel {
+            self.tokens = self.all_tokens.div_ceil(self.ways());
+        }
+    }
+
+    /// What all devices need of `x` to each work on a share of the matrices: all of its tokens, and the sum of
+    /// their gradients.
+    pub(super) fn enter_split(&mut self, x: TensorId, name: &str) -> TensorId {
+        let ways = self.ways();
+        if ways == 1 {
+            return x;
+        }
+        let hidden = self.hidden();
+        if self.form.sequence_parallel {
+            self.tokens = self.all_tokens;
+            self.apply(Kernel::AllGather { ways }, &[x], name, hidden)
+        } else {
+            self.apply(Kernel::Replicate { ways }, &[x], name, hidden)
+        }
+    }
+
+    /// The sum of the devices' shares of `x`, of which each keeps its tokens.
+    pub(super) fn leave_split(&mut self, x: TensorId, name: &str) -> TensorId {
+        let ways = self.ways();
+        if ways == 1 {
+            return x;
+        }
+        let hidden = self.hidden();
+        if self.form.sequence_parallel {
+            self.split_tokens();
+            self.apply(Kernel::ReduceScatter { ways }, &[x], name, hidden)
+        } else {
+            self.apply(Kernel::AllReduce { ways }, &[x], name, hidden)
+        }
+    }
+
+    /// `x` with dropout, where there is any.
+    pub(super) fn dropout(&mut self, x: TensorId, name: &str) -> TensorId {
+        if !self.form.dropout {
+            return x;
+        }
+        // At most three in a layer, and one after the embedding.
+        let site = self.layer.map_or(0, |layer| 4 * (u64::from(layer) + 1)) + self.dropouts;
+        self.dropouts += 1;
+        let shape = self.graph[x].shape.clone();
+        let kept = self.tensor("kept by dropout", shape.clone(), Dtype::U8, Role::Intermediate);
+        let output = self.tensor(name, shape, self.dtype, Role::Intermediate);
+        self.operator(Kernel::Dropout { site }, &[x], &[output, kept]);
+        output
+    }
+
+    /// Causal attention of this device's heads.
+    pub(super) fn attention(&mut self, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
+        let heads = self.heads();
+        let width = heads.query * heads.width;
+        match self.form.attention {
+            AttentionForm::Flash => {
+                let log_sum_exp = self.statistic("attention log-sum-exp", Some(heads.query));
+                let attended = self.apply(Kernel::Attention(heads), &[q, k, v], "attended", width);
+                if let Some(operator) = self.graph.operators.last_mut() {
+                    operator.outputs.push(log_sum_exp);
+                }
+                attended
+            }
+            AttentionForm::Materialised => {
+                let shape = vec![self.tokens.saturating_mul(heads.query), self.sequence];
+                let scores = self.tensor("scores", shape.clone(), self.dtype, Role::Intermediate);
+                self.operator(Kernel::Scores(heads), &[q, k], &[scores]);
+                let weights = self.tensor("softmax", shape, self.dtype, Role::Intermediate);
+                self.operator(Kernel::Softmax, &[scores], &[weights]);
+                let weights = self.dropout(weights, "softmax with dropout");
+                self.apply(Kernel::Attend(heads), &[weights, v], "attended", width)
+            }
+        }
     }
 
     /// An operator of one output of `width` columns.

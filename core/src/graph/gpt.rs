@@ -11,7 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::build::Builder;
-use super::{Init, Kernel, TensorId, llama};
+use super::{Init, Kernel, TensorId};
 
 const TABLE: &str = "model.decoder.embed_tokens.weight";
 
@@ -20,37 +20,44 @@ pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
     let (positions, hidden) = (build.model.positions.into(), build.hidden());
     let table = build.table(TABLE);
     let x = build.apply(Kernel::Embedding, &[tokens, table], "embedding", hidden);
+    let x = build.leave_split(x, "embedding of all devices");
     let name = "model.decoder.embed_positions.weight".to_string();
     let table = build.new_weight(name, vec![positions, hidden], Init::Normal, false);
     let kernel = Kernel::Positions { sequence: build.sequence };
-    build.apply(kernel, &[x, table], "embedding with positions", hidden)
+    let x = build.apply(kernel, &[x, table], "embedding with positions", hidden);
+    build.dropout(x, "embedding with dropout")
 }
 
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.decoder.layers.{layer}.{part}");
-    let (hidden, ffn) = (build.hidden(), u64::from(build.model.ffn));
+    let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
     let heads = build.heads();
     let (query, key_value) = (heads.query * heads.width, heads.key_value * heads.width);
 
     let normed = layer_norm(build, x, weight("self_attn_layer_norm"), "attention input");
+    let normed = build.enter_split(normed, "attention input of all devices");
     let q = linear(build, normed, weight("self_attn.q_proj"), query, "q");
     let k = linear(build, normed, weight("self_attn.k_proj"), key_value, "k");
     let v = linear(build, normed, weight("self_attn.v_proj"), key_value, "v");
-    let attended = llama::attention(build, q, k, v);
-    let projected = linear(build, attended, weight("self_attn.out_proj"), hidden, "attention projected");
+    let attended = build.attention(q, k, v);
+    let projected = split_linear(build, attended, weight("self_attn.out_proj"), "attention projected");
+    let projected = build.dropout(projected, "attention with dropout");
     let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
 
     let normed = layer_norm(build, x, weight("final_layer_norm"), "feed-forward input");
+    let normed = build.enter_split(normed, "feed-forward input of all devices");
     let inner = linear(build, normed, weight("fc1"), ffn, "feed-forward inner");
     let active = build.apply(Kernel::Gelu, &[inner], "gelu", ffn);
-    let down = linear(build, active, weight("fc2"), hidden, "feed-forward projected");
+    let down = split_linear(build, active, weight("fc2"), "feed-forward projected");
+    let down = build.dropout(down, "feed-forward with dropout");
     build.apply(Kernel::Add, &[x, down], "output", hidden)
 }
 
 /// The residual stream to logits.
 pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     let normed = layer_norm(build, x, "model.decoder.final_layer_norm".to_string(), "head input");
+    let normed = build.enter_split(normed, "head input of all devices");
     build.logits(normed, TABLE)
 }
 
@@ -72,4 +79,13 @@ fn linear(build: &mut Builder, x: TensorId, weight: String, out: u64, name: &str
     let product = build.linear(x, &weight, out, "product");
     let bias = build.new_weight(format!("{weight}.bias"), vec![out], Init::Zeros, false);
     build.apply(Kernel::AddBias, &[product, bias], name, out)
+}
+
+/// A linear layer of which each device holds some columns: the products are summed before the bias.
+fn split_linear(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
+    let hidden = build.hidden();
+    let product = build.linear(x, &weight, hidden, "product");
+    let product = build.leave_split(product, "product of all devices");
+    let bias = build.new_weight(format!("{weight}.bias"), vec![hidden], Init::Zeros, false);
+    build.apply(Kernel::AddBias, &[product, bias], name, hidden)
 }

@@ -16,49 +16,47 @@ const TABLE: &str = "model.embed_tokens.weight";
 pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
     let hidden = build.hidden();
     let table = build.table(TABLE);
-    build.apply(Kernel::Embedding, &[tokens, table], "embedding", hidden)
+    let x = build.apply(Kernel::Embedding, &[tokens, table], "embedding", hidden);
+    let x = build.leave_split(x, "embedding of all devices");
+    build.dropout(x, "embedding with dropout")
 }
 
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
-    let (hidden, ffn) = (build.hidden(), u64::from(build.model.ffn));
+    let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
     let heads = build.heads();
     let (query, key_value) = (heads.query * heads.width, heads.key_value * heads.width);
 
     let normed = rms_norm(build, x, weight("input_layernorm.weight"), "attention input");
+    let normed = build.enter_split(normed, "attention input of all devices");
     let q = build.linear(normed, &weight("self_attn.q_proj"), query, "q before rotation");
     let k = build.linear(normed, &weight("self_attn.k_proj"), key_value, "k before rotation");
     let v = build.linear(normed, &weight("self_attn.v_proj"), key_value, "v");
     let q = rotate(build, q, heads.query, "q");
     let k = rotate(build, k, heads.key_value, "k");
-    let attended = attention(build, q, k, v);
+    let attended = build.attention(q, k, v);
     let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected");
+    let projected = build.leave_split(projected, "attention of all devices");
+    let projected = build.dropout(projected, "attention with dropout");
     let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
 
     let normed = rms_norm(build, x, weight("post_attention_layernorm.weight"), "feed-forward input");
+    let normed = build.enter_split(normed, "feed-forward input of all devices");
     let gate = build.linear(normed, &weight("mlp.gate_proj"), ffn, "gate");
     let up = build.linear(normed, &weight("mlp.up_proj"), ffn, "up");
     let product = build.apply(Kernel::SwiGlu, &[gate, up], "gated", ffn);
     let down = build.linear(product, &weight("mlp.down_proj"), hidden, "feed-forward projected");
+    let down = build.leave_split(down, "feed-forward of all devices");
+    let down = build.dropout(down, "feed-forward with dropout");
     build.apply(Kernel::Add, &[x, down], "output", hidden)
 }
 
 /// The residual stream to logits.
 pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     let normed = rms_norm(build, x, "model.norm.weight".to_string(), "head input");
+    let normed = build.enter_split(normed, "head input of all devices");
     build.logits(normed, TABLE)
-}
-
-/// Causal attention of all heads; also what GPT uses.
-pub(super) fn attention(build: &mut Builder, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
-    let heads = build.heads();
-    let log_sum_exp = build.statistic("attention log-sum-exp", Some(heads.query));
-    let attended = build.apply(Kernel::Attention(heads), &[q, k, v], "attended", heads.query * heads.width);
-    if let Some(operator) = build.graph.operators.last_mut() {
-        operator.outputs.push(log_sum_exp);
-    }
-    attended
 }
 
 fn rms_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {

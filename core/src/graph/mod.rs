@@ -39,9 +39,11 @@
 
 pub mod backward;
 pub mod build;
+pub mod form;
 mod gpt;
 pub mod liveness;
 mod llama;
+pub mod recompute;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -333,6 +335,52 @@ pub enum Kernel {
     /// `ds[i,j] = p[i,j] · (do[i] · v[j] − D[i])`, `dq[i] = Σ_j ds[i,j] · k[j] / √d`,
     /// `dk[j] = Σ_i ds[i,j] · q[i] / √d`; `dk` and `dv` also sum over the query heads that share them.
     AttentionGrad(Heads),
+    /// The scores of attention that materialises them: `(q [n, a·d], k [n, g·d]) → (s [n·a, sequence])`, one row for
+    /// each sequence `b`, query head `h` and position `i`, in this order: `s[b,h,i,j] = q[i] · k[j] / √d` for
+    /// `j ≤ i`, `−∞` beyond.
+    Scores(Heads),
+    /// `(ds [n·a, sequence], q, k) → (dq, dk)`: `dq[i] = Σ over j ≤ i of ds[i,j] · k[j] / √d`,
+    /// `dk[j] = Σ over i ≥ j of ds[i,j] · q[i] / √d`, also over the query heads that share `k`.
+    ScoresGrad(Heads),
+    /// `(s [m, k]) → (p [m, k])`: `p[i,j] = exp(s[i,j]) / Σ over j of exp(s[i,j])`. May run in place.
+    Softmax,
+    /// `(dp [m, k], p [m, k]) → (ds [m, k])`: `ds = p ∘ (dp − Σ over j of dp[i,j] · p[i,j])`. May run in place of `dp`.
+    SoftmaxGrad,
+    /// `(p [n·a, sequence], v [n, g·d]) → (o [n, a·d])`: `o[i] = Σ over j of p[b,h,i,j] · v[j]`.
+    Attend(Heads),
+    /// `(do [n, a·d], p, v) → (dp [n·a, sequence], dv [n, g·d])`: `dp[b,h,i,j] = do[i] · v[j]` for `j ≤ i` and 0
+    /// beyond, `dv[j] = Σ over i of p[b,h,i,j] · do[i]`, also over the query heads that share `v`.
+    AttendGrad(Heads),
+    /// `(x) → (y, kept)`: with `kept` 1 for an element with probability 9/10 and else 0, `y = x ∘ kept / (9/10)`.
+    /// Which are kept depends on the run's seed, the microbatch and `site`, so that a second run keeps the same. May
+    /// run in place. Source: Srivastava et al., JMLR 15 (2014).
+    Dropout {
+        /// Which dropout of the model this is.
+        site: u64,
+    },
+    /// `(dy, kept) → (dx)`: `dx = dy ∘ kept / (9/10)`. May run in place of `dy`.
+    DropoutGrad,
+    /// Where work split over `ways` devices begins, on what they all hold: `(x) → (y)`, `y = x`, always in place and so
+    /// without effect. Its gradient is the all-reduce.
+    Replicate {
+        /// Devices.
+        ways: u64,
+    },
+    /// `(x) → (y)`: the sum of `x` over `ways` devices. May run in place.
+    AllReduce {
+        /// Devices.
+        ways: u64,
+    },
+    /// `(x [n/ways, h]) → (y [n, h])`: the rows of all `ways` devices, in their order.
+    AllGather {
+        /// Devices.
+        ways: u64,
+    },
+    /// `(x [n, h]) → (y [n/ways, h])`: this device's rows of the sum over `ways` devices.
+    ReduceScatter {
+        /// Devices.
+        ways: u64,
+    },
     /// `(gate [n, f], up [n, f]) → (y [n, f])`: `y = gate ∘ σ(gate) ∘ up`, `σ(x) = 1/(1 + e^(−x))`.
     /// Source: arXiv:2002.05202.
     SwiGlu,
@@ -388,6 +436,18 @@ impl Kernel {
             Kernel::Rope { inverse: true, .. } => "rope_grad",
             Kernel::Attention(_) => "attention",
             Kernel::AttentionGrad(_) => "attention_grad",
+            Kernel::Scores(_) => "scores",
+            Kernel::ScoresGrad(_) => "scores_grad",
+            Kernel::Softmax => "softmax",
+            Kernel::SoftmaxGrad => "softmax_grad",
+            Kernel::Attend(_) => "attend",
+            Kernel::AttendGrad(_) => "attend_grad",
+            Kernel::Dropout { .. } => "dropout",
+            Kernel::DropoutGrad => "dropout_grad",
+            Kernel::Replicate { .. } => "replicate",
+            Kernel::AllReduce { .. } => "all_reduce",
+            Kernel::AllGather { .. } => "all_gather",
+            Kernel::ReduceScatter { .. } => "reduce_scatter",
             Kernel::SwiGlu => "swiglu",
             Kernel::SwiGluGrad => "swiglu_grad",
             Kernel::Gelu => "gelu",
@@ -404,7 +464,8 @@ impl Kernel {
         match self {
             Kernel::Positions { .. } | Kernel::AddBias | Kernel::Rope { .. } => &[0],
             Kernel::RmsNormInputGrad | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => &[0],
-            Kernel::CrossEntropyGrad { .. } => &[0],
+            Kernel::Softmax | Kernel::SoftmaxGrad | Kernel::Dropout { .. } | Kernel::DropoutGrad => &[0],
+            Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::CrossEntropyGrad { .. } => &[0],
             Kernel::MatMul { accumulate: true, .. } => &[2],
             // The second operand is the branch, which dies here; the first is the residual stream.
             Kernel::Add => &[1, 0],

@@ -6,6 +6,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::build::{StageShape, stage_graph};
+use super::form::{AttentionForm, Form, Recompute};
 use super::liveness::Lifetimes;
 use super::*;
 use crate::model::{Family, ModelConfig};
@@ -192,6 +193,24 @@ impl<'g> Arena<'g> {
             }
             Kernel::Attention(heads) => attention(heads, x[0], x[1], x[2]),
             Kernel::AttentionGrad(heads) => attention_grad(heads, &x),
+            Kernel::Scores(heads) => vec![scores(heads, x[0], x[1])],
+            Kernel::ScoresGrad(heads) => scores_grad(heads, &x),
+            Kernel::Softmax => vec![by_element(&|e| {
+                let sum: f64 = row(0, e / h).iter().map(|x| x.exp()).sum();
+                x[0][e].exp() / sum
+            })],
+            Kernel::SoftmaxGrad => vec![by_element(&|e| x[1][e] * (x[0][e] - dot(row(0, e / h), row(1, e / h))))],
+            Kernel::Attend(heads) => vec![attend(heads, x[0], x[1])],
+            Kernel::AttendGrad(heads) => attend_grad(heads, &x),
+            Kernel::Dropout { site } => {
+                let kept = by_element(&|e| f64::from(number(site * 1000 + e as u64) < 0.8));
+                vec![by_element(&|e| x[0][e] * kept[e] / 0.9), kept]
+            }
+            Kernel::DropoutGrad => vec![by_element(&|e| x[0][e] * x[1][e] / 0.9)],
+            Kernel::Replicate { .. }
+            | Kernel::AllReduce { .. }
+            | Kernel::AllGather { .. }
+            | Kernel::ReduceScatter { .. } => panic!("one device only"),
             Kernel::SwiGlu => vec![by_element(&|e| x[0][e] * sigma(x[0][e]) * x[1][e])],
             Kernel::SwiGluGrad => {
                 let (dy, gate, up) = (x[0], x[1], x[2]);
@@ -301,6 +320,77 @@ fn attention_grad(heads: Heads, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
     vec![dq, dk, dv]
 }
 
+/// The rows of scores: sequence by sequence, head by head, position by position.
+fn score_row(at: &Reads, i: usize, head: usize) -> usize {
+    ((i / at.sequence * at.heads + head) * at.sequence + i % at.sequence) * at.sequence
+}
+
+fn scores(heads: Heads, q: &[f64], k: &[f64]) -> Vec<f64> {
+    let at = Reads::of(heads);
+    let rows = q.len() / (at.heads * at.width);
+    let mut s = vec![f64::NEG_INFINITY; rows * at.heads * at.sequence];
+    for i in 0..rows {
+        for head in 0..at.heads {
+            for (column, j) in at.seen(i).enumerate() {
+                let product = dot(&q[at.query(i, head)], &k[at.key(j, head)]);
+                s[score_row(&at, i, head) + column] = product / (at.width as f64).sqrt();
+            }
+        }
+    }
+    s
+}
+
+fn scores_grad(heads: Heads, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
+    let (ds, q, k, at) = (x[0], x[1], x[2], Reads::of(heads));
+    let (mut dq, mut dk) = (vec![0.0; q.len()], vec![0.0; k.len()]);
+    for i in 0..q.len() / (at.heads * at.width) {
+        for head in 0..at.heads {
+            for (column, j) in at.seen(i).enumerate() {
+                let ds = ds[score_row(&at, i, head) + column] / (at.width as f64).sqrt();
+                for c in 0..at.width {
+                    dq[at.query(i, head).start + c] += ds * k[at.key(j, head).start + c];
+                    dk[at.key(j, head).start + c] += ds * q[at.query(i, head).start + c];
+                }
+            }
+        }
+    }
+    vec![dq, dk]
+}
+
+fn attend(heads: Heads, p: &[f64], v: &[f64]) -> Vec<f64> {
+    let at = Reads::of(heads);
+    let rows = v.len() / (at.key_value * at.width);
+    let mut o = vec![0.0; rows * at.heads * at.width];
+    for i in 0..rows {
+        for head in 0..at.heads {
+            for (column, j) in at.seen(i).enumerate() {
+                let p = p[score_row(&at, i, head) + column];
+                for (o, v) in o[at.query(i, head)].iter_mut().zip(&v[at.key(j, head)]) {
+                    *o += p * v;
+                }
+            }
+        }
+    }
+    o
+}
+
+fn attend_grad(heads: Heads, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
+    let (grad, p, v, at) = (x[0], x[1], x[2], Reads::of(heads));
+    let (mut dp, mut dv) = (vec![0.0; p.len()], vec![0.0; v.len()]);
+    for i in 0..v.len() / (at.key_value * at.width) {
+        for head in 0..at.heads {
+            for (column, j) in at.seen(i).enumerate() {
+                let place = score_row(&at, i, head) + column;
+                dp[place] = dot(&grad[at.query(i, head)], &v[at.key(j, head)]);
+                for c in 0..at.width {
+                    dv[at.key(j, head).start + c] += p[place] * grad[at.query(i, head).start + c];
+                }
+            }
+        }
+    }
+    vec![dp, dv]
+}
+
 /// What crosses a stage's border, as a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Border {
@@ -366,7 +456,10 @@ fn run(stages: &[Graph], weights: &BTreeMap<String, Vec<f64>>, tokens: &[f64], t
     Run { loss: border[&Border::Loss][0], gradients }
 }
 
-fn check_gradients(model: ModelConfig, cuts: &[u32]) {
+type Prepared = (Vec<Graph>, BTreeMap<String, Vec<f64>>, Vec<f64>, Vec<f64>);
+
+/// Stages cut before the layers `cuts`, and numbers for their weights, tokens and targets.
+fn prepare(model: ModelConfig, form: Form, cuts: &[u32]) -> Prepared {
     let (microbatch_size, sequence) = (2, 3);
     let bounds: Vec<u32> = [0].into_iter().chain(cuts.iter().copied()).chain([model.layers]).collect();
     let stages: Vec<Graph> = (0..bounds.len() - 1)
@@ -378,6 +471,7 @@ fn check_gradients(model: ModelConfig, cuts: &[u32]) {
                 microbatch_size,
                 sequence,
                 dtype: Dtype::F64,
+                form,
             };
             stage_graph(&model, &shape, 2)
         })
@@ -394,6 +488,11 @@ fn check_gradients(model: ModelConfig, cuts: &[u32]) {
     let vocab = f64::from(model.vocab);
     let tokens: Vec<f64> = (0..rows).map(|i| ((number(i) + 1.0) / 2.0 * vocab).floor()).collect();
     let targets: Vec<f64> = (0..rows).map(|i| ((number(i + 100) + 1.0) / 2.0 * vocab).floor()).collect();
+    (stages, weights, tokens, targets)
+}
+
+fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
+    let (stages, mut weights, tokens, targets) = prepare(model, form, cuts);
     let Run { gradients, .. } = run(&stages, &weights, &tokens, &targets);
     for (name, gradient) in &gradients {
         // A bias of all keys shifts all scores of a query alike, which the softmax does not see.
@@ -434,15 +533,37 @@ fn tiny(family: Family, tied: bool) -> ModelConfig {
 }
 
 #[test]
-fn gradients_of_llama_are_the_slopes_of_the_loss() {
-    check_gradients(tiny(Family::Llama, false), &[]);
-    check_gradients(tiny(Family::Llama, false), &[1]);
-    check_gradients(tiny(Family::Llama, true), &[1]);
+fn gradients_are_the_slopes_of_the_loss() {
+    for family in [Family::Llama, Family::Gpt] {
+        for (tied, cuts) in [(false, &[][..]), (true, &[]), (false, &[1]), (true, &[1])] {
+            check_gradients(tiny(family, tied), Form::default(), cuts);
+        }
+    }
 }
 
 #[test]
-fn gradients_of_gpt_are_the_slopes_of_the_loss() {
-    check_gradients(tiny(Family::Gpt, true), &[]);
-    check_gradients(tiny(Family::Gpt, true), &[1]);
-    check_gradients(tiny(Family::Gpt, false), &[1]);
+fn so_they_are_with_scores_held_and_dropout() {
+    for (family, dropout) in [(Family::Llama, false), (Family::Llama, true), (Family::Gpt, true)] {
+        let form = Form { attention: AttentionForm::Materialised, dropout, ..Form::default() };
+        check_gradients(tiny(family, false), form, &[1]);
+    }
+}
+
+/// The same operators on the same numbers: not a bit may differ.
+#[test]
+fn computing_again_changes_nothing() {
+    for family in [Family::Llama, Family::Gpt] {
+        for attention in [AttentionForm::Flash, AttentionForm::Materialised] {
+            let plain = Form { attention, dropout: true, ..Form::default() };
+            let (stages, weights, tokens, targets) = prepare(tiny(family, true), plain, &[1]);
+            let kept = run(&stages, &weights, &tokens, &targets);
+            for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Full] {
+                let form = Form { recompute, ..plain };
+                let (stages, ..) = prepare(tiny(family, true), form, &[1]);
+                let again = run(&stages, &weights, &tokens, &targets);
+                assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
+                assert_eq!(kept.gradients, again.gradients, "{family:?} {attention:?} {recompute:?}");
+            }
+        }
+    }
 }

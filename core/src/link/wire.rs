@@ -177,8 +177,8 @@ fn model_to_wire(work: &ModelWork) -> WireModel {
         dtype: match work.dtype {
             Dtype::Bf16 => WireDtype::Bf16,
             Dtype::F64 => WireDtype::F64,
-            // Tokens are no training format: no spec that was read has it.
-            Dtype::F32 | Dtype::I32 => WireDtype::F32,
+            // Tokens and masks are no training formats: no spec that was read has them.
+            Dtype::F32 | Dtype::I32 | Dtype::U8 => WireDtype::F32,
         },
         limit_bytes: work.limit_bytes,
         objective: objective_to_wire(work.objective),

@@ -19,6 +19,8 @@ pub enum Dtype {
     Bf16,
     /// 32-bit integer: tokens.
     I32,
+    /// One byte: whether dropout keeps an element.
+    U8,
 }
 
 impl Dtype {
@@ -28,6 +30,7 @@ impl Dtype {
             Dtype::F64 => 8,
             Dtype::F32 | Dtype::I32 => 4,
             Dtype::Bf16 => 2,
+            Dtype::U8 => 1,
         }
     }
 
@@ -38,6 +41,7 @@ impl Dtype {
             Dtype::F32 => "f32",
             Dtype::Bf16 => "bf16",
             Dtype::I32 => "i32",
+            Dtype::U8 => "u8",
         }
     }
 }

@@ -1,0 +1,188 @@
+//! The pass that keeps less and computes it again: tensors that the backward needs are made a second time, right
+//! before it needs them, by the same operators on what was kept.
+//!
+//! Operators that follow each other and are all to be run again form a group; the whole group runs where the first of
+//! its results is needed: in B, or in W where only W needs it.
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::form::Recompute;
+use super::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
+
+/// What the pass did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Forward operators that the choice names.
+    pub named: u32,
+    /// Those that run again. The backward needs nothing of the others.
+    pub rerun: u32,
+}
+
+/// Lets B and W of `graph` make again what `choice` says is not kept, and the all-gathers of sequence parallelism in
+/// any case: their inputs are kept, a share of the size (arXiv:2205.05198 §4.2.2). Takes time in proportion to the
+/// operators. To be run before [`run_in_place`](super::liveness::run_in_place).
+pub fn rerun(graph: &mut Graph, choice: Recompute) -> Account {
+    let forward = graph.operators.iter().take_while(|operator| operator.job == Job::F).count();
+    let groups = groups(graph, forward, choice);
+    let mut account = Account { named: groups.iter().flatten().count() as u32, rerun: 0 };
+    if account.named == 0 {
+        return account;
+    }
+    let later = graph.operators.split_off(forward);
+    let needed = needed(graph, &groups, &later);
+    account.rerun = needed.iter().filter(|needed| **needed).count() as u32;
+    let mut rerun = Rerun {
+        maker: makers(graph),
+        again: vec![None; graph.tensors.len()],
+        done: vec![false; forward],
+        needed,
+        groups: &groups,
+        graph,
+    };
+    for mut operator in later {
+        for input in &mut operator.inputs {
+            if input.needs == Needs::Data {
+                rerun.make(input.tensor, operator.job);
+            }
+            input.tensor = rerun.now(input.tensor);
+        }
+        rerun.graph.operators.push(operator);
+    }
+    account
+}
+
+/// By forward operator: the group it runs again with, if it is to.
+fn groups(graph: &Graph, forward: usize, choice: Recompute) -> Vec<Option<u32>> {
+    let operators = &graph.operators[..forward];
+    // Layers that read a tensor, to find what crosses from layer to layer.
+    let mut crosses = vec![false; graph.tensors.len()];
+    let mut layer_of = vec![None; graph.tensors.len()];
+    for operator in operators {
+        for input in &operator.inputs {
+            let made_in = layer_of[input.tensor.index()];
+            crosses[input.tensor.index()] |= made_in.is_some_and(|layer| layer != operator.layer);
+        }
+        for output in &operator.outputs {
+            layer_of[output.index()] = Some(operator.layer);
+        }
+    }
+    let inner = |id: &TensorId| graph[*id].role == Role::Intermediate && !crosses[id.index()];
+    let mut group = 0;
+    let mut before: Option<&Operator> = None;
+    let mut before_named = false;
+    let mut groups = Vec::with_capacity(forward);
+    for operator in operators {
+        let chosen = match choice {
+            Recompute::None => false,
+            Recompute::Selective => is_attention_core(operator, before),
+            Recompute::Cheap => is_attention_core(operator, before) || is_cheap(&operator.kernel),
+            Recompute::Full => operator.layer.is_some(),
+        };
+        let named =
+            (chosen || matches!(operator.kernel, Kernel::AllGather { .. })) && operator.outputs.iter().all(inner);
+        if !before_named || before.map(|before| before.layer) != Some(operator.layer) {
+            group += 1;
+        }
+        groups.push(named.then_some(group));
+        (before, before_named) = (Some(operator), named);
+    }
+    groups
+}
+
+/// From the scores to what is applied to the values; the softmax's dropout directly follows it.
+fn is_attention_core(operator: &Operator, before: Option<&Operator>) -> bool {
+    match operator.kernel {
+        Kernel::Scores(_) | Kernel::Softmax => true,
+        Kernel::Dropout { .. } => before.is_some_and(|before| before.kernel == Kernel::Softmax),
+        _ => false,
+    }
+}
+
+/// What passes over its inputs once, beside the core of attention.
+fn is_cheap(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } | Kernel::SwiGlu | Kernel::Gelu)
+}
+
+/// By tensor: the forward operator that makes it.
+fn makers(graph: &Graph) -> Vec<Option<u32>> {
+    let mut makers = vec![None; graph.tensors.len()];
+    for (at, operator) in graph.operators.iter().enumerate() {
+        for output in &operator.outputs {
+            makers[output.index()] = Some(at as u32);
+        }
+    }
+    makers
+}
+
+/// By forward operator: whether `later` needs what it makes, at first or second hand, and it is in a group.
+fn needed(graph: &Graph, groups: &[Option<u32>], later: &[Operator]) -> Vec<bool> {
+    let mut used = vec![false; graph.tensors.len()];
+    let data = |operator: &Operator| -> Vec<TensorId> {
+        operator.inputs.iter().filter(|input| input.needs == Needs::Data).map(|input| input.tensor).collect()
+    };
+    later.iter().flat_map(data).for_each(|id| used[id.index()] = true);
+    let mut needed = vec![false; groups.len()];
+    for (at, operator) in graph.operators.iter().enumerate().rev() {
+        needed[at] = groups[at].is_some() && operator.outputs.iter().any(|output| used[output.index()]);
+        if needed[at] {
+            data(operator).into_iter().for_each(|id| used[id.index()] = true);
+        }
+    }
+    needed
+}
+
+struct Rerun<'g> {
+    graph: &'g mut Graph,
+    groups: &'g [Option<u32>],
+    /// By tensor of before: the forward operator that makes it.
+    maker: Vec<Option<u32>>,
+    /// By forward operator: whether it is to run again.
+    needed: Vec<bool>,
+    /// By forward operator: whether it has.
+    done: Vec<bool>,
+    /// By tensor of before: the tensor that holds it again.
+    again: Vec<Option<TensorId>>,
+}
+
+impl Rerun<'_> {
+    /// Where `id` is to be read from now on.
+    fn now(&self, id: TensorId) -> TensorId {
+        self.again.get(id.index()).copied().flatten().unwrap_or(id)
+    }
+
+    /// Makes sure that `id` is there for an operator of `job`: runs its maker's whole group, if that is to run again
+    /// and has not, and before it whatever that needs. Every step goes towards the start of the forward, so this ends.
+    fn make(&mut self, id: TensorId, job: Job) {
+        let Some(maker) = self.maker.get(id.index()).copied().flatten() else { return };
+        let maker = maker as usize;
+        if !self.needed[maker] || self.done[maker] {
+            return;
+        }
+        let same = |at: &usize| self.groups[*at] == self.groups[maker];
+        let first = (0..maker).rev().take_while(same).last().unwrap_or(maker);
+        let last = (maker..self.groups.len()).take_while(same).last().unwrap_or(maker);
+        for at in first..=last {
+            if !self.needed[at] || self.done[at] {
+                continue;
+            }
+            self.done[at] = true;
+            let mut operator = Operator { job, ..self.graph.operators[at].clone() };
+            for input in &mut operator.inputs {
+                if input.needs == Needs::Data {
+                    self.make(input.tensor, job);
+                }
+                *input = Use { tensor: self.now(input.tensor), ..*input };
+            }
+            for output in &mut operator.outputs {
+                let before = &self.graph[*output];
+                let (name, shape, dtype) = (format!("{} again", before.name), before.shape.clone(), before.dtype);
+                let id = self.graph.add(name, shape, dtype, Role::Intermediate);
+                self.again[output.index()] = Some(id);
+                *output = id;
+            }
+            self.graph.operators.push(operator);
+        }
+    }
+}
