@@ -107,6 +107,7 @@ fn gradients_of_stages_are_the_slope_of_the_score() {
                 microbatch_size: 2,
                 sequence: 6,
                 dtype: Dtype::F64,
+                form: Default::default(),
             };
             let what = format!("{family:?}, embedding {has_embedding}, head {has_head}, tied {tied}");
             let mut case = Case::new(&model, stage, shape.clone());

@@ -18,6 +18,7 @@ use pipeplan_core::units::Bytes;
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::{Precision, RunOptions};
 use crate::backend::cpu::Cpu;
+use crate::backend::cpu::kernels::knows;
 use crate::backend::{Backend, Store};
 
 /// A plan as ranks execute it: which stage is where, what each rank does, and what each stage computes.
@@ -85,6 +86,16 @@ pub enum Refusal {
         stages: usize,
         /// Graphs given.
         graphs: usize,
+    },
+    /// An operator that the backend does not have.
+    #[error(
+        "stage {stage} needs `{kernel}`, which the CPU runner does not have: plan without dropout, with flash attention and with 1 device a stage"
+    )]
+    Kernel {
+        /// The stage.
+        stage: usize,
+        /// The operator's name.
+        kernel: &'static str,
     },
     /// A number format that the backend does not compute in.
     #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for f32", dtype.name())]
@@ -231,6 +242,11 @@ impl Workload {
         let stages = self.problem.stage_count();
         if self.stages.len() != stages {
             return Err(Refusal::Stages { stages, graphs: self.stages.len() });
+        }
+        for (stage, graph) in self.stages.iter().enumerate() {
+            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
+                return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
+            }
         }
         self.precision()?;
         for (stage, graph) in self.stages.iter().enumerate() {

@@ -108,6 +108,25 @@ impl<'a, T: Element> Call<'a, '_, T> {
     }
 }
 
+/// Whether `kernel` is among those that [`run`] runs. A workload with another is refused before it starts.
+pub const fn knows(kernel: &Kernel) -> bool {
+    !matches!(
+        kernel,
+        Kernel::Scores(_)
+            | Kernel::ScoresGrad(_)
+            | Kernel::Softmax
+            | Kernel::SoftmaxGrad
+            | Kernel::Attend(_)
+            | Kernel::AttendGrad(_)
+            | Kernel::Dropout { .. }
+            | Kernel::DropoutGrad
+            | Kernel::Replicate { .. }
+            | Kernel::AllReduce { .. }
+            | Kernel::AllGather { .. }
+            | Kernel::ReduceScatter { .. }
+    )
+}
+
 /// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
 /// hold the input's data, which is then absent from `inputs`.
 pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Input<'_, T>], outputs: &mut [Data<T>]) {
@@ -144,6 +163,18 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Add => elementwise::add(&mut call),
         Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches),
         Kernel::CrossEntropyGrad { microbatches } => loss::cross_entropy_grad(&mut call, *microbatches),
+        Kernel::Scores(_)
+        | Kernel::ScoresGrad(_)
+        | Kernel::Softmax
+        | Kernel::SoftmaxGrad
+        | Kernel::Attend(_)
+        | Kernel::AttendGrad(_)
+        | Kernel::Dropout { .. }
+        | Kernel::DropoutGrad
+        | Kernel::Replicate { .. }
+        | Kernel::AllReduce { .. }
+        | Kernel::AllGather { .. }
+        | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
 }
 
