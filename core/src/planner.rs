@@ -356,46 +356,103 @@ fn published_answers(spec: &Spec) -> Vec<Named> {
     schedule::published().iter().map(|published| (published.name, answer(spec, published))).collect()
 }
 
-/// The best of the published answers and of a search on every problem that `spec` leaves open. Of two equals
-/// the one with a published name wins: a person knows it.
 fn best_with(
     spec: &Spec,
     answers: Vec<Named>,
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Answer, PlanError> {
-    let mut best: Option<Answer> = None;
-    let mut reasons = Vec::new();
+    let mut best = Best::new(spec);
     for (name, answer) in answers {
+        best.offer(name, answer);
+    }
+    while best.search_next(effort, observer)? {}
+    best.finish()
+}
+
+/// The best of the published answers and of a search on every problem that a spec leaves open, piece by piece:
+/// a page has to listen between two pieces.
+///
+/// Offer every published answer, then search until there is nothing left. Of two equals the one with a
+/// published name wins: a person knows it.
+#[derive(Clone, Debug)]
+pub struct Best {
+    spec: Spec,
+    best: Option<Answer>,
+    reasons: Vec<(String, String)>,
+    /// Problems still to be searched, the next one last; none before the first search.
+    open: Option<Vec<Case>>,
+    stopped: bool,
+}
+
+impl Best {
+    /// Nothing offered and nothing searched yet.
+    pub fn new(spec: &Spec) -> Best {
+        Best { spec: spec.clone(), best: None, reasons: Vec::new(), open: None, stopped: false }
+    }
+
+    /// Takes what a published schedule does.
+    pub fn offer(&mut self, name: &str, answer: Result<Answer, Absent>) {
         match answer {
-            Ok(answer) if best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) => best = Some(answer),
-            Ok(_) => {}
-            Err(absent) => reasons.push((name.to_string(), absent.reason)),
+            Ok(answer) => self.keep(answer),
+            Err(absent) => self.reasons.push((name.to_string(), absent.reason)),
         }
     }
-    let mut stopped = false;
-    for case in open_cases(spec)? {
-        if stopped && best.is_some() {
-            break;
+
+    fn keep(&mut self, answer: Answer) {
+        if self.best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) {
+            self.best = Some(answer);
         }
+    }
+
+    /// Searches the next open problem. False where there was none left.
+    ///
+    /// # Errors
+    /// [`PlanError::Spec`] where no problem follows from the spec.
+    pub fn search_next(
+        &mut self,
+        effort: Effort,
+        observer: &mut dyn FnMut(Progress) -> Flow,
+    ) -> Result<bool, PlanError> {
+        if self.open.is_none() {
+            let mut cases = open_cases(&self.spec)?;
+            cases.reverse();
+            self.open = Some(cases);
+        }
+        if self.stopped && self.best.is_some() {
+            return Ok(false);
+        }
+        let Some(case) = self.open.as_mut().and_then(Vec::pop) else { return Ok(false) };
+        let mut stopped = false;
         let found = search::best(&case.problem, effort, &mut |progress| {
             let flow = observer(progress);
             stopped |= flow == Flow::Stop;
             flow
         });
+        self.stopped |= stopped;
         match found {
-            Ok(found) if best.as_ref().is_none_or(|best| found.cost_ns < best.cost_ns()) => {
+            Ok(found) if self.best.as_ref().is_none_or(|best| found.cost_ns < best.cost_ns()) => {
                 // The search has its own simulator; what it found is judged like any other schedule.
-                match judge(case, BEST, found.schedule) {
-                    Ok(answer) => best = Some(answer),
-                    Err(absent) => reasons.push((BEST.to_string(), absent.reason)),
-                }
+                self.offer(BEST, judge(case, BEST, found.schedule));
             }
             Ok(_) => {}
-            Err(infeasible) => reasons.push((BEST.to_string(), infeasible.to_string())),
+            Err(infeasible) => self.reasons.push((BEST.to_string(), infeasible.to_string())),
         }
+        Ok(true)
     }
-    best.ok_or(PlanError::NoSchedule { reasons })
+
+    /// The best so far.
+    pub fn so_far(&self) -> Option<&Answer> {
+        self.best.as_ref()
+    }
+
+    /// The best of all.
+    ///
+    /// # Errors
+    /// [`PlanError::NoSchedule`] with every reason where nothing was valid.
+    pub fn finish(self) -> Result<Answer, PlanError> {
+        self.best.ok_or(PlanError::NoSchedule { reasons: self.reasons })
+    }
 }
 
 /// Every problem that `spec` leaves open: a typed one for each placement, a model's for each way in which
