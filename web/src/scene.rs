@@ -112,6 +112,57 @@ impl Scene {
     }
 }
 
+impl Scene {
+    /// Lines of a tooltip for the memory of `rank` at a time.
+    pub fn describe_memory(&self, rank: usize, time_ns: f64) -> Vec<(String, String)> {
+        let Some(curve) = self.curves.get(rank) else { return Vec::new() };
+        let peak = self.figures.peak_bytes.get(rank).copied().unwrap_or(0);
+        let mut lines = vec![
+            ("rank".to_owned(), rank.to_string()),
+            ("at".to_owned(), text::duration(time_ns)),
+            ("holds".to_owned(), text::bytes(curve.at(time_ns))),
+            ("peak".to_owned(), text::bytes(peak)),
+            ("static".to_owned(), text::bytes(self.problem.static_bytes(rank))),
+        ];
+        if let Some(limit) = self.figures.limit_bytes.get(rank).copied().flatten() {
+            lines.push(("limit".to_owned(), text::bytes(limit)));
+        }
+        lines
+    }
+
+    /// The ops that `op` waits for and those that wait for it, as far as they run on another rank or not:
+    /// each as the rank and position of the earlier and of the later one.
+    pub fn dependencies(&self, op: Op) -> Vec<[(usize, usize); 2]> {
+        let Some(here) = self.find(op) else { return Vec::new() };
+        let (stage, microbatch) = (op.stage(), op.microbatch());
+        let last = self.problem.stage_count().saturating_sub(1);
+        let forward = |stage: usize| self.find(Op::new(stage, OpKind::F, microbatch));
+        let backward = |stage: usize| {
+            let either = [OpKind::B, OpKind::BW];
+            either.into_iter().find_map(|kind| self.find(Op::new(stage, kind, microbatch)))
+        };
+        let (before, after) = match op.kind() {
+            OpKind::F => (
+                stage.checked_sub(1).and_then(forward),
+                if stage < last { forward(stage + 1) } else { backward(stage) },
+            ),
+            OpKind::B | OpKind::BW => (
+                if stage < last { backward(stage + 1) } else { forward(stage) },
+                stage.checked_sub(1).and_then(backward),
+            ),
+            OpKind::W => (backward(stage), None),
+        };
+        let before = before.map(|before| [before, here]);
+        let after = after.map(|after| [here, after]);
+        before.into_iter().chain(after).collect()
+    }
+
+    fn find(&self, op: Op) -> Option<(usize, usize)> {
+        let rank = self.problem.rank_of(op.stage(), op.microbatch());
+        Some((rank, self.lanes.get(rank)?.position(op)?))
+    }
+}
+
 /// A measured step on the page.
 #[derive(Clone, Debug)]
 pub struct MeasuredScene {
@@ -222,6 +273,21 @@ mod tests {
         assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
         assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
         assert!(scene.describe(9, 0).is_empty() && scene.describe(0, 999).is_empty());
+    }
+
+    #[test]
+    fn dependencies_follow_the_microbatch_through_the_ranks() {
+        let scene = example("1f1b", 1);
+        let names = |text: &str| -> Vec<String> {
+            let op = text.parse().unwrap();
+            let name = |(rank, index): (usize, usize)| scene.lanes[rank].spans()[index].op.to_string();
+            scene.dependencies(op).into_iter().map(|[from, to]| format!("{}>{}", name(from), name(to))).collect()
+        };
+        assert_eq!(names("0F3"), ["0F3>1F3"]);
+        assert_eq!(names("2F3"), ["1F3>2F3", "2F3>3F3"]);
+        assert_eq!(names("3F3"), ["2F3>3F3", "3F3>3BW3"]);
+        assert_eq!(names("3BW3"), ["3F3>3BW3", "3BW3>2BW3"]);
+        assert_eq!(names("0BW3"), ["1BW3>0BW3"]);
     }
 
     #[test]

@@ -2,18 +2,25 @@
 
 use std::collections::VecDeque;
 
-use pipeplan_core::planner::{self, Answer, BEST, PlanError};
-use pipeplan_core::schedule::{self, Published};
+use pipeplan_core::plan::Plan;
+use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::schedule;
+use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::Spec;
 use pipeplan_core::trace::Trace;
 
-use crate::message::{Ask, FieldFault, Measured, Question, Reply, Said, TraceSummary};
+use crate::message::{Ask, FieldFault, Measured, Question, Reply, Row, Said, TraceSummary};
 use crate::{text, wire};
 
+/// An answer that is better than what is known so far is waited for this long before the page shows what is
+/// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
+const SHOW_WITHIN_MS: f64 = 50.0;
+
 /// The worker's memory between questions.
-#[derive(Default)]
 pub struct Work {
+    /// Milliseconds since any moment.
+    clock: fn() -> f64,
     questions: VecDeque<Question>,
     comparison: Option<Comparison>,
     trace: Option<Trace>,
@@ -23,11 +30,22 @@ pub struct Work {
 struct Comparison {
     id: u32,
     spec: Spec,
+    /// Whether the best is what the page shows, so that every better one is sent.
+    shows_best: bool,
+    /// The next published schedule.
     next: usize,
-    best: Option<Answer>,
+    best: Best,
+    /// What of the best the page has.
+    shown_cost_ns: Option<u64>,
+    finished: bool,
 }
 
 impl Work {
+    /// A worker that knows nothing yet. `clock` tells milliseconds.
+    pub fn new(clock: fn() -> f64) -> Work {
+        Work { clock, questions: VecDeque::new(), comparison: None, trace: None }
+    }
+
     /// Takes a question. Those that it makes pointless are forgotten.
     pub fn take(&mut self, question: Question) {
         self.questions.retain(|older| !question.ask.supersedes(&older.ask));
@@ -36,25 +54,29 @@ impl Work {
 
     /// Does the next piece of work. Empty when there is none.
     pub fn step(&mut self) -> Vec<Reply> {
-        if let Some(Question { id, ask }) = self.questions.pop_front() {
-            let said = self.answer(id, ask);
-            return said.into_iter().map(|said| Reply { id, said }).collect();
-        }
-        self.compare()
+        let (id, said) = match self.questions.pop_front() {
+            Some(Question { id, ask }) => (id, self.answer(id, ask)),
+            None => match &mut self.comparison {
+                Some(running) => (running.id, running.step()),
+                None => return Vec::new(),
+            },
+        };
+        said.into_iter().map(|said| Reply { id, said }).collect()
     }
 
     /// Whether [`Work::step`] has anything to do.
     pub fn is_idle(&self) -> bool {
-        let compared =
-            self.comparison.as_ref().is_none_or(|comparison| comparison.next > schedule::published().len());
-        self.questions.is_empty() && compared
+        self.questions.is_empty() && self.comparison.as_ref().is_none_or(|comparison| comparison.finished)
     }
 
     fn answer(&mut self, id: u32, ask: Ask) -> Vec<Said> {
         match ask {
             Ask::Plan { spec } => match read_spec(&spec) {
                 Ok(spec) => self.plan(id, spec),
-                Err(faults) => vec![Said::Refused(faults), Said::Done],
+                Err(faults) => {
+                    self.comparison = None;
+                    vec![Said::Refused(faults), Said::Done]
+                }
             },
             Ask::Export { spec } => vec![export(&spec)],
             Ask::OpenPlan { text } => self.open_plan(id, &text),
@@ -64,63 +86,61 @@ impl Work {
     }
 
     fn plan(&mut self, id: u32, spec: Spec) -> Vec<Said> {
-        let mut said = Vec::new();
-        match solve(&spec, &spec.schedule) {
-            Ok(answer) => said.push(Said::Planned(Box::new(wire::picture(
-                &answer.name,
-                &answer.case.problem,
-                &answer.timeline,
-            )))),
-            Err(error) => {
-                let reason = text::humanised(&error.to_string());
-                said.push(Said::NoPlan { schedule: spec.schedule.clone(), reason });
+        let name = spec.schedule.clone();
+        if name == BEST {
+            let mut said = self.start_comparison(id, spec, true);
+            let until = (self.clock)() + SHOW_WITHIN_MS;
+            if let Some(running) = &mut self.comparison {
+                // Never less than all published schedules: a hand that drags on would else see nothing.
+                while !running.finished && (!running.has_offered_all() || (self.clock)() < until) {
+                    said.extend(running.step_quietly());
+                }
+                said.extend(running.show());
             }
+            said.extend(self.done());
+            return said;
         }
-        self.start_comparison(id, spec, &mut said);
+        let mut said = vec![match solve(&spec, &name) {
+            Ok(answer) => Said::Planned(Box::new(picture(&answer))),
+            Err(error) => Said::NoPlan { schedule: name, reason: text::humanised(&error.to_string()) },
+        }];
+        said.extend(self.start_comparison(id, spec, false));
+        said.extend(self.done());
         said
     }
 
-    fn start_comparison(&mut self, id: u32, spec: Spec, said: &mut Vec<Said>) {
+    /// The end of an answer whose comparison was finished before.
+    fn done(&self) -> Option<Said> {
+        self.comparison.as_ref().filter(|comparison| comparison.finished).map(|_| Said::Done)
+    }
+
+    fn start_comparison(&mut self, id: u32, spec: Spec, shows_best: bool) -> Vec<Said> {
         match &mut self.comparison {
             Some(running) if same_work(&running.spec, &spec) => {
                 running.id = id;
-                if running.next > schedule::published().len() {
-                    said.push(Said::Done);
-                }
+                running.shows_best = shows_best;
+                running.shown_cost_ns = None;
+                Vec::new()
             }
             _ => {
-                said.push(Said::Comparing { rows: schedule::published().len() as u32 + 1 });
-                self.comparison = Some(Comparison { id, spec, next: 0, best: None });
+                self.comparison = Some(Comparison {
+                    id,
+                    shows_best,
+                    next: 0,
+                    best: Best::new(&spec),
+                    shown_cost_ns: None,
+                    finished: false,
+                    spec,
+                });
+                vec![Said::Comparing { rows: schedule::published().len() as u32 + 1 }]
             }
         }
-    }
-
-    /// The next row of the comparison; after the last schedule, the best of all.
-    fn compare(&mut self) -> Vec<Reply> {
-        let Some(running) = &mut self.comparison else { return Vec::new() };
-        let published = schedule::published();
-        let id = running.id;
-        let position = running.next;
-        if position > published.len() {
-            return Vec::new();
-        }
-        running.next += 1;
-        let Some(published) = published.get(position) else {
-            let row = match running.best.take() {
-                Some(answer) => {
-                    crate::message::Row { reason: Some(wire::title(&answer.name)), ..wire::row(BEST, &answer) }
-                }
-                None => wire::absent_row(BEST, Some("no published schedule is valid for this problem".to_owned())),
-            };
-            return vec![Reply { id, said: Said::Compared(row) }, Reply { id, said: Said::Done }];
-        };
-        vec![Reply { id, said: Said::Compared(running.row(published)) }]
     }
 
     fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
-        let plan = match read_plan(text) {
+        let plan = match Plan::from_json(text) {
             Ok(plan) => plan,
-            Err(error) => return vec![unreadable("plan", error)],
+            Err(error) => return vec![unreadable("plan", error.to_string())],
         };
         let timeline = match simulate(&plan.problem, &plan.schedule) {
             Ok(timeline) => timeline,
@@ -128,7 +148,8 @@ impl Work {
         };
         let picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
         let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
-        self.start_comparison(id, plan.spec, &mut said);
+        said.extend(self.start_comparison(id, plan.spec, false));
+        said.extend(self.done());
         said
     }
 
@@ -167,18 +188,83 @@ impl Work {
 }
 
 impl Comparison {
-    fn row(&mut self, published: &Published) -> crate::message::Row {
-        match planner::answer(&self.spec, published) {
-            Ok(answer) => {
-                let row = wire::row(published.name, &answer);
-                if self.best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) {
-                    self.best = Some(answer);
-                }
-                row
+    fn has_offered_all(&self) -> bool {
+        self.next >= schedule::published().len()
+    }
+
+    /// The next row or the next search, and the plan on screen where it has become better.
+    fn step(&mut self) -> Vec<Said> {
+        let mut said = self.step_quietly();
+        // A plan before all published schedules have been looked at would only flicker.
+        if self.has_offered_all() {
+            said.extend(self.show());
+        }
+        if self.finished {
+            said.push(Said::Done);
+        }
+        said
+    }
+
+    fn step_quietly(&mut self) -> Vec<Said> {
+        if self.finished {
+            return Vec::new();
+        }
+        if let Some(published) = schedule::published().get(self.next) {
+            self.next += 1;
+            let answer = planner::answer(&self.spec, published);
+            let row = match &answer {
+                Ok(answer) => wire::row(published.name, answer),
+                Err(absent) => wire::absent_row(published.name, Some(absent.reason.clone())),
+            };
+            self.best.offer(published.name, answer);
+            return vec![Said::Compared(row)];
+        }
+        match self.best.search_next(Effort::default(), &mut |_| Flow::Continue) {
+            Ok(true) => Vec::new(),
+            Ok(false) => {
+                self.finished = true;
+                vec![Said::Compared(self.best_row())]
             }
-            Err(absent) => wire::absent_row(published.name, Some(absent.reason)),
+            Err(error) => {
+                self.finished = true;
+                vec![Said::Compared(wire::absent_row(BEST, Some(error.to_string())))]
+            }
         }
     }
+
+    fn best_row(&self) -> Row {
+        match self.best.so_far() {
+            // A published schedule that nothing beats is named; what the search found has no name.
+            Some(answer) => {
+                let won = if answer.name == BEST { "found by search".to_owned() } else { wire::title(&answer.name) };
+                Row { reason: Some(won), ..wire::row(BEST, answer) }
+            }
+            None => wire::absent_row(BEST, Some(self.why_none())),
+        }
+    }
+
+    fn why_none(&self) -> String {
+        self.best.clone().finish().map_or_else(|error| text::humanised(&error.to_string()), |_| String::new())
+    }
+
+    /// The best so far, where the page shows the best and has another one.
+    fn show(&mut self) -> Option<Said> {
+        if !self.shows_best {
+            return None;
+        }
+        match self.best.so_far() {
+            Some(answer) if self.shown_cost_ns != Some(answer.cost_ns()) => {
+                self.shown_cost_ns = Some(answer.cost_ns());
+                Some(Said::Planned(Box::new(picture(answer))))
+            }
+            None if self.finished => Some(Said::NoPlan { schedule: BEST.to_owned(), reason: self.why_none() }),
+            _ => None,
+        }
+    }
+}
+
+fn picture(answer: &Answer) -> crate::message::Picture {
+    wire::picture(&answer.name, &answer.case.problem, &answer.timeline)
 }
 
 /// The plan file of a spec with the schedule that it names, byte for byte what the command line writes.
@@ -189,15 +275,7 @@ pub fn plan_file(spec: &str, schedule: Option<&str>) -> Result<String, String> {
     let spec = Spec::read(spec).map_err(|error| error.to_string())?;
     let name = schedule.unwrap_or(&spec.schedule);
     let plan = planner::plan(&spec, name).map_err(|error| error.to_string())?;
-    write_plan(&plan)
-}
-
-fn write_plan(_plan: &pipeplan_core::plan::Plan) -> Result<String, String> {
-    Err("plan files cannot be written yet".to_owned())
-}
-
-fn read_plan(_text: &str) -> Result<pipeplan_core::plan::Plan, String> {
-    Err("plan files cannot be read yet".to_owned())
+    Ok(plan.to_json())
 }
 
 /// `pipeplan compare --json` of a spec.
@@ -226,9 +304,6 @@ fn export(spec: &str) -> Said {
 }
 
 fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
-    if name == BEST {
-        return planner::best(spec);
-    }
     let published = schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_owned() })?;
     planner::answer(spec, published)
         .map_err(|absent| PlanError::Absent { schedule: wire::title(name), reason: absent.reason })
@@ -275,11 +350,12 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_shown_first_and_then_compared_with_every_schedule() {
-        let mut work = Work::default();
+    fn a_plan_is_shown_and_compared_with_every_schedule() {
+        let mut work = Work::new(|| 0.0);
         work.take(plan(7, SPEC));
         let replies = finish(&mut work);
-        assert!(matches!(replies[0].said, Said::Planned(_)), "{:?}", replies[0]);
+        let plans: Vec<&Reply> = replies.iter().filter(|reply| matches!(reply.said, Said::Planned(_))).collect();
+        assert_eq!(plans.len(), 1, "nothing is shown twice while the clock stands still");
         let rows = replies.iter().filter(|reply| matches!(reply.said, Said::Compared(_))).count();
         assert_eq!(rows, schedule::published().len() + 1);
         assert!(replies.iter().all(|reply| reply.id == 7));
@@ -288,7 +364,7 @@ mod tests {
 
     #[test]
     fn another_schedule_of_the_same_spec_is_not_compared_again() {
-        let mut work = Work::default();
+        let mut work = Work::new(|| 0.0);
         let spec = |schedule: &str| format!(r#"{{ "schedule": "{schedule}", "problem": {SPEC} }}"#);
         work.take(plan(1, &spec("1f1b")));
         finish(&mut work);
@@ -300,8 +376,35 @@ mod tests {
     }
 
     #[test]
+    fn the_best_is_the_best_of_the_rows_and_the_same_as_in_the_plan_file() {
+        let mut work = Work::new(|| 0.0);
+        work.take(plan(1, SPEC));
+        let replies = finish(&mut work);
+        let makespans = replies.iter().filter_map(|reply| match &reply.said {
+            Said::Compared(row) => row.costs.map(|costs| costs.makespan_ns),
+            _ => None,
+        });
+        let shown = replies.iter().find_map(|reply| match &reply.said {
+            Said::Planned(picture) => Some(picture.figures.makespan_ns),
+            _ => None,
+        });
+        assert_eq!(makespans.min(), shown);
+        let plan = Plan::from_json(&plan_file(SPEC, None).unwrap()).unwrap();
+        assert_eq!(Some(plan.prediction.makespan_ns), shown);
+    }
+
+    #[test]
+    fn an_exported_plan_opens_as_the_same_plan() {
+        let mut work = Work::new(|| 0.0);
+        let text = plan_file(SPEC, Some("1f1b")).unwrap();
+        work.take(Question { id: 1, ask: Ask::OpenPlan { text } });
+        let replies = finish(&mut work);
+        assert!(matches!(&replies[0].said, Said::Opened { picture, .. } if picture.schedule == "1f1b"));
+    }
+
+    #[test]
     fn a_newer_plan_makes_the_older_one_pointless() {
-        let mut work = Work::default();
+        let mut work = Work::new(|| 0.0);
         work.take(plan(1, SPEC));
         work.take(plan(2, "{}"));
         let replies = finish(&mut work);
@@ -311,8 +414,8 @@ mod tests {
 
     #[test]
     fn a_newer_spec_stops_the_comparison_of_the_older_one() {
-        let mut work = Work::default();
-        work.take(plan(1, SPEC));
+        let mut work = Work::new(|| 0.0);
+        work.take(plan(1, &format!(r#"{{ "schedule": "1f1b", "problem": {SPEC} }}"#)));
         work.step();
         work.step();
         work.take(plan(2, &SPEC.replace("\"microbatches\": 8", "\"microbatches\": 9")));
@@ -322,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_none_is_refused_in_words() {
-        let mut work = Work::default();
+        let mut work = Work::new(|| 0.0);
         for ask in [Ask::OpenPlan { text: "{}".to_owned() }, Ask::OpenTrace { text: "nonsense".to_owned() }] {
             work.take(Question { id: 1, ask });
             let replies = finish(&mut work);

@@ -16,7 +16,7 @@ use crate::work::Work;
 /// it in the queue, so the newest question is always the next one worked on.
 pub fn start(scope: DedicatedWorkerGlobalScope) {
     let Ok(channel) = MessageChannel::new() else { return };
-    let work = Rc::new(RefCell::new(Work::default()));
+    let work = Rc::new(RefCell::new(Work::new(js_sys::Date::now)));
     let scheduled = Rc::new(Cell::new(false));
     let go_on = {
         let (port, scheduled) = (channel.port2(), scheduled.clone());

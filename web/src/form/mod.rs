@@ -6,6 +6,7 @@
 //! catalog's own, so that a shared link opens as the short form that made it.
 
 mod fields;
+mod slider;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use pipeplan_core::spec::{Spec, Work};
 use serde_json::{Map, Value, json};
 
 pub use fields::{FIELDS, Field, Group, Unit, field};
+pub use slider::{Slider, slider};
 
 /// What is being typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -142,6 +144,13 @@ impl Form {
             form.kind = Kind::Model;
             leave_out_defaults(&mut value, work);
         }
+        for (path, default) in
+            [("objective", "makespan"), ("problem.objective", "makespan"), ("problem.backward", "split")]
+        {
+            if at(&value, path).and_then(Value::as_str) == Some(default) {
+                drop_at(&mut value, path);
+            }
+        }
         for field in FIELDS {
             match at(&value, field.path) {
                 Some(Value::Object(_)) | None => {}
@@ -240,16 +249,21 @@ fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) 
     }
 }
 
+/// Takes out the entry at `path`.
+fn drop_at(value: &mut Value, path: &str) {
+    let (table, key) = match path.rsplit_once('.') {
+        Some((table, key)) => (value.pointer_mut(&format!("/{}", table.replace('.', "/"))), key),
+        None => (Some(value), path),
+    };
+    if let Some(Value::Object(table)) = table {
+        table.remove(key);
+    }
+}
+
 /// Takes out of the table at `path` every entry that equals the same one of `defaults`.
 fn drop_equal(value: &mut Value, path: &str, defaults: Option<&Value>) {
-    let mut table = value;
-    for key in path.split('.') {
-        match table.get_mut(key) {
-            Some(inner) => table = inner,
-            None => return,
-        }
-    }
-    if let (Value::Object(table), Some(Value::Object(defaults))) = (table, defaults) {
+    let table = value.pointer_mut(&format!("/{}", path.replace('.', "/")));
+    if let (Some(Value::Object(table)), Some(Value::Object(defaults))) = (table, defaults) {
         table.retain(|key, value| defaults.get(key) != Some(value));
     }
 }

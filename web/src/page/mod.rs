@@ -1,6 +1,74 @@
-//! The page.
-mod browser;
-mod courier;
+//! The page: components that connect state, arithmetic and browser.
+//!
+//! # Marks for tests
+//! Elements carry `data-test` with a name that stays: see `web/README.md`.
 
-/// Starts it.
-pub fn start() {}
+mod browser;
+mod compare;
+mod courier;
+mod figures;
+mod files;
+mod form;
+mod legend;
+mod overlay;
+mod state;
+mod timeline;
+
+use leptos::prelude::*;
+use wasm_bindgen::prelude::*;
+
+use state::{Notice, Planner};
+
+/// Puts the page into the document.
+pub fn start() {
+    leptos::mount::mount_to_body(Page);
+}
+
+#[component]
+fn Page() -> impl IntoView {
+    let planner = Planner::new();
+    provide_context(planner);
+    planner.open_address();
+    on_fragment_change(planner);
+    files::accept_dropped_files(planner);
+    view! {
+        <header class="top">
+            <h1><svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path class="f" d="M1 2h7v3H1z" /><path class="b" d="M4.5 6.5h7v3h-7z" /><path class="w" d="M8 11h7v3H8z" /></svg>"pipeplan"</h1>
+            <p class="tagline">"Plan pipeline-parallel training"</p>
+            <p class="status" role="status" aria-live="polite" data-test="status">
+                {move || if planner.busy.get() { "planning…" } else { "" }}
+            </p>
+            <files::Files />
+        </header>
+        <div class="columns">
+            <form::SpecForm />
+            <main>
+                <Notices notice=planner.notice />
+                <figures::FigureRow />
+                <timeline::TimelinePanel />
+                <compare::Compare />
+            </main>
+        </div>
+    }
+}
+
+#[component]
+fn Notices(notice: RwSignal<Option<Notice>>) -> impl IntoView {
+    move || {
+        notice.get().map(|Notice { wrong, lines }| {
+            view! {
+                <div class="notice" class:wrong=wrong role=if wrong { "alert" } else { "status" } data-test="notice">
+                    <div>{lines.into_iter().map(|line| view! { <p>{line}</p> }).collect_view()}</div>
+                    <button type="button" class="quiet" aria-label="Dismiss" on:click=move |_| notice.set(None)>"×"</button>
+                </div>
+            }
+        })
+    }
+}
+
+fn on_fragment_change(planner: Planner) {
+    let Some(window) = browser::window() else { return };
+    let changed = Closure::<dyn FnMut()>::new(move || planner.fragment_changed());
+    window.set_onhashchange(Some(changed.as_ref().unchecked_ref()));
+    changed.forget();
+}

@@ -1,0 +1,104 @@
+//! The table that compares all schedules.
+
+use leptos::prelude::*;
+use pipeplan_core::planner::BEST;
+
+use super::state::Planner;
+use crate::message::{Row, RowCosts};
+use crate::text;
+
+#[component]
+pub fn Compare() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    // Best first: it is what most people came for.
+    let names = Memo::new(move |_| {
+        planner.rows.with(|rows| {
+            let mut names: Vec<String> = rows.iter().map(|row| row.schedule.clone()).collect();
+            names.sort_by_key(|name| name != BEST);
+            names
+        })
+    });
+    view! {
+        <section class="panel compare" aria-label="Comparison of schedules">
+            <h2>"Compare"</h2>
+            <div class="scroll">
+                <table data-test="compare">
+                    <thead>
+                        <tr>
+                            <th scope="col">"Schedule"</th>
+                            <th scope="col" class="number">"Makespan"</th>
+                            <th scope="col" class="bar" aria-hidden="true"></th>
+                            <th scope="col" class="number">"Bubble"</th>
+                            <th scope="col" class="number">"Peak memory"</th>
+                            <th scope="col" class="number" title="Cost over the lower bound">"Above bound"</th>
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=move || names.get() key=|name| name.clone() let(name)>
+                            <CompareRow name />
+                        </For>
+                    </tbody>
+                </table>
+            </div>
+        </section>
+    }
+}
+
+#[component]
+fn CompareRow(name: String) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let row = {
+        let name = name.clone();
+        Memo::new(move |_| planner.rows.with(|rows| rows.iter().find(|row| row.schedule == name).cloned()))
+    };
+    let chosen = {
+        let name = name.clone();
+        Memo::new(move |_| planner.form.with(|form| chosen_schedule(form.text("schedule")) == name))
+    };
+    let longest = Memo::new(move |_| {
+        let costs = |row: &Row| row.costs.map(|costs| costs.makespan_ns);
+        planner.rows.with(|rows| rows.iter().filter_map(costs).max().unwrap_or(1).max(1))
+    });
+    let choose = {
+        let name = name.clone();
+        move |_| planner.change("schedule", name.clone())
+    };
+    let title = move || row.get().map(|row| row.title).unwrap_or_default();
+    let source = move || row.get().map(|row| row.source).unwrap_or_default();
+    let won = move || row.get().filter(|row| row.schedule == BEST && row.costs.is_some()).and_then(|row| row.reason);
+    view! {
+        <tr class:chosen=chosen class:absent=move || row.get().is_some_and(|row| row.costs.is_none())
+            data-test=format!("row-{name}") on:click=choose>
+            <th scope="row">
+                <button type="button" class="quiet" title=source aria-pressed=move || chosen.get().to_string()>
+                    {title}
+                </button>
+                {move || won().map(|won| view! { <span class="won">{won}</span> })}
+            </th>
+            {move || match row.get().and_then(|row| row.costs.ok_or(row.reason).map_or_else(|reason| reason.map(Err), |costs| Some(Ok(costs)))) {
+                Some(Ok(costs)) => view! { <Costs costs longest=longest.get() /> }.into_any(),
+                Some(Err(reason)) => view! { <td class="reason" colspan="5" data-test="reason">{reason}</td> }.into_any(),
+                None => view! { <td colspan="5"></td> }.into_any(),
+            }}
+        </tr>
+    }
+}
+
+#[component]
+fn Costs(costs: RowCosts, longest: u64) -> impl IntoView {
+    let width = 100.0 * costs.makespan_ns as f64 / longest as f64;
+    let busy = width * (1.0 - costs.bubble_ratio).clamp(0.0, 1.0);
+    view! {
+        <td class="number" data-test="makespan">{text::duration(costs.makespan_ns as f64)}</td>
+        <td class="bar" aria-hidden="true">
+            <div style=format!("width:{width:.2}%")><span style=format!("width:{:.2}%", 100.0 * busy / width.max(0.01))></span></div>
+        </td>
+        <td class="number" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
+        <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}</td>
+        <td class="number" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
+    }
+}
+
+fn chosen_schedule(typed: &str) -> &str {
+    if typed.is_empty() { BEST } else { typed }
+}

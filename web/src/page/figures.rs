@@ -1,0 +1,102 @@
+//! The figures of the plan, above its picture.
+
+use std::sync::Arc;
+
+use leptos::prelude::*;
+use pipeplan_core::spec::Work;
+
+use super::state::Planner;
+use crate::scene::Scene;
+use crate::text;
+
+#[component]
+pub fn FigureRow() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let scene = move || planner.scene.get();
+    let of = move |pick: fn(&Scene) -> String| scene().map_or_else(|| "—".to_owned(), |scene| pick(&scene));
+    view! {
+        <section class="figures" aria-label="Figures of the plan">
+            <div class="figure" data-test="figure-makespan">
+                <h2>"Makespan"</h2>
+                <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.figures.makespan_ns as f64))}</p>
+                <p class="note">{move || throughput(planner)}</p>
+            </div>
+            <div class="figure" data-test="figure-bubble">
+                <h2>"Bubble"</h2>
+                <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
+                <p class="note">{move || of(busiest)}</p>
+            </div>
+            <div class="figure" data-test="figure-peak">
+                <h2>"Peak memory"</h2>
+                <p class="value" data-test="peak">{move || of(|scene| text::bytes(scene.peak_bytes()))}</p>
+                {move || scene().map(|scene| view! { <MemoryMeter scene /> })}
+            </div>
+            <div class="figure wide" data-test="figure-bound">
+                <h2>"Lower bound"</h2>
+                <p class="value" data-test="bound">{move || of(|scene| text::duration(scene.figures.bound_ns as f64))}</p>
+                <p class="note"><b data-test="gap">{move || of(gap)}</b>" "{move || of(|scene| scene.figures.binding.clone())}</p>
+            </div>
+        </section>
+    }
+}
+
+/// How near the tightest rank comes to its limit.
+#[component]
+fn MemoryMeter(scene: Arc<Scene>) -> impl IntoView {
+    let rank = scene.tightest_rank();
+    let peak = scene.figures.peak_bytes.get(rank).copied().unwrap_or(0);
+    match scene.figures.limit_bytes.get(rank).copied().flatten() {
+        Some(limit) => {
+            let share = if limit > 0 { peak as f64 / limit as f64 } else { 1.0 };
+            let note = format!("rank {rank}: {} of {}", text::percent(share), text::bytes(limit));
+            view! {
+                <div class="meter" role="img" aria-label=note.clone()>
+                    <span style=format!("width:{:.1}%", 100.0 * share.min(1.0))></span>
+                </div>
+                <p class="note">{note}</p>
+            }
+            .into_any()
+        }
+        None => view! { <p class="note">{format!("rank {rank} holds most; no limit")}</p> }.into_any(),
+    }
+}
+
+fn busiest(scene: &Scene) -> String {
+    let ranks = scene.lanes.len();
+    let whole = scene.figures.makespan_ns as f64;
+    let idle = |rank: usize| {
+        let lane = scene.lanes.get(rank)?;
+        Some(1.0 - lane.busy_ns(0, lane.spans().len()) as f64 / whole)
+    };
+    let shares: Vec<f64> = (0..ranks).filter_map(idle).filter(|share| share.is_finite()).collect();
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    match shares.len() {
+        0 => String::new(),
+        _ if most - least < 0.0005 => "the same on every rank".to_owned(),
+        _ => format!("idle {} to {} by rank", text::percent(least.max(0.0)), text::percent(most)),
+    }
+}
+
+fn gap(scene: &Scene) -> String {
+    match scene.figures.gap {
+        Some(gap) if gap <= 0.0 => "Met: no schedule of this placement is faster.".to_owned(),
+        Some(gap) => format!("{} above it.", text::percent(gap)),
+        None => "It says nothing here.".to_owned(),
+    }
+}
+
+/// Tokens a second, where the spec says how many tokens a step trains on.
+fn throughput(planner: Planner) -> String {
+    let makespan = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| scene.figures.makespan_ns));
+    let tokens = planner.spec.with(|spec| match spec.as_deref().map(|spec| &spec.work) {
+        Some(Work::Model(work)) => {
+            u64::from(work.microbatches) * u64::from(work.microbatch_size) * u64::from(work.sequence)
+        }
+        _ => 0,
+    });
+    if makespan == 0 || tokens == 0 {
+        return "of one training step".to_owned();
+    }
+    format!("{} tokens/s", text::count((tokens as f64 * 1e9 / makespan as f64) as u64))
+}

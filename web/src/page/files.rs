@@ -1,0 +1,62 @@
+//! Files in and out: open by picker or drop, export, copy the link.
+
+use leptos::prelude::*;
+use wasm_bindgen::prelude::*;
+use web_sys::{DragEvent, FileList, HtmlInputElement};
+
+use super::browser;
+use super::state::Planner;
+
+#[component]
+pub fn Files() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let picked = move |event: leptos::ev::Event| {
+        let input = event_target::<HtmlInputElement>(&event);
+        open_all(planner, input.files());
+        // The same file can be picked again after it has changed.
+        input.set_value("");
+    };
+    let has_plan = move || planner.scene.with(Option::is_some);
+    view! {
+        <div class="files">
+            <label class="button" title="A plan, a measured trace or a spec; or drop the file anywhere">
+                "Open…"
+                <input type="file" multiple accept=".json,.toml" data-test="open-file" on:change=picked />
+            </label>
+            <button type="button" data-test="export-plan" prop:disabled=move || !has_plan() on:click=move |_| planner.export()
+                title="Download the plan file, which `pipeplan run` executes">"Export plan"</button>
+            <button type="button" data-test="copy-link" on:click=move |_| planner.copy_link()
+                title="Copy a link that holds the whole form">"Copy link"</button>
+        </div>
+    }
+}
+
+/// Files dropped anywhere on the page are opened.
+pub fn accept_dropped_files(planner: Planner) {
+    let Some(body) = browser::window().and_then(|window| window.document()).and_then(|document| document.body())
+    else {
+        return;
+    };
+    let over = Closure::<dyn FnMut(DragEvent)>::new(|event: DragEvent| event.prevent_default());
+    let drop = Closure::<dyn FnMut(DragEvent)>::new(move |event: DragEvent| {
+        event.prevent_default();
+        open_all(planner, event.data_transfer().and_then(|data| data.files()));
+    });
+    let _ = body.add_event_listener_with_callback("dragover", over.as_ref().unchecked_ref());
+    let _ = body.add_event_listener_with_callback("drop", drop.as_ref().unchecked_ref());
+    over.forget();
+    drop.forget();
+}
+
+fn open_all(planner: Planner, files: Option<FileList>) {
+    let files: Vec<_> =
+        files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
+    leptos::task::spawn_local(async move {
+        for file in files {
+            match browser::read_file(&file).await {
+                Some(text) => planner.open_text(&text),
+                None => planner.say_unreadable(&file.name()),
+            }
+        }
+    });
+}

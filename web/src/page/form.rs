@@ -1,0 +1,336 @@
+//! The form for the spec.
+
+use leptos::prelude::*;
+use pipeplan_core::fields::Fault;
+use pipeplan_core::model::catalog;
+use pipeplan_core::{cluster, planner};
+
+use super::state::Planner;
+use crate::form::{FIELDS, Field, Form, Group, Kind, field, slider};
+use crate::wire;
+
+type Choices = Vec<(String, String)>;
+
+#[component]
+pub fn SpecForm() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let kind = Memo::new(move |_| planner.kind());
+    let choose = move |kind: Kind| planner.change_with(|form| form.kind = kind);
+    // Stray faults: those that no field of this form is to blame for.
+    let stray = move || {
+        let faults = planner.faults.get();
+        let stray = faults.into_iter().filter(|fault| Form::field_of(fault).is_none());
+        stray.map(|fault| view! { <p class="fault">{fault.to_string()}</p> }).collect_view()
+    };
+    view! {
+        <form class="spec" aria-label="Spec" data-test="form" on:submit=|event| event.prevent_default()>
+            <div class="kinds" role="radiogroup" aria-label="What is planned">
+                <KindButton this=Kind::Model title="Model on a cluster" kind choose test="kind-model" />
+                <KindButton this=Kind::Typed title="Typed costs" kind choose test="kind-typed" />
+            </div>
+            <div data-test="stray-faults">{stray}</div>
+            {move || match kind.get() {
+                Kind::Model => view! { <ModelFields /> }.into_any(),
+                Kind::Typed => view! { <TypedFields /> }.into_any(),
+            }}
+            <fieldset>
+                <legend>"Schedule"</legend>
+                <Select path="schedule" choices=schedules() />
+                <Text path="name" />
+            </fieldset>
+        </form>
+    }
+}
+
+#[component]
+fn KindButton(
+    this: Kind,
+    title: &'static str,
+    kind: Memo<Kind>,
+    choose: impl Fn(Kind) + Copy + Send + 'static,
+    test: &'static str,
+) -> impl IntoView {
+    view! {
+        <button type="button" role="radio" data-test=test aria-checked=move || (kind.get() == this).to_string()
+            on:click=move |_| choose(this)>{title}</button>
+    }
+}
+
+#[component]
+fn ModelFields() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let empty = move |path: &'static str| move || planner.form.with(|form| form.text(path).is_empty());
+    let by_hand = Memo::new(move |_| empty("model.name")());
+    let own_device = Memo::new(move |_| empty("cluster.device")());
+    view! {
+        <fieldset>
+            <legend>"Model"</legend>
+            <Select path="model.name" choices=models() />
+            <details prop:open=by_hand>
+                <summary>"Sizes"</summary>
+                <Select path="model.family" choices=named(&[("", "as the model"), ("llama", "Llama"), ("gpt", "GPT")]) />
+                <div class="pairs"><Texts group=Group::ModelSizes but="model.family" /></div>
+            </details>
+        </fieldset>
+        <fieldset>
+            <legend>"Cluster"</legend>
+            <Select path="cluster.device" choices=devices() />
+            {move || own_device.get().then(|| view! { <div class="pairs"><Texts group=Group::Device but="" /></div> })}
+            <details>
+                <summary>"Nodes and links"</summary>
+                <div class="pairs"><Texts group=Group::Links but="" /></div>
+            </details>
+        </fieldset>
+        <fieldset>
+            <legend>"Pipeline"</legend>
+            <Slid path="parallel.pipeline" />
+            <Text path="parallel.chunks" />
+        </fieldset>
+        <fieldset>
+            <legend>"Training step"</legend>
+            <Slid path="training.microbatches" />
+            <div class="pairs">
+                <Text path="training.microbatch_size" />
+                <Text path="training.sequence" />
+            </div>
+            <Select path="training.dtype" choices=named(&[("", "the device's usual one"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+        </fieldset>
+        <fieldset>
+            <legend>"Memory"</legend>
+            <Slid path="memory.limit_bytes" />
+        </fieldset>
+        <fieldset>
+            <legend>"Objective"</legend>
+            <Select path="objective" choices=objectives() />
+        </fieldset>
+    }
+}
+
+#[component]
+fn TypedFields() -> impl IntoView {
+    view! {
+        <fieldset>
+            <legend>"Shape"</legend>
+            <Slid path="problem.ranks" />
+            <Slid path="problem.microbatches" />
+            <Text path="problem.chunks" />
+            <Text path="problem.placement" list="linear looped v wave two-way any" />
+            <Select path="problem.backward" choices=named(&[("", "may be split in B and W"), ("fused", "fused only")]) />
+        </fieldset>
+        <fieldset>
+            <legend>"Time of an op, ns"</legend>
+            <div class="triples"><Triple paths=["problem.stages.forward_ns", "problem.stages.backward_input_ns", "problem.stages.backward_weight_ns"] /></div>
+            <Text path="problem.transfer_ns" />
+        </fieldset>
+        <fieldset>
+            <legend>"Bytes of an op"</legend>
+            <div class="triples"><Triple paths=["problem.stages.forward_bytes", "problem.stages.backward_input_bytes", "problem.stages.backward_weight_bytes"] /></div>
+            <details>
+                <summary>"Workspace and single stages"</summary>
+                <p class="help">"Bytes only while an op runs:"</p>
+                <div class="triples"><Texts group=Group::Workspace but="" /></div>
+                <Lines path=crate::form::STAGE_LIST />
+            </details>
+        </fieldset>
+        <fieldset>
+            <legend>"Memory"</legend>
+            <Slid path="problem.limit_bytes" />
+            <Text path="problem.static_bytes" />
+        </fieldset>
+        <fieldset>
+            <legend>"Objective"</legend>
+            <Select path="problem.objective" choices=objectives() />
+        </fieldset>
+    }
+}
+
+/// All fields of a group but one.
+#[component]
+fn Texts(group: Group, but: &'static str) -> impl IntoView {
+    let fields = FIELDS.iter().filter(move |field| field.group == group && field.path != but);
+    fields.map(|field| view! { <Text path=field.path /> }).collect_view()
+}
+
+#[component]
+fn Triple(paths: [&'static str; 3]) -> impl IntoView {
+    paths.map(|path| view! { <Text path /> }).collect_view()
+}
+
+/// A field with its label, help and fault around `input`.
+fn framed(field: &'static Field, input: impl IntoView + 'static) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let faults = Memo::new(move |_| faults_of(planner, field));
+    view! {
+        <div class="field" class:faulty=move || faults.with(|faults| !faults.is_empty())>
+            <label for=id(field) title=field.help>{field.label}</label>
+            {input}
+            <div class="faults" id=fault_id(field) aria-live="polite" data-test=format!("fault-{}", field.path)>
+                {move || faults.get().into_iter().map(|fault| view! { <p class="fault">{fault}</p> }).collect_view()}
+            </div>
+        </div>
+    }
+}
+
+fn faults_of(planner: Planner, field: &Field) -> Vec<String> {
+    let sentence = |fault: &Fault| {
+        let inside = fault.field.strip_prefix(field.path).unwrap_or_default().trim_start_matches('.');
+        let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
+        format!("{place}found {}; accepted is {}", fault.found, fault.accepted)
+    };
+    planner.faults.with(|faults| {
+        let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
+        faults.iter().filter(mine).take(4).map(sentence).collect()
+    })
+}
+
+fn id(field: &Field) -> String {
+    format!("field-{}", field.path.replace('.', "-"))
+}
+
+fn fault_id(field: &Field) -> String {
+    format!("{}-fault", id(field))
+}
+
+/// What an empty field means.
+fn placeholder(planner: Planner, field: &'static Field) -> String {
+    let empty = planner.resolved.with(|resolved| {
+        let value = field.path.split('.').try_fold(resolved, |value, key| value.get(key));
+        value.map(|value| if value.is_object() { String::new() } else { field.unit.text_of(value) })
+    });
+    match (empty, field.path) {
+        (None, "memory.limit_bytes") => planner
+            .resolved
+            .with(|resolved| resolved.pointer("/cluster/device/memory_bytes").map(|value| field.unit.text_of(value)))
+            .unwrap_or_default(),
+        (None, "problem.limit_bytes") => "none".to_owned(),
+        (empty, _) => empty.unwrap_or_default(),
+    }
+}
+
+/// A line of text.
+#[component]
+fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoView {
+    let Some(field) = field(path) else { return ().into_any() };
+    let planner = expect_context::<Planner>();
+    let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
+    let options = list.split_whitespace().map(|name| view! { <option value=name></option> }).collect_view();
+    let list_id = format!("{}-list", id(field));
+    let input = view! {
+        <div class="unit">
+            <input type="text" id=id(field) data-test=format!("field-{path}") autocomplete="off" spellcheck="false"
+                list=(!list.is_empty()).then(|| list_id.clone())
+                prop:value=text
+                placeholder=move || placeholder(planner, field)
+                aria-describedby=fault_id(field)
+                on:input=move |event| planner.change(path, event_target_value(&event)) />
+            <span class="suffix">{field.unit.suffix()}</span>
+            {(!list.is_empty()).then(|| view! { <datalist id=list_id.clone()>{options}</datalist> })}
+        </div>
+    };
+    framed(field, input).into_any()
+}
+
+/// Several lines of text.
+#[component]
+fn Lines(path: &'static str) -> impl IntoView {
+    let Some(field) = field(path) else { return ().into_any() };
+    let planner = expect_context::<Planner>();
+    let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
+    let input = view! {
+        <textarea id=id(field) data-test=format!("field-{path}") rows="3" spellcheck="false" prop:value=text
+            aria-describedby=fault_id(field) placeholder=field.help
+            on:input=move |event| planner.change(path, event_target_value(&event))></textarea>
+    };
+    framed(field, input).into_any()
+}
+
+/// A number with a slider: dragging plans live.
+#[component]
+fn Slid(path: &'static str) -> impl IntoView {
+    let Some(field) = field(path) else { return ().into_any() };
+    let planner = expect_context::<Planner>();
+    let place =
+        Memo::new(move |_| planner.form.with(|form| planner.spec.with(|spec| slider(form, spec.as_deref(), path))));
+    let of = move |pick: fn(&crate::form::Slider) -> f64| {
+        move || place.with(|place| place.as_ref().map_or_else(String::new, |place| pick(place).to_string()))
+    };
+    let moved = move |event: leptos::ev::Event| {
+        let position: Option<f64> = event_target_value(&event).parse().ok();
+        if let (Some(position), Some(place)) = (position, place.get_untracked()) {
+            planner.change(path, place.text_at(position));
+        }
+    };
+    view! {
+        <div class="slid">
+            <Text path />
+            <input type="range" aria-label=format!("{} by slider", field.label) data-test=format!("slider-{path}")
+                min=of(|place| place.least) max=of(|place| place.most) step=of(|place| place.step)
+                prop:value=of(|place| place.value)
+                hidden=move || place.with(|place| place.is_none())
+                on:input=moved />
+        </div>
+    }
+    .into_any()
+}
+
+/// A choice.
+#[component]
+fn Select(path: &'static str, choices: Choices) -> impl IntoView {
+    let Some(field) = field(path) else { return ().into_any() };
+    let planner = expect_context::<Planner>();
+    let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
+    let known: Vec<String> = choices.iter().map(|(name, _)| name.clone()).collect();
+    // A name that no choice has, as a file may hold: shown as it is instead of as the first choice.
+    let other = move || {
+        let text = text.get();
+        (!known.contains(&text)).then(|| view! { <option value=text.clone() selected>{text.clone()}</option> })
+    };
+    let options = choices
+        .into_iter()
+        .map(|(name, title)| {
+            let value = name.clone();
+            view! { <option value=value prop:selected=move || text.with(|text| *text == name)>{title}</option> }
+        })
+        .collect_view();
+    let chosen = move |event: leptos::ev::Event| {
+        let name = event_target_value(&event);
+        planner.change_with(|form| match path {
+            "model.name" => form.choose_model(&name),
+            "cluster.device" => form.choose_device(&name),
+            _ => form.set(path, name),
+        });
+    };
+    let input = view! {
+        <select id=id(field) data-test=format!("field-{path}") aria-describedby=fault_id(field) on:change=chosen>
+            {options}
+            {other}
+        </select>
+    };
+    framed(field, input).into_any()
+}
+
+fn named(choices: &[(&str, &str)]) -> Choices {
+    choices.iter().map(|(name, title)| ((*name).to_owned(), (*title).to_owned())).collect()
+}
+
+fn objectives() -> Choices {
+    named(&[("", "makespan: until the last rank ends"), ("longest_span", "longest span of a rank")])
+}
+
+fn models() -> Choices {
+    let mut choices: Choices =
+        catalog::catalog().iter().map(|entry| (entry.name.to_owned(), entry.title.to_owned())).collect();
+    choices.push((String::new(), "Sizes by hand".to_owned()));
+    choices
+}
+
+fn devices() -> Choices {
+    let mut choices: Choices =
+        cluster::catalog().iter().map(|entry| (entry.name.to_owned(), entry.title.to_owned())).collect();
+    choices.push((String::new(), "Figures by hand".to_owned()));
+    choices
+}
+
+fn schedules() -> Choices {
+    planner::schedule_names().into_iter().map(|name| (name.to_owned(), wire::title(name))).collect()
+}

@@ -1,0 +1,84 @@
+//! What the colours mean, and the controls of an open trace.
+
+use leptos::prelude::*;
+use pipeplan_core::op::OpKind;
+
+use super::state::Planner;
+use crate::text;
+
+#[component]
+pub fn Legend() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let kinds =
+        Memo::new(move |_| planner.scene.with(|scene| scene.as_ref().map(|scene| scene.kinds()).unwrap_or_default()));
+    let chunks =
+        Memo::new(move |_| planner.scene.with(|scene| scene.as_ref().map_or(1, |scene| scene.problem.chunks())));
+    let entry = |kind: OpKind| {
+        let (class, title) = match kind {
+            OpKind::F => ("f", "F forward"),
+            OpKind::B => ("b", "B for inputs"),
+            OpKind::W => ("w", "W for weights"),
+            OpKind::BW => ("bw", "BW backward"),
+        };
+        view! { <li><span class=format!("swatch {class}")></span>{title}</li> }
+    };
+    view! {
+        <ul class="legend" aria-label="Legend">
+            {move || kinds.get().into_iter().map(entry).collect_view()}
+            {move || (chunks.get() > 1).then(|| view! { <li class="chunks">{format!("{} chunks: shades", chunks.get())}</li> })}
+        </ul>
+    }
+}
+
+/// Which step of the trace is shown, on which scale, and what it measured.
+#[component]
+pub fn TraceControls() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let open = Memo::new(move |_| planner.trace.with(Option::is_some));
+    move || open.get().then(|| view! { <OpenTrace /> })
+}
+
+#[component]
+fn OpenTrace() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let steps = move || {
+        let steps = planner.trace.with(|trace| trace.as_ref().map(|trace| trace.steps.clone()).unwrap_or_default());
+        let shown = planner.measured.with(|measured| measured.as_ref().map_or(0, |measured| measured.index as usize));
+        let option = move |(position, (step, loss)): (usize, (u64, Option<f64>))| {
+            let loss = loss.map(|loss| format!(" · loss {loss:.4}")).unwrap_or_default();
+            view! { <option value=position.to_string() selected=position == shown>{format!("step {step}{loss}")}</option> }
+        };
+        steps.into_iter().enumerate().map(option).collect_view()
+    };
+    let choose = move |event: leptos::ev::Event| {
+        if let Ok(index) = event_target_value(&event).parse() {
+            planner.show_trace_step(index);
+        }
+    };
+    view! {
+        <div class="trace" data-test="trace">
+            <label>"Measured "<select data-test="trace-step" on:change=choose>{steps}</select></label>
+            <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned
+                on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" as long as the plan"</label>
+            <span data-test="trace-figures">{move || figures(planner)}</span>
+            <button type="button" data-test="trace-close" on:click=move |_| planner.close_trace()>"Close trace"</button>
+        </div>
+    }
+}
+
+/// What was measured, beside what was planned.
+fn figures(planner: Planner) -> String {
+    let Some(measured) = planner.measured.get() else { return String::new() };
+    let took = measured.makespan_ns as f64;
+    let mut words = vec![text::duration(took)];
+    let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| scene.figures.makespan_ns));
+    if planned > 0 {
+        words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
+    }
+    words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
+    if measured.tokens > 0 && measured.duration_ns > 0 {
+        let rate = measured.tokens as f64 * 1e9 / measured.duration_ns as f64;
+        words.push(format!("{} tokens/s", text::count(rate as u64)));
+    }
+    words.join(" · ")
+}

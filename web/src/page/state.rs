@@ -1,0 +1,416 @@
+//! What the page knows, as signals, and what happens to it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leptos::prelude::*;
+use pipeplan_core::fields::Fault;
+use pipeplan_core::spec::Spec;
+use serde_json::Value;
+
+use super::browser;
+use super::courier::Courier;
+use crate::draw::view::{Extent, View};
+use crate::form::{Form, Kind};
+use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary};
+use crate::scene::{MeasuredScene, Scene, measured_scale};
+
+/// How long the form rests before its link stands in the address: browsers slow pages down that change it
+/// with every movement of a slider.
+const LINK_AFTER_MS: i32 = 200;
+
+/// A sentence above the picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// Whether something went wrong.
+    pub wrong: bool,
+    /// What to say.
+    pub lines: Vec<String>,
+}
+
+/// The page's state. Copies share it.
+#[derive(Clone, Copy)]
+pub struct Planner {
+    /// What is typed.
+    pub form: RwSignal<Form>,
+    /// What is wrong with it.
+    pub faults: RwSignal<Vec<Fault>>,
+    /// The newest form without faults.
+    pub spec: RwSignal<Option<Arc<Spec>>>,
+    /// The spec with every default said, for what empty fields show.
+    pub resolved: RwSignal<Value>,
+    /// The plan on screen.
+    pub scene: RwSignal<Option<Arc<Scene>>>,
+    /// Why there is no plan on screen.
+    pub no_plan: RwSignal<Option<String>>,
+    /// The comparison, as far as it has come.
+    pub rows: RwSignal<Vec<Row>>,
+    /// The open trace.
+    pub trace: RwSignal<Option<TraceSummary>>,
+    /// The step of it on screen.
+    pub measured: RwSignal<Option<Arc<MeasuredScene>>>,
+    /// Whether the measured step is drawn as long as the plan.
+    pub aligned: RwSignal<bool>,
+    /// Questions without their last reply.
+    pub busy: RwSignal<bool>,
+    /// What to say above the picture.
+    pub notice: RwSignal<Option<Notice>>,
+    /// The visible part of time, in CSS pixels.
+    pub view: RwSignal<View>,
+    /// Width of the time axis in CSS pixels.
+    pub width: RwSignal<f64>,
+    /// The newest plan question, and the newest whose answer is on screen.
+    asked: StoredValue<u32>,
+    shown: StoredValue<u32>,
+    link_timer: StoredValue<u32>,
+    /// What the page itself last wrote after `#`.
+    own_fragment: StoredValue<String>,
+    courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
+}
+
+impl Planner {
+    /// The state of a page that opens.
+    pub fn new() -> Planner {
+        let planner = Planner {
+            form: RwSignal::new(Form::default()),
+            faults: RwSignal::new(Vec::new()),
+            spec: RwSignal::new(None),
+            resolved: RwSignal::new(Value::Null),
+            scene: RwSignal::new(None),
+            no_plan: RwSignal::new(None),
+            rows: RwSignal::new(Vec::new()),
+            trace: RwSignal::new(None),
+            measured: RwSignal::new(None),
+            aligned: RwSignal::new(true),
+            busy: RwSignal::new(true),
+            notice: RwSignal::new(None),
+            view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
+            width: RwSignal::new(600.0),
+            asked: StoredValue::new(0),
+            shown: StoredValue::new(0),
+            link_timer: StoredValue::new(0),
+            own_fragment: StoredValue::new(String::new()),
+            courier: StoredValue::new_local(None),
+        };
+        let courier = Courier::start(
+            Rc::new(move |reply| planner.hear(reply)),
+            Rc::new(move |reason| {
+                planner.busy.set(false);
+                planner.complain(vec![reason]);
+            }),
+        );
+        planner.courier.set_value(Some(courier));
+        planner
+    }
+
+    /// Opens what the address asks for: a link's spec, files beside the page, or else the example.
+    pub fn open_address(self) {
+        let fragment = browser::fragment();
+        let plan = browser::query("plan").filter(|_| fragment.is_empty());
+        if !fragment.is_empty() {
+            self.open_link(&fragment);
+        } else if plan.is_none() {
+            self.plan();
+        }
+        leptos::task::spawn_local(async move {
+            for address in [plan.clone(), browser::query("trace")].into_iter().flatten() {
+                match browser::fetch_text(&address).await {
+                    Ok(text) => self.open_text(&text),
+                    Err(reason) => {
+                        self.complain(vec![reason]);
+                        if plan.as_ref() == Some(&address) {
+                            self.plan();
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
+    pub fn open_link(self, fragment: &str) {
+        match pipeplan_core::link::read(fragment) {
+            Ok(spec) => {
+                self.notice.set(None);
+                self.form.set(Form::of(&spec));
+            }
+            Err(error) => {
+                let part = error.part();
+                self.complain(vec![
+                    format!("This link cannot be opened: its {part} is wrong. {error}"),
+                    "The form below is not from the link.".to_owned(),
+                ]);
+            }
+        }
+        self.plan();
+    }
+
+    /// The address has got another fragment, not by us.
+    pub fn fragment_changed(self) {
+        let fragment = browser::fragment();
+        if !fragment.is_empty() && fragment != self.own_fragment.get_value() {
+            self.open_link(&fragment);
+        }
+    }
+
+    /// Sets a field and plans anew.
+    pub fn change(self, path: &str, text: impl Into<String>) {
+        self.form.update(|form| form.set(path, text));
+        self.plan();
+    }
+
+    /// Changes the form as a whole and plans anew.
+    pub fn change_with(self, change: impl FnOnce(&mut Form)) {
+        self.form.update(change);
+        self.plan();
+    }
+
+    /// Reads the form; plans it if it is without faults, else shows them.
+    pub fn plan(self) {
+        match self.read_form() {
+            Some(text) => {
+                self.busy.set(true);
+                self.ask(Ask::Plan { spec: text }, true);
+                self.write_link_later();
+            }
+            None => self.busy.set(false),
+        }
+    }
+
+    /// Reads the form without planning it. The JSON of its spec where it has no faults.
+    fn read_form(self) -> Option<String> {
+        let value = self.form.with_untracked(Form::to_value);
+        match Spec::from_value(&value) {
+            Ok(spec) => {
+                self.faults.set(Vec::new());
+                self.resolved.set(spec.to_value());
+                self.spec.set(Some(Arc::new(spec)));
+                Some(value.to_string())
+            }
+            Err(faults) => {
+                self.faults.set(faults.0);
+                None
+            }
+        }
+    }
+
+    fn ask(self, ask: Ask, newest: bool) {
+        let id = self.courier.with_value(|courier| courier.as_ref().map(|courier| courier.ask(ask)));
+        if let (Some(id), true) = (id, newest) {
+            self.asked.set_value(id);
+        }
+    }
+
+    fn hear(self, reply: Reply) {
+        let Reply { id, said } = reply;
+        let stale = id < self.shown.get_value();
+        let newest = id >= self.asked.get_value();
+        match said {
+            Said::Planned(picture) if !stale => {
+                self.shown.set_value(id);
+                self.show(Scene::of(*picture).map(Arc::new));
+            }
+            Said::NoPlan { schedule, reason } if schedule.is_empty() => self.complain(vec![reason]),
+            Said::NoPlan { reason, .. } if !stale => {
+                self.shown.set_value(id);
+                self.no_plan.set(Some(reason));
+                self.show(None);
+            }
+            Said::Refused(faults) if newest => {
+                self.no_plan.set(Some(sentences(&faults).join(" ")));
+                self.show(None);
+            }
+            Said::Comparing { .. } => {}
+            Said::Compared(row) if !stale => self.rows.update(|rows| put_row(rows, row)),
+            Said::Done if newest => self.busy.set(false),
+            Said::Exported { text } => browser::download(&self.plan_file_name(), &text),
+            Said::Opened { spec, picture } if !stale => self.opened(id, &spec, Scene::of(*picture)),
+            Said::TraceOpened(summary) => self.trace.set(Some(summary)),
+            Said::TraceShown(measured) => {
+                let before = self.extent();
+                self.measured.set(Some(Arc::new(MeasuredScene::of(*measured))));
+                self.carry_view(before);
+            }
+            Said::Unreadable { what, faults } => {
+                let mut lines = vec![format!("This {what} file cannot be opened.")];
+                lines.extend(sentences(&faults));
+                self.complain(lines);
+                if newest {
+                    self.busy.set(false);
+                }
+                if self.spec.with_untracked(Option::is_none) {
+                    self.plan();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
+        if let Ok(spec) = Spec::read(spec) {
+            self.form.set(Form::of(&spec));
+            self.read_form();
+        }
+        self.shown.set_value(id);
+        self.notice.set(None);
+        self.show(scene.map(Arc::new));
+    }
+
+    fn show(self, scene: Option<Arc<Scene>>) {
+        let before = self.extent();
+        if scene.is_some() {
+            self.no_plan.set(None);
+        }
+        self.scene.set(scene);
+        self.carry_view(before);
+    }
+
+    /// All that is shown together.
+    pub fn extent(self) -> Extent {
+        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let measured = self.measured.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let scale = measured_scale(planned, measured, self.aligned.get_untracked());
+        let whole_ns = (planned as f64).max(measured as f64 * scale);
+        Extent { whole_ns, width_px: self.width.get_untracked() }
+    }
+
+    /// Keeps the view over a change of what is shown.
+    pub fn carry_view(self, before: Extent) {
+        let now = self.extent();
+        self.view.update(|view| *view = view.carried(before, now));
+    }
+
+    /// Draws the measured step as long as the plan, or in its own time.
+    pub fn set_aligned(self, aligned: bool) {
+        let before = self.extent();
+        self.aligned.set(aligned);
+        self.carry_view(before);
+    }
+
+    /// Shows another step of the trace.
+    pub fn show_trace_step(self, index: u32) {
+        self.ask(Ask::TraceStep { index }, false);
+    }
+
+    /// Closes the trace.
+    pub fn close_trace(self) {
+        let before = self.extent();
+        self.trace.set(None);
+        self.measured.set(None);
+        self.carry_view(before);
+    }
+
+    /// Opens a file's text: a plan, a trace, or a spec.
+    pub fn open_text(self, text: &str) {
+        self.notice.set(None);
+        // The start of a file says what it is: its keys are in order, and `format` comes early.
+        let says = |format: &str| text.contains(&format!("\"{format}\""));
+        if says("pipeplan-trace") {
+            self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
+        } else if says("pipeplan-plan") || says("plan_digest") || says("digest") {
+            self.busy.set(true);
+            self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
+        } else {
+            match Spec::read(text) {
+                Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
+                Err(error) => {
+                    let mut lines = vec!["This file is no plan, no trace and no spec.".to_owned()];
+                    lines.extend(error.to_string().lines().take(6).map(str::to_owned));
+                    self.complain(lines);
+                }
+            }
+        }
+    }
+
+    /// Downloads the plan file of the form.
+    pub fn export(self) {
+        if let Some(text) = self.read_form() {
+            self.ask(Ask::Export { spec: text }, false);
+        }
+    }
+
+    fn plan_file_name(self) -> String {
+        let name = self.form.with_untracked(|form| form.text("name").to_owned());
+        let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let plain = plain.trim_matches('-').to_lowercase();
+        if plain.is_empty() { "plan.json".to_owned() } else { format!("{plain}.plan.json") }
+    }
+
+    /// Puts the link on the clipboard.
+    pub fn copy_link(self) {
+        let Some(link) = self.link() else { return };
+        leptos::task::spawn_local(async move {
+            let lines = if browser::copy(&browser::address_with(&link)).await {
+                vec!["The link is on the clipboard. It holds the whole form.".to_owned()]
+            } else {
+                vec!["The browser does not let this page use the clipboard; copy the address instead.".to_owned()]
+            };
+            self.notice.set(Some(Notice { wrong: false, lines }));
+        });
+    }
+
+    fn link(self) -> Option<String> {
+        let spec = self.spec.get_untracked()?;
+        Some(pipeplan_core::link::write(&spec).trim_start_matches('#').to_owned())
+    }
+
+    fn write_link_later(self) {
+        let turn = self.link_timer.get_value().wrapping_add(1);
+        self.link_timer.set_value(turn);
+        browser::after(LINK_AFTER_MS, move || {
+            if self.link_timer.get_value() != turn {
+                return;
+            }
+            if let Some(link) = self.link() {
+                self.own_fragment.set_value(link.clone());
+                browser::set_fragment(&link);
+            }
+        });
+    }
+
+    fn complain(self, lines: Vec<String>) {
+        self.notice.set(Some(Notice { wrong: true, lines }));
+    }
+
+    /// Says that a file is no text.
+    pub fn say_unreadable(self, name: &str) {
+        self.complain(vec![format!("{name} cannot be read as text.")]);
+    }
+
+    /// Which half of the form is shown.
+    pub fn kind(self) -> Kind {
+        self.form.with(|form| form.kind)
+    }
+}
+
+/// Replaces a schedule's row, or adds it: while a comparison comes in, the rows of the one before stay.
+fn put_row(rows: &mut Vec<Row>, row: Row) {
+    match rows.iter_mut().find(|known| known.schedule == row.schedule) {
+        Some(known) => *known = row,
+        None => rows.push(row),
+    }
+}
+
+fn sentences(faults: &[FieldFault]) -> Vec<String> {
+    let sentence = |fault: &FieldFault| match (&fault.field, &fault.accepted) {
+        (field, _) if field.is_empty() => fault.found.clone(),
+        (field, accepted) => format!("{field}: found {}, accepted is {accepted}.", fault.found),
+    };
+    faults.iter().take(8).map(sentence).collect()
+}
+
+thread_local! {
+    static FRAME_REQUESTED: RefCell<bool> = const { RefCell::new(false) };
+}
+
+/// Runs `paint` once before the next frame, however often it is asked for.
+pub fn once_a_frame(paint: impl FnOnce() + 'static) {
+    let already = FRAME_REQUESTED.with(|requested| requested.replace(true));
+    if !already {
+        browser::next_frame(move || {
+            FRAME_REQUESTED.with(|requested| requested.replace(false));
+            paint();
+        });
+    }
+}

@@ -1,0 +1,342 @@
+//! The picture: planned ranks, measured ranks and memory on one time axis.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leptos::html;
+use leptos::prelude::*;
+use wasm_bindgen::prelude::*;
+use web_sys::{KeyboardEvent, PointerEvent, ResizeObserver, WheelEvent};
+
+use super::overlay::{self, Pointed};
+use super::state::{Planner, once_a_frame};
+use super::{browser, legend};
+use crate::draw::paint::{Layout, Place};
+use crate::draw::raster::Image;
+use crate::draw::view::View;
+use crate::scene::{MeasuredScene, Scene, measured_scale};
+
+/// How much one notch of a wheel or one press of a key zooms.
+const ZOOM_STEP: f64 = 1.25;
+/// How much one press of a key pans, of the width.
+const PAN_STEP: f64 = 0.15;
+
+/// All that one frame shows.
+pub struct Frame {
+    pub scene: Arc<Scene>,
+    pub measured: Option<(Arc<MeasuredScene>, f64)>,
+    pub layout: Layout,
+    pub view: View,
+    pub dark: bool,
+    pub ratio: f64,
+}
+
+/// A drag under way: where it began, and the view and scroll then.
+#[derive(Clone, Copy)]
+struct Drag {
+    x: f64,
+    y: f64,
+    view: View,
+    scroll: f64,
+}
+
+#[component]
+pub fn TimelinePanel() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    view! {
+        <section class="panel timeline" aria-label="Timeline">
+            <Toolbar />
+            {move || planner.no_plan.get().map(|reason| view! {
+                <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p></div>
+            })}
+            <Canvas />
+        </section>
+    }
+}
+
+#[component]
+fn Toolbar() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let zoom = move |factor: f64| {
+        let extent = planner.extent();
+        planner.view.update(|view| *view = view.zoomed(factor, extent.width_px / 2.0, extent));
+    };
+    let title = move || {
+        planner
+            .scene
+            .with(|scene| scene.as_ref().map(|scene| crate::wire::title(&scene.schedule)))
+            .unwrap_or_default()
+    };
+    view! {
+        <div class="toolbar">
+            <h2 data-test="schedule-title">{title}</h2>
+            <legend::Legend />
+            <div class="buttons" role="group" aria-label="Zoom">
+                <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
+                <button type="button" aria-label="Zoom in" data-test="zoom-in" on:click=move |_| zoom(ZOOM_STEP * ZOOM_STEP)>"+"</button>
+                <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
+            </div>
+            <legend::TraceControls />
+        </div>
+    }
+}
+
+#[component]
+fn Canvas() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let holder = NodeRef::<html::Div>::new();
+    let image_canvas = NodeRef::<html::Canvas>::new();
+    let text_canvas = NodeRef::<html::Canvas>::new();
+    let whole_width = RwSignal::new(900.0_f64);
+    let scroll = RwSignal::new(0.0_f64);
+    let dark = RwSignal::new(browser::prefers_dark());
+    let pointer = RwSignal::new(None::<(f64, f64)>);
+    let drag = StoredValue::new(None::<Drag>);
+    browser::on_media_change("(prefers-color-scheme: dark)", move || dark.set(browser::prefers_dark()));
+
+    let layout = Memo::new(move |_| {
+        let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.lanes.len()));
+        let measured = planner.measured.with(|scene| scene.as_ref().map_or(0, |scene| scene.lanes.len()));
+        Layout::new(whole_width.get(), ranks, measured, scroll.get())
+    });
+    // The axis is as wide as the layout leaves it; a change keeps what is shown.
+    Effect::new(move |_| {
+        let width = layout.with(|layout| layout.width_px);
+        if width != planner.width.get_untracked() {
+            let before = planner.extent();
+            planner.width.set(width);
+            planner.carry_view(before);
+        }
+    });
+    let frame = move || -> Option<Frame> {
+        let scene = planner.scene.get()?;
+        let aligned = planner.aligned.get();
+        let measured = planner.measured.get().map(|measured| {
+            let scale = measured_scale(scene.end_ns(), measured.end_ns(), aligned);
+            (measured, scale)
+        });
+        Some(Frame {
+            scene,
+            measured,
+            layout: layout.get(),
+            view: planner.view.get(),
+            dark: dark.get(),
+            ratio: browser::pixel_ratio(),
+        })
+    };
+    let pointed = Memo::new(move |_| pointer.get().and_then(|(x, y)| point_at(planner, &layout.get(), x, y)));
+    let kept: Rc<RefCell<Option<Image>>> = Rc::default();
+    let paint = move || {
+        let canvases = (image_canvas.get_untracked(), text_canvas.get_untracked());
+        let (Some(image), Some(text)) = canvases else { return };
+        match untrack(frame) {
+            Some(frame) => {
+                overlay::paint_image(&image, &frame, &kept);
+                overlay::paint_text(&text, &frame, pointed.get_untracked());
+            }
+            None => overlay::clear(&image, &text, &layout.get_untracked()),
+        }
+    };
+    Effect::new(move |_| {
+        let _ = (frame().is_some(), pointed.get(), image_canvas.get().is_some(), text_canvas.get().is_some());
+        once_a_frame(paint.clone());
+    });
+    Effect::new(move |_| {
+        if let Some(holder) = holder.get() {
+            follow_width(&holder, whole_width);
+        }
+    });
+
+    let on_wheel = move |event: WheelEvent| wheel(planner, &layout.get_untracked(), scroll, &event);
+    let on_down = move |event: PointerEvent| {
+        if event.button() == 0 {
+            let start = Drag {
+                x: f64::from(event.client_x()),
+                y: f64::from(event.client_y()),
+                view: planner.view.get_untracked(),
+                scroll: scroll.get_untracked(),
+            };
+            drag.set_value(Some(start));
+            if let Some(canvas) = text_canvas.get_untracked() {
+                let _ = canvas.set_pointer_capture(event.pointer_id());
+            }
+        }
+    };
+    let on_move = move |event: PointerEvent| {
+        let at = (f64::from(event.offset_x()), f64::from(event.offset_y()));
+        if let Some(start) = drag.get_value() {
+            let extent = planner.extent();
+            planner.view.set(start.view.panned(start.x - f64::from(event.client_x()), extent));
+            let range = layout.with_untracked(|layout| layout.planned.rows.scroll_range_px());
+            let to = start.scroll + start.y - f64::from(event.client_y());
+            scroll.set(to.clamp(0.0, range));
+        }
+        pointer.set(Some(at));
+    };
+    let on_up = move |_: PointerEvent| drag.set_value(None);
+    let on_leave = move |_: PointerEvent| pointer.set(None);
+    let on_double = move |event: leptos::ev::MouseEvent| {
+        let x = f64::from(event.offset_x()) - layout.with_untracked(|layout| layout.left_px);
+        planner.view.update(|view| *view = view.zoomed(2.0, x, planner.extent()));
+    };
+    let on_key = move |event: KeyboardEvent| key(planner, &layout.get_untracked(), scroll, &event);
+    let described = move || describe(planner);
+    view! {
+        <div class="stage" node_ref=holder style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
+            <canvas class="image" aria-hidden="true" node_ref=image_canvas></canvas>
+            <canvas class="text" tabindex="0" role="img" data-test="timeline" aria-label=described node_ref=text_canvas
+                on:wheel=on_wheel on:pointerdown=on_down on:pointermove=on_move on:pointerup=on_up on:pointercancel=on_up
+                on:pointerleave=on_leave on:dblclick=on_double on:keydown=on_key></canvas>
+            <Tooltip pointed pointer whole_width />
+        </div>
+        <p class="hint">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all."</p>
+    }
+}
+
+#[component]
+fn Tooltip(
+    pointed: Memo<Option<Pointed>>,
+    pointer: RwSignal<Option<(f64, f64)>>,
+    whole_width: RwSignal<f64>,
+) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let lines = Memo::new(move |_| pointed.get().map(|pointed| tooltip_lines(planner, pointed)).unwrap_or_default());
+    let place = move || {
+        let (x, y) = pointer.get().unwrap_or_default();
+        // On the side with more room, so that it never leaves the picture.
+        if x > whole_width.get() / 2.0 {
+            format!("right:{:.0}px;top:{:.0}px", whole_width.get() - x + 14.0, y + 14.0)
+        } else {
+            format!("left:{:.0}px;top:{:.0}px", x + 14.0, y + 14.0)
+        }
+    };
+    move || {
+        let lines = lines.get();
+        (!lines.is_empty()).then(|| {
+            let rows = lines.into_iter().map(|(name, value)| view! { <dt>{name}</dt><dd>{value}</dd> });
+            view! { <dl class="tooltip" role="tooltip" data-test="tooltip" style=place>{rows.collect_view()}</dl> }
+        })
+    }
+}
+
+fn tooltip_lines(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
+    let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
+    match pointed {
+        Pointed::Planned { rank, index } => scene.describe(rank, index),
+        Pointed::Measured { rank, index } => planner
+            .measured
+            .get_untracked()
+            .map(|measured| measured.describe(rank, index, Some(&scene)))
+            .unwrap_or_default(),
+        Pointed::Memory { rank, time_ns } => scene.describe_memory(rank, time_ns as f64),
+    }
+}
+
+/// What the pointer is on.
+fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed> {
+    let scene = planner.scene.get()?;
+    let view = planner.view.get();
+    let time_ns = view.time_at(x - layout.left_px);
+    // Two pixels: what is narrower than a pixel can still be pointed at.
+    let reach_ns = 2.0 * view.ns_per_px;
+    if x < layout.left_px {
+        return None;
+    }
+    match layout.place_at(y)? {
+        Place::Planned(rank) => {
+            let index = scene.lanes.get(rank)?.at(time_ns, reach_ns)?;
+            Some(Pointed::Planned { rank, index })
+        }
+        Place::Measured(rank) => {
+            let measured = planner.measured.get()?;
+            let scale = measured_scale(scene.end_ns(), measured.end_ns(), planner.aligned.get());
+            let index = measured.lanes.get(rank)?.at(time_ns / scale, reach_ns / scale)?;
+            Some(Pointed::Measured { rank, index })
+        }
+        Place::Memory(rank) => {
+            (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
+        }
+    }
+}
+
+fn wheel(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &WheelEvent) {
+    // Lines and pages as pixels.
+    let unit = [1.0, 16.0, 400.0].get(event.delta_mode() as usize).copied().unwrap_or(1.0);
+    let (dx, dy) = (event.delta_x() * unit, event.delta_y() * unit);
+    let extent = planner.extent();
+    if event.ctrl_key() || event.meta_key() {
+        let x = f64::from(event.offset_x()) - layout.left_px;
+        let factor = (-dy / 240.0).clamp(-1.0, 1.0).exp2();
+        planner.view.update(|view| *view = view.zoomed(factor, x, extent));
+    } else if event.shift_key() || dx.abs() > dy.abs() {
+        let by = if dx == 0.0 { dy } else { dx };
+        planner.view.update(|view| *view = view.panned(by, extent));
+    } else if layout.planned.rows.scroll_range_px() > 0.0 {
+        let range = layout.planned.rows.scroll_range_px();
+        let to = (scroll.get_untracked() + dy).clamp(0.0, range);
+        if to == scroll.get_untracked() {
+            return; // At the end: the page may scroll on.
+        }
+        scroll.set(to);
+    } else {
+        return;
+    }
+    event.prevent_default();
+}
+
+fn key(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &KeyboardEvent) {
+    if event.ctrl_key() || event.meta_key() || event.alt_key() {
+        return;
+    }
+    let extent = planner.extent();
+    let middle = extent.width_px / 2.0;
+    let pan = extent.width_px * PAN_STEP;
+    let rows_by = |by: f64| {
+        let range = layout.planned.rows.scroll_range_px();
+        scroll.update(|scroll| *scroll = (*scroll + by).clamp(0.0, range));
+    };
+    let change = |change: &dyn Fn(View) -> View| planner.view.update(|view| *view = change(*view));
+    match event.key().as_str() {
+        "ArrowLeft" => change(&|view| view.panned(-pan, extent)),
+        "ArrowRight" => change(&|view| view.panned(pan, extent)),
+        "ArrowUp" | "+" | "=" => change(&|view| view.zoomed(ZOOM_STEP, middle, extent)),
+        "ArrowDown" | "-" => change(&|view| view.zoomed(1.0 / ZOOM_STEP, middle, extent)),
+        "Home" | "0" => change(&|_| extent.fit()),
+        "End" => change(&|view| view.panned(f64::MAX, extent)),
+        "PageDown" => rows_by(layout.planned.rows.height_px),
+        "PageUp" => rows_by(-layout.planned.rows.height_px),
+        _ => return,
+    }
+    event.prevent_default();
+}
+
+/// The picture in a sentence, for those who do not see it.
+fn describe(planner: Planner) -> String {
+    planner.scene.with(|scene| match scene {
+        Some(scene) => {
+            let ops: usize = scene.lanes.iter().map(|lane| lane.spans().len()).sum();
+            format!(
+                "Timeline of {}: {} ranks, {ops} ops in {}. Arrow keys pan and zoom.",
+                crate::wire::title(&scene.schedule),
+                scene.lanes.len(),
+                crate::text::duration(scene.end_ns() as f64)
+            )
+        }
+        None => "No timeline".to_owned(),
+    })
+}
+
+fn follow_width(holder: &web_sys::HtmlElement, width: RwSignal<f64>) {
+    let measured = holder.clone();
+    let measure = Closure::<dyn FnMut()>::new(move || {
+        let now = f64::from(measured.client_width()).max(120.0);
+        if now != width.get_untracked() {
+            width.set(now);
+        }
+    });
+    if let Ok(observer) = ResizeObserver::new(measure.as_ref().unchecked_ref()) {
+        observer.observe(holder);
+    }
+    measure.forget();
+}
