@@ -9,8 +9,8 @@ use crate::transport::Buffer;
 
 /// `f32`, or `f64` for comparisons that rounding must not blur.
 ///
-/// All functions that no processor rounds exactly come from `libm`, so that every machine gets the same
-/// bits.
+/// Every machine gets the same bits: roots are exact by IEEE 754, and whatever no processor rounds exactly
+/// comes from `libm` or from sums and products written out here.
 pub trait Element:
     Copy
     + Debug
@@ -76,7 +76,7 @@ impl Element for f32 {
     }
 
     fn exp(self) -> f32 {
-        libm::expf(self)
+        exp(self)
     }
 
     fn ln(self) -> f32 {
@@ -84,7 +84,7 @@ impl Element for f32 {
     }
 
     fn sqrt(self) -> f32 {
-        libm::sqrtf(self)
+        f32::sqrt(self)
     }
 
     fn erf(self) -> f32 {
@@ -127,7 +127,7 @@ impl Element for f64 {
     }
 
     fn sqrt(self) -> f64 {
-        libm::sqrt(self)
+        f64::sqrt(self)
     }
 
     fn erf(self) -> f64 {
@@ -145,6 +145,33 @@ impl Element for f64 {
     fn tuned_gemm(call: super::gemm::Checked<'_, f64>) {
         call.double();
     }
+}
+
+/// e to the power `x` within 1.5 units in the last place. Without a branch, so that loops over it become
+/// vector instructions: `libm`'s takes a quarter of the time of training.
+///
+/// With `n = round(x / ln 2)` and `r = x − n · ln 2`, it is `2ⁿ · eʳ`; for `|r| ≤ ln 2 / 2` the series to
+/// `r⁷` misses `r⁸ / 8!`, below 6 · 10⁻⁹.
+fn exp(x: f32) -> f32 {
+    /// Adding it leaves a float's integer part in its lowest bits.
+    const SHIFT: f32 = 12_582_912.0; // 1.5 · 2²³
+    /// ln 2 in two parts: the first has so few bits that its product with `n` is exact.
+    const LN_2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
+    // Beyond these it is 0 or infinite.
+    let x = if x < -104.0 { -104.0 } else { x };
+    let x = if x > 89.0 { 89.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + SHIFT;
+    let n = shifted - SHIFT;
+    let r = (x - n * LN_2.0) - n * LN_2.1;
+    let mut series = 1.0 / 5040.0;
+    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        series = series * r + factor;
+    }
+    // 2ⁿ in two halves, each of which a float can hold.
+    let n = (shifted.to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32);
+    let half = n >> 1;
+    let power = |n: i32| f32::from_bits(((n.wrapping_add(127)) << 23) as u32);
+    series * power(half) * power(n.wrapping_sub(half))
 }
 
 /// How many sums a reduction carries side by side: enough to fill a vector register, and always the same,
@@ -189,4 +216,36 @@ fn fold<T: Element>(sums: [T; LANES]) -> T {
         total += sum;
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponentials_are_right_to_the_last_bits() {
+        let mut worst = 0f64;
+        for step in -870_000..=880_000i32 {
+            let x = step as f32 * 1e-4;
+            let expected = libm::exp(f64::from(x));
+            let unit = f64::from(f32::from_bits((expected as f32).to_bits() + 1)) - f64::from(expected as f32);
+            worst = worst.max((f64::from(exp(x)) - expected).abs() / unit);
+        }
+        assert!(worst < 1.5, "{worst} units in the last place");
+        for (x, expected) in [(0.0, 1.0), (-200.0, 0.0), (f32::NEG_INFINITY, 0.0), (f32::INFINITY, f32::INFINITY)] {
+            assert_eq!(exp(x), expected);
+        }
+        assert!(exp(88.72) > 3.39e38 && exp(88.73).is_infinite() && exp(f32::NAN).is_nan());
+        assert!(exp(-100.0) > 0.0, "denormal numbers are there");
+    }
+
+    #[test]
+    fn reductions_take_every_element() {
+        for length in 0..40 {
+            let values: Vec<f64> = (0..length).map(f64::from).collect();
+            let total = f64::from(length * (length - 1)) / 2.0;
+            assert_eq!(sum(&values), total);
+            assert_eq!(dot(&values, &vec![2.0; values.len()]), 2.0 * total);
+        }
+    }
 }

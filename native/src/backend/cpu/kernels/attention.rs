@@ -5,7 +5,7 @@
 
 use pipeplan_core::graph::Heads;
 
-use super::super::element::{Element, dot};
+use super::super::element::{Element, dot, sum};
 use super::super::gemm::{Gemm, Operand, Size};
 use super::Call;
 
@@ -95,10 +95,8 @@ pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, hea
                         let (scores, hidden) = scores.split_at_mut(seen);
                         let before = greatest[row];
                         let now = scores.iter().fold(before, |greatest, score| greatest.greater(*score));
-                        let mut sum = T::ZERO;
                         for score in scores.iter_mut() {
                             *score = (*score - now).exp();
-                            sum += *score;
                         }
                         hidden.fill(T::ZERO);
                         if now != before {
@@ -110,7 +108,7 @@ pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, hea
                             }
                         }
                         greatest[row] = now;
-                        sums[row] += sum;
+                        sums[row] += sum(scores);
                     }
                     // O += P · V
                     gemm.gemm(

@@ -1,7 +1,10 @@
 //! Cross-entropy over the vocabulary.
 
-use super::super::element::Element;
+use super::super::element::{Element, sum};
 use super::Call;
+
+/// Exponentials worked out side by side.
+const CHUNK: usize = 64;
 
 fn weight<T: Element>(rows: usize, microbatches: u64) -> T {
     T::of(rows as f64 * microbatches as f64)
@@ -15,11 +18,15 @@ pub fn cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) 
     for ((row, target), log_sum) in logits.chunks_exact(vocab).zip(targets).zip(log_sums.floats_mut()) {
         // Less the greatest, no exponential overflows.
         let greatest = row.iter().fold(T::LOWEST, |greatest, logit| greatest.greater(*logit));
-        let mut sum = T::ZERO;
-        for logit in row {
-            sum += (*logit - greatest).exp();
+        let mut total_share = T::ZERO;
+        for logits in row.chunks(CHUNK) {
+            let mut shares = [T::ZERO; CHUNK];
+            for (share, logit) in shares.iter_mut().zip(logits) {
+                *share = (*logit - greatest).exp();
+            }
+            total_share += sum(&shares);
         }
-        *log_sum = greatest + sum.ln();
+        *log_sum = greatest + total_share.ln();
         total += *log_sum - row[*target as usize];
     }
     loss.floats_mut()[0] = total / weight(rows, microbatches);
