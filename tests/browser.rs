@@ -1,12 +1,307 @@
-//! The page in a real Chromium, served by the real command.
+//! The page in a real Chromium, served by the real command. Pictures of what was seen stay in `tests/output`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
 use pipeplan_tests::browser::Browser;
+use pipeplan_tests::process::{self, Running, printed};
+use serde_json::{Value, json};
+
+/// `pipeplan serve` on a free port, and its address.
+fn serve(arguments: &[&str]) -> (Running, String) {
+    let built = process::top().join("web/dist/index.html");
+    assert!(built.exists(), "the page is not built: run ./dev page");
+    let mut command = Command::new(process::pipeplan());
+    command.args(["serve", "--port", "0", "--web", "web/dist"]).args(arguments).current_dir(process::top());
+    let served = Running::start(&mut command);
+    let address = served.line(Duration::from_secs(20), |line| {
+        let address = line.split_whitespace().find(|word| word.starts_with("http://"))?;
+        Some(address.split(['?', '#']).next().unwrap_or(address).trim_end_matches('/').to_string())
+    });
+    (served, address)
+}
+
+fn field(path: &str) -> String {
+    format!("[data-test='field-{path}']")
+}
+
+/// Chooses an option of a list.
+fn choose(browser: &Browser, path: &str, value: &str) {
+    let script =
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change', { bubbles: true }))";
+    browser.find(&field(path)).script_with(script, json!(value));
+}
+
+/// Waits until the page has planned what its form says.
+fn planned(browser: &Browser, title: &str) {
+    browser.until(&format!("a plan titled {title}"), || {
+        let idle = browser.text("[data-test='status']").is_empty();
+        (idle && browser.text("[data-test='schedule-title']") == title).then_some(())
+    });
+}
+
+/// Every field of the form with its value, and every figure: what a link has to bring back.
+fn seen(browser: &Browser) -> (Value, Vec<String>) {
+    let script = "return Object.fromEntries([...document.querySelectorAll('[data-test^=field-]')].map(field => [field.dataset.test, field.value]))";
+    let figures = ["makespan", "bubble", "peak", "bound", "gap"];
+    let figures = figures.map(|name| browser.text(&format!("[data-test='{name}']")));
+    (browser.script(script, json!([])), figures.to_vec())
+}
+
 #[test]
-fn smoke() {
-    let b = Browser::open("smoke", 1000, 700);
-    b.goto("data:text/html,<h1 id=x>hello</h1><input id=i value=q><script>console.error('boo')</script>");
-    assert_eq!(b.text("#x"), "hello");
-    b.find("#i").fill("zz");
-    assert_eq!(b.find("#i").property("value"), "zz");
-    assert_eq!(b.errors().len(), 1);
-    b.picture("smoke.png");
+fn from_the_form_to_a_trained_model_and_back() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("road", 1440, 1000);
+    browser.goto(&address);
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    choose(&browser, "model.name", "tiny-llama");
+    choose(&browser, "cluster.device", "cpu");
+    for (path, value) in [("parallel.pipeline", "2"), ("training.microbatches", "4"), ("training.sequence", "32")] {
+        browser.find(&field(path)).fill(value);
+    }
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    let (form, figures) = seen(&browser);
+    assert_eq!(form["field-parallel.pipeline"], "2");
+    assert!(figures.iter().all(|figure| !figure.is_empty()), "{figures:?}");
+    let link = browser.until("a link", || Some(browser.address()).filter(|address| address.contains("#v1.")));
+    browser.picture("planner.png");
+    browser.no_errors();
+
+    // The link, in a profile that has never seen the page.
+    let friend = Browser::open("friend", 1440, 1000);
+    friend.goto(&link);
+    planned(&friend, "1F1B");
+    assert_eq!(seen(&friend), (form, figures));
+    friend.no_errors();
+
+    // The same plan from the page and, of the same link, from the command.
+    browser.find("[data-test='export-plan']").click();
+    let plan = browser.downloaded();
+    let file = std::fs::read_to_string(&plan).unwrap();
+    assert!(file == printed(["plan", &link, "-o", "-"]), "the page's plan is not the command's");
+
+    let trace = process::output("trace.json");
+    let printed = printed([
+        "run".as_ref(),
+        plan.as_os_str(),
+        "--steps".as_ref(),
+        "3".as_ref(),
+        "--trace".as_ref(),
+        trace.as_os_str(),
+    ]);
+    println!("{printed}");
+    open(&browser, &trace);
+    browser.until("the measured ranks", || {
+        browser.find("[data-test='trace-controls']").text().contains("measured").then_some(())
+    });
+    browser.picture("planned-and-measured.png");
+    browser.no_errors();
+}
+
+/// Opens a file by the page's file input.
+fn open(browser: &Browser, file: &Path) {
+    browser.find("[data-test='open-file']").keys(&file.display().to_string());
+}
+
+#[test]
+fn a_plan_and_its_trace_are_one_click_away() {
+    let plan = process::output("served-plan.json");
+    let trace = process::output("served-trace.json");
+    let [plan, trace] = [plan.to_str().unwrap(), trace.to_str().unwrap()];
+    printed(["plan", "examples/tiny-llama.toml", "-o", plan]);
+    printed(["run", plan, "--steps", "2", "--trace", trace]);
+    let (_served, address) = serve(&["--plan", plan, "--trace", trace]);
+    let browser = Browser::open("served", 1440, 1000);
+    browser.goto(&format!("{address}/?plan=plan.json&trace=trace.json"));
+    planned(&browser, "ZB-V");
+    browser.until("the measured ranks", || {
+        browser.find("[data-test='trace-controls']").text().contains("measured").then_some(())
+    });
+    browser.picture("served.png");
+    browser.no_errors();
+}
+
+#[test]
+fn a_damaged_link_says_which_part_is_wrong() {
+    let (_served, address) = serve(&[]);
+    let link = printed(["link", "examples/tiny-llama.toml"]);
+    let fragment = link.trim().split_once('#').unwrap().1.to_string();
+    let mut flipped = fragment.clone();
+    let last = if flipped.ends_with('A') { 'B' } else { 'A' };
+    flipped.replace_range(fragment.len() - 3..fragment.len() - 2, &last.to_string());
+    let cases = [
+        (flipped, "checksum"),
+        (fragment[..fragment.len() / 4 * 2].to_string(), "checksum"),
+        (fragment.replacen("v1.", "v9.", 1), "version"),
+        (fragment.replacen('a', "!", 1), "alphabet"),
+        ("v1.".to_string(), "length"),
+    ];
+    let browser = Browser::open("damaged", 1200, 800);
+    for (damaged, part) in cases {
+        browser.goto("about:blank");
+        browser.goto(&format!("{address}/#{damaged}"));
+        let notice = browser.text("[data-test='notice']");
+        assert!(notice.contains(part), "{damaged}: {notice}");
+        // The page goes on with a plan of its own.
+        browser.until("a plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    }
+    browser.picture("damaged-link.png");
+    browser.no_errors();
+}
+
+#[test]
+fn wrong_input_is_told_at_its_field() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("wrong", 1200, 900);
+    browser.goto(&address);
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    let before = seen(&browser).1;
+    for (path, wrong, right) in [
+        ("parallel.pipeline", "0", "4"),
+        ("parallel.pipeline", "many", "4"),
+        ("training.microbatches", "99999999999", "8"),
+        ("training.microbatches", "-1", "8"),
+    ] {
+        browser.find(&field(path)).fill(wrong);
+        let fault = format!("[data-test='fault-{path}']");
+        let told = browser.until("a fault", || Some(browser.text(&fault)).filter(|text| !text.is_empty()));
+        assert!(told.contains(wrong) && told.contains("accepted"), "{told}");
+        // What is shown meanwhile is the last plan that was right.
+        assert!(seen(&browser).1.iter().all(|figure| !figure.is_empty()), "{before:?}");
+        if wrong == "many" {
+            browser.picture("wrong-input.png");
+        }
+        browser.find(&field(path)).fill(right);
+        browser.until("the fault to go", || browser.text(&fault).is_empty().then_some(()));
+    }
+    browser.no_errors();
+}
+
+#[test]
+fn dragging_a_slider_keeps_the_page_answering() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("slider", 1200, 900);
+    browser.goto(&address);
+    choose(&browser, "schedule", "best");
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    // Every frame is timed while a slider goes through its whole range.
+    let drag = "
+        const [slider, done] = [arguments[0], arguments[1]];
+        const least = Number(slider.min), most = Number(slider.max), steps = 60;
+        let last = performance.now(), worst = 0, step = 0;
+        const frame = now => {
+            worst = Math.max(worst, now - last);
+            last = now;
+            slider.value = least + (most - least) * step / steps;
+            slider.dispatchEvent(new Event('input', { bubbles: true }));
+            if (step++ < steps) requestAnimationFrame(frame); else done(worst);
+        };
+        requestAnimationFrame(now => { last = now; frame(now); });";
+    let worst = browser.find("[data-test='slider-training.microbatches']").script_async(drag);
+    let worst = worst.as_f64().unwrap();
+    println!("longest frame while dragging: {worst:.0} ms");
+    // Planning on the page's own thread would take it away for seconds.
+    assert!(worst < 500.0, "a frame took {worst} ms");
+    // What it ends on is what is planned.
+    let last = browser.find(&field("training.microbatches")).property("value");
+    let link = browser.until("the link of the last position", || {
+        let address = browser.address();
+        let settled = browser.text("[data-test='status']").is_empty() && address.contains("#v1.");
+        let spec: Value = serde_json::from_str(&printed(["link", "--json", &address])).ok()?;
+        (settled && json!(spec["spec"]["training"]["microbatches"].to_string()) == last).then_some(address)
+    });
+    println!("{link}");
+    browser.no_errors();
+}
+
+/// Specs of every kind for which page and command have to write the same bytes.
+fn grid() -> Vec<String> {
+    let mut grid: Vec<String> = ["tiny-llama.toml", "llama-2-70b.toml", "zero-bubble-1.5b.toml", "problem.json"]
+        .iter()
+        .map(|name| std::fs::read_to_string(process::top().join("examples").join(name)).unwrap())
+        .collect();
+    for (model, device, pipeline, microbatches) in [
+        ("llama-2-7b", "a100-80", 4, 8),
+        ("llama-2-13b", "a100-40", 8, 16),
+        ("llama-3-8b", "h200", 2, 7),
+        ("llama-3-70b", "b200", 16, 32),
+        ("gpt-3-175b", "h100", 32, 32),
+    ] {
+        grid.push(json!({
+            "model": { "name": model }, "cluster": { "device": device }, "parallel": { "pipeline": pipeline, "chunks": 2 },
+            "training": { "microbatches": microbatches, "sequence": 2048 }, "memory": { "limit_bytes": 1u64 << 50 },
+        }).to_string());
+    }
+    for (ranks, chunks, microbatches, placement, objective) in [
+        (1, 1, 4, "linear", "makespan"),
+        (3, 1, 7, "linear", "longest_span"),
+        (4, 2, 8, "v", "makespan"),
+        (4, 3, 8, "looped", "longest_span"),
+        (2, 4, 9, "wave", "makespan"),
+        (4, 1, 8, "two-way", "makespan"),
+        (8, 2, 24, "any", "longest_span"),
+    ] {
+        let stages: Vec<Value> = (0..ranks * chunks).map(|stage| json!({
+            "forward_ns": 1000 + 37 * (stage % 5), "backward_input_ns": 1100 + 13 * (stage % 3), "backward_weight_ns": 700,
+            "forward_bytes": 1u64 << 33, "backward_input_bytes": -(1i64 << 31), "backward_weight_bytes": -(3i64 << 31),
+        })).collect();
+        grid.push(json!({
+            "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement, "stages": stages,
+            "transfer_ns": 21, "static_bytes": 1u64 << 40, "limit_bytes": null, "objective": objective,
+        }).to_string());
+    }
+    grid
+}
+
+#[test]
+fn page_and_command_write_the_same_bytes() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("bytes", 800, 600);
+    browser.goto(&address);
+    browser.until("the page's functions", || {
+        browser.script("return !!window.wasmBindings?.plan_json", json!([])).as_bool().filter(|there| *there)
+    });
+    let from_page = "try { return { ok: window.wasmBindings[arguments[0]](...arguments.slice(1)) } } catch (error) { return { error: String(error) } }";
+    let file = process::output("grid-spec.txt");
+    let file = file.to_str().unwrap();
+    let (mut plans, mut refused) = (0, 0);
+    for spec in grid() {
+        std::fs::write(file, &spec).unwrap();
+        let comparison = browser.script(from_page, json!(["compare_json", spec]));
+        assert_eq!(
+            comparison["ok"].as_str().unwrap_or_default().trim(),
+            printed(["compare", file, "--json"]).trim(),
+            "{spec}"
+        );
+        let link = browser.script(from_page, json!(["link", spec]));
+        let link = link["ok"].as_str().unwrap_or_default();
+        let fragment = link.split_once('#').map_or(link, |(_, fragment)| fragment).to_string();
+        let command = printed(["link", file]);
+        assert_eq!(command.trim().split_once('#').map(|(_, fragment)| fragment), Some(fragment.as_str()), "{spec}");
+        for schedule in pipeplan_core::planner::schedule_names() {
+            let page = browser.script(from_page, json!(["plan_json", spec, schedule]));
+            let command = process::run(["plan", file, "--schedule", schedule, "-o", "-"]);
+            match page["ok"].as_str() {
+                Some(plan) => {
+                    assert!(command.status.success(), "{schedule}: the page has a plan and the command none\n{spec}");
+                    assert!(plan.as_bytes() == command.stdout, "{schedule}: the bytes differ\n{spec}");
+                    plans += 1;
+                }
+                None => {
+                    assert!(page["error"].is_string(), "{page}");
+                    assert_eq!(
+                        command.status.code(),
+                        Some(2),
+                        "{schedule}: {page} and the command has a plan\n{spec}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+    }
+    println!("{plans} plans with the same bytes, {refused} refused by both");
+    assert!(plans > 60, "only {plans} plans");
+    browser.no_errors();
 }

@@ -1,8 +1,7 @@
 //! A real Chromium, driven through chromedriver by the W3C WebDriver protocol.
 //!
-//! The client is our own because the ready-made ones bring an async runtime and turn on a feature of
-//! serde_json, the order of keys, that would reach the planner under test through Cargo's feature union and
-//! change the very bytes that are compared here.
+//! The client is our own, as all that is needed of the protocol is a few HTTP calls: the ready-made ones bring
+//! an async runtime and a hundred packages, and switch serde_json features on for the planner under test.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -212,9 +211,14 @@ impl Element<'_> {
         self.browser.get(&format!("/element/{}/property/{name}", self.id))
     }
 
-    /// Runs JavaScript with this element as `arguments[0]`.
-    pub fn script(&self, script: &str) -> Value {
-        self.browser.script(script, json!([{ ELEMENT: self.id }]))
+    /// Runs JavaScript with this element as `arguments[0]` and `value` as `arguments[1]`.
+    pub fn script_with(&self, script: &str, value: Value) -> Value {
+        self.browser.script(script, json!([{ ELEMENT: self.id }, value]))
+    }
+
+    /// Runs JavaScript with this element as `arguments[0]` until it calls `arguments[1]` with an answer.
+    pub fn script_async(&self, script: &str) -> Value {
+        self.browser.post("/execute/async", json!({ "script": script, "args": [{ ELEMENT: self.id }] }))
     }
 }
 

@@ -52,7 +52,11 @@ impl Failure {
 
     /// Where it stands in a text: byte offset, length, and what to write there.
     pub fn at(mut self, name: &str, text: &str, places: impl IntoIterator<Item = (usize, usize, String)>) -> Failure {
-        self.0.source = Some(NamedSource::new(name, text.to_owned()));
+        // Whole lines are shown, and a file of one line may have megabytes.
+        const LONGEST_LINE: usize = 1000;
+        if text.lines().all(|line| line.len() <= LONGEST_LINE) {
+            self.0.source = Some(NamedSource::new(name, text.to_owned()));
+        }
         let label = |(offset, length, label)| LabeledSpan::new(Some(label), offset, length);
         self.0.labels.extend(places.into_iter().map(label));
         self
