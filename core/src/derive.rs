@@ -6,12 +6,13 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::cluster::Link;
 use crate::cost;
 use crate::fields::{Fault, Faults};
 use crate::graph::Graph;
 use crate::graph::build::{StageShape, stage_graph};
-use crate::graph::form::Form;
 use crate::graph::liveness::Lifetimes;
+use crate::layout::Partition;
 use crate::memory::{self, StaticBytes};
 use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::partition::{self, PartCosts, StageLayout};
@@ -30,17 +31,39 @@ pub struct Derived {
     pub statement: Statement,
     /// The part of the model that each stage holds.
     pub stages: Vec<StageLayout>,
-    /// Floating-point operations of F, B and W of each stage for one microbatch.
-    pub stage_flops: Vec<[u128; 3]>,
+    /// Floating-point operations that the model needs on one device of each stage for one microbatch: each product of
+    /// the forward, and its two gradients. Work that is only done to save memory does not count (arXiv:2204.02311 §4.1).
+    pub stage_flops: Vec<u128>,
     /// Bytes held throughout, by rank and kind.
     pub static_bytes: Vec<StaticBytes>,
 }
 
+/// Where a layer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerPlace {
+    /// Its stage.
+    pub stage: usize,
+    /// The rank that holds it; with two-way placement, the one for the first half of the microbatches.
+    pub rank: usize,
+    /// Which of that rank's chunks it is in.
+    pub chunk: usize,
+}
+
 impl Derived {
-    /// Floating-point operations of one step over all stages and microbatches, which model FLOPs utilisation is
-    /// measured by: recomputed work would not count.
+    /// Where `layer` is; none beyond the model.
+    pub fn place_of_layer(&self, layer: u32) -> Option<LayerPlace> {
+        let stage = self.stages.iter().position(|layout| layout.layers.contains(&layer))?;
+        let PlacementChoice::Fixed(placement) = &self.statement.placement else { return None };
+        let ranks = placement.ranks(self.statement.ranks, self.statement.chunks);
+        let rank = *ranks.get(stage)?;
+        let chunk = ranks[..stage].iter().filter(|other| **other == rank).count();
+        Some(LayerPlace { stage, rank: usize::from(rank), chunk })
+    }
+
+    /// Floating-point operations of one step over all stages, on one device of each, and all microbatches. Model FLOPs
+    /// utilisation is this over ranks × makespan × the device's rate.
     pub fn step_flops(&self) -> u128 {
-        let microbatch = self.stage_flops.iter().flatten().fold(0, |sum: u128, flops| sum.saturating_add(*flops));
+        let microbatch = self.stage_flops.iter().fold(0, |sum: u128, flops| sum.saturating_add(*flops));
         microbatch.saturating_mul(self.statement.microbatches as u128)
     }
 }
@@ -61,8 +84,13 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     }
     let ranks = work.pipeline as usize;
     let mut parts = Parts { work, known: BTreeMap::new() };
-    let costs = parts.costs();
-    let stages = partition::even(work.model.layers, ranks, chunks, costs)?;
+    let equal = |ends| PartCosts { layer_ns: 1, embedding_ns: ends, head_ns: ends };
+    let stages = match &work.layout.partition {
+        Partition::Balanced => partition::even(work.model.layers, ranks, chunks, parts.costs()),
+        Partition::Layers => partition::even(work.model.layers, ranks, chunks, equal(0)),
+        Partition::LayersAndEnds => partition::even(work.model.layers, ranks, chunks, equal(1)),
+        Partition::ByHand(counts) => partition::by_hand(work.model.layers, ranks, chunks, counts),
+    }?;
     let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
 
     let mut statement = Statement {
@@ -85,7 +113,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
-    let static_bytes = static_by_rank(&placement, ranks, chunks, &known);
+    let static_bytes = static_by_rank(work, &placement, chunks, &known);
     statement.static_bytes = static_bytes.iter().map(StaticBytes::total).collect();
     if let Some(rank) = statement.static_bytes.iter().position(|bytes| *bytes > MAX_BYTES) {
         let found = format!("{} bytes of weights on rank {rank}", statement.static_bytes[rank]);
@@ -109,7 +137,7 @@ pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
         microbatch_size: work.microbatch_size,
         sequence: work.sequence,
         dtype: work.dtype,
-        form: Form::default(),
+        form: work.layout.form,
     }
 }
 
@@ -117,7 +145,7 @@ pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
 #[derive(Clone, Copy)]
 struct Part {
     cost: StageCost,
-    flops: [u128; 3],
+    flops: u128,
     /// With every neighbour on another rank.
     apart: StaticBytes,
     /// With the next stage on the same rank.
@@ -137,14 +165,17 @@ impl Parts<'_> {
             return *part;
         }
         let graph = graph_of(self.work, layout);
+        let (layout, largest) = (&self.work.layout, memory::largest_layer(&graph));
+        let shared_out =
+            |shares_after| StaticBytes::of_stage(&graph, shares_after).shared_out(layout.zero, layout.data, largest);
         let part = Part {
             cost: memory::stage_cost(
-                cost::job_times(&graph, &self.work.device, &self.work.link),
+                cost::job_times(&graph, &self.work.device, &tensor_link(self.work)),
                 Lifetimes::of(&graph).memory(&graph),
             ),
-            flops: cost::job_flops(&graph),
-            apart: StaticBytes::of_stage(&graph, false),
-            before_own: StaticBytes::of_stage(&graph, true),
+            flops: cost::job_flops(&graph)[0].saturating_mul(3),
+            apart: shared_out(false),
+            before_own: shared_out(true),
         };
         self.known.insert(key, part);
         part
@@ -154,7 +185,9 @@ impl Parts<'_> {
     fn costs(&self) -> PartCosts {
         let time = |layers: u32, embedding: bool, head: bool| {
             let graph = graph_of(self.work, &StageLayout { layers: 0..layers, embedding, head });
-            cost::job_times(&graph, &self.work.device, &self.work.link).into_iter().fold(0, Nanos::saturating_add)
+            cost::job_times(&graph, &self.work.device, &tensor_link(self.work))
+                .into_iter()
+                .fold(0, Nanos::saturating_add)
         };
         PartCosts {
             layer_ns: time(1, false, false),
@@ -164,9 +197,11 @@ impl Parts<'_> {
     }
 }
 
-fn static_by_rank(placement: &Placement, ranks: usize, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
+fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
+    let ranks = work.pipeline as usize;
     let rank_of_stage = placement.ranks(ranks, chunks);
-    let mut by_rank = vec![StaticBytes::default(); ranks];
+    let overhead = StaticBytes { overhead: work.layout.overhead_bytes, ..StaticBytes::default() };
+    let mut by_rank = vec![overhead; ranks];
     for (stage, part) in parts.iter().enumerate() {
         let rank = rank_of_stage[stage];
         let bytes = if rank_of_stage.get(stage + 1) == Some(&rank) { &part.before_own } else { &part.apart };
@@ -180,15 +215,23 @@ fn static_by_rank(placement: &Placement, ranks: usize, chunks: usize, parts: &[P
     by_rank
 }
 
-/// Hop times from the bytes of a boundary: ranks fill nodes in order.
+/// What joins the devices of one rank.
+fn tensor_link(work: &ModelWork) -> Link {
+    if work.layout.form.tensor <= work.devices_per_node { work.link } else { work.node_link }
+}
+
+/// Hop times from the bytes of a boundary: ranks fill nodes in order, each with all of its devices. Every device sends
+/// its own part to the one in its place on the next rank.
 fn transfers(work: &ModelWork) -> Transfers {
-    let bytes = u64::from(work.microbatch_size)
-        .saturating_mul(work.sequence.into())
-        .saturating_mul(work.model.hidden.into())
-        .saturating_mul(work.dtype.bytes());
+    let tokens = u64::from(work.microbatch_size).saturating_mul(work.sequence.into());
+    let form = work.layout.form;
+    let tokens = if form.sequence_parallel { tokens.div_ceil(form.tensor.max(1).into()) } else { tokens };
+    let bytes = tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes());
     let (within, between) = (work.link.time(bytes), work.node_link.time(bytes));
-    let (ranks, per_node) = (work.pipeline as usize, work.devices_per_node as usize);
-    if ranks <= per_node || within == between {
+    // Ranks of one node; where a rank alone fills it, every hop leaves the node.
+    let per_node = u64::from(work.devices_per_node) / work.layout.devices_per_rank();
+    let (ranks, per_node) = (work.pipeline as usize, per_node.max(1) as usize);
+    if within == between || ranks <= per_node && per_node > 1 {
         return Transfers::Uniform(within);
     }
     if per_node == 1 {
@@ -205,6 +248,9 @@ fn transfers(work: &ModelWork) -> Transfers {
 fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
     work.model.find_faults("model", faults);
     work.device.find_faults("cluster.device", faults);
+    if faults.is_empty() {
+        work.layout.find_faults(&work.model, work.sequence, faults);
+    }
     work.link.find_faults("cluster.link", faults);
     work.node_link.find_faults("cluster.node_link", faults);
     for (field, value, most) in [
@@ -260,7 +306,9 @@ fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{self, Link};
+    use crate::cluster;
+    use crate::graph::form::{Form, Recompute};
+    use crate::layout::Layout;
     use crate::model::catalog;
     use crate::problem::Objective;
     use proptest::prelude::*;
@@ -284,6 +332,7 @@ mod tests {
             dtype: cluster.dtype,
             limit_bytes: None,
             objective: Objective::Makespan,
+            layout: Layout::default(),
         }
     }
 
@@ -359,6 +408,92 @@ mod tests {
         assert_eq!(faults.0[0].field, "parallel.pipeline");
         let faults = derive(&work("llama-2-7b", "h100", 4), Placement::V, 1).unwrap_err();
         assert_eq!(faults.0[0].field, "placement");
+    }
+
+    /// The layer map of Paddle's dynamic pipeline: its own tests' examples, and ours for a V.
+    #[test]
+    fn a_layer_is_found_on_its_rank() {
+        let place = |layers: &[u32], ranks: u32, chunks: usize, placement: Placement, layer: u32| {
+            let mut work = work("tiny-llama", "cpu", ranks);
+            work.model.layers = layers.iter().sum();
+            work.layout.partition = Partition::ByHand(layers.to_vec());
+            let place = derive(&work, placement, chunks).unwrap().place_of_layer(layer);
+            place.map(|place| (place.rank, place.chunk))
+        };
+        assert_eq!(place(&[2; 4], 4, 1, Placement::Linear, 3), Some((1, 0)));
+        assert_eq!(place(&[1; 8], 4, 2, Placement::Looped, 3), Some((3, 0)));
+        assert_eq!(place(&[2, 2, 2, 1], 4, 1, Placement::Linear, 5), Some((2, 0)));
+        assert_eq!(place(&[2, 2, 2, 1], 4, 1, Placement::Linear, 6), Some((3, 0)));
+        assert_eq!(place(&[2, 1, 1, 1, 1, 1, 1, 1], 4, 2, Placement::Looped, 8), Some((3, 1)));
+        assert_eq!(place(&[1; 8], 4, 2, Placement::V, 7), Some((0, 1)));
+        assert_eq!(place(&[1; 8], 4, 2, Placement::V, 8), None);
+    }
+
+    /// 18 bytes a parameter; with the optimizer shared out 6 + 12/d (the Megatron documents' figures); ZeRO 2 and 3 share
+    /// out the gradients and the weights too (arXiv:1910.02054 §3, with our f32 gradients).
+    #[test]
+    fn copies_share_out_what_zero_says() {
+        let parameters = catalog::find("llama-2-7b").map(|entry| entry.config.parameters()).unwrap();
+        let state = |zero, data| {
+            let mut work = work("llama-2-7b", "h100", 1);
+            (work.layout.zero, work.layout.data) = (zero, data);
+            let bytes = derive(&work, Placement::Linear, 1).unwrap().static_bytes[0];
+            bytes.total() - bytes.buffers - bytes.gathered
+        };
+        for data in [1, 4, 8] {
+            let n = u64::from(data);
+            let expected = [18 * n, 6 * n + 12, 2 * n + 16, 18].map(|bytes| bytes * parameters / n);
+            for (zero, expected) in expected.into_iter().enumerate() {
+                assert_eq!(state(zero as u32, data), expected, "zero {zero}, {data} copies");
+            }
+        }
+    }
+
+    #[test]
+    fn computing_again_trades_time_for_bytes() {
+        let cost = |recompute| {
+            let mut work = work("llama-2-7b", "h100", 4);
+            work.layout.form = Form { recompute, ..Form::default() };
+            let derived = derive(&work, Placement::Linear, 1).unwrap();
+            (derived.statement.stages[1], derived.step_flops())
+        };
+        let (kept, flops) = cost(Recompute::None);
+        for recompute in [Recompute::Cheap, Recompute::Full] {
+            let (again, same) = cost(recompute);
+            assert!(again.forward_bytes < kept.forward_bytes && again.forward_ns == kept.forward_ns);
+            assert!(
+                again.backward_input_ns + again.backward_weight_ns > kept.backward_input_ns + kept.backward_weight_ns
+            );
+            assert_eq!(flops, same, "what is done twice counts once");
+        }
+        let (full, _) = cost(Recompute::Full);
+        // All of a layer's F but its last sum and the product before it, of which B needs nothing.
+        assert!(full.backward_input_ns - kept.backward_input_ns <= kept.forward_ns);
+    }
+
+    #[test]
+    fn sharing_matrices_shrinks_them_and_their_hops_stay_in_the_node() {
+        let derived = |tensor, sequence_parallel| {
+            let mut work = work("llama-2-7b", "h100", 2);
+            work.layout.form = Form { tensor, sequence_parallel, ..Form::default() };
+            (work.clone(), derive(&work, Placement::Linear, 1).unwrap())
+        };
+        let (_, one) = derived(1, false);
+        let (work, four) = derived(4, true);
+        let gains = u64::from(work.model.hidden) * (2 * u64::from(work.model.layers) + 1) * 2;
+        let weights = |derived: &Derived| derived.static_bytes.iter().map(|bytes| bytes.weights).sum::<u64>();
+        assert_eq!((weights(&one) - gains) / 4 + gains, weights(&four), "all but the norms");
+        assert_eq!(one.step_flops(), 4 * four.step_flops());
+        let bytes = 2 * u64::from(work.sequence) * u64::from(work.model.hidden);
+        assert_eq!(four.statement.transfers, Transfers::Uniform(work.link.time(bytes / 4)));
+        // Eight devices a rank fill a node.
+        let (work, eight) = derived(8, false);
+        assert_eq!(eight.statement.transfers, Transfers::Uniform(work.node_link.time(bytes)));
+        let mut work = work;
+        work.layout.form.tensor = 5;
+        let faults = derive(&work, Placement::Linear, 1).unwrap_err();
+        assert_eq!(faults.0[0].field, "parallel.tensor");
+        assert!(faults.0[0].accepted.ends_with("such as 4"), "{}", faults.0[0].accepted);
     }
 
     proptest! {

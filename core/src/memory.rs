@@ -1,7 +1,9 @@
 //! Bytes that a rank holds throughout, and what each op adds.
 
+use alloc::collections::BTreeMap;
+
 use crate::graph::liveness::JobMemory;
-use crate::graph::{Graph, Role};
+use crate::graph::{Graph, Job, Role};
 use crate::model::Dtype;
 use crate::problem::StageCost;
 use crate::units::{Bytes, Nanos};
@@ -17,26 +19,32 @@ pub struct StaticBytes {
     pub master_weights: Bytes,
     /// AdamW's two moments, in the gradients' number format.
     pub optimizer: Bytes,
+    /// Where weights are shared out among copies (ZeRO 3): the largest layer, gathered, and the next one under way.
+    pub gathered: Bytes,
     /// Buffers of messages: one of each kind at each end of a stage.
     pub buffers: Bytes,
+    /// What the framework holds besides, as the spec says.
+    pub overhead: Bytes,
 }
 
 impl StaticBytes {
     /// All kinds together.
     pub fn total(&self) -> Bytes {
-        [self.gradients, self.master_weights, self.optimizer, self.buffers]
+        [self.gradients, self.master_weights, self.optimizer, self.gathered, self.buffers, self.overhead]
             .into_iter()
             .fold(self.weights, Bytes::saturating_add)
     }
 
     /// By kind, for a table.
-    pub fn kinds(&self) -> [(&'static str, Bytes); 5] {
+    pub fn kinds(&self) -> [(&'static str, Bytes); 7] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
             ("master weights", self.master_weights),
             ("optimizer", self.optimizer),
+            ("gathered weights", self.gathered),
             ("buffers", self.buffers),
+            ("overhead", self.overhead),
         ]
     }
 
@@ -47,7 +55,27 @@ impl StaticBytes {
             gradients: self.gradients.saturating_add(other.gradients),
             master_weights: self.master_weights.saturating_add(other.master_weights),
             optimizer: self.optimizer.saturating_add(other.optimizer),
+            // One layer at a time, whichever stage it is of; and once a device.
+            gathered: self.gathered.max(other.gathered),
             buffers: self.buffers.saturating_add(other.buffers),
+            overhead: self.overhead.max(other.overhead),
+        }
+    }
+
+    /// These bytes where `copies` of the pipeline share out what `zero` says ([`Layout::zero`]), each with as much, the
+    /// last perhaps with less.
+    ///
+    /// [`Layout::zero`]: crate::layout::Layout::zero
+    pub fn shared_out(&self, zero: u32, copies: u32, largest_layer: Bytes) -> StaticBytes {
+        let copies = u64::from(copies.max(1));
+        let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
+        StaticBytes {
+            weights: share(3, self.weights),
+            gradients: share(2, self.gradients),
+            master_weights: share(1, self.master_weights),
+            optimizer: share(1, self.optimizer),
+            gathered: if zero >= 3 && copies > 1 { largest_layer.saturating_mul(2) } else { 0 },
+            ..*self
         }
     }
 
@@ -80,6 +108,21 @@ impl StaticBytes {
         }
         bytes
     }
+}
+
+/// Bytes of the weights of the layer of `graph` that has the most; the embedding and the head count as one.
+pub fn largest_layer(graph: &Graph) -> Bytes {
+    let mut by_layer: BTreeMap<Option<u32>, Bytes> = BTreeMap::new();
+    for operator in graph.job(Job::F) {
+        for input in &operator.inputs {
+            let tensor = &graph[input.tensor];
+            if matches!(tensor.role, Role::Weight { .. }) {
+                let sum = by_layer.entry(operator.layer).or_default();
+                *sum = sum.saturating_add(tensor.bytes());
+            }
+        }
+    }
+    by_layer.into_values().max().unwrap_or(0)
 }
 
 /// What a scheduler may know of a stage.

@@ -63,6 +63,28 @@ pub fn even(layers: u32, ranks: usize, chunks: usize, costs: PartCosts) -> Resul
     Ok(from_counts(&count))
 }
 
+/// Deals `layers` by hand: `counts` has one entry for each stage of `ranks × chunks`.
+///
+/// # Errors
+/// Another number of stages or layers, or a stage that would hold nothing.
+pub fn by_hand(layers: u32, ranks: usize, chunks: usize, counts: &[u32]) -> Result<Vec<StageLayout>, Fault> {
+    let stages = ranks * chunks;
+    let field = "parallel.partition";
+    if counts.len() != stages {
+        let accepted = format!("{stages} entries, one for each stage of {ranks} ranks with {chunks} chunks each");
+        return Err(Fault::new(field, format!("{} entries", counts.len()), accepted));
+    }
+    let sum: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+    if sum != u64::from(layers) {
+        return Err(Fault::new(field, format!("{sum} layers in all"), format!("{layers}, the layers of the model")));
+    }
+    if let Some(empty) = (1..stages.saturating_sub(1)).find(|stage| counts[*stage] == 0) {
+        let found = format!("0 layers on stage {empty}");
+        return Err(Fault::new(field, found, "at least 1 layer between the first and the last stage"));
+    }
+    Ok(from_counts(counts))
+}
+
 /// The layouts of stages with these numbers of layers.
 fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
     let mut next = 0;
@@ -163,6 +185,17 @@ mod tests {
         let counts: Vec<u32> =
             even(10, 4, 1, costs).unwrap().iter().map(|layout| layout.layers.end - layout.layers.start).collect();
         assert_eq!(counts, [2, 2, 3, 3], "the last stages hold the fewest microbatches");
+    }
+
+    #[test]
+    fn by_hand_is_taken_as_it_is_or_refused() {
+        let layouts = by_hand(10, 2, 2, &[0, 4, 5, 1]).unwrap();
+        let counts: Vec<usize> = layouts.iter().map(|layout| layout.layers.len()).collect();
+        assert_eq!(counts, [0, 4, 5, 1]);
+        assert!(layouts[0].embedding && layouts[3].head && !layouts[1].embedding && !layouts[2].head);
+        for wrong in [&[5, 5][..], &[1, 1, 1, 1], &[5, 0, 4, 1], &[u32::MAX, u32::MAX, 1, 1]] {
+            assert_eq!(by_hand(10, 2, 2, wrong).unwrap_err().field, "parallel.partition");
+        }
     }
 
     #[test]

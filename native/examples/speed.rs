@@ -64,6 +64,7 @@ fn main() {
         dtype: Dtype::F32,
         limit_bytes: None,
         objective: Objective::Makespan,
+        layout: Default::default(),
     };
     let derived = derive(&work, Placement::Linear, 1).expect("a model");
     let problem = derived.statement.problem(Placement::Linear).expect("one rank");

@@ -4,13 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use serde::{Deserialize, Serialize};
-
 use crate::fields::Fault;
+use crate::layout::MAX_DEGREE;
 use crate::model::ModelConfig;
 
 /// How attention is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum AttentionForm {
     /// Scores are never all held; the log-sum-exp is kept (arXiv:2205.14135).
     #[default]
@@ -30,7 +29,7 @@ impl AttentionForm {
 }
 
 /// What the forward does not keep and the backward computes again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Recompute {
     /// Everything is kept.
     #[default]
@@ -57,7 +56,7 @@ impl Recompute {
 }
 
 /// How a stage's operators are written and split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
     /// How attention is computed.
     pub attention: AttentionForm,
@@ -85,6 +84,11 @@ impl Default for Form {
 }
 
 impl Form {
+    /// The same with another recomputation.
+    pub const fn recomputing(self, recompute: Recompute) -> Form {
+        Form { recompute, ..self }
+    }
+
     /// What keeps `model` with `sequence` tokens from being split so, each with its field below `path` and the
     /// nearest degree that works.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, path: &str, faults: &mut Vec<Fault>) {
@@ -95,8 +99,8 @@ impl Form {
                 && (model.kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(model.kv_heads.max(1)));
             heads && model.ffn.is_multiple_of(tensor) && (!self.sequence_parallel || sequence.is_multiple_of(tensor))
         };
-        if tensor == 0 || !divides(tensor) {
-            let nearest = (1..=model.heads.min(1 << 16))
+        if tensor == 0 || tensor > MAX_DEGREE || !divides(tensor) {
+            let nearest = (1..=model.heads.min(MAX_DEGREE))
                 .filter(|degree| divides(*degree))
                 .min_by_key(|degree| (degree.abs_diff(tensor), *degree))
                 .unwrap_or(1);

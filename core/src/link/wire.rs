@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Device, Link};
+use crate::graph::form::{AttentionForm, Form, Recompute};
+use crate::layout::{Layout, Partition};
 use crate::model::{Dtype, Family, ModelConfig};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
@@ -55,6 +57,42 @@ struct WireModel {
     dtype: WireDtype,
     limit_bytes: Option<u64>,
     objective: WireObjective,
+    layout: WireLayout,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireLayout {
+    attention: WireAttention,
+    dropout: bool,
+    recompute: WireRecompute,
+    tensor: u32,
+    sequence_parallel: bool,
+    data: u32,
+    zero: u32,
+    partition: WirePartition,
+    overhead_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireAttention {
+    Flash,
+    Materialised,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireRecompute {
+    None,
+    Selective,
+    Cheap,
+    Full,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WirePartition {
+    Balanced,
+    Layers,
+    LayersAndEnds,
+    ByHand(Vec<u32>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -182,6 +220,7 @@ fn model_to_wire(work: &ModelWork) -> WireModel {
         },
         limit_bytes: work.limit_bytes,
         objective: objective_to_wire(work.objective),
+        layout: layout_to_wire(&work.layout),
     }
 }
 
@@ -228,6 +267,63 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
         },
         limit_bytes: wire.limit_bytes,
         objective: objective_from_wire(wire.objective),
+        layout: layout_from_wire(wire.layout),
+    }
+}
+
+fn layout_to_wire(layout: &Layout) -> WireLayout {
+    WireLayout {
+        attention: match layout.form.attention {
+            AttentionForm::Flash => WireAttention::Flash,
+            AttentionForm::Materialised => WireAttention::Materialised,
+        },
+        dropout: layout.form.dropout,
+        recompute: match layout.form.recompute {
+            Recompute::None => WireRecompute::None,
+            Recompute::Selective => WireRecompute::Selective,
+            Recompute::Cheap => WireRecompute::Cheap,
+            Recompute::Full => WireRecompute::Full,
+        },
+        tensor: layout.form.tensor,
+        sequence_parallel: layout.form.sequence_parallel,
+        data: layout.data,
+        zero: layout.zero,
+        partition: match &layout.partition {
+            Partition::Balanced => WirePartition::Balanced,
+            Partition::Layers => WirePartition::Layers,
+            Partition::LayersAndEnds => WirePartition::LayersAndEnds,
+            Partition::ByHand(counts) => WirePartition::ByHand(counts.clone()),
+        },
+        overhead_bytes: layout.overhead_bytes,
+    }
+}
+
+fn layout_from_wire(wire: WireLayout) -> Layout {
+    Layout {
+        form: Form {
+            attention: match wire.attention {
+                WireAttention::Flash => AttentionForm::Flash,
+                WireAttention::Materialised => AttentionForm::Materialised,
+            },
+            dropout: wire.dropout,
+            recompute: match wire.recompute {
+                WireRecompute::None => Recompute::None,
+                WireRecompute::Selective => Recompute::Selective,
+                WireRecompute::Cheap => Recompute::Cheap,
+                WireRecompute::Full => Recompute::Full,
+            },
+            tensor: wire.tensor,
+            sequence_parallel: wire.sequence_parallel,
+        },
+        data: wire.data,
+        zero: wire.zero,
+        partition: match wire.partition {
+            WirePartition::Balanced => Partition::Balanced,
+            WirePartition::Layers => Partition::Layers,
+            WirePartition::LayersAndEnds => Partition::LayersAndEnds,
+            WirePartition::ByHand(counts) => Partition::ByHand(counts),
+        },
+        overhead_bytes: wire.overhead_bytes,
     }
 }
 

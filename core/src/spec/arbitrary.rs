@@ -2,6 +2,7 @@
 
 use std::format;
 use std::string::String;
+use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -38,12 +39,13 @@ fn model() -> impl Strategy<Value = Value> {
         prop::option::of(1u64..1 << 53),
         prop::option::of(8u32..=200),
         prop::option::of((1u64..1_000_000_000_000_000_000, 0u64..10_000_000_000)),
+        prop::option::of(layout()),
     )
         .prop_map(
-            |(name, device, (pipeline, chunks, microbatches, size), sequence, dtype, limit, layers, link)| {
+            |(name, device, (pipeline, chunks, microbatches, size), sequence, dtype, limit, layers, link, layout)| {
                 let link = link
                     .map(|(bytes_per_s, latency_ns)| json!({ "bytes_per_s": bytes_per_s, "latency_ns": latency_ns }));
-                json!({
+                let mut value = json!({
                     "model": { "name": name, "layers": layers, "norm_eps": layers.map(|layers| f64::from(layers) * 1e-12) },
                     "cluster": { "device": device, "link": link },
                     "parallel": { "pipeline": pipeline, "chunks": chunks },
@@ -51,9 +53,38 @@ fn model() -> impl Strategy<Value = Value> {
                         "microbatches": microbatches, "microbatch_size": size, "sequence": sequence, "dtype": dtype,
                     },
                     "memory": { "limit_bytes": limit },
-                })
+                });
+                for (section, key, said) in layout.into_iter().flatten() {
+                    value[section][key] = said;
+                }
+                value
             },
         )
+}
+
+/// What may be said of how a model is dealt to devices, by section and field.
+fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
+    let name = |names: &[&'static str]| prop::sample::select(names.to_vec());
+    let partition = prop_oneof![
+        name(&["balanced", "layers", "layers-and-ends"]).prop_map(Value::from),
+        prop::collection::vec(0u32..100, 0..20).prop_map(Value::from),
+    ];
+    let recompute = name(&["none", "selective", "cheap", "full"]);
+    // Both divide every named model's heads and feed-forward width.
+    let tensor = prop::sample::select(vec![1u32, 2]);
+    (partition, recompute, name(&["flash", "materialised"]), any::<bool>(), tensor, 1u32..=8, 0u32..=3, 0u64..1 << 50)
+        .prop_map(|(partition, recompute, attention, dropout, tensor, data, zero, overhead)| {
+            vec![
+                ("parallel", "partition", partition),
+                ("parallel", "tensor", json!(tensor)),
+                ("parallel", "data", json!(data)),
+                ("parallel", "zero", json!(zero)),
+                ("training", "recompute", json!(recompute)),
+                ("training", "attention", json!(attention)),
+                ("training", "dropout", json!(dropout)),
+                ("memory", "overhead_bytes", json!(overhead)),
+            ]
+        })
 }
 
 /// Any valid problem file.

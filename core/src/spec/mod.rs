@@ -59,6 +59,7 @@ pub use text::{SpecError, Syntax};
 
 use crate::canonical;
 use crate::cluster::{Device, Link};
+use crate::layout::{Layout, Partition};
 use crate::model::{Dtype, ModelConfig};
 use crate::problem::{Objective, Statement};
 use crate::units::Bytes;
@@ -114,6 +115,8 @@ pub struct ModelWork {
     pub limit_bytes: Option<Bytes>,
     /// What a schedule is judged by.
     pub objective: Objective,
+    /// How the model is dealt to devices beyond the pipeline's ranks.
+    pub layout: Layout,
 }
 
 impl Spec {
@@ -179,6 +182,9 @@ impl ModelWork {
         if let Some(limit) = self.limit_bytes {
             memory.insert(String::from("limit_bytes"), json!(limit));
         }
+        if self.layout.overhead_bytes > 0 {
+            memory.insert(String::from("overhead_bytes"), json!(self.layout.overhead_bytes));
+        }
         [
             ("model", model),
             (
@@ -196,7 +202,21 @@ impl ModelWork {
                     "node_link": link(&self.node_link),
                 }),
             ),
-            ("parallel", json!({ "pipeline": self.pipeline, "chunks": self.chunks })),
+            (
+                "parallel",
+                json!({
+                    "pipeline": self.pipeline,
+                    "chunks": self.chunks,
+                    "partition": match &self.layout.partition {
+                        Partition::ByHand(counts) => json!(counts),
+                        partition => json!(partition.name()),
+                    },
+                    "tensor": self.layout.form.tensor,
+                    "sequence_parallel": self.layout.form.sequence_parallel,
+                    "data": self.layout.data,
+                    "zero": self.layout.zero,
+                }),
+            ),
             (
                 "training",
                 json!({
@@ -204,6 +224,9 @@ impl ModelWork {
                     "microbatch_size": self.microbatch_size,
                     "sequence": self.sequence,
                     "dtype": self.dtype.name(),
+                    "attention": self.layout.form.attention.name(),
+                    "dropout": self.layout.form.dropout,
+                    "recompute": self.layout.form.recompute.name(),
                 }),
             ),
             ("memory", Value::Object(memory)),

@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use super::{ModelWork, Spec, Work};
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
-use crate::fields::{Fault, Faults, Table, one_of, shown};
+use crate::fields::{Fault, Faults, Table, one_of, shown, whole};
+use crate::graph::form::{AttentionForm, Form, Recompute};
+use crate::layout::{Layout, MAX_DEGREE, Partition};
 use crate::model::{Dtype, Family, MAX_LAYERS, MAX_SIZE, ModelConfig, catalog};
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
@@ -98,23 +100,30 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let parallel = section(table, "parallel", "at least `pipeline`", faults).and_then(|mut parallel| {
         let pipeline = parallel.needed_whole("pipeline", 1..=MAX_RANKS as u64, faults);
         let chunks = parallel.whole("chunks", 1..=MAX_CHUNKS as u64, faults);
+        let layout = read_layout(&mut parallel, faults);
         parallel.finish(faults);
-        Some((pipeline? as u32, chunks.map_or(default::CHUNKS, |chunks| chunks as u32)))
+        Some((pipeline? as u32, chunks.map_or(default::CHUNKS, |chunks| chunks as u32), layout))
     });
-    let limit_bytes = table.table("memory", faults).and_then(|mut memory| {
+    let memory = table.table("memory", faults).map(|mut memory| {
         let limit = memory.bytes("limit_bytes", 1..=MAX_LIMIT, faults);
+        let overhead = memory.bytes("overhead_bytes", 0..=MAX_MEMORY, faults);
         memory.finish(faults);
-        limit
+        (limit, overhead.unwrap_or(0))
     });
-    let (Some(model), Some(training), Some(cluster), Some((pipeline, chunks))) = (model, training, cluster, parallel)
+    let (limit_bytes, overhead_bytes) = memory.unwrap_or_default();
+    let (Some(model), Some(training), Some(cluster), Some((pipeline, chunks, layout))) =
+        (model, training, cluster, parallel)
     else {
         return None;
     };
+    let Form { tensor, sequence_parallel, .. } = layout.form;
+    let layout = Layout { form: Form { tensor, sequence_parallel, ..training.form }, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
         config.positions = training.sequence;
     }
     config.find_faults("model", faults);
+    layout.find_faults(&config, training.sequence, faults);
     if config.positions < training.sequence {
         let accepted = format!("at most {}, which are the model's positions", config.positions);
         faults.push(Fault::new("training.sequence", training.sequence, accepted));
@@ -138,7 +147,40 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         dtype: cluster.dtype,
         limit_bytes,
         objective,
+        layout,
     })
+}
+
+/// The parts of a layout that stand beside the pipeline's ranks.
+fn read_layout(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Layout {
+    let mut degree = |key, least, most, otherwise| {
+        parallel.whole(key, least..=most, faults).map_or(otherwise, |degree| degree as u32)
+    };
+    let tensor = degree("tensor", 1, MAX_DEGREE.into(), 1);
+    let data = degree("data", 1, MAX_DEGREE.into(), 1);
+    let zero = degree("zero", 0, 3, 0);
+    let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
+    let form = Form { tensor, sequence_parallel, ..Form::default() };
+    Layout { form, data, zero, partition: read_partition(parallel, faults), overhead_bytes: 0 }
+}
+
+fn read_partition(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Partition {
+    let named = [Partition::Balanced, Partition::Layers, Partition::LayersAndEnds];
+    let Some(value) = parallel.get("partition") else { return Partition::default() };
+    let read = match value {
+        Value::Array(counts) if counts.len() <= MAX_RANKS * MAX_CHUNKS => {
+            let count = |count| whole(count).filter(|count| *count <= MAX_LAYERS.into()).map(|count| count as u32);
+            counts.iter().map(count).collect::<Option<Vec<u32>>>().map(Partition::ByHand)
+        }
+        Value::String(name) => named.iter().find(|partition| partition.name() == Some(name)).cloned(),
+        _ => None,
+    };
+    if read.is_none() {
+        let names: Vec<&str> = named.iter().filter_map(Partition::name).collect();
+        let accepted = format!("{}, or the number of layers of each stage as a list", one_of(&names));
+        faults.push(Fault::new(parallel.path("partition"), shown(value), accepted));
+    }
+    read.unwrap_or_default()
 }
 
 /// A table that has to be there.
@@ -244,6 +286,7 @@ struct Training {
     microbatch_size: u32,
     sequence: u32,
     dtype: Option<Dtype>,
+    form: Form,
 }
 
 fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut Vec<Fault>) -> Option<Training> {
@@ -254,6 +297,7 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         None => table.needed_whole("sequence", 1..=u64::from(MAX_SIZE), faults),
     };
     let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
+    let form = read_form(&mut table, faults);
     table.finish(faults);
     let (microbatch_size, sequence) =
         (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
@@ -263,7 +307,20 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         let accepted = format!("at most {} tokens a microbatch", MAX_TOKENS);
         faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
     }
-    Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype })
+    Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype, form })
+}
+
+/// How the operators are written, as far as `training` says it.
+fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
+    let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
+    let recompute = [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full];
+    let recompute = recompute.map(|choice| (choice.name(), choice));
+    Form {
+        attention: table.choice("attention", &attention, faults).unwrap_or_default(),
+        dropout: table.flag("dropout", faults).unwrap_or(false),
+        recompute: table.choice("recompute", &recompute, faults).unwrap_or_default(),
+        ..Form::default()
+    }
 }
 
 struct Cluster {

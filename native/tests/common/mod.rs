@@ -48,6 +48,7 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         dtype: Dtype::F32,
         limit_bytes: None,
         objective: Objective::Makespan,
+        layout: Default::default(),
     }
 }
 

@@ -1,0 +1,84 @@
+//! How a model is dealt to devices beyond the number of pipeline ranks.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::fields::Fault;
+use crate::graph::form::Form;
+use crate::model::ModelConfig;
+use crate::units::Bytes;
+
+/// Most devices that share a stage, or that hold copies of it.
+pub const MAX_DEGREE: u32 = 65_536;
+
+/// How layers are dealt to stages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Partition {
+    /// So that the slowest stage is as fast as it can be.
+    #[default]
+    Balanced,
+    /// Equal numbers of layers, as near as may be.
+    Layers,
+    /// The same, with the embedding and the head counted as one layer each.
+    LayersAndEnds,
+    /// The number of layers of each stage.
+    ByHand(Vec<u32>),
+}
+
+impl Partition {
+    /// The name in a spec; a list has none.
+    pub const fn name(&self) -> Option<&'static str> {
+        match self {
+            Partition::Balanced => Some("balanced"),
+            Partition::Layers => Some("layers"),
+            Partition::LayersAndEnds => Some("layers-and-ends"),
+            Partition::ByHand(_) => None,
+        }
+    }
+}
+
+/// How a model is dealt to devices beyond the number of pipeline ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// How a stage's operators are written and split over the devices of a rank.
+    pub form: Form,
+    /// Copies of the whole pipeline, each with microbatches of its own.
+    pub data: u32,
+    /// What the copies share out among themselves: nothing (0), optimizer states (1), gradients too (2), weights too (3)
+    /// (ZeRO, arXiv:1910.02054).
+    pub zero: u32,
+    /// How layers are dealt to stages.
+    pub partition: Partition,
+    /// What the framework holds on each device besides: contexts, communicators, fragmentation.
+    pub overhead_bytes: Bytes,
+}
+
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout { form: Form::default(), data: 1, zero: 0, partition: Partition::Balanced, overhead_bytes: 0 }
+    }
+}
+
+impl Layout {
+    /// What is wrong with it for `model` and `sequence` tokens; fields are named as in a spec.
+    pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
+        self.form.find_faults(model, sequence, "parallel", faults);
+        let mut whole = |field: &str, value: u32, least: u32, most: u32| {
+            if !(least..=most).contains(&value) {
+                faults.push(Fault::new(field, value, format!("a whole number from {least} to {most}")));
+            }
+        };
+        whole("parallel.data", self.data, 1, MAX_DEGREE);
+        whole("parallel.zero", self.zero, 0, 3);
+        if self.overhead_bytes > 1 << 50 {
+            let accepted = String::from("at most 1 PiB");
+            faults.push(Fault::new("memory.overhead_bytes", self.overhead_bytes, accepted));
+        }
+    }
+
+    /// Devices of one pipeline rank. They are next to each other: tensor parallelism innermost, then the copies.
+    pub fn devices_per_rank(&self) -> u64 {
+        u64::from(self.form.tensor.max(1)) * u64::from(self.data.max(1))
+    }
+}
