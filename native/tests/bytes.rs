@@ -59,7 +59,7 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
     work: &ModelWork,
     layout: &pipeplan_core::partition::StageLayout,
 ) -> Noted {
-    let text = common::TEXT.as_bytes().to_vec();
+    let text = common::text();
     let batches = Batches::new(text, work.sequence as usize, work.microbatch_size as usize, 2, 0).expect("text");
     let mut store = Store::default();
     let graph = graph_of(work, layout);

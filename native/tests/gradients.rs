@@ -34,7 +34,7 @@ struct Case {
 impl Case {
     fn new(model: &ModelConfig, stage: u16, shape: StageShape) -> Case {
         let graph = stage_graph(model, &shape, 2);
-        let text = common::TEXT.as_bytes().to_vec();
+        let text = common::text();
         let batches =
             Batches::new(text, shape.sequence as usize, shape.microbatch_size as usize, 2, 9).expect("text");
         let mut store = Store::default();
