@@ -1,5 +1,5 @@
-// Starts the planner in a worker: the same WebAssembly file as the page's, named by the page.
-const glue = new URL(self.location.href).searchParams.get("glue");
-import(new URL(glue, self.location.href).href)
-  .then((planner) => planner.default())
+// Starts the planner in a worker: the same two files that the page has loaded, named by the page.
+const glue = new URL(new URL(self.location.href).searchParams.get("glue"), self.location.href).href;
+import(glue)
+  .then((planner) => planner.default({ module_or_path: glue.replace(/\.js$/, "_bg.wasm") }))
   .catch((error) => self.postMessage(String(error)));

@@ -78,6 +78,15 @@ impl Scene {
         kinds
     }
 
+    /// Where its stages are, in words.
+    pub fn placement(&self) -> String {
+        let placement = self.problem.placement().name().unwrap_or("stages placed by a list");
+        match self.problem.chunks() {
+            1 => placement.to_owned(),
+            chunks => format!("{placement}, {chunks} chunks a rank"),
+        }
+    }
+
     /// The most bytes of any rank.
     pub fn peak_bytes(&self) -> u64 {
         self.figures.peak_bytes.iter().copied().max().unwrap_or(0)

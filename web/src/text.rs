@@ -58,6 +58,14 @@ pub fn humanised(sentence: &str) -> String {
             (Some(number), "bytes" | "byte") => Some(bytes(number)),
             _ => None,
         };
+        // “its limit is 80”: the unit stands earlier in the sentence.
+        if let [.., limit, is] = words.as_slice()
+            && (limit.as_str(), is.as_str()) == ("limit", "is")
+            && let Ok(number) = unit.parse::<u64>()
+        {
+            words.push(format!("{}{rest}", bytes(number)));
+            continue;
+        }
         match (readable, words.last_mut()) {
             (Some(readable), Some(last)) => {
                 let opened = if last.starts_with('(') { "(" } else { "" };
@@ -129,6 +137,10 @@ mod tests {
             "rank 3 has 4.2 ms of work, and 90 µs must follow (1 KiB)."
         );
         assert_eq!(humanised("no ns here"), "no ns here");
+        assert_eq!(
+            humanised("rank 0 would hold 2048 bytes, and its limit is 1024; raise it"),
+            "rank 0 would hold 2 KiB, and its limit is 1 KiB; raise it"
+        );
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Layout {
     pub width_px: f64,
     /// Height of all.
     pub height_px: f64,
+    /// How far ranks can be scrolled.
+    pub scroll_range_px: f64,
     /// The planned ranks.
     pub planned: Panel,
     /// The measured ranks.
@@ -57,29 +59,29 @@ pub enum Place {
 }
 
 impl Layout {
-    /// Stacks the panels for `ranks` planned and `measured` measured ranks. All scroll together, by
-    /// `scroll_px` of the planned ranks' range.
+    /// Stacks the panels for `ranks` planned and `measured` measured ranks, scrolled by `scroll_px` of
+    /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
     pub fn new(whole_width_px: f64, ranks: usize, measured: usize, scroll_px: f64) -> Layout {
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
-        let lanes_px = if measured > 0 { 190.0 } else { 300.0 };
-        let planned = Rows::sharing(ranks, lanes_px, 3.0, 28.0, scroll_px);
-        // The same ranks are in sight in every panel.
-        let share = if planned.scroll_range_px() > 0.0 { planned.scroll_px / planned.scroll_range_px() } else { 0.0 };
-        let alike = |count: usize, height: f64, least: f64, most: f64| {
-            let rows = Rows::sharing(count, height, least, most, 0.0);
-            Rows { scroll_px: share * rows.scroll_range_px(), ..rows }
-        };
+        let lanes_px = if measured > 0 { 160.0 } else { 200.0 };
+        let planned = Rows::sharing(ranks, lanes_px, 3.0, 28.0, 0.0);
+        let measured = (measured > 0).then(|| Rows::sharing(measured, lanes_px, 3.0, 28.0, 0.0));
+        let memory = Rows::sharing(ranks, 144.0, 9.0, 34.0, 0.0);
+        let ranges = [planned, memory].into_iter().chain(measured).map(|rows| rows.scroll_range_px());
+        let scroll_range_px = ranges.fold(0.0, f64::max);
+        let share = if scroll_range_px > 0.0 { (scroll_px / scroll_range_px).clamp(0.0, 1.0) } else { 0.0 };
         let mut y = RULER_PX;
         let mut panel = |rows: Rows| {
+            let rows = Rows { scroll_px: share * rows.scroll_range_px(), ..rows };
             let panel = Panel { top_px: y + TITLE_PX, rows };
             y = panel.top_px + rows.height_px + BETWEEN_PX;
             panel
         };
         let planned = panel(planned);
-        let measured = (measured > 0).then(|| panel(alike(measured, lanes_px, 3.0, 28.0)));
-        let memory = panel(alike(ranks, 200.0, 9.0, 34.0));
+        let measured = measured.map(&mut panel);
+        let memory = panel(memory);
         let width_px = (whole_width_px - left_px - 1.0).max(1.0);
-        Layout { left_px, width_px, height_px: y, planned, measured, memory }
+        Layout { left_px, width_px, height_px: y, scroll_range_px, planned, measured, memory }
     }
 
     /// What is at a point of the canvas.
@@ -292,6 +294,19 @@ mod tests {
             assert_eq!(layout.place_at(layout.planned.top_px + 1.0), Some(Place::Planned(0)));
             assert_eq!(layout.place_at(layout.memory.top_px + 1.0), Some(Place::Memory(0)));
             assert_eq!(layout.place_at(2.0), None);
+        }
+    }
+
+    #[test]
+    fn scrolled_to_the_end_every_panel_shows_its_last_rank() {
+        for ranks in [1, 20, 32, 300, 1024] {
+            let range = Layout::new(1000.0, ranks, ranks, 0.0).scroll_range_px;
+            let layout = Layout::new(1000.0, ranks, ranks, range);
+            for panel in [Some(layout.planned), layout.measured, Some(layout.memory)].into_iter().flatten() {
+                assert_eq!(panel.rows.visible().end, ranks);
+                let (_, bottom) = panel.rows.span_of(ranks - 1);
+                assert!(bottom <= panel.rows.height_px + 1e-6, "{ranks}");
+            }
         }
     }
 

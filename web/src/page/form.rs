@@ -23,7 +23,7 @@ pub fn SpecForm() -> impl IntoView {
         stray.map(|fault| view! { <p class="fault">{fault.to_string()}</p> }).collect_view()
     };
     view! {
-        <form class="spec" aria-label="Spec" data-test="form" on:submit=|event| event.prevent_default()>
+        <form class="spec" class:open=planner.form_open aria-label="Spec" data-test="form" on:submit=|event| event.prevent_default()>
             <div class="kinds" role="radiogroup" aria-label="What is planned">
                 <KindButton this=Kind::Model title="Model on a cluster" kind choose test="kind-model" />
                 <KindButton this=Kind::Typed title="Typed costs" kind choose test="kind-typed" />
@@ -35,7 +35,7 @@ pub fn SpecForm() -> impl IntoView {
             }}
             <fieldset>
                 <legend>"Schedule"</legend>
-                <Select path="schedule" choices=schedules() />
+                <Select alone=true path="schedule" choices=schedules() />
                 <Text path="name" />
             </fieldset>
         </form>
@@ -65,7 +65,7 @@ fn ModelFields() -> impl IntoView {
     view! {
         <fieldset>
             <legend>"Model"</legend>
-            <Select path="model.name" choices=models() />
+            <Select alone=true path="model.name" choices=models() />
             <details prop:open=by_hand>
                 <summary>"Sizes"</summary>
                 <Select path="model.family" choices=named(&[("", "as the model"), ("llama", "Llama"), ("gpt", "GPT")]) />
@@ -74,7 +74,7 @@ fn ModelFields() -> impl IntoView {
         </fieldset>
         <fieldset>
             <legend>"Cluster"</legend>
-            <Select path="cluster.device" choices=devices() />
+            <Select alone=true path="cluster.device" choices=devices() />
             {move || own_device.get().then(|| view! { <div class="pairs"><Texts group=Group::Device but="" /></div> })}
             <details>
                 <summary>"Nodes and links"</summary>
@@ -93,7 +93,7 @@ fn ModelFields() -> impl IntoView {
                 <Text path="training.microbatch_size" />
                 <Text path="training.sequence" />
             </div>
-            <Select path="training.dtype" choices=named(&[("", "the device's usual one"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+            <Select path="training.dtype" choices=named(&[("", "the device's usual"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
         </fieldset>
         <fieldset>
             <legend>"Memory"</legend>
@@ -101,7 +101,7 @@ fn ModelFields() -> impl IntoView {
         </fieldset>
         <fieldset>
             <legend>"Objective"</legend>
-            <Select path="objective" choices=objectives() />
+            <Select alone=true path="objective" choices=objectives() />
         </fieldset>
     }
 }
@@ -115,7 +115,7 @@ fn TypedFields() -> impl IntoView {
             <Slid path="problem.microbatches" />
             <Text path="problem.chunks" />
             <Text path="problem.placement" list="linear looped v wave two-way any" />
-            <Select path="problem.backward" choices=named(&[("", "may be split in B and W"), ("fused", "fused only")]) />
+            <Select path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused only")]) />
         </fieldset>
         <fieldset>
             <legend>"Time of an op, ns"</legend>
@@ -139,7 +139,7 @@ fn TypedFields() -> impl IntoView {
         </fieldset>
         <fieldset>
             <legend>"Objective"</legend>
-            <Select path="problem.objective" choices=objectives() />
+            <Select alone=true path="problem.objective" choices=objectives() />
         </fieldset>
     }
 }
@@ -156,12 +156,13 @@ fn Triple(paths: [&'static str; 3]) -> impl IntoView {
     paths.map(|path| view! { <Text path /> }).collect_view()
 }
 
-/// A field with its label, help and fault around `input`.
-fn framed(field: &'static Field, input: impl IntoView + 'static) -> impl IntoView {
+/// A field with its label, help and fault around `input`. The label of one that stands `alone` under its
+/// legend is for those who do not see the legend.
+fn framed(field: &'static Field, alone: bool, input: impl IntoView + 'static) -> impl IntoView {
     let planner = expect_context::<Planner>();
     let faults = Memo::new(move |_| faults_of(planner, field));
     view! {
-        <div class="field" class:faulty=move || faults.with(|faults| !faults.is_empty())>
+        <div class="field" class:alone=alone class:faulty=move || faults.with(|faults| !faults.is_empty())>
             <label for=id(field) title=field.help>{field.label}</label>
             {input}
             <div class="faults" id=fault_id(field) aria-live="polite" data-test=format!("fault-{}", field.path)>
@@ -195,7 +196,9 @@ fn fault_id(field: &Field) -> String {
 fn placeholder(planner: Planner, field: &'static Field) -> String {
     let empty = planner.resolved.with(|resolved| {
         let value = field.path.split('.').try_fold(resolved, |value, key| value.get(key));
-        value.map(|value| if value.is_object() { String::new() } else { field.unit.text_of(value) })
+        let text =
+            |value: &serde_json::Value| (!value.is_object() && !value.is_null()).then(|| field.unit.text_of(value));
+        value.and_then(text)
     });
     match (empty, field.path) {
         (None, "memory.limit_bytes") => planner
@@ -227,7 +230,7 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
             {(!list.is_empty()).then(|| view! { <datalist id=list_id.clone()>{options}</datalist> })}
         </div>
     };
-    framed(field, input).into_any()
+    framed(field, false, input).into_any()
 }
 
 /// Several lines of text.
@@ -241,7 +244,7 @@ fn Lines(path: &'static str) -> impl IntoView {
             aria-describedby=fault_id(field) placeholder=field.help
             on:input=move |event| planner.change(path, event_target_value(&event))></textarea>
     };
-    framed(field, input).into_any()
+    framed(field, false, input).into_any()
 }
 
 /// A number with a slider: dragging plans live.
@@ -275,7 +278,7 @@ fn Slid(path: &'static str) -> impl IntoView {
 
 /// A choice.
 #[component]
-fn Select(path: &'static str, choices: Choices) -> impl IntoView {
+fn Select(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
@@ -306,7 +309,7 @@ fn Select(path: &'static str, choices: Choices) -> impl IntoView {
             {other}
         </select>
     };
-    framed(field, input).into_any()
+    framed(field, alone, input).into_any()
 }
 
 fn named(choices: &[(&str, &str)]) -> Choices {
@@ -314,7 +317,7 @@ fn named(choices: &[(&str, &str)]) -> Choices {
 }
 
 fn objectives() -> Choices {
-    named(&[("", "makespan: until the last rank ends"), ("longest_span", "longest span of a rank")])
+    named(&[("", "makespan over all ranks"), ("longest_span", "longest span of a rank")])
 }
 
 fn models() -> Choices {

@@ -25,7 +25,7 @@ pub fn Legend() -> impl IntoView {
     view! {
         <ul class="legend" aria-label="Legend">
             {move || kinds.get().into_iter().map(entry).collect_view()}
-            {move || (chunks.get() > 1).then(|| view! { <li class="chunks">{format!("{} chunks: shades", chunks.get())}</li> })}
+            {move || (chunks.get() > 1).then(|| view! { <li class="chunks">"shade: chunk"</li> })}
         </ul>
     }
 }

@@ -31,13 +31,21 @@ fn Page() -> impl IntoView {
     planner.open_address();
     on_fragment_change(planner);
     files::accept_dropped_files(planner);
+    let state = move || match (planner.faults.with(Vec::is_empty), planner.busy.get()) {
+        (false, _) => "faulty",
+        (true, true) => "planning",
+        (true, false) => "idle",
+    };
     view! {
         <header class="top">
             <h1><svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path class="f" d="M1 2h7v3H1z" /><path class="b" d="M4.5 6.5h7v3h-7z" /><path class="w" d="M8 11h7v3H8z" /></svg>"pipeplan"</h1>
             <p class="tagline">"Plan pipeline-parallel training"</p>
-            <p class="status" role="status" aria-live="polite" data-test="status">
-                {move || if planner.busy.get() { "planning…" } else { "" }}
+            <p class="status" role="status" aria-live="polite" data-test="status"
+                data-state=state>
+                {move || match state() { "planning" => "planning…", "faulty" => "the form has faults", _ => "" }}
             </p>
+            <button type="button" class="form-toggle" data-test="form-toggle" aria-expanded=move || planner.form_open.get().to_string()
+                on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Spec"</button>
             <files::Files />
         </header>
         <div class="columns">

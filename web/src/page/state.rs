@@ -34,6 +34,8 @@ pub struct Notice {
 pub struct Planner {
     /// What is typed.
     pub form: RwSignal<Form>,
+    /// Whether the form is open on a screen too narrow for both form and picture.
+    pub form_open: RwSignal<bool>,
     /// What is wrong with it.
     pub faults: RwSignal<Vec<Fault>>,
     /// The newest form without faults.
@@ -74,6 +76,7 @@ impl Planner {
     pub fn new() -> Planner {
         let planner = Planner {
             form: RwSignal::new(Form::default()),
+            form_open: RwSignal::new(false),
             faults: RwSignal::new(Vec::new()),
             spec: RwSignal::new(None),
             resolved: RwSignal::new(Value::Null),
@@ -136,10 +139,9 @@ impl Planner {
                 self.form.set(Form::of(&spec));
             }
             Err(error) => {
-                let part = error.part();
                 self.complain(vec![
-                    format!("This link cannot be opened: its {part} is wrong. {error}"),
-                    "The form below is not from the link.".to_owned(),
+                    format!("This link cannot be opened: {error}."),
+                    "The form is not from the link.".to_owned(),
                 ]);
             }
         }

@@ -71,6 +71,7 @@ fn Toolbar() -> impl IntoView {
     view! {
         <div class="toolbar">
             <h2 data-test="schedule-title">{title}</h2>
+            <span class="note" data-test="placement">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement()))}</span>
             <legend::Legend />
             <div class="buttons" role="group" aria-label="Zoom">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
@@ -168,7 +169,7 @@ fn Canvas() -> impl IntoView {
         if let Some(start) = drag.get_value() {
             let extent = planner.extent();
             planner.view.set(start.view.panned(start.x - f64::from(event.client_x()), extent));
-            let range = layout.with_untracked(|layout| layout.planned.rows.scroll_range_px());
+            let range = layout.with_untracked(|layout| layout.scroll_range_px);
             let to = start.scroll + start.y - f64::from(event.client_y());
             scroll.set(to.clamp(0.0, range));
         }
@@ -183,7 +184,8 @@ fn Canvas() -> impl IntoView {
     let on_key = move |event: KeyboardEvent| key(planner, &layout.get_untracked(), scroll, &event);
     let described = move || describe(planner);
     view! {
-        <div class="stage" node_ref=holder style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
+        <div class="stage" node_ref=holder class:none=move || planner.scene.with(Option::is_none)
+            style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
             <canvas class="image" aria-hidden="true" node_ref=image_canvas></canvas>
             <canvas class="text" tabindex="0" role="img" data-test="timeline" aria-label=described node_ref=text_canvas
                 on:wheel=on_wheel on:pointerdown=on_down on:pointermove=on_move on:pointerup=on_up on:pointercancel=on_up
@@ -272,8 +274,8 @@ fn wheel(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &Wheel
     } else if event.shift_key() || dx.abs() > dy.abs() {
         let by = if dx == 0.0 { dy } else { dx };
         planner.view.update(|view| *view = view.panned(by, extent));
-    } else if layout.planned.rows.scroll_range_px() > 0.0 {
-        let range = layout.planned.rows.scroll_range_px();
+    } else if layout.scroll_range_px > 0.0 {
+        let range = layout.scroll_range_px;
         let to = (scroll.get_untracked() + dy).clamp(0.0, range);
         if to == scroll.get_untracked() {
             return; // At the end: the page may scroll on.
@@ -293,7 +295,7 @@ fn key(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &Keyboar
     let middle = extent.width_px / 2.0;
     let pan = extent.width_px * PAN_STEP;
     let rows_by = |by: f64| {
-        let range = layout.planned.rows.scroll_range_px();
+        let range = layout.scroll_range_px;
         scroll.update(|scroll| *scroll = (*scroll + by).clamp(0.0, range));
     };
     let change = |change: &dyn Fn(View) -> View| planner.view.update(|view| *view = change(*view));
