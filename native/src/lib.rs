@@ -4,5 +4,6 @@
 //! scheduler: an order that `check` accepts is an order that it runs.
 
 pub mod backend;
+pub mod mesh;
 pub mod runner;
 pub mod transport;

@@ -1,7 +1,7 @@
 //! Ranks as threads of one process. A parcel changes hands without a copy.
 //!
-//! Sender, receiver and payload (or collectives) name a channel. A send ends when at most `slots` parcels of its channel are
-//! still waiting to be taken: with no slot it ends when its own parcel is taken (rendezvous), with k slots up
+//! Sender, receiver and payload (or collectives) name a channel. A send ends when at most `slots` parcels of its
+//! channel still wait to be taken: with no slot it ends when its own parcel is taken (rendezvous), with k slots up
 //! to k parcels are in flight. So a program that ends with 0 slots needs no buffering from any engine.
 
 use std::collections::VecDeque;

@@ -1,0 +1,342 @@
+//! What a person does with the command, wrong input included.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+const PROBLEM: &str = r#"{ "ranks": 4, "chunks": 2, "microbatches": 8, "placement": "v",
+  "stages": { "forward_ns": 50, "backward_input_ns": 55, "backward_weight_ns": 45,
+              "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+  "transfer_ns": 5, "static_bytes": 0, "limit_bytes": 16, "objective": "longest_span" }"#;
+
+const TINY: &str = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 2\nsequence = 16\n";
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"));
+    command.args(arguments).env("NO_COLOR", "1");
+    command
+}
+
+/// Exit code, standard output and standard error for this standard input.
+fn run(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let mut child = command(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}"));
+    // A command that never reads its input closes it.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap_or_else(|error| panic!("{error}"));
+    (status.code(), String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// Standard output of a command that has to end well.
+fn printed(arguments: &[&str], input: &str) -> String {
+    let (code, stdout, stderr) = run(arguments, input);
+    assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    stdout
+}
+
+fn json_of(arguments: &[&str], input: &str) -> Value {
+    let text = printed(arguments, input);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{text}"))
+}
+
+/// Standard error of a command that has to refuse its input.
+fn refused(arguments: &[&str], input: &str) -> String {
+    let (code, stdout, stderr) = run(arguments, input);
+    assert_eq!(code, Some(2), "{arguments:?}: {stdout}{stderr}");
+    assert!(!stderr.is_empty(), "{arguments:?} says nothing");
+    stderr
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn path(folder: &tempfile::TempDir, name: &str) -> String {
+    folder.path().join(name).to_string_lossy().into_owned()
+}
+
+fn write(path: &str, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|error| panic!("{path}: {error}"));
+}
+
+#[test]
+fn a_problem_becomes_a_comparison_in_the_agreed_form() {
+    let comparison = json_of(&["compare", "-", "--json"], PROBLEM);
+    assert_eq!(comparison["objective"], "longest_span");
+    let rows = comparison["rows"].as_array().unwrap();
+    assert_eq!(rows.last().unwrap()["schedule"], "best");
+    for row in rows {
+        let name = row["schedule"].as_str().unwrap();
+        match row["status"].as_str() {
+            Some("ok") => {
+                for key in ["makespan_ns", "longest_span_ns", "bound_ns"] {
+                    assert!(row[key].is_u64(), "{name}: {key}");
+                }
+                assert!(row["bubble_ratio"].is_f64() && row["gap"].is_f64(), "{row}");
+                assert_eq!(row["peak_bytes"].as_array().map(Vec::len), Some(4), "{row}");
+            }
+            Some("absent") => assert!(row["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{row}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let table = printed(&["compare", "-"], PROBLEM);
+    assert!(table.contains("zb-v") && table.contains("absent:"), "{table}");
+}
+
+#[test]
+fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
+    let folder = folder();
+    let (problem, plan) = (path(&folder, "problem.json"), path(&folder, "plan.json"));
+    write(&problem, PROBLEM);
+    printed(&["plan", &problem, "--schedule", "zb-v", "-o", &plan], "");
+    let written = std::fs::read_to_string(&plan).unwrap();
+    assert_eq!(printed(&["plan", &problem, "--schedule", "zb-v", "--json"], ""), written);
+    assert_eq!(printed(&["plan", "-", "--schedule", "zb-v", "-o", "-"], PROBLEM), written);
+    let link = printed(&["link", &problem], "");
+    assert_eq!(printed(&["plan", link.trim(), "--schedule", "zb-v", "--json"], ""), written);
+    // Only the plan and the problem are there: nothing half-written is left behind.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+
+    let value: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(value["schedule"]["name"], "zb-v");
+    let checked = json_of(&["check", &plan, "--json"], "");
+    assert_eq!(
+        checked,
+        json!({ "valid": true, "digest": value["digest"],
+                "transports": { "rendezvous": true, "buffered": true, "grouped": true, "pair-ordered": true } })
+    );
+    assert!(printed(&["check", "-"], &written).starts_with("valid: 192 ops on 4 ranks"));
+    let shown = printed(&["show", &plan], "");
+    assert!(shown.contains("0 | ") && shown.contains("makespan"), "{shown}");
+    let spans = json_of(&["show", &plan, "--json"], "");
+    assert_eq!(spans["rows"][0][0], json!({ "op": "0F0", "start_ns": 0, "end_ns": 50 }));
+    assert_eq!(spans["prediction"], value["prediction"]);
+}
+
+#[test]
+fn a_small_plan_is_drawn_exactly() {
+    let problem =
+        "ranks = 2\nmicrobatches = 3\nstages = { forward_ns = 1, backward_input_ns = 1, backward_weight_ns = 1 }\n";
+    let shown = printed(&["plan", "-", "--schedule", "1f1b"], problem);
+    let expected = "\
+0 | F0  F1  ..  ..  BW0 BW0 F2  BW1 BW1 ..  BW2 BW2
+1 | ..  F0  BW0 BW0 F1  BW1 BW1 F2  BW2 BW2 ..  ..
+makespan 12, bubble 3/12 on each rank, in-flight 2 1";
+    let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
+    assert!(lines.join("\n").starts_with(expected), "{shown}");
+}
+
+#[test]
+fn a_link_opens_the_page_that_is_asked_for_and_reads_back() {
+    let link = printed(&["link", "-", "--base", "http://127.0.0.1:8080/#old"], TINY);
+    assert!(link.starts_with("http://127.0.0.1:8080/#v1."), "{link}");
+    let spec = json_of(&["link", link.trim(), "--json"], "");
+    assert_eq!(spec["spec"]["model"]["layers"], 2);
+    assert_eq!(spec["link"].as_str().map(|fragment| link.trim().ends_with(fragment)), Some(true));
+}
+
+#[test]
+fn wrong_input_is_refused_with_the_place_and_what_to_write() {
+    let folder = folder();
+    let spec = path(&folder, "spec.toml");
+    write(&spec, &TINY.replace("pipeline = 2", "pipeline = 0").replace("\"cpu\"", "\"abacus\""));
+    let error = refused(&["plan", &spec], "");
+    for says in [
+        "spec.toml has 2 faults",
+        "parallel.pipeline: found 0, accepted is a whole number from 1 to 1024",
+        "cluster.device: found \"abacus\", accepted is one of a100-40",
+        "spec.toml:6:10",
+    ] {
+        assert!(error.contains(says), "{error} should say {says}");
+    }
+    let plan = printed(&["plan", "-", "--schedule", "zb-v", "--json"], PROBLEM);
+    let link = printed(&["link", "-"], PROBLEM);
+    let changed = link.trim().replace("#v1.r", "#v1.rA");
+    let changed = &changed[..link.trim().len()];
+    let broken = link.trim().replace("#v1", "#v7");
+    for (arguments, input, says) in [
+        (&["plan", "no-such-file.toml"][..], "", "no-such-file.toml cannot be read"),
+        (&["plan", "."], "", ". cannot be read"),
+        (&["plan", "-"], "{\n\"ranks\": }", "standard input: this is no JSON: line 2, column 10"),
+        (&["plan", "-"], "ranks = 2\nranks = 3\n", "this is no TOML: line 2"),
+        (&["plan", "-"], "", "model: found nothing"),
+        (&["plan", "-", "--schedule", "2f2b"], PROBLEM, "no schedule is called `2f2b`; there are best, gpipe"),
+        (&["plan", "-", "--schedule", "1f1b"], PROBLEM, "1f1b has no plan here: it holds 1 chunk a rank"),
+        (&["compare", "-"], &PROBLEM.replace("\"ranks\": 4", "\"ranks\": 0"), "ranks: found 0"),
+        (&["compare", "-"], &PROBLEM.replace(": 8,", ": 1000000000,"), "microbatches: found 1000000000"),
+        (
+            &["compare", "-"],
+            &PROBLEM.replace("\"forward_ns\": 50", "\"forward_ns\": 1e300"),
+            "forward_ns: found 1e+300",
+        ),
+        (&["plan", "-"], &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"), "needs at least"),
+        (&["plan", changed], "", "the link's checksum is wrong"),
+        (&["plan", &broken], "", "the link's version is `v7`"),
+        (&["plan", "https://example.org/"], "", "the address holds no spec"),
+        (&["check", "-"], &plan.replace("zb-v", "zb-w"), "the plan was changed after it was written"),
+        (&["check", "-"], &plan.replace("\"version\": 1", "\"version\": 9"), "the plan's version is 9"),
+        (&["show", "-", "--step", "3"], &plan, "--step is for traces"),
+        (&["run", "-"], &plan, "there is no model to train"),
+        (&["run", "-", "--data", "no-such-book.txt"], TINY, "no-such-book.txt cannot be read"),
+        (&["serve", "--web", "no-such-folder"], "", "no-such-folder holds no index.html"),
+        (&["plan"], "", "Usage: pipeplan plan"),
+        (&["plan", "-", "--json", "-o", "x"], "", "cannot be used with"),
+    ] {
+        let error = refused(arguments, input);
+        assert!(error.contains(says), "{arguments:?}: {error} should say {says}");
+    }
+    let (_, stdout, _) = run(&["check", "-", "--json"], &plan.replace("zb-v", "zb-w"));
+    let verdict: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(verdict["valid"], false);
+}
+
+#[test]
+fn what_cannot_be_written_is_no_fault_of_the_input() {
+    let (code, _, stderr) = run(&["plan", "-", "-o", "no-such-folder/plan.json"], PROBLEM);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("no-such-folder/plan.json cannot be written"), "{stderr}");
+}
+
+#[test]
+fn a_plan_is_run_and_its_trace_shown() {
+    let folder = folder();
+    let (plan, trace) = (path(&folder, "plan.json"), path(&folder, "trace.json"));
+    printed(&["plan", "-", "-o", &plan], TINY);
+    let summary = json_of(&["run", &plan, "--steps", "3", "--trace", &trace, "--json"], "");
+    assert_eq!(summary["steps"], 3);
+    assert_eq!(summary["losses"].as_array().map(Vec::len), Some(3));
+    assert_eq!(summary["memory"].as_array().map(Vec::len), Some(2));
+    let digest = &json_of(&["check", &plan, "--json"], "")["digest"];
+    assert_eq!(&summary["plan_digest"], digest);
+    // A spec runs as its plan does.
+    let lines = printed(&["run", "-", "--steps", "3"], TINY);
+    let loss = summary["losses"][2].as_f64().unwrap();
+    assert!(lines.contains(&format!("loss {loss:.6}")), "{lines}");
+    let shown = printed(&["show", &trace], "");
+    assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
+    assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
+    assert!(refused(&["check", &trace], "").contains("is a trace, and a plan is needed"));
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    for name in ["plan", "compare", "check", "show", "link", "run", "serve", "export", "schema", "completions"] {
+        let help = printed(&[name, "--help"], "");
+        assert!(help.contains("Examples:\n  pipeplan"), "{name}: {help}");
+        let exit_codes = help.contains("Exit codes:");
+        assert!(exit_codes || ["schema", "completions"].contains(&name), "{name}: {help}");
+    }
+    assert!(printed(&["completions", "bash"], "").contains("_pipeplan"));
+}
+
+/// A server that ends with the test.
+struct Served {
+    child: Child,
+    port: u16,
+    address: String,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Served {
+        let mut all = vec!["serve", "--port", "0", "--json"];
+        all.extend_from_slice(arguments);
+        let mut child = command(&all).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("{error}"));
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        while !said.trim_end().ends_with('}') && lines.read_line(&mut said).is_ok_and(|read| read > 0) {}
+        let value: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let port = value["port"].as_u64().unwrap() as u16;
+        Served { child, port, address: value["address"].as_str().unwrap().to_owned() }
+    }
+
+    /// The whole answer to one request.
+    fn ask(&self, request_line: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(stream, "{request_line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    write(&format!("{web}/app.wasm"), "\0asm");
+    write(&path(&folder, "secret.txt"), "secret");
+    let plan = path(&folder, "plan.json");
+    printed(&["plan", "-", "-o", &plan], PROBLEM);
+
+    let served = Served::start(&["--web", &web, "--plan", &plan]);
+    assert_eq!(served.address, format!("http://127.0.0.1:{}/?plan=plan.json", served.port));
+    for (request, says) in [
+        ("GET /", &["200", "text/html", "<p>planner</p>"][..]),
+        ("GET /?plan=plan.json", &["200", "<p>planner</p>"]),
+        ("GET /app.wasm", &["200", "Content-Type: application/wasm", "\0asm"]),
+        ("GET /plan.json", &["200", "application/json", "pipeplan-plan"]),
+        ("GET /trace.json", &["404"]),
+        ("GET /none.js", &["404"]),
+        ("GET /../secret.txt", &["404"]),
+        ("GET //etc/passwd", &["404"]),
+        ("POST /", &["405"]),
+    ] {
+        let answer = served.ask(request);
+        for part in says {
+            assert!(answer.contains(part), "{request}: {answer} should hold {part:?}");
+        }
+        assert!(!answer.contains("secret"), "{request}: {answer}");
+    }
+    let taken = served.port.to_string();
+    let (code, _, stderr) = run(&["serve", "--web", &web, "--port", &taken], "");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("--port 0 takes a free port"), "{stderr}");
+}
+
+#[test]
+fn the_schema_describes_the_plans_that_are_written() {
+    let schema = json_of(&["schema"], "");
+    let validator = jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{error}"));
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let mut plans = vec![printed(&["plan", "-", "--json"], PROBLEM), printed(&["plan", "-", "--json"], TINY)];
+    for name in ["tiny-llama.toml", "zero-bubble-1.5b.toml"] {
+        plans.push(printed(&["plan", &examples.join(name).to_string_lossy(), "--json"], ""));
+    }
+    for plan in &plans {
+        let plan: Value = serde_json::from_str(plan).unwrap();
+        let faults: Vec<String> = validator.iter_errors(&plan).map(|error| error.to_string()).collect();
+        assert!(faults.is_empty(), "{faults:#?}");
+        // A schema that accepts anything describes nothing.
+        for (pointer, value) in [
+            ("/version", json!(2)),
+            ("/digest", json!("sha256:0")),
+            ("/problem/ranks", json!(0)),
+            ("/schedule/rows/0", json!("0F0 and so on")),
+            ("/prediction/makespan_ns", json!(-1)),
+            ("/spec", json!({})),
+        ] {
+            let mut wrong = plan.clone();
+            *wrong.pointer_mut(pointer).unwrap() = value;
+            assert!(!validator.is_valid(&wrong), "{pointer}");
+        }
+        let mut wrong = plan.clone();
+        wrong.as_object_mut().unwrap().remove("program");
+        assert!(!validator.is_valid(&wrong));
+    }
+}
