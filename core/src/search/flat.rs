@@ -242,11 +242,14 @@ impl Flat {
     }
 
     /// The rows of `schedule`; none where its ops are not those of this problem, each once.
+    ///
+    /// Where the backward may be cut, a BW becomes B and W: no op ends later and no rank holds more, since
+    /// what the stage before waits for is there sooner.
     pub fn rows(&self, schedule: &Schedule) -> Option<Rows> {
         if schedule.rows.len() != self.ranks {
             return None;
         }
-        let rows: Rows = schedule
+        let mut rows: Rows = schedule
             .rows
             .iter()
             .enumerate()
@@ -270,6 +273,15 @@ impl Flat {
                     .collect::<Option<Vec<Code>>>()
             })
             .collect::<Option<Rows>>()?;
+        if !self.fused {
+            for row in &mut rows {
+                let cut = |code: &Code| match kind_of(*code) {
+                    BW => [Some(*code & !3 | B), Some(*code & !3 | W)],
+                    _ => [Some(*code), None],
+                };
+                *row = row.iter().flat_map(cut).flatten().collect();
+            }
+        }
         (0..self.ranks).all(|rank| self.is_complete(rank, &rows[rank])).then_some(rows)
     }
 

@@ -36,10 +36,10 @@ pub(super) struct Policy {
     /// How long after its B a W is planned; [`NEVER`] for a W that only fills gaps.
     pub w_lag: i64,
     /// The share of a W, in thousandths, that has to fit in the gap that it fills: 0 fills any gap.
-    pub w_fit: u32,
+    pub w_fit: u64,
     /// For how much of an op's duration, in thousandths, a rank would rather wait for one that is planned
     /// earlier and on its way.
-    pub patience: u32,
+    pub patience: u64,
     /// Forwards wait for their planned time, less this; [`NEVER`] for as early as can be.
     pub early: i64,
 }
@@ -152,7 +152,7 @@ impl List {
             let [f, b, w] = self.done[index];
             if b < self.known_b[index] {
                 let kind = if flat.fused { BW } else { B };
-                let key = policy.key_b[index].saturating_add(i64::from(b) * policy.period);
+                let key = policy.key_b[index].saturating_add(i64::from(b).saturating_mul(policy.period));
                 let arrives = self.arrive_b[lane.offset + b as usize];
                 if arrives > now {
                     soonest = soonest.min(arrives);
@@ -166,7 +166,7 @@ impl List {
                 }
             }
             if f < self.known_f[index] && f - b < policy.caps[index] {
-                let key = policy.key_f[index] + i64::from(f) * policy.period;
+                let key = policy.key_f[index].saturating_add(i64::from(f).saturating_mul(policy.period));
                 let mut arrives = self.arrive_f[lane.offset + f as usize];
                 let planned = key.saturating_sub(policy.early);
                 if planned > 0 && arrives.max(now) < planned as u64 {
@@ -187,7 +187,7 @@ impl List {
                 }
             }
             if !flat.fused && w < b {
-                let key = policy.key_b[index] + i64::from(w) * policy.period;
+                let key = policy.key_b[index].saturating_add(i64::from(w).saturating_mul(policy.period));
                 if weights.is_none_or(|other| key < other.key) && held + lane.takes[W as usize] <= limit {
                     weights = Some(Choice { key, lane: index, kind: W });
                 }

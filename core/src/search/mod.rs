@@ -6,17 +6,21 @@ use core::fmt;
 use crate::bounds::lower_bound;
 use crate::fields::Fault;
 use crate::problem::{Problem, Statement};
-use crate::schedule::{Schedule, published};
+use crate::schedule::Schedule;
 use crate::units::{Bytes, Nanos};
 
+mod drive;
 mod eval;
 mod flat;
+mod improve;
 mod list;
 mod policies;
+mod random;
+mod steady;
 
-use eval::{Cost, Eval};
-use flat::{Flat, Rows};
-use list::List;
+use drive::Search;
+use eval::Cost;
+use flat::Flat;
 
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
 /// ten to fifty nanoseconds of one core.
@@ -110,21 +114,12 @@ pub fn best(
         }
     }
     let bound_ns = lower_bound(problem).value_ns;
-    let mut search = Search {
-        eval: Eval::new(&flat),
-        list: List::new(&flat),
-        flat: &flat,
-        bound_ns,
-        effort: effort.0,
-        best: None,
-        observer,
-        stopped: false,
-    };
+    let mut search = Search::new(problem, bound_ns, effort.0, observer);
     search.run(problem);
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
-    let (rows, cost, origin) = search.best.unwrap_or((Vec::new(), Cost::WORST, "none"));
-    Ok(Found { schedule: flat.schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })
+    let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));
+    Ok(Found { schedule: search.flat().schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })
 }
 
 /// The best schedule over all placements that `statement` leaves open, with the problem that it solves.
@@ -187,64 +182,6 @@ impl fmt::Display for NoAnswer {
 }
 
 impl core::error::Error for NoAnswer {}
-
-struct Search<'a> {
-    flat: &'a Flat,
-    eval: Eval,
-    list: List,
-    bound_ns: Nanos,
-    effort: u64,
-    best: Option<(Rows, Cost, &'static str)>,
-    observer: &'a mut dyn FnMut(Progress) -> Flow,
-    stopped: bool,
-}
-
-impl Search<'_> {
-    fn ops(&self) -> u64 {
-        // One op of the list scheduler takes about as long as five of the evaluation.
-        self.eval.ops + 5 * self.list.ops
-    }
-
-    fn run(&mut self, problem: &Problem) {
-        for published in published() {
-            if let Ok(schedule) = (published.build)(problem)
-                && let Some(rows) = self.flat.rows(&schedule)
-                && (0..self.flat.ranks).all(|rank| self.flat.is_valid_row(rank, &rows[rank]))
-            {
-                self.offer(rows, published.name);
-            }
-        }
-        let shape = policies::Shape::new(self.flat);
-        for recipe in policies::recipes() {
-            if self.best.is_some() && self.is_over() {
-                break;
-            }
-            let policy = recipe.policy(self.flat, &shape);
-            if let Some(rows) = self.list.build(self.flat, &self.flat.limit, &policy) {
-                self.offer(rows, "list");
-            }
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.stopped
-            || self.ops() > self.effort
-            || self.best.as_ref().is_some_and(|(_, cost, _)| cost.objective <= self.bound_ns)
-    }
-
-    /// Takes `rows` if they are better than the best so far.
-    fn offer(&mut self, rows: Rows, origin: &'static str) -> bool {
-        let cutoff = self.best.as_ref().map_or(u64::MAX, |(_, cost, _)| cost.objective);
-        let Some(cost) = self.eval.run(self.flat, &rows, cutoff) else { return false };
-        if self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
-            return false;
-        }
-        self.best = Some((rows, cost, origin));
-        let progress = Progress { ops: self.ops(), cost_ns: cost.objective, bound_ns: self.bound_ns };
-        self.stopped |= (self.observer)(progress) == Flow::Stop;
-        true
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -3,174 +3,254 @@
 //! Everything hangs on the round trip of a lane: from the start of its F to the end of its B when nothing is
 //! in the way. A rank that has to keep its lane busy holds at least round trip ÷ period microbatches (Little's
 //! law); published schedules are points on that line. 1F1B and ZB-H1 hold once the round trip, ZB-H2 and
-//! ZB-2p twice, V-Min, V-Half and ZB-V are the same line on a V.
+//! ZB-2p twice; V-Min, V-Half and ZB-V are the same line on a V.
 
 use alloc::vec::Vec;
 
 use super::flat::Flat;
 use super::list::{NEVER, Policy};
+use super::random::Random;
 
 /// Times of a chain when nothing is in the way, by lane.
 pub(super) struct Shape {
     /// From the start of the chain's first F to the start of this lane's F.
-    pub head: Vec<i64>,
+    head: Vec<i64>,
     /// From the start of the chain's first F to the start of this lane's B.
-    pub back: Vec<i64>,
+    back: Vec<i64>,
     /// From the start of this lane's F to the end of its B.
-    pub round_trip: Vec<i64>,
+    round_trip: Vec<i64>,
     /// The work of the busiest rank for one microbatch of each chain.
     pub period: i64,
+    /// By lane: which of its rank's chunks it is, in thousandths from the first (0) to the last (1000).
+    chunk: Vec<i64>,
+    /// By lane: the length of the hop into F and into B with the op that it follows.
+    step_f: Vec<i64>,
+    step_b: Vec<i64>,
 }
 
 impl Shape {
     pub fn new(flat: &Flat) -> Shape {
         let lanes = flat.lanes.len();
-        let (mut head, mut back, mut round_trip) =
-            (alloc::vec![0i64; lanes], alloc::vec![0i64; lanes], alloc::vec![0i64; lanes]);
+        let zeros = || alloc::vec![0i64; lanes];
+        let (mut head, mut back, mut round_trip) = (zeros(), zeros(), zeros());
+        let (mut chunk, mut step_f, mut step_b) = (zeros(), zeros(), zeros());
         let backward = if flat.fused { 3 } else { 1 };
         for chain in &flat.chains {
             let range = chain.first_lane..chain.first_lane + chain.lanes;
             let mut time = 0i64;
             for index in range.clone() {
                 let lane = &flat.lanes[index];
+                step_f[index] = time;
                 time += lane.hop_f as i64;
                 head[index] = time;
                 time += lane.duration[0] as i64;
             }
-            for index in range.rev() {
+            for index in range.clone().rev() {
                 let lane = &flat.lanes[index];
+                step_b[index] = time;
                 time += lane.hop_b as i64;
                 back[index] = time;
                 time += lane.duration[backward] as i64;
                 round_trip[index] = time - head[index];
             }
+            for index in range.clone() {
+                let before = if index > range.start { head[index - 1] } else { 0 };
+                step_f[index] = head[index] - before;
+                let after = if index + 1 < range.end { back[index + 1] } else { head[index] };
+                step_b[index] = back[index] - after;
+            }
         }
-        let period = flat
-            .lanes_of
-            .iter()
-            .map(|lanes| {
-                lanes.iter().map(|lane| (flat.lanes[*lane].duration[0] + flat.lanes[*lane].duration[3]) as i64).sum()
-            })
-            .max()
-            .unwrap_or(0)
-            .max(1);
-        Shape { head, back, round_trip, period }
-    }
-
-    /// Forwards in flight by lane: `scale` thousandths of round trip ÷ period, at least 1.
-    fn caps(&self, scale: u64) -> Vec<u32> {
-        self.round_trip
-            .iter()
-            .map(|trip| {
-                let cap = (*trip as u128 * u128::from(scale)).div_ceil(self.period as u128 * 1000);
-                cap.clamp(1, u128::from(u32::MAX)) as u32
-            })
-            .collect()
+        for lanes in &flat.lanes_of {
+            for chain in 0..flat.chains.len() {
+                let own: Vec<usize> = lanes.iter().copied().filter(|lane| flat.lanes[*lane].chain == chain).collect();
+                for (position, lane) in own.iter().enumerate() {
+                    chunk[*lane] = (position * 1000 / (own.len() - 1).max(1)) as i64;
+                }
+            }
+        }
+        let work = |lane: &usize| (flat.lanes[*lane].duration[0] + flat.lanes[*lane].duration[3]) as i64;
+        let period = flat.lanes_of.iter().map(|lanes| lanes.iter().map(work).sum()).max().unwrap_or(0).max(1);
+        Shape { head, back, round_trip, period, chunk, step_f, step_b }
     }
 }
 
-/// Which op a free rank prefers.
+impl Shape {
+    /// Microbatches on their way at once when every rank is busy: the longest round trip ÷ period.
+    pub fn in_flight(&self) -> usize {
+        let trip = self.round_trip.iter().copied().max().unwrap_or(0);
+        usize::try_from(trip / self.period).unwrap_or(usize::MAX / 8).min(usize::MAX / 8) + 1
+    }
+}
+
+fn thousandths(value: i64, by: i64) -> i64 {
+    (i128::from(value) * i128::from(by) / 1000) as i64
+}
+
+/// One policy by its parameters. Pairs hold for the first and the last chunk of a rank, with the chunks
+/// between them in proportion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Prefer {
-    /// Backward first; among forwards the later chunk, among backwards the earlier one.
-    Backward,
-    /// By planned time, with forwards and backwards stretched by this many thousandths of their least time.
-    Plan(u32, u32),
+pub(super) struct Recipe {
+    /// Forwards in flight in thousandths of round trip ÷ period, and so many more; [`FREE`] for all that fit.
+    pub cap: [i64; 2],
+    pub cap_more: i64,
+    /// Whether ops go by planned time. If not, a backward goes first, and among forwards the later chunk.
+    pub planned: bool,
+    /// How much longer than least a step forward, a step back is planned, in thousandths of least.
+    pub forward: [i64; 2],
+    pub backward: [i64; 2],
+    /// By how much of a period, in thousandths, backwards go before forwards planned at the same time.
+    pub bias: i64,
+    /// The period of the plan in thousandths of the least.
+    pub stretch: i64,
+    /// How much of a period, in thousandths, a forward may go before its planned time; [`FREE`] for any.
+    pub early: i64,
+    /// When W is planned after its B, in thousandths of the period; [`FREE`] to fill gaps only.
+    pub w_lag: i64,
+    /// See [`Policy`].
+    pub w_fit: i64,
+    pub patience: i64,
+    /// The share of the memory above the least that is used, in thousandths: more can hurt a greedy rule.
+    pub memory: i64,
 }
 
-/// One policy by its parameters.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Recipe {
-    /// Forwards in flight in thousandths of round trip ÷ period; 0 for all that fit.
-    pub scale: u64,
-    pub prefer: Prefer,
-    /// When W is planned after its B, in thousandths of the period; [`NEVER`] to fill gaps only.
-    pub w_lag: i64,
-    pub w_fit: u32,
-    pub patience: u32,
-    /// The period of the plan in thousandths of the least.
-    pub stretch: u32,
-    /// Whether forwards wait for their planned time.
-    pub paced: bool,
-}
+/// As much as can be.
+pub(super) const FREE: i64 = i64::MAX;
 
 impl Recipe {
     pub fn policy(&self, flat: &Flat, shape: &Shape) -> Policy {
         let lanes = flat.lanes.len();
-        let period = (shape.period as i128 * i128::from(self.stretch) / 1000) as i64;
-        let caps = if self.scale == 0 { alloc::vec![u32::MAX; lanes] } else { shape.caps(self.scale) };
-        let (key_f, key_b) = match self.prefer {
-            Prefer::Backward => {
-                // Sums of all times stay below 2^62: half of that puts every B before every F.
-                let key_f = (0..lanes).map(|lane| -shape.head[lane] * 2).collect();
-                let key_b = shape.back.iter().map(|back| -(1i64 << 61) - *back).collect();
-                (key_f, key_b)
+        let period = thousandths(shape.period, self.stretch);
+        let by_chunk = |pair: [i64; 2], lane: usize| pair[0] + (pair[1] - pair[0]) * shape.chunk[lane] / 1000;
+        let caps = (0..lanes)
+            .map(|lane| {
+                if self.cap[0] == FREE || self.cap[1] == FREE {
+                    return u32::MAX;
+                }
+                let trip = i128::from(shape.round_trip[lane]) * i128::from(by_chunk(self.cap, lane));
+                let whole = i128::from(shape.period) * 1000;
+                ((trip + whole - 1) / whole + i128::from(self.cap_more)).clamp(1, i128::from(u32::MAX)) as u32
+            })
+            .collect();
+        let (key_f, key_b) = if self.planned {
+            let (mut key_f, mut key_b) = (alloc::vec![0; lanes], alloc::vec![0; lanes]);
+            for chain in &flat.chains {
+                let range = chain.first_lane..chain.first_lane + chain.lanes;
+                let mut time = 0;
+                for lane in range.clone() {
+                    time += thousandths(shape.step_f[lane], by_chunk(self.forward, lane));
+                    key_f[lane] = time;
+                }
+                for lane in range.rev() {
+                    time += thousandths(shape.step_b[lane], by_chunk(self.backward, lane));
+                    key_b[lane] = time - thousandths(shape.period, self.bias);
+                }
             }
-            Prefer::Plan(forward, backward) => {
-                let scaled = |time: i64, by: u32| (time as i128 * i128::from(by) / 1000) as i64;
-                let turn = |lane: usize| {
-                    let chain = &flat.chains[flat.lanes[lane].chain];
-                    shape.head[chain.first_lane + chain.lanes - 1]
-                };
-                let key_f = (0..lanes).map(|lane| scaled(shape.head[lane], forward)).collect();
-                let key_b = (0..lanes)
-                    .map(|lane| scaled(turn(lane), forward) + scaled(shape.back[lane] - turn(lane), backward))
-                    .collect();
-                (key_f, key_b)
-            }
+            (key_f, key_b)
+        } else {
+            // Sums of all times stay below 2^62: half of that puts every B before every F.
+            let key_f = shape.head.iter().map(|head| -*head).collect();
+            let key_b = shape.back.iter().map(|back| -(1i64 << 61) - *back).collect();
+            (key_f, key_b)
         };
         Policy {
             caps,
             key_f,
             key_b,
-            period: if self.prefer == Prefer::Backward { 0 } else { period },
-            w_lag: if self.w_lag == NEVER {
-                NEVER
-            } else {
-                (shape.period as i128 * i128::from(self.w_lag) / 1000) as i64
-            },
-            w_fit: self.w_fit,
-            patience: self.patience,
-            early: if self.paced { 0 } else { NEVER },
+            period: if self.planned { period } else { 0 },
+            w_lag: if self.w_lag == FREE { NEVER } else { thousandths(shape.period, self.w_lag) },
+            w_fit: self.w_fit as u64,
+            patience: self.patience as u64,
+            early: if self.planned && self.early != FREE { thousandths(shape.period, self.early) } else { NEVER },
         }
     }
-}
 
-/// All recipes, the most promising first.
-pub(super) fn recipes() -> Vec<Recipe> {
-    let mut recipes = Vec::new();
-    let base = Recipe {
-        scale: 0,
-        prefer: Prefer::Backward,
-        w_lag: NEVER,
-        w_fit: 1000,
-        patience: 0,
-        stretch: 1000,
-        paced: false,
-    };
-    for scale in [0, 1000, 1250, 1500, 1750, 2000, 2500, 3000] {
-        for w_fit in [1000, 500, 0] {
-            for prefer in [
-                Prefer::Backward,
-                Prefer::Plan(1000, 1000),
-                Prefer::Plan(1500, 1500),
-                Prefer::Plan(2000, 2000),
-                Prefer::Plan(2000, 1000),
-                Prefer::Plan(1000, 2000),
-                Prefer::Plan(3000, 3000),
-            ] {
-                for patience in [0, 300] {
-                    for paced in [false, true] {
-                        for w_lag in [NEVER, 0] {
-                            if paced && prefer == Prefer::Backward {
-                                continue;
-                            }
-                            recipes.push(Recipe { scale, prefer, w_fit, patience, paced, w_lag, ..base });
+    /// The limits to build under.
+    pub fn limits(&self, flat: &Flat, least: &[i64]) -> Vec<i64> {
+        flat.limit.iter().zip(least).map(|(limit, least)| least + thousandths(limit - least, self.memory)).collect()
+    }
+
+    /// A recipe not far from this one.
+    pub fn neighbour(&self, random: &mut Random) -> Recipe {
+        let mut next = *self;
+        for _ in 0..1 + random.below(2) {
+            let end = random.below(2) as usize;
+            match random.below(if self.planned { 13 } else { 8 }) {
+                0 | 1 => {
+                    let free = next.cap[0] == FREE || next.cap[1] == FREE;
+                    let pair = if free { [2000, 2000] } else { next.cap };
+                    next.cap = match random.below(8) {
+                        0 if !free => [FREE; 2],
+                        1..4 => {
+                            let mut pair = pair;
+                            pair[end] = random.scaled(pair[end], 300, 8000);
+                            pair
                         }
+                        _ => {
+                            let both = random.scaled(pair[0], 300, 8000);
+                            [both, (pair[1] * both / pair[0].max(1)).clamp(300, 8000)]
+                        }
+                    };
+                }
+                2 => next.cap_more = random.below(5) as i64 - 2,
+                3 => {
+                    next.w_lag = match random.below(3) {
+                        0 => FREE,
+                        _ if next.w_lag == FREE => random.below(3000) as i64,
+                        _ => random.scaled(next.w_lag + 50, 0, 8000),
+                    }
+                }
+                4 => next.w_fit = [0, 250, 500, 750, 900, 1000, 1200][random.below(7) as usize],
+                5 => next.patience = [0, 0, 100, 200, 300, 500, 800, 1200][random.below(8) as usize],
+                6 => {
+                    next.memory =
+                        if random.below(3) == 0 { 1000 } else { random.scaled(next.memory, 200, 1000) }
+                }
+                7 => next.planned ^= random.below(3) == 0,
+                8 => next.forward[end] = random.scaled(next.forward[end], 700, 8000),
+                9 => next.backward[end] = random.scaled(next.backward[end], 700, 8000),
+                10 => next.bias = random.below(3001) as i64 - 500,
+                11 => next.stretch = random.scaled(next.stretch, 900, 3000),
+                _ => {
+                    next.early = match random.below(3) {
+                        0 => FREE,
+                        _ => random.below(2000) as i64,
                     }
                 }
             }
         }
+        next
     }
-    recipes
+}
+
+/// Where the climb starts: what the published schedules do, and the corners of the ranges.
+pub(super) fn seeds() -> Vec<Recipe> {
+    let base = Recipe {
+        cap: [FREE; 2],
+        cap_more: 0,
+        planned: false,
+        forward: [1000; 2],
+        backward: [1000; 2],
+        bias: 0,
+        stretch: 1000,
+        early: FREE,
+        w_lag: FREE,
+        w_fit: 1000,
+        patience: 0,
+        memory: 1000,
+    };
+    let mut seeds = Vec::new();
+    for cap in [FREE, 1000, 1500, 2000] {
+        for w_fit in [1000, 0] {
+            seeds.push(Recipe { cap: [cap; 2], w_fit, ..base });
+        }
+        seeds.push(Recipe { cap: [cap; 2], w_lag: 0, ..base });
+        for slack in [1000, 1500, 2000, 3000] {
+            for early in [FREE, 0] {
+                let plan = Recipe { cap: [cap; 2], planned: true, forward: [slack; 2], backward: [slack; 2], early, ..base };
+                seeds.push(plan);
+                seeds.push(Recipe { w_lag: 0, ..plan });
+            }
+        }
+    }
+    seeds
 }

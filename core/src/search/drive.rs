@@ -1,0 +1,313 @@
+//! The order in which a search tries things.
+//!
+//! 1. The published schedules that fit, and a few recipes, so that there is an answer at once.
+//! 2. A climb through recipes of the list scheduler ([`policies`]).
+//! 3. Local search on the best orders ([`improve`](super::improve)).
+//!
+//! With many microbatches, 2 and 3 work on a problem with as many as it takes to fill and drain the pipe,
+//! and what they find is stretched ([`steady`]); only then is the whole problem polished.
+//!
+//! Everything stops when the bound is met, the effort is used up, or the observer says so.
+
+use alloc::vec::Vec;
+
+use super::eval::{Cost, Eval};
+use super::flat::{Flat, Rows};
+use super::improve::Improve;
+use super::list::List;
+use super::policies::{self, Recipe, Shape};
+use super::random::Random;
+use super::steady::{self, PIECES, STRIDE};
+use super::{Flow, Progress};
+use crate::problem::Problem;
+use crate::schedule::published;
+use crate::units::Nanos;
+
+/// A problem with all that it takes to try an order of it.
+struct Bench {
+    flat: Flat,
+    eval: Eval,
+    list: List,
+    shape: Shape,
+    least: Vec<i64>,
+    /// Microbatches of the real problem beyond those of this one.
+    more: usize,
+}
+
+/// An order on a bench, with what it is likely to cost on the real problem.
+#[derive(Clone)]
+struct Candidate {
+    score: Cost,
+    cost: Cost,
+    recipe: Option<Recipe>,
+    rows: Rows,
+}
+
+impl Bench {
+    fn new(problem: &Problem, more: usize) -> Bench {
+        let flat = Flat::new(problem);
+        let shape = Shape::new(&flat);
+        let least = (0..flat.ranks).map(|rank| flat.least(rank)).collect();
+        Bench { eval: Eval::new(&flat), list: List::new(&flat), shape, least, flat, more }
+    }
+
+    fn ops(&self) -> u64 {
+        // One op of the list scheduler takes about as long as five of the evaluation.
+        self.eval.ops + 5 * self.list.ops
+    }
+
+    fn build(&mut self, recipe: Recipe) -> Option<Candidate> {
+        let policy = recipe.policy(&self.flat, &self.shape);
+        let limits = recipe.limits(&self.flat, &self.least);
+        let rows = self.list.build(&self.flat, &limits, &policy)?;
+        self.candidate(rows, Some(recipe))
+    }
+
+    fn candidate(&mut self, rows: Rows, recipe: Option<Recipe>) -> Option<Candidate> {
+        let cost = self.eval.run(&self.flat, &rows, u64::MAX)?;
+        Some(Candidate { score: self.score(cost), cost, recipe, rows })
+    }
+
+    /// The cost and, for each microbatch that is left out, the time that one takes in the middle.
+    fn score(&self, cost: Cost) -> Cost {
+        if self.more == 0 {
+            return cost;
+        }
+        let chain = &self.flat.chains[0];
+        let lane = &self.flat.lanes[chain.first_lane + chain.lanes - 1];
+        let quarter = lane.count / 4;
+        let arrival = |n: usize| self.eval.arrive_b[lane.offset + n];
+        let steps = lane.count - 1 - 2 * quarter;
+        let span = arrival(lane.count - 1 - quarter) - arrival(quarter);
+        let middle = u128::from(span).max(self.shape.period as u128 * steps as u128) * self.more as u128;
+        let more = (middle / steps.max(1) as u128) as u64;
+        Cost { objective: cost.objective.saturating_add(more), ends: cost.ends.saturating_add(more) }
+    }
+}
+
+pub(super) struct Search<'a> {
+    full: Bench,
+    small: Option<Bench>,
+    bound_ns: Nanos,
+    effort: u64,
+    pub best: Option<(Rows, Cost, &'static str)>,
+    observer: &'a mut dyn FnMut(Progress) -> Flow,
+    reported: u64,
+    stopped: bool,
+}
+
+/// Orders that the climb keeps, and local search starts from.
+const KEPT: usize = 4;
+
+impl<'a> Search<'a> {
+    pub fn new(
+        problem: &Problem,
+        bound_ns: Nanos,
+        effort: u64,
+        observer: &'a mut dyn FnMut(Progress) -> Flow,
+    ) -> Search<'a> {
+        let full = Bench::new(problem, 0);
+        let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
+        Search { full, small, bound_ns, effort, best: None, observer, reported: 0, stopped: false }
+    }
+
+    pub fn flat(&self) -> &Flat {
+        &self.full.flat
+    }
+
+    pub fn ops(&self) -> u64 {
+        self.full.ops() + self.small.as_ref().map_or(0, Bench::ops)
+    }
+
+    pub fn run(&mut self, problem: &Problem) {
+        for published in published() {
+            if let Ok(schedule) = (published.build)(problem)
+                && let Some(rows) = self.full.flat.rows(&schedule)
+                && (0..self.full.flat.ranks).all(|rank| self.full.flat.is_valid_row(rank, &rows[rank]))
+            {
+                self.offer(rows, published.name);
+            }
+        }
+        if let Some(first) = policies::seeds().first()
+            && let Some(candidate) = self.full.build(*first)
+        {
+            self.offer(candidate.rows, "list");
+        }
+        if self.is_over() {
+            return;
+        }
+        match self.small.take() {
+            None => {
+                let effort = self.effort;
+                let mut known = self.climb(None, effort / 2);
+                self.add_best(&mut known);
+                self.improve(None, known, effort);
+            }
+            Some(mut small) => {
+                let effort = self.effort;
+                let known = self.climb(Some(&mut small), effort * 4 / 10);
+                let known = self.improve(Some(&mut small), known, effort * 8 / 10);
+                for candidate in known {
+                    self.extend(&mut small, &candidate);
+                }
+                self.small = Some(small);
+                let mut known = Vec::new();
+                self.add_best(&mut known);
+                self.improve(None, known, effort);
+            }
+        }
+    }
+
+    fn add_best(&self, known: &mut Vec<Candidate>) {
+        if let Some((rows, cost, _)) = &self.best
+            && known.iter().all(|other| other.cost != *cost)
+        {
+            known.insert(0, Candidate { score: *cost, cost: *cost, recipe: None, rows: rows.clone() });
+        }
+    }
+
+    /// Tries the seeds of [`policies`], then climbs from the best of them. The best few, best first.
+    fn climb(&mut self, mut small: Option<&mut Bench>, until: u64) -> Vec<Candidate> {
+        let mut random = Random::new(1);
+        let mut known: Vec<Candidate> = Vec::new();
+        let mut seeds = policies::seeds().into_iter();
+        loop {
+            let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+            if self.is_over_at(spent) || spent > until {
+                return known;
+            }
+            let recipe = match seeds.next() {
+                Some(seed) => seed,
+                None => {
+                    let from = known[random.below(known.len() as u64) as usize].recipe;
+                    let Some(from) = from else { return known };
+                    from.neighbour(&mut random)
+                }
+            };
+            let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+            let Some(candidate) = bench.build(recipe) else { continue };
+            if known.iter().any(|other| other.cost == candidate.cost) {
+                continue;
+            }
+            let at = known.partition_point(|other| other.score < candidate.score);
+            if at < KEPT {
+                known.insert(at, candidate);
+                known.truncate(KEPT);
+            }
+            if at == 0 {
+                let first = known[0].clone();
+                match small.as_deref_mut() {
+                    None => {
+                        self.offer(first.rows, "list");
+                    }
+                    Some(bench) => self.extend(bench, &first),
+                }
+            }
+        }
+    }
+
+    /// Improves orders by local search, each for an equal share of the effort.
+    fn improve(&mut self, mut small: Option<&mut Bench>, known: Vec<Candidate>, until: u64) -> Vec<Candidate> {
+        let mut random = Random::new(2);
+        let from = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+        let share = until.saturating_sub(from) / known.len().max(1) as u64;
+        let mut better = Vec::with_capacity(known.len());
+        for (index, candidate) in known.into_iter().enumerate() {
+            let (begin, end) = (from + share * index as u64, from + share * (index as u64 + 1));
+            let flat = small.as_ref().map_or(&self.full.flat, |bench| &bench.flat);
+            let mut state = Improve::new(flat, candidate.rows.clone(), candidate.cost);
+            let mut best = candidate;
+            loop {
+                let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+                if self.is_over_at(spent) || spent > end {
+                    break;
+                }
+                // The slack falls from 1/400 of the objective to nothing.
+                let left = u128::from(end - spent.max(begin));
+                let slack = u128::from(state.cost.objective / 400) * left / u128::from((end - begin).max(1));
+                let slack = if random.below(8) == 0 { slack as u64 } else { 0 };
+                let on_full = small.is_none();
+                let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+                if state.step(&bench.flat, &mut bench.eval, &mut random, slack) && state.cost < best.cost {
+                    best = Candidate { score: state.cost, cost: state.cost, recipe: None, rows: state.rows.clone() };
+                    if on_full && self.best.as_ref().is_none_or(|(_, known, _)| best.cost < *known) {
+                        self.offer(best.rows.clone(), "improved");
+                    }
+                }
+            }
+            better.push(best);
+        }
+        better
+    }
+
+    /// Offers what a candidate of a smaller problem becomes for the real one.
+    fn extend(&mut self, small: &mut Bench, candidate: &Candidate) {
+        if let Some(recipe) = candidate.recipe
+            && let Some(candidate) = self.full.build(recipe)
+        {
+            self.offer(candidate.rows, "list");
+        }
+        let mut starts: Vec<Vec<u64>> = candidate.rows.iter().map(|row| alloc::vec![0; row.len()]).collect();
+        let visit = |rank: usize, at: usize, start| starts[rank][at] = start;
+        if small.eval.run_with(&small.flat, &candidate.rows, u64::MAX, visit).is_none() {
+            return;
+        }
+        let length = small.eval.end.iter().copied().max().unwrap_or(0);
+        for piece in PIECES {
+            if let Some(rows) = steady::stretch(&small.flat, &candidate.rows, &starts, length, piece, small.more) {
+                self.offer(rows, "steady");
+            }
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let spent = self.ops();
+        self.is_over_at(spent)
+    }
+
+    fn is_over_at(&mut self, spent: u64) -> bool {
+        let Some((_, cost, _)) = &self.best else { return false };
+        if self.stopped || spent > self.effort || cost.objective <= self.bound_ns {
+            return true;
+        }
+        // A person who watches wants to be able to stop, also while nothing gets better.
+        if spent - self.reported > 200_000 {
+            self.reported = spent;
+            let progress = Progress { ops: spent, cost_ns: cost.objective, bound_ns: self.bound_ns };
+            self.stopped = (self.observer)(progress) == Flow::Stop;
+        }
+        self.stopped
+    }
+
+    /// Takes `rows` if they are better than the best so far.
+    fn offer(&mut self, rows: Rows, origin: &'static str) -> bool {
+        let cutoff = self.best.as_ref().map_or(u64::MAX, |(_, cost, _)| cost.objective);
+        let Some(cost) = self.full.eval.run(&self.full.flat, &rows, cutoff) else { return false };
+        if self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
+            return false;
+        }
+        self.best = Some((rows, cost, origin));
+        let progress = Progress { ops: self.ops(), cost_ns: cost.objective, bound_ns: self.bound_ns };
+        self.stopped |= (self.observer)(progress) == Flow::Stop;
+        true
+    }
+}
+
+/// The same problem with fewer microbatches, and how many fewer: enough to fill the pipe, to reach the
+/// steady state and to drain it.
+fn fewer(problem: &Problem, full: &Bench) -> Option<(Problem, usize)> {
+    if full.flat.chains.len() != 1 {
+        return None;
+    }
+    let trips = full.shape.in_flight();
+    let enough = 3 * trips + 8;
+    let microbatches = problem.microbatches();
+    let more = microbatches.checked_sub(enough)? / STRIDE * STRIDE;
+    // A third fewer, or it is not worth it.
+    if more * 3 < microbatches {
+        return None;
+    }
+    let mut statement = problem.statement();
+    statement.microbatches = microbatches - more;
+    Some((statement.problem(problem.placement().clone()).ok()?, more))
+}
