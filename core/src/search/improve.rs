@@ -174,7 +174,15 @@ impl Improve {
     }
 
     /// The op on another rank for whose arrival the op at `at` waits.
-    fn needed(&self, flat: &Flat, eval: &Eval, rank: usize, at: usize, code: Code, start: u64) -> Option<(usize, usize)> {
+    fn needed(
+        &self,
+        flat: &Flat,
+        eval: &Eval,
+        rank: usize,
+        at: usize,
+        code: Code,
+        start: u64,
+    ) -> Option<(usize, usize)> {
         let index = lane_of(code);
         let lane = &flat.lanes[index];
         match kind_of(code) {

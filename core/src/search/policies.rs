@@ -174,7 +174,8 @@ impl Recipe {
         let mut next = *self;
         for _ in 0..1 + random.below(2) {
             let end = random.below(2) as usize;
-            match random.below(if self.planned { 13 } else { 8 }) {
+            let which = if self.planned { random.below(20) } else { random.below(8) };
+            match which {
                 0 | 1 => {
                     let free = next.cap[0] == FREE || next.cap[1] == FREE;
                     let pair = if free { [2000, 2000] } else { next.cap };
@@ -201,15 +202,12 @@ impl Recipe {
                 }
                 4 => next.w_fit = [0, 250, 500, 750, 900, 1000, 1200][random.below(7) as usize],
                 5 => next.patience = [0, 0, 100, 200, 300, 500, 800, 1200][random.below(8) as usize],
-                6 => {
-                    next.memory =
-                        if random.below(3) == 0 { 1000 } else { random.scaled(next.memory, 200, 1000) }
-                }
+                6 => next.memory = if random.below(3) == 0 { 1000 } else { random.scaled(next.memory, 200, 1000) },
                 7 => next.planned ^= random.below(3) == 0,
-                8 => next.forward[end] = random.scaled(next.forward[end], 700, 8000),
-                9 => next.backward[end] = random.scaled(next.backward[end], 700, 8000),
-                10 => next.bias = random.below(3001) as i64 - 500,
-                11 => next.stretch = random.scaled(next.stretch, 900, 3000),
+                8..11 => next.forward[end] = random.scaled(next.forward[end], 700, 8000),
+                11..14 => next.backward[end] = random.scaled(next.backward[end], 700, 8000),
+                14 | 15 => next.bias = random.below(3001) as i64 - 500,
+                16 | 17 => next.stretch = random.scaled(next.stretch, 900, 3000),
                 _ => {
                     next.early = match random.below(3) {
                         0 => FREE,
@@ -239,18 +237,30 @@ pub(super) fn seeds() -> Vec<Recipe> {
         memory: 1000,
     };
     let mut seeds = Vec::new();
-    for cap in [FREE, 1000, 1500, 2000] {
-        for w_fit in [1000, 0] {
-            seeds.push(Recipe { cap: [cap; 2], w_fit, ..base });
-        }
-        seeds.push(Recipe { cap: [cap; 2], w_lag: 0, ..base });
-        for slack in [1000, 1500, 2000, 3000] {
-            for early in [FREE, 0] {
-                let plan = Recipe { cap: [cap; 2], planned: true, forward: [slack; 2], backward: [slack; 2], early, ..base };
-                seeds.push(plan);
-                seeds.push(Recipe { w_lag: 0, ..plan });
+    let planned = |slack: i64| Recipe { planned: true, forward: [slack; 2], backward: [slack; 2], ..base };
+    for slack in [1500, 3000, 1000, 2000, 4500] {
+        for w_fit in [0, 1000] {
+            for bias in [0, 1700] {
+                seeds.push(Recipe { w_fit, bias, ..planned(slack) });
             }
         }
     }
+    for cap in [2000, 2700, 1500, 1000] {
+        for slack in [1500, 1000] {
+            for w_fit in [0, 1000] {
+                seeds.push(Recipe { cap: [cap; 2], w_fit, ..planned(slack) });
+            }
+        }
+        seeds.push(Recipe { cap: [cap; 2], w_fit: 0, ..base });
+        seeds.push(Recipe { cap: [cap; 2], w_lag: 0, ..planned(2000) });
+    }
+    // Little memory: forwards at the pace at which memory comes back.
+    for stretch in [1000, 1250, 1600] {
+        for backward in [1000, 800] {
+            seeds.push(Recipe { backward: [1000, backward], stretch, early: 0, ..planned(1000) });
+        }
+    }
+    seeds.push(base);
+    seeds.push(Recipe { w_lag: 0, ..base });
     seeds
 }
