@@ -340,3 +340,21 @@ fn the_schema_describes_the_plans_that_are_written() {
         assert!(!validator.is_valid(&wrong));
     }
 }
+
+#[test]
+fn the_schemas_of_what_is_read_accept_what_is_read() {
+    let validator = |file: &str| {
+        let schema = json_of(&["schema", file], "");
+        jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (spec, problem) = (validator("spec"), validator("problem"));
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    for name in ["tiny-llama.toml", "zero-bubble-1.5b.toml", "llama-2-70b.toml"] {
+        let text = std::fs::read_to_string(examples.join(name)).unwrap();
+        let value: Value = toml::from_str(&text).unwrap();
+        assert!(spec.is_valid(&value), "{name}");
+        assert!(!problem.is_valid(&value), "{name}");
+    }
+    let value: Value = serde_json::from_str(PROBLEM).unwrap();
+    assert!(problem.is_valid(&value) && !spec.is_valid(&value));
+}

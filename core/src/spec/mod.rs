@@ -34,11 +34,19 @@
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
+//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, or a list by stage | `balanced` |
+//! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
+//! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
 //! | `training.sequence` | tokens of a sequence | the catalog's |
 //! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |
+//! | `training.attention` | `flash` or `materialised` | `flash` |
+//! | `training.dropout`, `.recompute` | dropout; `none`, `selective`, `cheap` or `full` | false, `none` |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
+//! | `memory.overhead_bytes` | what the framework holds besides | 0 |
+//!
+//! Bytes may be text: `80 GiB`.
 //!
 //! Instead of `model`, `cluster`, `parallel`, `training` and `memory`, a table `problem` holds typed costs in
 //! the form of a [problem file](crate::problem); and a bare problem file is a spec, too.

@@ -1,13 +1,47 @@
 //! `pipeplan schema`
 
+use pipeplan_core::plan::SCHEMA;
+use serde_json::{Value, json};
+
 use super::fail::Failure;
 use super::output;
 
-/// Print the JSON Schema of a plan file.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  pipeplan schema > plan.schema.json")]
-pub struct Args {}
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan schema > plan.schema.json
+  pipeplan schema problem > problem.schema.json";
 
-pub fn run(_: Args) -> Result<(), Failure> {
-    output::print_bytes(pipeplan_core::plan::SCHEMA.as_bytes())
+/// Print the JSON Schema of a file.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The kind of file
+    #[arg(default_value = "plan")]
+    file: File,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum File {
+    /// What `pipeplan plan` writes
+    Plan,
+    /// What it reads, as JSON or TOML
+    Spec,
+    /// Typed costs alone
+    Problem,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let part = match args.file {
+        File::Plan => return output::print_bytes(SCHEMA.as_bytes()),
+        File::Spec => "spec",
+        File::Problem => "problem",
+    };
+    let mut plan: Value = serde_json::from_str(SCHEMA).map_err(Failure::work)?;
+    output::print_json(&json!({
+        "$schema": plan["$schema"].take(),
+        "$id": format!("urn:pipeplan:schema:{part}:1"),
+        "title": format!("pipeplan {part}"),
+        "$ref": format!("#/$defs/{part}"),
+        "$defs": plan["$defs"].take(),
+    }))
 }
