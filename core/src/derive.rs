@@ -104,6 +104,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         limit_bytes: vec![Some(work.limit_bytes.unwrap_or(work.device.memory_bytes))],
         objective: work.objective,
         backward: Backward::Split,
+        overlap_permille: 0,
     };
     check_sizes(&statement, &mut faults);
     if faults.is_empty() {

@@ -177,6 +177,9 @@ pub struct Statement {
     pub objective: Objective,
     /// Whether the backward may be cut.
     pub backward: Backward,
+    /// Where a schedule runs a forward and a backward as a pair: thousandths of the shorter one that hide behind
+    /// the longer. 0 where pairs gain nothing.
+    pub overlap_permille: u16,
 }
 
 impl Statement {
@@ -211,6 +214,7 @@ impl Statement {
         let backward = table
             .choice("backward", &[("split", Backward::Split), ("fused", Backward::Fused)], faults)
             .unwrap_or_default();
+        let overlap_permille = table.whole("overlap_permille", 0..=1000, faults).unwrap_or(0) as u16;
         let ranks = ranks? as usize;
         let chunks = chunks as usize;
         let microbatches = microbatches? as usize;
@@ -238,6 +242,7 @@ impl Statement {
             limit_bytes: limit_bytes?,
             objective,
             backward,
+            overlap_permille,
         };
         statement.find_faults(path, faults);
         (faults.len() == before).then_some(statement)
@@ -255,7 +260,7 @@ impl Statement {
             Transfers::Uniform(hop) => json!(hop),
             Transfers::Links(links) => json!(links),
         };
-        json!({
+        let mut value = json!({
             "ranks": self.ranks,
             "chunks": self.chunks,
             "microbatches": self.microbatches,
@@ -266,7 +271,12 @@ impl Statement {
             "limit_bytes": one_or_list(self.limit_bytes.iter().map(|bytes| json!(bytes)).collect()),
             "objective": self.objective.name(),
             "backward": match self.backward { Backward::Split => "split", Backward::Fused => "fused" },
-        })
+        });
+        // Our addition to the common form: written only where it says something.
+        if self.overlap_permille > 0 {
+            value["overlap_permille"] = json!(self.overlap_permille);
+        }
+        value
     }
 
     /// The problem with `placement`, which must suit the number of chunks.
@@ -312,6 +322,7 @@ impl Statement {
             limit_bytes: limits,
             objective: self.objective,
             backward: self.backward,
+            overlap_permille: self.overlap_permille,
         })
     }
 
@@ -600,6 +611,7 @@ pub struct Problem {
     limit_bytes: Vec<Option<Bytes>>,
     objective: Objective,
     backward: Backward,
+    overlap_permille: u16,
 }
 
 impl Problem {
@@ -677,6 +689,56 @@ impl Problem {
         self.stages[op.stage()].duration(op.kind())
     }
 
+    /// Thousandths of the shorter op of a pair that hide behind the longer.
+    pub fn overlap_permille(&self) -> u16 {
+        self.overlap_permille
+    }
+
+    /// How long a forward and a backward that run as a pair keep their rank busy, both together.
+    pub fn pair_duration(&self, forward: Op, backward: Op) -> Nanos {
+        let (a, b) = (self.duration(forward), self.duration(backward));
+        a + b - hidden(a.min(b), self.overlap_permille)
+    }
+
+    /// A problem without pairs that is no harder: for every schedule of this one, with any pairs, the same order
+    /// is a schedule of that one in which no op ends later.
+    ///
+    /// Each op is shortened by half of what it can hide as part of a pair, rounded up. So the two ops of a pair,
+    /// one after the other, fit where the pair stood, and any other op ends sooner than before. Bounds are proved
+    /// for problems without pairs; this carries them over.
+    pub fn without_pairs(&self) -> Problem {
+        if self.overlap_permille == 0 {
+            return self.clone();
+        }
+        let longest = |rank: usize, kind: OpKind| {
+            let held = self.stages_of_rank[rank].iter();
+            // With two directions a rank also holds the stage of its mirror.
+            let mirrored = (self.placement == Placement::TwoWay).then(|| &self.stages_of_rank[self.ranks - 1 - rank]);
+            held.chain(mirrored.into_iter().flatten())
+                .map(|stage| self.stages[*stage].duration(kind))
+                .max()
+                .unwrap_or(0)
+        };
+        let shorten = |stage: usize| {
+            let rank = usize::from(self.rank_of_stage[stage]);
+            let cost = self.stages[stage];
+            let half = |duration: Nanos, partner: Nanos| {
+                let share = hidden(duration.min(partner), self.overlap_permille);
+                share.div_ceil(2)
+            };
+            let forward = half(cost.forward_ns, longest(rank, OpKind::BW)) + 1;
+            let backward = half(cost.duration(OpKind::BW), longest(rank, OpKind::F)) + 1;
+            let from_b = backward.min(cost.backward_input_ns);
+            StageCost {
+                forward_ns: cost.forward_ns.saturating_sub(forward),
+                backward_input_ns: cost.backward_input_ns - from_b,
+                backward_weight_ns: cost.backward_weight_ns.saturating_sub(backward - from_b),
+                ..cost
+            }
+        };
+        Problem { stages: (0..self.stages.len()).map(shorten).collect(), overlap_permille: 0, ..self.clone() }
+    }
+
     /// Bytes held by `rank` throughout.
     pub fn static_bytes(&self, rank: usize) -> Bytes {
         self.static_bytes[rank]
@@ -725,6 +787,12 @@ impl Problem {
             limit_bytes: self.limit_bytes.clone(),
             objective: self.objective,
             backward: self.backward,
+            overlap_permille: self.overlap_permille,
         }
     }
+}
+
+/// The part of `shorter` that hides behind a longer op, rounded down.
+fn hidden(shorter: Nanos, overlap_permille: u16) -> Nanos {
+    (u128::from(shorter) * u128::from(overlap_permille) / 1000) as Nanos
 }

@@ -76,48 +76,67 @@ pub(crate) fn run(
     let mut backward_end = vec![NEVER; stages * microbatches];
     let mut at = vec![0usize; schedule.rows.len()];
     let mut free = vec![0 as Nanos; schedule.rows.len()];
+    let mut pairs: Vec<core::iter::Peekable<_>> =
+        (0..schedule.rows.len()).map(|rank| schedule.pairs_of(rank).iter().peekable()).collect();
     // A rank sleeps on the one value that it lacks and is woken by the rank that makes it.
     let mut ready: Vec<usize> = (0..schedule.rows.len()).rev().collect();
     while let Some(rank) = ready.pop() {
         while let Some(&op) = schedule.rows[rank].get(at[rank]) {
-            let slot = op.stage() * microbatches + op.microbatch();
             let mut start = free[rank];
             let mut blocked = false;
-            needs(problem, op, |needed, hop| {
-                let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
-                let end = ends[needed.stage() * microbatches + needed.microbatch()];
-                if end == NEVER {
-                    blocked = true;
-                } else {
-                    start = start.max(end + hop);
-                }
-            });
+            let mut wait_for_inputs = |op: Op| {
+                needs(problem, op, |needed, hop| {
+                    let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
+                    let end = ends[needed.stage() * microbatches + needed.microbatch()];
+                    if end == NEVER {
+                        blocked = true;
+                    } else {
+                        start = start.max(end + hop);
+                    }
+                });
+            };
+            wait_for_inputs(op);
+            // A pair starts when both have their inputs and ends for both at once.
+            let is_pair = pairs[rank].peek().is_some_and(|place| **place as usize == at[rank]);
+            let partner = if is_pair { schedule.rows[rank].get(at[rank] + 1).copied() } else { None };
+            partner.iter().for_each(|partner| wait_for_inputs(*partner));
             if blocked {
                 break;
             }
-            let end = start + problem.duration(op);
-            free[rank] = end;
-            at[rank] += 1;
-            match op.kind() {
-                OpKind::F => forward_end[slot] = end,
-                OpKind::B | OpKind::BW => backward_end[slot] = end,
-                OpKind::W => {}
-            }
-            visit(rank, op, start, end);
-            // Only the neighbour stage on another rank can be asleep on this.
-            let neighbour = match op.kind() {
-                OpKind::F if op.stage() + 1 < stages => Some(op.stage() + 1),
-                OpKind::B | OpKind::BW if op.stage() > 0 => Some(op.stage() - 1),
-                _ => None,
+            let duration = match partner {
+                Some(partner) => problem.pair_duration(op, partner),
+                None => problem.duration(op),
             };
-            if let Some(stage) = neighbour {
-                let other = problem.rank_of(stage, op.microbatch());
-                if other != rank
-                    && let Some(next) = schedule.rows.get(other).and_then(|row| row.get(at[other]))
-                    && next.stage() == stage
-                    && next.microbatch() == op.microbatch()
-                {
-                    ready.push(other);
+            let end = start + duration;
+            free[rank] = end;
+            if is_pair {
+                pairs[rank].next();
+            }
+            for op in core::iter::once(op).chain(partner) {
+                at[rank] += 1;
+                let slot = op.stage() * microbatches + op.microbatch();
+                match op.kind() {
+                    OpKind::F => forward_end[slot] = end,
+                    OpKind::B | OpKind::BW => backward_end[slot] = end,
+                    OpKind::W => {}
+                }
+                visit(rank, op, start, end);
+                // Only the neighbour stage on another rank can be asleep on this.
+                let neighbour = match op.kind() {
+                    OpKind::F if op.stage() + 1 < stages => Some(op.stage() + 1),
+                    OpKind::B | OpKind::BW if op.stage() > 0 => Some(op.stage() - 1),
+                    _ => None,
+                };
+                if let Some(stage) = neighbour {
+                    let other = problem.rank_of(stage, op.microbatch());
+                    let waits_for_it = |next: &Op| next.stage() == stage && next.microbatch() == op.microbatch();
+                    if other != rank
+                        && let Some(row) = schedule.rows.get(other)
+                        // The second op of a pair may be what its rank is asleep on.
+                        && row.iter().skip(at[other]).take(2).any(waits_for_it)
+                    {
+                        ready.push(other);
+                    }
                 }
             }
         }
@@ -129,12 +148,16 @@ pub(crate) fn run(
             let row = &schedule.rows[rank];
             let op = row[at[rank]];
             let mut lacks = op;
-            needs(problem, op, |needed, _| {
-                let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
-                if ends[needed.stage() * microbatches + needed.microbatch()] == NEVER {
-                    lacks = needed;
-                }
-            });
+            let is_pair = pairs[rank].peek().is_some_and(|place| **place as usize == at[rank]);
+            let partner = if is_pair { row.get(at[rank] + 1).copied() } else { None };
+            for op in core::iter::once(op).chain(partner) {
+                needs(problem, op, |needed, _| {
+                    let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
+                    if ends[needed.stage() * microbatches + needed.microbatch()] == NEVER {
+                        lacks = needed;
+                    }
+                });
+            }
             Waiting { rank, index: at[rank], op, needs: lacks, around: around(row, at[rank]) }
         })
         .collect();

@@ -46,9 +46,15 @@ impl Timeline {
         (0..self.rows.len()).map(|rank| self.span_ns(rank)).max().unwrap_or(0)
     }
 
-    /// The time in which `rank` computes.
+    /// The time in which `rank` computes; where two ops run as a pair, their time counts once.
     pub fn busy_ns(&self, rank: usize) -> Nanos {
-        self.rows[rank].iter().map(|span| span.end_ns - span.start_ns).sum()
+        let mut until = 0;
+        let counted = |span: &Span| {
+            let from = span.start_ns.max(until);
+            until = until.max(span.end_ns);
+            span.end_ns.saturating_sub(from)
+        };
+        self.rows[rank].iter().map(counted).sum()
     }
 
     /// The figure that `objective` asks to be small.
@@ -80,19 +86,29 @@ impl Timeline {
             _ => steps.push((time, held)),
         };
         step(0, held);
-        for span in &self.rows[rank] {
-            let cost = problem.cost(span.op.stage());
-            held += cost.takes(span.op.kind());
-            step(span.start_ns, held);
-            held -= cost.gives(span.op.kind());
-            step(span.end_ns, held);
+        for together in self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns) {
+            for span in together {
+                held += problem.cost(span.op.stage()).takes(span.op.kind());
+                step(span.start_ns, held);
+            }
+            for span in together {
+                held -= problem.cost(span.op.stage()).gives(span.op.kind());
+                step(span.end_ns, held);
+            }
         }
         steps
     }
 
     /// The most bytes that `rank` holds at once, its static bytes included.
     pub fn peak_bytes(&self, problem: &Problem, rank: usize) -> Bytes {
-        peak_bytes(problem, rank, self.rows[rank].iter().map(|span| span.op))
+        let mut held = problem.static_bytes(rank);
+        let mut peak = held;
+        for together in self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns) {
+            held += together.iter().map(|span| problem.cost(span.op.stage()).takes(span.op.kind())).sum::<Bytes>();
+            peak = peak.max(held);
+            held -= together.iter().map(|span| problem.cost(span.op.stage()).gives(span.op.kind())).sum::<Bytes>();
+        }
+        peak
     }
 }
 

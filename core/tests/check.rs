@@ -235,3 +235,21 @@ fn careless_interleaving_hangs_in_a_ring() {
     assert_eq!(stuck(&problem, &careless, Transport::Buffered { slots: 1 }), None);
     assert_eq!(stuck(&problem, &receive_first, Transport::Buffered { slots: 1 }), None);
 }
+
+#[test]
+fn pairs_that_are_none_are_named() {
+    let problem = problem(1, 1, 2, json!(null));
+    let pairs = |places: &[u32]| Schedule {
+        pairs: vec![places.to_vec()],
+        ..Schedule::from_text_rows(&["0F0 0F1 0BW0 0BW1"]).expect("text")
+    };
+    assert!(check_schedule(&problem, &pairs(&[1])).is_ok());
+    for (places, index) in [(&[0][..], 0), (&[2], 2), (&[3], 3), (&[9], 9), (&[1, 1], 1), (&[u32::MAX], 4294967295)] {
+        assert_eq!(first_violation(&problem, &pairs(places)), Violation::Pair { rank: 0, index });
+    }
+    // A pair needs the inputs of both ops before either runs.
+    let schedule =
+        Schedule { pairs: vec![vec![0]], ..Schedule::from_text_rows(&["0F0 0BW0 0F1 0BW1"]).expect("text") };
+    assert!(matches!(first_violation(&problem, &schedule), Violation::Circle { .. }));
+    assert!(pipeplan_core::simulate::simulate(&problem, &schedule).is_err());
+}

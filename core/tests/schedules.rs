@@ -195,3 +195,40 @@ fn dualpipe_v_with_even_costs_has_the_closed_form_of_its_order() {
         assert_eq!(timeline.makespan_ns(), 6 * microbatches + ranks - 1, "P={ranks} M={microbatches}");
     }
 }
+
+/// DualPipe's README gives the bubble as `(PP/2 − 1)(F&B + B − 3W)` with B the whole backward and PP twice the
+/// ranks of its V: the forward and backward of a pair take F&B together.
+#[test]
+fn overlapped_pairs_have_the_bubble_of_their_readme() {
+    let (f, b, w) = (20, 20, 20);
+    for (ranks, microbatches) in [(2u64, 4u64), (4, 8), (4, 12), (8, 16)] {
+        for overlap in [1u64, 250, 500, 800] {
+            let statement = Statement::read(&json!({
+                "ranks": ranks, "chunks": 2, "microbatches": microbatches, "placement": "v",
+                "stages": {
+                    "forward_ns": f, "backward_input_ns": b, "backward_weight_ns": w,
+                    "forward_bytes": 3, "backward_input_bytes": -1, "backward_weight_bytes": -2,
+                },
+                "overlap_permille": overlap,
+            }))
+            .expect("a sound statement");
+            let problem = statement.problem(statement.placements()[0].clone()).expect("its own placement");
+            let schedule = build("dualpipe-v", &problem).expect("exists");
+            check_schedule(&problem, &schedule).expect("valid");
+            let timeline = simulate(&problem, &schedule).expect("runs");
+            let pair = f + b + w - f * overlap / 1000;
+            let bubble = (ranks - 1) * (pair + b + w - 3 * w);
+            let shape = format!("P={ranks} M={microbatches} overlap {overlap}");
+            // The rank at the turn pairs most; the others run some of their pairs apart, so they idle less.
+            let idle: Vec<u64> =
+                (0..ranks as usize).map(|rank| timeline.makespan_ns() - timeline.busy_ns(rank)).collect();
+            assert_eq!(idle.last(), Some(&bubble), "{shape}");
+            assert_eq!(idle.iter().max(), Some(&bubble), "{shape}");
+            assert!(pipeplan_core::bounds::lower_bound(&problem).value_ns <= timeline.makespan_ns(), "{shape}");
+            let program = lower_as(&problem, &schedule, Lowering::Grouped).expect("lowers");
+            for transport in TRANSPORTS {
+                check_program(&problem, &program, transport).expect("completes");
+            }
+        }
+    }
+}

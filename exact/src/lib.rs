@@ -110,6 +110,10 @@ pub fn solve(problem: &Problem, upper: Option<&Schedule>, budget: &Budget) -> Re
     if best.value_ns > best.lower_ns {
         model::improve(problem, &mut best, &mut clock)?;
     }
+    if problem.overlap_permille() > 0 {
+        // The model knows no pairs, so what it proves holds for orders without them only.
+        best.lower_ns = lower_bound(problem).value_ns;
+    }
     best.optimal = best.schedule.is_some() && best.value_ns == best.lower_ns;
     Ok(best)
 }

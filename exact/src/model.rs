@@ -463,13 +463,9 @@ fn rows(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32) -> Schedul
         // Ops without duration at the same time: in an order that keeps dependencies.
         rows[job.rank].push(((start(index), job.ticks > 0, job.op.microbatch(), kind, along), job.op));
     }
-    Schedule {
-        rows: rows
-            .into_iter()
-            .map(|mut row| {
-                row.sort();
-                row.into_iter().map(|(_, op)| op).collect()
-            })
-            .collect(),
-    }
+    let in_order = rows.into_iter().map(|mut row| {
+        row.sort();
+        row.into_iter().map(|(_, op)| op).collect()
+    });
+    Schedule::of(in_order.collect())
 }

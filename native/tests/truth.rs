@@ -146,7 +146,7 @@ fn overlapped_transfers_train_the_same() {
             };
             row.iter().filter_map(op).collect()
         });
-        let schedule = Schedule { rows: ops.collect() };
+        let schedule = Schedule::of(ops.collect());
         for prefetch in [0, 1, 4] {
             let program = lower_as(&workload.problem, &schedule, Lowering::Overlapped { prefetch }).expect("lowers");
             let overlapped = pipeplan::runner::Workload { program, ..workload.clone() };

@@ -85,6 +85,13 @@ pub enum Violation {
         /// The op.
         op: Op,
     },
+    /// A pair that is not a forward with a backward right after it, or that overlaps another pair.
+    Pair {
+        /// The rank.
+        rank: usize,
+        /// The place at which the pair begins.
+        index: usize,
+    },
     /// Ops that wait for each other in a circle: each for the next, the last for the first.
     Circle {
         /// In the order of waiting.
@@ -198,6 +205,12 @@ impl fmt::Display for Violation {
             Violation::Cut { rank, index, op } => {
                 write!(f, "rank {rank}, op {index}: {op} cuts the backward, and the problem allows only BW")
             }
+            Violation::Pair { rank, index } => {
+                write!(
+                    f,
+                    "rank {rank}, op {index}: a pair is a forward and a backward right after it, in no other pair"
+                )
+            }
             Violation::Circle { waits } => {
                 f.write_str("ops wait for each other in a circle:")?;
                 for (place, CircleWait { rank, index, op, needs }) in waits.iter().enumerate() {
@@ -242,7 +255,7 @@ impl fmt::Display for Violation {
 pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let rows: Vec<&[Op]> = schedule.rows.iter().map(Vec::as_slice).collect();
-    check_rows(problem, &rows, &mut violations);
+    check_rows(problem, &rows, &schedule.pairs, &mut violations);
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
@@ -261,7 +274,8 @@ pub fn check_program(problem: &Problem, program: &Program, transport: Transport)
         })
         .collect();
     let rows: Vec<&[Op]> = computes.iter().map(Vec::as_slice).collect();
-    check_rows(problem, &rows, &mut violations);
+    // A program runs the ops of a pair one after the other.
+    check_rows(problem, &rows, &[], &mut violations);
     if violations.is_empty() {
         check_messages(problem, program, &mut violations);
     }

@@ -9,17 +9,20 @@ use crate::op::{Op, OpKind};
 use crate::problem::{Backward, Problem};
 
 /// Every op once and in its place; then no circle; then memory.
-pub(super) fn check_rows(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+pub(super) fn check_rows(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
     if rows.len() != problem.ranks() {
         violations.push(Violation::Rows { found: rows.len(), ranks: problem.ranks() });
         return;
     }
     check_census(problem, rows, violations);
     if violations.is_empty() {
-        check_circles(problem, rows, violations);
+        check_pairs(rows, pairs, violations);
     }
     if violations.is_empty() {
-        check_memory(problem, rows, violations);
+        check_circles(problem, rows, pairs, violations);
+    }
+    if violations.is_empty() {
+        check_memory(problem, rows, pairs, violations);
     }
 }
 
@@ -78,9 +81,37 @@ fn check_census(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violatio
     }
 }
 
+fn check_pairs(rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
+    if pairs.len() > rows.len() {
+        violations.push(Violation::Rows { found: pairs.len(), ranks: rows.len() });
+        return;
+    }
+    for (rank, places) in pairs.iter().enumerate() {
+        let mut from = 0;
+        for place in places {
+            let index = *place as usize;
+            let is_pair = matches!(
+                rows[rank].get(index..index.saturating_add(2)),
+                Some([first, second]) if first.kind() == OpKind::F && second.kind().makes_input_gradient()
+            );
+            if index < from || !is_pair {
+                violations.push(Violation::Pair { rank, index });
+                return;
+            }
+            from = index + 2;
+        }
+    }
+}
+
+/// How many ops run together from `index` on.
+fn together(pairs: &[Vec<u32>], rank: usize, index: usize) -> usize {
+    let is_pair = pairs.get(rank).is_some_and(|places| places.binary_search(&(index as u32)).is_ok());
+    if is_pair { 2 } else { 1 }
+}
+
 /// Lets every rank run as far as it can, on bare done-marks. Ranks that are left wait in circles; one is
 /// walked out: what a rank lacks stands on a rank that cannot go on either.
-fn check_circles(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+fn check_circles(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
     let microbatches = problem.microbatches();
     let last_stage = problem.stage_count() - 1;
     let mut done = vec![0u8; problem.stage_count() * microbatches];
@@ -97,13 +128,18 @@ fn check_circles(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violati
         }
     };
     let mut at = vec![0usize; rows.len()];
+    // By rank: ops whose inputs have been looked at, one further than `at` within a pair.
+    let mut passed = vec![0usize; rows.len()];
     // Ranks to look at: all at first, then those whose neighbour has made something.
     let mut look: VecDeque<usize> = (0..rows.len()).collect();
     while let Some(rank) = look.pop_front() {
         while let Some(&op) = rows[rank].get(at[rank]) {
-            if lacking(&done, op).is_some() {
+            let group = &rows[rank][at[rank]..][..together(pairs, rank, at[rank])];
+            // The second op of a pair runs with the first, so only with all inputs of both.
+            if at[rank] >= passed[rank] && group.iter().any(|op| lacking(&done, *op).is_some()) {
                 break;
             }
+            passed[rank] = passed[rank].max(at[rank] + group.len());
             let (mark, reached) = match op.kind() {
                 OpKind::F => (F_RUNS, (op.stage() < last_stage).then(|| op.stage() + 1)),
                 OpKind::B => (B_RUNS, op.stage().checked_sub(1)),
@@ -115,8 +151,10 @@ fn check_circles(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violati
             if let Some(stage) = reached {
                 let neighbour = problem.rank_of(stage, op.microbatch());
                 let waits_for_it = rows[neighbour]
-                    .get(at[neighbour])
-                    .is_some_and(|next| next.microbatch() == op.microbatch() && next.stage() == stage);
+                    .iter()
+                    .skip(at[neighbour])
+                    .take(2)
+                    .any(|next| next.microbatch() == op.microbatch() && next.stage() == stage);
                 if neighbour != rank && waits_for_it {
                     look.push_back(neighbour);
                 }
@@ -132,14 +170,14 @@ fn check_circles(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violati
             violations.push(Violation::Circle { waits });
             return;
         }
-        let op = rows[rank][at[rank]];
-        let Some(needs) = lacking(&done, op) else { return };
+        let group = &rows[rank][at[rank]..][..together(pairs, rank, at[rank])];
+        let Some((op, needs)) = group.iter().find_map(|op| Some((*op, lacking(&done, *op)?))) else { return };
         waits.push(CircleWait { rank, index: at[rank], op, needs });
         rank = problem.rank_of(needs.stage(), needs.microbatch());
     }
 }
 
-fn check_memory(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violation>) {
+fn check_memory(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
     for (rank, row) in rows.iter().enumerate() {
         let Some(limit) = problem.limit_bytes(rank) else { continue };
         let mut held = problem.static_bytes(rank);
@@ -149,29 +187,45 @@ fn check_memory(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violatio
             }
             continue;
         }
-        for (index, &op) in row.iter().enumerate() {
-            let cost = problem.cost(op.stage());
-            let parts: &[(i64, u64)] = &match op.kind() {
-                OpKind::F => [(cost.forward_bytes, cost.forward_workspace_bytes), (0, 0)],
-                OpKind::B => [(cost.backward_input_bytes, cost.backward_input_workspace_bytes), (0, 0)],
-                OpKind::W => [(cost.backward_weight_bytes, cost.backward_weight_workspace_bytes), (0, 0)],
-                OpKind::BW => [
-                    (cost.backward_input_bytes, cost.backward_input_workspace_bytes),
-                    (cost.backward_weight_bytes, cost.backward_weight_workspace_bytes),
-                ],
-            };
-            let taken: u64 = parts.iter().map(|(delta, _)| (*delta).max(0) as u64).sum();
-            let given: u64 = parts.iter().map(|(delta, _)| (*delta).min(0).unsigned_abs()).sum();
-            let workspace = parts.iter().map(|(_, workspace)| *workspace).max().unwrap_or(0);
-            if held + taken + workspace > limit {
-                violations.push(Violation::OverLimit { rank, index, op, held: held + taken + workspace, limit });
+        let mut index = 0;
+        while index < row.len() {
+            let group = &row[index..][..together(pairs, rank, index)];
+            let mut given = 0;
+            for (place, op) in group.iter().enumerate() {
+                let (takes, gives) = bytes_of(problem, *op);
+                held += takes;
+                given += gives;
+                if held > limit {
+                    violations.push(Violation::OverLimit { rank, index: index + place, op: *op, held, limit });
+                    break;
+                }
+            }
+            if held > limit {
                 // One entry a rank: what follows is over the limit for the same reason.
                 break;
             }
-            held = held + taken - given;
+            held -= given;
+            index += group.len();
         }
         if violations.len() >= MOST_REPORTED {
             return;
         }
     }
+}
+
+/// Bytes that `op` takes when it starts, and gives back when it ends.
+fn bytes_of(problem: &Problem, op: Op) -> (u64, u64) {
+    let cost = problem.cost(op.stage());
+    let backward_input = (cost.backward_input_bytes, cost.backward_input_workspace_bytes);
+    let backward_weight = (cost.backward_weight_bytes, cost.backward_weight_workspace_bytes);
+    let parts = match op.kind() {
+        OpKind::F => [(cost.forward_bytes, cost.forward_workspace_bytes), (0, 0)],
+        OpKind::B => [backward_input, (0, 0)],
+        OpKind::W => [backward_weight, (0, 0)],
+        OpKind::BW => [backward_input, backward_weight],
+    };
+    let workspace = parts.iter().map(|(_, workspace)| *workspace).max().unwrap_or(0);
+    let taken: u64 = parts.iter().map(|(delta, _)| (*delta).max(0) as u64).sum();
+    let given: u64 = parts.iter().map(|(delta, _)| (*delta).min(0).unsigned_abs()).sum();
+    (taken + workspace, given + workspace)
 }

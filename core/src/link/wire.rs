@@ -126,6 +126,7 @@ struct WireStatement {
     limit_bytes: Vec<Option<u64>>,
     objective: WireObjective,
     fused: bool,
+    overlap_permille: u16,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -359,6 +360,7 @@ fn statement_to_wire(statement: &Statement) -> WireStatement {
         limit_bytes: one_for_all(&statement.limit_bytes).to_vec(),
         objective: objective_to_wire(statement.objective),
         fused: statement.backward == Backward::Fused,
+        overlap_permille: statement.overlap_permille,
     }
 }
 
@@ -396,6 +398,7 @@ fn statement_from_wire(wire: WireStatement) -> Statement {
         limit_bytes: wire.limit_bytes,
         objective: objective_from_wire(wire.objective),
         backward: if wire.fused { Backward::Fused } else { Backward::Split },
+        overlap_permille: wire.overlap_permille,
     }
 }
 

@@ -130,12 +130,16 @@ impl Plan {
     }
 
     fn content(&self) -> Value {
+        let mut schedule = json!({ "name": self.schedule_name, "rows": self.schedule.text_rows() });
+        if !self.schedule.pairs.is_empty() {
+            schedule["pairs"] = json!(self.schedule.pairs);
+        }
         json!({
             "format": FORMAT,
             "version": VERSION,
             "spec": self.spec.to_value(),
             "problem": self.problem.statement().to_value(),
-            "schedule": { "name": self.schedule_name, "rows": self.schedule.text_rows() },
+            "schedule": schedule,
             "program": { "rows": self.program.text_rows() },
             "prediction": self.prediction.to_value(),
         })
@@ -273,8 +277,9 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
         let name = schedule.text("name", &mut faults).unwrap_or_default().to_string();
         let rows =
             read_rows(&mut schedule, "an op such as `0F3`", &mut faults, |rows| Schedule::from_text_rows(rows));
+        let pairs = read_pairs(&mut schedule, &mut faults);
         schedule.finish(&mut faults);
-        (name, rows)
+        (name, rows.map(|schedule| Schedule { pairs, ..schedule }))
     });
     let program = table.table("program", &mut faults).map(|mut program| {
         let accepted = "a step such as `0F3`, `(1SEND_F0)` or `OPTIMIZER`";
@@ -334,6 +339,19 @@ fn read_problem(value: &Value, faults: &mut Vec<Fault>) -> Option<Problem> {
             .map_err(|fault| faults.push(Fault { field: format!("problem.{}", fault.field), ..fault }))
             .ok(),
     }
+}
+
+/// The places at which pairs begin, by rank; none where the file has none.
+fn read_pairs(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
+    let path = table.path("pairs");
+    let Some(value) = table.get("pairs") else { return Vec::new() };
+    let place = |value: &Value| whole(value).and_then(|place| u32::try_from(place).ok());
+    let row = |value: &Value| value.as_array()?.iter().map(place).collect::<Option<Vec<u32>>>();
+    let pairs = value.as_array().and_then(|rows| rows.iter().map(row).collect::<Option<Vec<_>>>());
+    if pairs.is_none() {
+        faults.push(Fault::new(path, shown(value), "for each rank a list of the places at which pairs begin"));
+    }
+    pairs.unwrap_or_default()
 }
 
 fn read_rows<T>(

@@ -260,6 +260,6 @@ impl Slots {
         for placed in self.placed {
             rows[placed.rank].push(placed.op);
         }
-        Schedule { rows }
+        Schedule::of(rows)
     }
 }

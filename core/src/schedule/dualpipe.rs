@@ -5,6 +5,8 @@
 //! DualPipe the streams enter at the two ends and each rank keeps two copies of parameters; in DualPipeV
 //! they are the two chunks of a V, and one copy is enough.
 //!
+//! What a pair gains is the problem's `overlap_permille`; where that is 0 its two ops simply follow each other.
+//!
 //! The eight phases are those of the figure, named by what they repeat: 0 is the stream that reaches the
 //! rank first, 1 the other.
 
@@ -12,6 +14,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Absent, Row, Schedule, splits, v_shaped};
+use crate::op::Op;
 use crate::op::OpKind;
 use crate::placement::Placement;
 use crate::problem::Problem;
@@ -32,7 +35,7 @@ pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
         let streams = [rank, 2 * ranks - 1 - rank];
         phases(Row::new(2 * ranks), streams, ranks, rank, microbatches)
     });
-    Ok(Schedule { rows: rows.collect() })
+    Ok(paired(problem, rows))
 }
 
 /// DualPipe: an even number of ranks, two directions with half of the microbatches each, at least 2P in all.
@@ -57,7 +60,13 @@ pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
         first[up] = half;
         phases(Row::starting_at(first), streams, ranks / 2, rank.min(up), half)
     });
-    Ok(Schedule { rows: rows.collect() })
+    Ok(paired(problem, rows))
+}
+
+/// Rows with their pairs, where pairs gain anything.
+fn paired(problem: &Problem, rows: impl Iterator<Item = (Vec<Op>, Vec<u32>)>) -> Schedule {
+    let (rows, pairs): (Vec<_>, Vec<_>) = rows.unzip();
+    if problem.overlap_permille() > 0 { Schedule { rows, pairs } } else { Schedule::of(rows) }
 }
 
 /// The row of the rank at `position` (0 at an entrance) of `depth`, with `microbatches` in each stream; a
@@ -68,11 +77,17 @@ fn phases(
     depth: usize,
     position: usize,
     microbatches: usize,
-) -> Vec<crate::op::Op> {
+) -> (Vec<Op>, Vec<u32>) {
     let from_turn = depth - 1 - position;
     // Stages of backwards whose weights are put off, oldest first.
     let mut put_off = vec![];
     let mut taken = 0;
+    let mut pairs = vec![];
+    let mut pair = |row: &mut Row, forward, backward| {
+        pairs.push(row.len() as u32);
+        row.push(forward, OpKind::F);
+        row.push(backward, OpKind::BW);
+    };
     // nF0
     row.repeat(2 * from_turn, near, OpKind::F);
     // nF0F1
@@ -86,18 +101,20 @@ fn phases(
         row.push(far, OpKind::W);
         row.push(far, OpKind::F);
     }
-    // nF0B1F1B0: the pairs
-    for _ in 0..microbatches + position + 1 - 2 * depth {
-        row.push(near, OpKind::F);
-        row.push(far, OpKind::BW);
-        row.push(far, OpKind::F);
-        row.push(near, OpKind::BW);
+    // nF0B1F1B0: the pairs. At the turn the first microbatch has only just come, so nothing hides behind it.
+    for index in 0..microbatches + position + 1 - 2 * depth {
+        if index == 0 && from_turn == 0 {
+            row.push(near, OpKind::F);
+            row.push(far, OpKind::BW);
+        } else {
+            pair(&mut row, near, far);
+        }
+        pair(&mut row, far, near);
     }
     // nB1F1B0
     for _ in 0..from_turn {
         row.push(far, OpKind::BW);
-        row.push(far, OpKind::F);
-        row.push(near, OpKind::BW);
+        pair(&mut row, far, near);
     }
     // nB1B0: from the middle on, weights are put off
     for index in 0..position + 1 {
@@ -124,5 +141,5 @@ fn phases(
     for stage in &put_off[taken..] {
         row.push(*stage, OpKind::W);
     }
-    row.into_ops()
+    (row.into_ops(), pairs)
 }

@@ -169,5 +169,5 @@ fn run(problem: &Problem, lanes: Vec<Lane>, backward: OpKind) -> Schedule {
         arrivals[user * microbatches + microbatch] = Some(arrival);
         wake.push(Reverse((arrival, other)));
     }
-    Schedule { rows }
+    Schedule::of(rows)
 }

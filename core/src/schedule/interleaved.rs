@@ -70,7 +70,7 @@ pub fn looped_bfs(problem: &Problem) -> Result<Schedule, Absent> {
             forwards.chain(backwards).collect()
         })
         .collect();
-    Ok(Schedule { rows })
+    Ok(Schedule::of(rows))
 }
 
 /// Sizes of the groups of microbatches that go through a chunk before the next chunk's turn.
@@ -144,7 +144,7 @@ fn rows(
             row
         })
         .collect();
-    Schedule { rows }
+    Schedule::of(rows)
 }
 
 /// The rows with the least extra warm-up that can be run.

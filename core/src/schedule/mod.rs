@@ -24,9 +24,22 @@ pub use row::Row;
 pub struct Schedule {
     /// What each rank runs, in order.
     pub rows: Vec<Vec<Op>>,
+    /// By rank, ascending: places of forwards that run as a pair with the backward right after them (DualPipe's
+    /// overlapped forward and backward). Empty where there are none.
+    pub pairs: Vec<Vec<u32>>,
 }
 
 impl Schedule {
+    /// A schedule without pairs.
+    pub fn of(rows: Vec<Vec<Op>>) -> Schedule {
+        Schedule { rows, pairs: Vec::new() }
+    }
+
+    /// The places of `rank` at which a pair begins, ascending.
+    pub fn pairs_of(&self, rank: usize) -> &[u32] {
+        self.pairs.get(rank).map_or(&[], Vec::as_slice)
+    }
+
     /// All ops of all ranks.
     pub fn op_count(&self) -> usize {
         self.rows.iter().map(Vec::len).sum()
@@ -54,7 +67,7 @@ impl Schedule {
                 .map(|word| word.parse().map_err(|error| (rank, error)))
                 .collect::<Result<Vec<Op>, _>>()
         };
-        Ok(Schedule { rows: rows.iter().enumerate().map(read).collect::<Result<_, _>>()? })
+        Ok(Schedule::of(rows.iter().enumerate().map(read).collect::<Result<_, _>>()?))
     }
 }
 
@@ -294,7 +307,7 @@ fn splits(problem: &Problem) -> Result<(), Absent> {
 
 /// A row for each rank of a problem with one stage a rank, written by stage.
 fn by_stage(problem: &Problem, write: impl Fn(&mut Row, usize)) -> Schedule {
-    let mut schedule = Schedule { rows: alloc::vec![Vec::new(); problem.ranks()] };
+    let mut schedule = Schedule::of(alloc::vec![Vec::new(); problem.ranks()]);
     for stage in 0..problem.stage_count() {
         let mut row = Row::new(problem.stage_count());
         write(&mut row, stage);

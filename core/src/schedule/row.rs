@@ -63,6 +63,16 @@ impl Row {
         }
     }
 
+    /// How many ops the row holds.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether the row holds no op.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
     /// The row.
     pub fn into_ops(self) -> Vec<Op> {
         self.ops

@@ -20,7 +20,7 @@ pub fn zb_v(problem: &Problem) -> Result<Schedule, Absent> {
         let ops = row(rank, ranks, laid_out).into_ops();
         ops.into_iter().filter(|op| op.microbatch() < microbatches).collect::<Vec<_>>()
     });
-    Ok(Schedule { rows: rows.collect() })
+    Ok(Schedule::of(rows.collect()))
 }
 
 fn row(rank: usize, ranks: usize, microbatches: usize) -> Row {

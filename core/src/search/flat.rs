@@ -238,7 +238,7 @@ impl Flat {
                     .collect()
             })
             .collect();
-        Schedule { rows }
+        Schedule::of(rows)
     }
 
     /// The rows of `schedule`; none where its ops are not those of this problem, each once.
