@@ -173,6 +173,7 @@ impl Parts<'_> {
             cost: memory::stage_cost(
                 cost::job_times(&graph, &self.work.device, &tensor_link(self.work)),
                 Lifetimes::of(&graph).memory(&graph),
+                Lifetimes::fused(&graph).memory_fused(&graph),
             ),
             flops: cost::job_flops(&graph)[0].saturating_mul(3),
             apart: shared_out(false),
@@ -284,8 +285,12 @@ fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
             faults.push(Fault::new("training.microbatch_size", found, format!("ops of at most {MAX_NS} ns")));
         }
         let nets = [cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes];
-        let workspaces =
-            [cost.forward_workspace_bytes, cost.backward_input_workspace_bytes, cost.backward_weight_workspace_bytes];
+        let workspaces = [
+            cost.forward_workspace_bytes,
+            cost.backward_input_workspace_bytes,
+            cost.backward_weight_workspace_bytes,
+            cost.backward_workspace_bytes.unwrap_or(0),
+        ];
         let most = nets.iter().map(|net| net.unsigned_abs()).chain(workspaces).max().unwrap_or(0);
         if most > MAX_BYTES {
             let found = format!("{most} bytes for one microbatch on stage {stage}");

@@ -125,8 +125,8 @@ pub fn largest_layer(graph: &Graph) -> Bytes {
     by_layer.into_values().max().unwrap_or(0)
 }
 
-/// What a scheduler may know of a stage.
-pub fn stage_cost(times: [Nanos; 3], memory: [JobMemory; 3]) -> StageCost {
+/// What a scheduler may know of a stage: times and bytes of F, B and W, and bytes of the fused BW.
+pub fn stage_cost(times: [Nanos; 3], memory: [JobMemory; 3], fused: JobMemory) -> StageCost {
     let [forward, backward_input, backward_weight] = memory;
     StageCost {
         forward_ns: times[0],
@@ -138,5 +138,6 @@ pub fn stage_cost(times: [Nanos; 3], memory: [JobMemory; 3]) -> StageCost {
         forward_workspace_bytes: forward.workspace(),
         backward_input_workspace_bytes: backward_input.workspace(),
         backward_weight_workspace_bytes: backward_weight.workspace(),
+        backward_workspace_bytes: Some(fused.workspace()),
     }
 }

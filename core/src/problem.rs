@@ -92,6 +92,10 @@ pub struct StageCost {
     pub backward_input_workspace_bytes: Bytes,
     /// Bytes that W needs only while it runs.
     pub backward_weight_workspace_bytes: Bytes,
+    /// Bytes that the fused BW needs only while it runs, where it is more than B and then W: B's and W's changes of
+    /// bytes are then one change, their sum. So it is where a layer's recomputed tensors are used up by its W before the
+    /// next layer's are made.
+    pub backward_workspace_bytes: Option<Bytes>,
 }
 
 impl StageCost {
@@ -112,11 +116,14 @@ impl StageCost {
             OpKind::F => taken(self.forward_bytes) + self.forward_workspace_bytes,
             OpKind::B => taken(self.backward_input_bytes) + self.backward_input_workspace_bytes,
             OpKind::W => taken(self.backward_weight_bytes) + self.backward_weight_workspace_bytes,
-            OpKind::BW => {
-                taken(self.backward_input_bytes)
-                    + taken(self.backward_weight_bytes)
-                    + self.backward_input_workspace_bytes.max(self.backward_weight_workspace_bytes)
-            }
+            OpKind::BW => match self.backward_workspace_bytes {
+                Some(workspace) => taken(self.backward_input_bytes + self.backward_weight_bytes) + workspace,
+                None => {
+                    taken(self.backward_input_bytes)
+                        + taken(self.backward_weight_bytes)
+                        + self.backward_input_workspace_bytes.max(self.backward_weight_workspace_bytes)
+                }
+            },
         }
     }
 
@@ -127,11 +134,14 @@ impl StageCost {
             OpKind::F => given(self.forward_bytes) + self.forward_workspace_bytes,
             OpKind::B => given(self.backward_input_bytes) + self.backward_input_workspace_bytes,
             OpKind::W => given(self.backward_weight_bytes) + self.backward_weight_workspace_bytes,
-            OpKind::BW => {
-                given(self.backward_input_bytes)
-                    + given(self.backward_weight_bytes)
-                    + self.backward_input_workspace_bytes.max(self.backward_weight_workspace_bytes)
-            }
+            OpKind::BW => match self.backward_workspace_bytes {
+                Some(workspace) => given(self.backward_input_bytes + self.backward_weight_bytes) + workspace,
+                None => {
+                    given(self.backward_input_bytes)
+                        + given(self.backward_weight_bytes)
+                        + self.backward_input_workspace_bytes.max(self.backward_weight_workspace_bytes)
+                }
+            },
         }
     }
 }
@@ -369,6 +379,8 @@ impl Statement {
             let microbatches = self.microbatches as u128 * repeat;
             for kind in [OpKind::F, OpKind::BW] {
                 time += u128::from(cost.duration(kind)) * microbatches;
+            }
+            for kind in [OpKind::F, OpKind::B, OpKind::W, OpKind::BW] {
                 bytes += u128::from(cost.takes(kind)) * microbatches;
             }
             let after_b = cost.forward_bytes + cost.backward_input_bytes;
@@ -509,6 +521,7 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
         backward_weight_workspace_bytes: table
             .whole("backward_weight_workspace_bytes", 0..=MAX_BYTES, faults)
             .unwrap_or(0),
+        backward_workspace_bytes: table.whole("backward_workspace_bytes", 0..=MAX_BYTES, faults),
     };
     table.finish(faults);
     (faults.len() == before).then_some(cost)
@@ -583,6 +596,9 @@ fn stage_value(cost: &StageCost) -> Value {
         if bytes > 0 {
             map.insert(String::from(key), json!(bytes));
         }
+    }
+    if let Some(bytes) = cost.backward_workspace_bytes {
+        map.insert(String::from("backward_workspace_bytes"), json!(bytes));
     }
     Value::Object(map)
 }

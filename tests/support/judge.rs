@@ -31,6 +31,8 @@ pub struct Problem {
     pub bytes: Vec<[i64; 3]>,
     /// Bytes that F, B and W hold while they run, by stage.
     pub workspace: Vec<[i64; 3]>,
+    /// Of the fused backward, where it is said apart: its bytes are then one change.
+    pub fused_workspace: Vec<Option<i64>>,
     /// Transfer time by sender and receiver.
     pub hops: Vec<Vec<u64>>,
     /// Bytes held throughout, by rank.
@@ -124,6 +126,7 @@ impl Problem {
             durations: three("ns").into_iter().map(|three| three.map(|time| time as u64)).collect(),
             bytes: three("bytes"),
             workspace: three("workspace_bytes"),
+            fused_workspace: by_stage.iter().map(|stage| stage["backward_workspace_bytes"].as_i64()).collect(),
             hops,
             static_bytes: by_rank("static_bytes").into_iter().map(|bytes| bytes.unwrap_or(0)).collect(),
             limits: by_rank("limit_bytes"),
@@ -285,6 +288,12 @@ impl Problem {
         for op in row {
             let jobs = op.jobs();
             let of = |table: &Vec<[i64; 3]>, job: &usize| table[op.stage][*job];
+            if let (Some(workspace), true) = (self.fused_workspace[op.stage], jobs.len() > 1) {
+                let change: i64 = jobs.iter().map(|job| of(&self.bytes, job)).sum();
+                peak = peak.max(held + change.max(0) + workspace);
+                held += change;
+                continue;
+            }
             held += jobs.iter().map(|job| of(&self.bytes, job).max(0)).sum::<i64>();
             let workspace = jobs.iter().map(|job| of(&self.workspace, job)).max().unwrap_or(0);
             peak = peak.max(held + workspace);

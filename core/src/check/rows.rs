@@ -222,7 +222,10 @@ fn bytes_of(problem: &Problem, op: Op) -> (u64, u64) {
         OpKind::F => [(cost.forward_bytes, cost.forward_workspace_bytes), (0, 0)],
         OpKind::B => [backward_input, (0, 0)],
         OpKind::W => [backward_weight, (0, 0)],
-        OpKind::BW => [backward_input, backward_weight],
+        OpKind::BW => match cost.backward_workspace_bytes {
+            Some(workspace) => [(cost.backward_input_bytes + cost.backward_weight_bytes, workspace), (0, 0)],
+            None => [backward_input, backward_weight],
+        },
     };
     let workspace = parts.iter().map(|(_, workspace)| *workspace).max().unwrap_or(0);
     let taken: u64 = parts.iter().map(|(delta, _)| (*delta).max(0) as u64).sum();

@@ -39,13 +39,19 @@ impl JobMemory {
 }
 
 impl Lifetimes {
-    /// The lifetimes of all tensors of `graph`.
+    /// The lifetimes of all tensors of `graph`, with B and W apart.
     pub fn of(graph: &Graph) -> Lifetimes {
-        Lifetimes::counting(graph, |needs| needs == Needs::Data)
+        Lifetimes::counting(graph, None, |needs| needs == Needs::Data)
     }
 
-    fn counting(graph: &Graph, counts: impl Fn(Needs) -> bool) -> Lifetimes {
-        let last = last_uses(graph, counts);
+    /// The lifetimes of all tensors of `graph` with B and W fused, in the order of [`fused_order`]. What B's end frees or
+    /// hands over, BW's end does; W has no end of its own.
+    pub fn fused(graph: &Graph) -> Lifetimes {
+        Lifetimes::counting(graph, Some(&fused_order(graph)), |needs| needs == Needs::Data)
+    }
+
+    fn counting(graph: &Graph, fused: Option<&[u32]>, counts: impl Fn(Needs) -> bool) -> Lifetimes {
+        let last = last_uses(graph, fused, counts);
         let mut lifetimes = Lifetimes {
             arrive: Default::default(),
             free_after: vec![Vec::new(); graph.operators.len()],
@@ -76,8 +82,9 @@ impl Lifetimes {
                 Some(input) if lifetimes.takes_over[at] => operator.inputs.get(input as usize),
                 _ => None,
             };
+            let runs_in = if fused.is_some() { operator.job.min(Job::B) } else { operator.job };
             match role.leaves_after() {
-                Some(job) if job >= operator.job => lifetimes.end[job as usize].push(id),
+                Some(job) if job >= runs_in => lifetimes.end[job as usize].push(id),
                 _ if taken_over.is_some_and(|input| input.tensor == id) => {}
                 _ => lifetimes.free_after[at].push(id),
             }
@@ -85,42 +92,93 @@ impl Lifetimes {
         lifetimes
     }
 
-    /// Bytes of F, B and W, in this order.
+    /// Bytes of F, B and W, in this order, for the lifetimes of [`Lifetimes::of`].
     pub fn memory(&self, graph: &Graph) -> [JobMemory; 3] {
-        let mut memory = [JobMemory::default(); 3];
+        // One counter over all three: a job gives back what an earlier one took.
+        let mut held: Bytes = 0;
+        Job::ALL.map(|job| {
+            let operators = (0..graph.operators.len()).filter(|at| graph.operators[*at].job == job);
+            self.run(graph, job, operators, &mut held)
+        })
+    }
+
+    /// Bytes of the fused BW, for the lifetimes of [`Lifetimes::fused`].
+    pub fn memory_fused(&self, graph: &Graph) -> JobMemory {
+        let mut held: Bytes = 0;
+        let forward = (0..graph.operators.len()).take_while(|at| graph.operators[*at].job == Job::F);
+        self.run(graph, Job::F, forward, &mut held);
+        self.run(graph, Job::B, fused_order(graph).into_iter().map(|at| at as usize), &mut held)
+    }
+
+    /// Runs `operators` as `job` on an arena that holds `held`.
+    fn run(&self, graph: &Graph, job: Job, operators: impl Iterator<Item = usize>, held: &mut Bytes) -> JobMemory {
         let sum = |tensors: &[TensorId]| -> Bytes {
             tensors.iter().fold(0, |sum: Bytes, id| sum.saturating_add(graph[*id].bytes()))
         };
-        // One counter over all three: a job gives back what an earlier one took.
-        let mut held: Bytes = 0;
-        for job in Job::ALL {
-            let found = held;
-            held = held.saturating_add(sum(&self.arrive[job as usize]));
-            let mut peak = held;
-            for (index, operator) in graph.operators.iter().enumerate() {
-                if operator.job != job {
-                    continue;
+        let found = *held;
+        *held = held.saturating_add(sum(&self.arrive[job as usize]));
+        let mut peak = *held;
+        for index in operators {
+            for (at, output) in graph.operators[index].outputs.iter().enumerate() {
+                let took_over = at == 0 && self.takes_over[index];
+                if !took_over && !graph[*output].role.is_persistent() {
+                    *held = held.saturating_add(graph[*output].bytes());
                 }
-                for (at, output) in operator.outputs.iter().enumerate() {
-                    let took_over = at == 0 && self.takes_over[index];
-                    if !took_over && !graph[*output].role.is_persistent() {
-                        held = held.saturating_add(graph[*output].bytes());
-                    }
-                }
-                peak = peak.max(held);
-                held = held.saturating_sub(sum(&self.free_after[index]));
             }
-            held = held.saturating_sub(sum(&self.end[job as usize]));
-            let net = (i128::from(held) - i128::from(found)).clamp(i64::MIN.into(), i64::MAX.into());
-            memory[job as usize] = JobMemory { net: net as ByteDelta, peak: peak.saturating_sub(found) };
+            peak = peak.max(*held);
+            *held = held.saturating_sub(sum(&self.free_after[index]));
         }
-        memory
+        *held = held.saturating_sub(sum(&self.end[job as usize]));
+        let net = (i128::from(*held) - i128::from(found)).clamp(i64::MIN.into(), i64::MAX.into());
+        JobMemory { net: net as ByteDelta, peak: peak.saturating_sub(found) }
     }
+}
+
+/// The operators of B and W, by their positions in `graph`, in the order in which a fused BW runs them: each of W as soon
+/// as B has made what it needs, and both in their own order, so that every sum is the same to the bit. What W makes again
+/// for itself comes right before its use.
+///
+/// So a layer's recomputed tensors are used up before the next layer's are made.
+pub fn fused_order(graph: &Graph) -> Vec<u32> {
+    let operators = &graph.operators;
+    let inputs = operators.iter().take_while(|operator| operator.job == Job::F).count();
+    let weights = operators.iter().take_while(|operator| operator.job != Job::W).count();
+    let mut made_by = vec![None; graph.tensors.len()];
+    for (at, operator) in operators.iter().enumerate().take(weights).skip(inputs) {
+        operator.outputs.iter().for_each(|output| made_by[output.index()] = Some(at));
+    }
+    // By operator of W: the last of B's that it has to follow.
+    let mut after: Vec<Option<usize>> = Vec::with_capacity(operators.len() - weights);
+    for operator in &operators[weights..] {
+        let needs = operator.inputs.iter().filter(|input| !graph[input.tensor].role.is_persistent());
+        let ready = needs.filter_map(|input| made_by[input.tensor.index()]).max();
+        after.push(ready.max(after.last().copied().flatten()));
+    }
+    for at in (0..after.len()).rev().skip(1) {
+        let adds = operators[weights + at].outputs.iter().all(|output| graph[*output].role.is_persistent());
+        if !adds {
+            after[at] = after[at + 1];
+        }
+    }
+    let mut order = Vec::with_capacity(operators.len() - inputs);
+    let mut next = 0;
+    let mut run_ready = |order: &mut Vec<u32>, done: Option<usize>| {
+        while next < after.len() && after[next] <= done {
+            order.push((weights + next) as u32);
+            next += 1;
+        }
+    };
+    run_ready(&mut order, None);
+    for at in inputs..weights {
+        order.push(at as u32);
+        run_ready(&mut order, Some(at));
+    }
+    order
 }
 
 /// Lets every operator run in place whose kernel allows it and whose input is used no more.
 pub fn run_in_place(graph: &mut Graph) {
-    let last = last_uses(graph, |needs| needs == Needs::Data);
+    let last = last_uses(graph, None, |needs| needs == Needs::Data);
     let Graph { tensors, operators } = graph;
     for (at, operator) in operators.iter_mut().enumerate() {
         let Some(output) = operator.outputs.first().and_then(|id| tensors.get(id.index())) else { continue };
@@ -138,16 +196,24 @@ pub fn run_in_place(graph: &mut Graph) {
     }
 }
 
-/// By tensor: the last operator that uses it in a way that `counts`, or that writes it. F, B and W lie in the
-/// list in the order in which a microbatch runs them.
-fn last_uses(graph: &Graph, counts: impl Fn(Needs) -> bool) -> Vec<Option<usize>> {
+/// By tensor: the last operator that uses it in a way that `counts`, or that writes it, where a microbatch runs F's
+/// operators and then B's and W's in the order of the list or in that of `fused`.
+fn last_uses(graph: &Graph, fused: Option<&[u32]>, counts: impl Fn(Needs) -> bool) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.tensors.len()];
-    for (at, operator) in graph.operators.iter().enumerate() {
+    let mut run = |at: usize| {
+        let operator = &graph.operators[at];
         for input in operator.inputs.iter().filter(|input| counts(input.needs)) {
             last[input.tensor.index()] = Some(at);
         }
         for output in &operator.outputs {
             last[output.index()] = Some(at);
+        }
+    };
+    match fused {
+        None => (0..graph.operators.len()).for_each(run),
+        Some(order) => {
+            (0..graph.operators.len() - order.len()).for_each(&mut run);
+            order.iter().for_each(|at| run(*at as usize));
         }
     }
     last

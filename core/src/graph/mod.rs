@@ -6,7 +6,8 @@
 //! A [`Graph`] is one stage's work for one microbatch in three jobs, [`Job::F`], [`Job::B`] and [`Job::W`].
 //! [`Graph::operators`] lists F's operators, then B's, then W's; within a job they run in list order. B runs
 //! after F and W after B of the same microbatch, with jobs of other microbatches in between as the schedule
-//! says. A fused BW is B's operators, then W's.
+//! says. A fused BW runs the operators of both, each of W's as soon as B has made what it needs
+//! ([`liveness::fused_order`]).
 //!
 //! Every tensor is written once, by one operator, or arrives from outside; no operator reads what has not been
 //! written. The one exception is a [`Role::WeightGradient`], which every operator that lists it as its output
@@ -25,7 +26,8 @@
 //! - one that an operator writes is allocated right before that operator, all outputs together, unless the
 //!   operator runs [in place](Operator::in_place): then output 0 takes over that input's buffer;
 //! - it is freed right after the last operator, over F, B and W in this order, that needs its data (right after
-//!   the operator that writes it where nobody does); an operator that needs only the shape does not count;
+//!   the operator that writes it where nobody does); an operator that needs only the shape does not count. Where BW is
+//!   fused, the last in its order;
 //! - one that leaves ([`Role::leaves_after`]) is there until its job ends, then the transfer has it. Its bytes
 //!   while it is on its way are the transfer's buffers, which static memory counts, and not the job's.
 //!

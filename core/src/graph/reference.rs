@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::build::{StageShape, stage_graph};
 use super::form::{AttentionForm, Form, Recompute};
-use super::liveness::Lifetimes;
+use super::liveness::{Lifetimes, fused_order};
 use super::*;
 use crate::model::{Family, ModelConfig};
 
@@ -20,7 +20,7 @@ struct Arena<'g> {
 }
 
 impl<'g> Arena<'g> {
-    fn new(graph: &'g Graph, weights: &BTreeMap<String, Vec<f64>>) -> Arena<'g> {
+    fn new(graph: &'g Graph, weights: &BTreeMap<String, Vec<f64>>, lifetimes: Lifetimes) -> Arena<'g> {
         let mut values = BTreeMap::new();
         for (id, tensor) in graph.tensors() {
             match tensor.role {
@@ -29,21 +29,24 @@ impl<'g> Arena<'g> {
                 _ => None,
             };
         }
-        Arena { graph, lifetimes: Lifetimes::of(graph), values, held: 0 }
+        Arena { graph, lifetimes, values, held: 0 }
     }
 
     /// Runs a job on what arrives and returns what leaves, with the most bytes held above those found.
-    fn run(&mut self, job: Job, arriving: &BTreeMap<Border, Vec<f64>>) -> (BTreeMap<Border, Vec<f64>>, u64) {
+    fn run(
+        &mut self,
+        job: Job,
+        operators: &[u32],
+        arriving: &BTreeMap<Border, Vec<f64>>,
+    ) -> (BTreeMap<Border, Vec<f64>>, u64) {
         let found = self.held;
         for id in self.lifetimes.arrive[job as usize].clone() {
             self.values.insert(id, arriving[&Border::of(self.graph[id].role)].clone());
             self.held += self.graph[id].bytes();
         }
         let mut peak = self.held;
-        for (at, operator) in self.graph.operators.iter().enumerate() {
-            if operator.job != job {
-                continue;
-            }
+        for at in operators.iter().map(|at| *at as usize) {
+            let operator = &self.graph.operators[at];
             let outputs = self.compute(operator);
             if self.lifetimes.takes_over[at] {
                 let given = operator.inputs[operator.in_place.unwrap() as usize].tensor;
@@ -427,17 +430,40 @@ struct Run {
 
 /// One microbatch through `stages`, all F, then all B, then all W, with bytes held against liveness.
 fn run(stages: &[Graph], weights: &BTreeMap<String, Vec<f64>>, tokens: &[f64], targets: &[f64]) -> Run {
-    let mut arenas: Vec<Arena> = stages.iter().map(|graph| Arena::new(graph, weights)).collect();
+    let apart = run_as(stages, weights, tokens, targets, false);
+    let fused = run_as(stages, weights, tokens, targets, true);
+    assert_eq!(apart.loss.to_bits(), fused.loss.to_bits());
+    assert_eq!(apart.gradients, fused.gradients, "fused or not, not a bit may differ");
+    apart
+}
+
+fn run_as(
+    stages: &[Graph],
+    weights: &BTreeMap<String, Vec<f64>>,
+    tokens: &[f64],
+    targets: &[f64],
+    fused: bool,
+) -> Run {
+    let lifetimes = |graph: &Graph| if fused { Lifetimes::fused(graph) } else { Lifetimes::of(graph) };
+    let mut arenas: Vec<Arena> = stages.iter().map(|graph| Arena::new(graph, weights, lifetimes(graph))).collect();
     let mut border = BTreeMap::from([(Border::Tokens, tokens.to_vec()), (Border::Targets, targets.to_vec())]);
-    for job in Job::ALL {
+    for job in if fused { &Job::ALL[..2] } else { &Job::ALL[..] } {
+        let job = *job;
         let mut order: Vec<usize> = (0..stages.len()).collect();
         if job == Job::B {
             order.reverse();
         }
         for stage in order {
-            let memory = arenas[stage].lifetimes.memory(&stages[stage])[job as usize];
+            let graph = &stages[stage];
+            let (memory, operators) = if fused && job == Job::B {
+                (arenas[stage].lifetimes.memory_fused(graph), fused_order(graph))
+            } else {
+                let of_job = |at: &u32| graph.operators[*at as usize].job == job;
+                let operators = (0..graph.operators.len() as u32).filter(of_job).collect();
+                (arenas[stage].lifetimes.memory(graph)[job as usize], operators)
+            };
             let found = arenas[stage].held;
-            let (leaving, peak) = arenas[stage].run(job, &border);
+            let (leaving, peak) = arenas[stage].run(job, &operators, &border);
             border.extend(leaving);
             assert_eq!(peak, memory.peak, "{job:?} of stage {stage}");
             assert_eq!(arenas[stage].held as i64 - found as i64, memory.net, "{job:?} of stage {stage}");

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::build::{StageShape, forward_graph, operator, stage_graph};
 use super::form::Form;
-use super::liveness::{JobMemory, Lifetimes, run_in_place};
+use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;
 use crate::model::{Family, ModelConfig};
@@ -139,6 +139,36 @@ proptest! {
         for job in memory {
             prop_assert!(i128::from(job.peak) >= i128::from(job.net));
         }
+    }
+
+    /// The fused order keeps every dependency and both jobs' own orders, and gives back what B and W give back.
+    #[test]
+    fn fused_is_b_and_w_in_another_order((model, shape) in shape()) {
+        let graph = stage_graph(&model, &shape, 4);
+        let order = fused_order(&graph);
+        let forward = graph.job(Job::F).count();
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, (forward as u32..graph.operators.len() as u32).collect::<Vec<_>>());
+        for job in [Job::B, Job::W] {
+            let own: Vec<u32> =
+                order.iter().copied().filter(|at| graph.operators[*at as usize].job == job).collect();
+            prop_assert!(own.is_sorted());
+        }
+        let mut place = vec![0; graph.operators.len()];
+        order.iter().enumerate().for_each(|(at, operator)| place[*operator as usize] = at + 1);
+        for (at, operator) in graph.operators.iter().enumerate() {
+            for input in operator.inputs.iter().filter(|input| !graph[input.tensor].role.is_persistent()) {
+                let maker = graph.operators.iter().position(|other| other.outputs.contains(&input.tensor));
+                prop_assert!(maker.is_none_or(|maker| maker < forward || place[maker] < place[at]));
+            }
+        }
+        let [_, b, w] = memory(&graph);
+        let fused = Lifetimes::fused(&graph).memory_fused(&graph);
+        prop_assert_eq!(fused.net, b.net + w.net);
+        let apart = i128::from(b.peak).max(i128::from(b.net) + i128::from(w.peak));
+        let makes_in_w = graph.job(Job::W).any(|operator| !graph[operator.outputs[0]].role.is_persistent());
+        prop_assert!(makes_in_w || i128::from(fused.peak) <= apart, "{} beyond {apart}", fused.peak);
     }
 
     /// A use of which only the shape is needed never costs memory, and running in place never does.
@@ -301,6 +331,32 @@ fn a_deferred_w_holds_most_of_a_microbatch() {
     let sbh = 2048 * i64::from(model.hidden);
     assert_eq!(f.net + b.net, 32 * sbh);
     assert!((f.net + b.net) * 1000 / f.net >= 930, "{} of {}", f.net + b.net, f.net);
+}
+
+/// With a layer's W right behind its B, one layer's recomputed tensors are held at a time, however many layers there are.
+#[test]
+fn a_fused_backward_makes_one_layer_again_at_a_time() {
+    let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
+    let peaks = [2, 3, 6].map(|layers| {
+        let shape = StageShape {
+            layers: 0..layers,
+            has_embedding: false,
+            has_head: false,
+            microbatch_size: 1,
+            sequence: 256,
+            dtype: Dtype::Bf16,
+            form: Form::default().recomputing(form::Recompute::Full),
+        };
+        let graph = stage_graph(&model, &shape, 1);
+        let [f, b, _] = memory(&graph);
+        assert_eq!(f.net, i64::from(layers) * 256 * 2 * i64::from(model.hidden), "the layers' inputs");
+        assert!(b.net > 0, "B alone leaves all that W needs");
+        let fused = Lifetimes::fused(&graph).memory_fused(&graph);
+        assert_eq!(fused.net, -f.net);
+        fused.peak
+    });
+    // With one layer more, one layer input more is given back before the last layer's peak, which never leads.
+    assert_eq!(peaks, [peaks[0]; 3]);
 }
 
 /// x [4] → a = gelu(x) → b = gelu(a) → loss-like end, by hand.

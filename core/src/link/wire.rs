@@ -145,6 +145,7 @@ struct WireStage {
     ns: (u64, u64, u64),
     bytes: (i64, i64, i64),
     workspace: (u64, u64, u64),
+    fused_workspace: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -337,6 +338,7 @@ fn statement_to_wire(statement: &Statement) -> WireStatement {
             cost.backward_input_workspace_bytes,
             cost.backward_weight_workspace_bytes,
         ),
+        fused_workspace: cost.backward_workspace_bytes,
     };
     WireStatement {
         ranks: statement.ranks as u32,
@@ -375,6 +377,7 @@ fn statement_from_wire(wire: WireStatement) -> Statement {
         forward_workspace_bytes: wire.workspace.0,
         backward_input_workspace_bytes: wire.workspace.1,
         backward_weight_workspace_bytes: wire.workspace.2,
+        backward_workspace_bytes: wire.fused_workspace,
     };
     Statement {
         ranks: wire.ranks as usize,
