@@ -14,6 +14,7 @@ use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::graph::Job;
+use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::model::{Dtype, Family};
 use pipeplan_core::op::{Op, OpKind};
@@ -21,25 +22,40 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::program::Payload;
 use pipeplan_core::spec::ModelWork;
 
+/// What is kept and what is made again, as far as the CPU can.
+const FORMS: [Recompute; 3] = [Recompute::None, Recompute::Cheap, Recompute::Full];
+
 /// Two microbatches through every stage, F and B of both before any W: the bytes that each job needs and
 /// keeps are those of the estimate, to the byte.
 #[test]
 fn every_job_holds_what_liveness_says() {
-    for (family, dtype) in [(Family::Llama, Dtype::F32), (Family::Llama, Dtype::F64), (Family::Gpt, Dtype::F32)] {
+    let kinds = [(Family::Llama, Dtype::F32), (Family::Llama, Dtype::F64), (Family::Gpt, Dtype::F32)];
+    for ((family, dtype), recompute) in kinds.into_iter().flat_map(|kind| FORMS.map(|form| (kind, form))) {
         let mut work = ModelWork { dtype, ..work(4, 2) };
         work.model.family = family;
+        work.layout.form.recompute = recompute;
         let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
         for (stage, layout) in derived.stages.iter().enumerate() {
             let graph = graph_of(&work, layout);
             let estimate = Lifetimes::of(&graph).memory(&graph);
             let noted = match dtype {
-                Dtype::F64 => jobs::<f64>(stage as u16, &work, layout),
-                _ => jobs::<f32>(stage as u16, &work, layout),
+                Dtype::F64 => jobs::<f64>(stage as u16, &work, layout, &SPLIT),
+                _ => jobs::<f32>(stage as u16, &work, layout, &SPLIT),
             };
+            let fused = jobs::<f32>(stage as u16, &ModelWork { dtype: Dtype::F32, ..work.clone() }, layout, &FUSED);
+            let single = graph_of(&ModelWork { dtype: Dtype::F32, ..work.clone() }, layout);
+            let expected = Lifetimes::fused(&single).memory_fused(&single);
+            let forward = Lifetimes::of(&single).memory(&single)[0];
+            for microbatch in 0..2 {
+                let (peak, kept) = fused[&(OpKind::BW, microbatch)];
+                let what = format!("{family:?} {recompute:?} stage {stage} BW{microbatch}");
+                assert_eq!(peak as i64, forward.net + expected.peak as i64, "peak of {what}");
+                assert_eq!(kept, 0, "kept after {what}");
+            }
             for microbatch in 0..2 {
                 let mut held = 0i64;
                 for job in Job::ALL {
-                    let (peak, kept) = noted[&(job, microbatch)];
+                    let (peak, kept) = noted[&(SPLIT[job as usize], microbatch)];
                     let expected = estimate[job as usize];
                     let what = format!("{family:?} {dtype:?} stage {stage} {job:?}{microbatch}");
                     assert_eq!(peak as i64, held + expected.peak as i64, "peak of {what}");
@@ -52,12 +68,16 @@ fn every_job_holds_what_liveness_says() {
     }
 }
 
-type Noted = BTreeMap<(Job, u32), (u64, u64)>;
+const SPLIT: [OpKind; 3] = [OpKind::F, OpKind::B, OpKind::W];
+const FUSED: [OpKind; 2] = [OpKind::F, OpKind::BW];
+
+type Noted = BTreeMap<(OpKind, u32), (u64, u64)>;
 
 fn jobs<T: pipeplan::backend::cpu::element::Element>(
     stage: u16,
     work: &ModelWork,
     layout: &pipeplan_core::partition::StageLayout,
+    kinds: &[OpKind],
 ) -> Noted {
     let text = common::text();
     let batches = Batches::new(text, work.sequence as usize, work.microbatch_size as usize, 2, 0).expect("text");
@@ -68,12 +88,12 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
     cpu.record_job_bytes();
     cpu.begin(0);
     let boundary = (work.microbatch_size * work.sequence * work.model.hidden) as usize;
-    for kind in [OpKind::F, OpKind::B, OpKind::W] {
+    for kind in kinds.iter().copied() {
         for microbatch in 0..2 {
             let payload = if kind == OpKind::F { Payload::Activation } else { Payload::Gradient };
             let arrives = match kind {
                 OpKind::F => !layout.embedding,
-                OpKind::B => !layout.head,
+                OpKind::B | OpKind::BW => !layout.head,
                 _ => false,
             };
             if arrives {
@@ -83,7 +103,7 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
         }
     }
     assert_eq!(store.meter.held(Kind::Activation), 0);
-    cpu.job_bytes().iter().map(|noted| ((noted.job, noted.microbatch), (noted.peak, noted.kept))).collect()
+    cpu.job_bytes().iter().map(|noted| ((noted.kind, noted.microbatch), (noted.peak, noted.kept))).collect()
 }
 
 /// What a rank's allocator counts is the prediction, but for the message buffers that the prediction sets
@@ -92,7 +112,10 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
 fn the_high_water_mark_is_the_predicted_peak() {
     for (name, ranks) in [("1f1b", 1), ("1f1b", 4), ("gpipe", 2), ("zb-h1", 4), ("zb-v", 2), ("interleaved-1f1b", 2)]
     {
-        let work = work(ranks, 8);
+        let mut work = work(ranks, 8);
+        if ranks == 2 {
+            work.layout.form.recompute = Recompute::Full;
+        }
         let workload = published(&work, name, Precision::Single).expect("it exists");
         let report = train(&workload, &options(2));
         let shape = pipeplan_core::schedule::find(name).expect("published").shape;

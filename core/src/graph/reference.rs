@@ -529,7 +529,7 @@ fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
             let mut loss_at = |shift: f64| {
                 let kept = weights[name][element];
                 weights.get_mut(name).unwrap()[element] = kept + shift;
-                let loss = run(&stages, &weights, &tokens, &targets).loss;
+                let loss = run_as(&stages, &weights, &tokens, &targets, false).loss;
                 weights.get_mut(name).unwrap()[element] = kept;
                 loss
             };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
 use pipeplan_core::graph::{Graph, INIT_STD, Init, Job, Needs, Operator, Role, TensorId};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
@@ -26,6 +26,8 @@ pub mod kernels;
 struct Stage<T> {
     graph: Graph,
     lifetimes: Lifetimes,
+    /// The lifetimes where B and W are fused, and the order in which their operators then run. F's are the same.
+    fused: (Lifetimes, Vec<u32>),
     /// By tensor: weights and their gradients; nothing elsewhere.
     persistent: Vec<Option<Data<T>>>,
     parameters: Vec<Parameter<T>>,
@@ -46,8 +48,8 @@ struct Parameter<T> {
 pub struct JobBytes {
     /// The stage.
     pub stage: u16,
-    /// The job.
-    pub job: Job,
+    /// The job, or both backwards in one.
+    pub kind: OpKind,
     /// The microbatch.
     pub microbatch: u32,
     /// The most bytes that the microbatch's tensors held during the job.
@@ -118,10 +120,20 @@ impl<T: Element> Cpu<T> {
         }
     }
 
-    fn run_job(&mut self, number: u16, job: Job, microbatch: u32, store: &mut Store) -> Result<(), BackendError> {
-        let op = Op::new(number.into(), op_kind(job), microbatch as usize);
+    fn run_op(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+        let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let stage = self.stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
-        let Stage { graph, lifetimes, persistent, lanes, .. } = stage;
+        let Stage { graph, lifetimes, fused, persistent, lanes, .. } = stage;
+        let job = match op.kind() {
+            OpKind::F => Job::F,
+            OpKind::B | OpKind::BW => Job::B,
+            OpKind::W => Job::W,
+        };
+        let of_job = |at: &u32| graph.operators[*at as usize].job == job;
+        let (lifetimes, order): (&Lifetimes, Vec<u32>) = match op.kind() {
+            OpKind::BW => (&fused.0, fused.1.clone()),
+            _ => (lifetimes, (0..graph.operators.len() as u32).filter(of_job).collect()),
+        };
         let fresh = job == Job::F;
         if fresh == lanes.contains_key(&microbatch) {
             return Err(BackendError::OutOfOrder { op });
@@ -146,7 +158,8 @@ impl<T: Element> Cpu<T> {
             };
             lane.put(graph, *id, data, &mut store.meter);
         }
-        for (index, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| operator.job == job) {
+        for index in order.into_iter().map(|at| at as usize) {
+            let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
             execute(&mut self.context, graph, operator, takes_over, persistent, lane, &mut store.meter)
                 .ok_or(BackendError::OutOfOrder { op })?;
@@ -177,20 +190,12 @@ impl<T: Element> Cpu<T> {
         }
         let kept = lane.held();
         if let Some(noted) = &mut self.job_bytes {
-            noted.push(JobBytes { stage: number, job, microbatch, peak, kept });
+            noted.push(JobBytes { stage: number, kind: op.kind(), microbatch, peak, kept });
         }
-        if job == Job::W {
+        if matches!(op.kind(), OpKind::W | OpKind::BW) {
             lanes.remove(&microbatch);
         }
         Ok(())
-    }
-}
-
-fn op_kind(job: Job) -> OpKind {
-    match job {
-        Job::F => OpKind::F,
-        Job::B => OpKind::B,
-        Job::W => OpKind::W,
     }
 }
 
@@ -249,6 +254,7 @@ fn execute<T: Element>(
 impl<T: Element> Stage<T> {
     fn new(graph: Graph, seed: u64, meter: &mut Meter) -> Stage<T> {
         let lifetimes = Lifetimes::of(&graph);
+        let fused = (Lifetimes::fused(&graph), fused_order(&graph));
         let mut persistent: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
         let mut parameters = Vec::new();
         for (id, tensor) in graph.tensors() {
@@ -267,7 +273,7 @@ impl<T: Element> Stage<T> {
             }
             meter.take(Kind::Persistent, tensor.bytes());
         }
-        Stage { graph, lifetimes, persistent, parameters, lanes: BTreeMap::new() }
+        Stage { graph, lifetimes, fused, persistent, parameters, lanes: BTreeMap::new() }
     }
 
     fn floats(&self, id: TensorId) -> Option<&Vec<T>> {
@@ -298,16 +304,10 @@ impl<T: Element> Backend for Cpu<T> {
     }
 
     fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
-        let jobs: &[Job] = match op.kind() {
-            OpKind::F => &[Job::F],
-            OpKind::B => &[Job::B],
-            OpKind::W => &[Job::W],
-            OpKind::BW => &[Job::B, Job::W],
-        };
         if op.stage() >= self.stage_count {
             return Err(BackendError::NoSuchStage { stage: op.stage() });
         }
-        jobs.iter().try_for_each(|job| self.run_job(op.stage() as u16, *job, op.microbatch() as u32, store))
+        self.run_op(op, store)
     }
 
     fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {
