@@ -13,11 +13,15 @@ use crate::transport::Buffer;
 
 pub mod arena;
 pub mod cpu;
+pub mod modelled;
 
 /// Executes the ops of one rank.
 pub trait Backend {
     /// Gets ready for training step `step`, counted from 0.
     fn begin(&mut self, step: u32);
+
+    /// Waits for what `op` needs, where that arrives by itself after its transfer. Not part of the op's time.
+    fn await_inputs(&mut self, _op: Op, _store: &Store) {}
 
     /// Runs `op`: takes what it needs of other stages out of `store` and leaves there what it makes for
     /// them.
@@ -127,6 +131,11 @@ impl Store {
         if let Some(replaced) = self.parcels.insert(parcel, buffer) {
             self.meter.give(Kind::Transfer, replaced.bytes());
         }
+    }
+
+    /// A parcel that is there.
+    pub fn get(&self, parcel: Parcel) -> Option<&Buffer> {
+        self.parcels.get(&parcel)
     }
 
     /// Takes a parcel out.

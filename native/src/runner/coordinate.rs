@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pipeplan_core::graph::Graph;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 use pipeplan_core::units::{Bytes, Nanos};
 
@@ -15,9 +16,11 @@ use super::data::Batches;
 use super::report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
 use super::walk::{StepRecord, Walker};
-use super::workload::Workload;
-use super::{Observer, RunOptions};
-use crate::backend::{Kind, Meter, Store};
+use super::workload::{Computation, Workload};
+use super::{Observer, Precision, RunOptions};
+use crate::backend::cpu::Cpu;
+use crate::backend::modelled::Modelled;
+use crate::backend::{Backend, Kind, Meter, Store};
 use crate::transport::faulty::Faulty;
 use crate::transport::threads::{Threads, world};
 use crate::transport::{Buffer, Transport, TransportError};
@@ -36,7 +39,8 @@ enum Event {
 struct Shared {
     workload: Workload,
     options: RunOptions,
-    batches: Arc<Batches>,
+    /// What a model trains on; nothing where none is trained.
+    batches: Option<Arc<Batches>>,
     verdict: Verdict,
     board: Board,
     start: Instant,
@@ -52,7 +56,7 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
     let shared = Arc::new(Shared {
         workload: workload.clone(),
         options: options.clone(),
-        batches: Arc::new(batches),
+        batches: batches.map(Arc::new),
         verdict: Verdict::new(options.stop.clone(), options.steps),
         board: Board::new(ranks),
         start: Instant::now(),
@@ -79,7 +83,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
     };
     let walk = catch_unwind(AssertUnwindSafe(|| {
         let mut store = Store::default();
-        let backend = shared.workload.backend(rank, &shared.options, &shared.batches, &mut store);
+        let backend = backend(rank, shared, &mut store);
         let (problem, program) = (&shared.workload.problem, &shared.workload.program);
         let row = program.rows.get(rank).map_or(&[][..], Vec::as_slice);
         let (board, start) = (&shared.board, shared.start);
@@ -108,6 +112,25 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
     let _ = tell.send(Event::Ended(rank, ended));
 }
 
+/// What executes the ops of `rank`.
+fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> {
+    let Shared { workload, options, start, .. } = shared;
+    let problem = &workload.problem;
+    match (&workload.computation, &shared.batches) {
+        (Computation::Model(model), Some(batches)) => {
+            let held = |stage: &usize| Some((*stage as u16, model.graphs.get(*stage)?.clone()));
+            let held: Vec<(u16, Graph)> = problem.stages_of(rank).iter().filter_map(held).collect();
+            let (count, seed, optimizer) = (problem.stage_count(), options.seed, options.optimizer);
+            let batches = Arc::clone(batches);
+            match model.precision() {
+                Ok(Precision::Double) => Box::new(Cpu::<f64>::new(held, count, seed, optimizer, batches, store)),
+                _ => Box::new(Cpu::<f32>::new(held, count, seed, optimizer, batches, store)),
+            }
+        }
+        _ => Box::new(Modelled::new(problem.clone(), rank, workload.slowdown(), *start, store)),
+    }
+}
+
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it said nothing".to_string())
@@ -122,6 +145,8 @@ struct Coordinator<'a> {
     traced: VecDeque<StepTrace>,
     first_start_ns: Option<Nanos>,
     last_end_ns: Nanos,
+    /// By step: from the first op to the last.
+    makespans_ns: Vec<Nanos>,
     /// Busy time and all ranks' time of the steps after the first.
     busy_and_whole_ns: (f64, f64),
     ended: Vec<Option<(Meter, BTreeMap<String, Buffer>)>>,
@@ -137,6 +162,7 @@ impl<'a> Coordinator<'a> {
             traced: VecDeque::new(),
             first_start_ns: None,
             last_end_ns: 0,
+            makespans_ns: Vec::new(),
             busy_and_whole_ns: (0.0, 0.0),
             ended: (0..ranks).map(|_| None).collect(),
         }
@@ -211,12 +237,13 @@ impl<'a> Coordinator<'a> {
         let mut losses: Vec<(u32, f64)> = records.iter().flat_map(|record| record.losses.iter().copied()).collect();
         losses.sort_by_key(|(microbatch, _)| *microbatch);
         let loss = (!losses.is_empty()).then(|| losses.iter().fold(0.0, |sum, (_, loss)| sum + loss));
+        let slowdown = self.shared.workload.slowdown();
         let row = |record: &StepRecord| {
             let steps = program.rows.get(record.rank).into_iter().flatten().zip(&record.spans);
             let span = |(step, (start, end)): (&_, &(Nanos, Nanos))| TraceSpan {
                 step: Clone::clone(step),
-                start_ns: start.saturating_sub(start_ns),
-                end_ns: end.saturating_sub(start_ns),
+                start_ns: start.saturating_sub(start_ns) / slowdown,
+                end_ns: end.saturating_sub(start_ns) / slowdown,
             };
             steps.map(span).collect()
         };
@@ -232,7 +259,8 @@ impl<'a> Coordinator<'a> {
         }
         let duration_ns = trace.duration_ns();
         self.first_start_ns.get_or_insert(start_ns);
-        self.last_end_ns = start_ns + duration_ns;
+        self.last_end_ns = start_ns + duration_ns * slowdown;
+        self.makespans_ns.push(timeline.makespan_ns());
         self.traced.push_back(trace);
         if self.traced.len() > self.shared.options.traced_steps as usize {
             self.traced.pop_front();
@@ -259,13 +287,20 @@ impl<'a> Coordinator<'a> {
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
         let trace = Trace {
             plan_digest: workload.plan_digest.clone(),
-            backend: "cpu".to_string(),
+            backend: match &workload.computation {
+                Computation::Model(_) => "cpu".to_string(),
+                Computation::PlannedTimes { .. } => "modelled".to_string(),
+            },
             transport: "threads".to_string(),
             peak_bytes,
             steps: self.traced.into(),
         };
         RunReport {
             duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),
+            makespan_ns: median(self.makespans_ns),
+            predicted_makespan_ns: workload.predicted_makespan_ns,
+            slowdown: workload.slowdown(),
+            longest_row: workload.program.rows.iter().map(Vec::len).max().unwrap_or(0),
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: workload.predicted_bubble_ratio,
             stopped: self.steps.len() < self.shared.options.steps as usize,
@@ -275,4 +310,13 @@ impl<'a> Coordinator<'a> {
             weights,
         }
     }
+}
+
+/// The middle one of what was measured after the first step; the first fills caches.
+fn median(mut values: Vec<Nanos>) -> Nanos {
+    if values.len() > 1 {
+        values.remove(0);
+    }
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
 }

@@ -30,7 +30,7 @@ pub use board::{RankReport, State};
 pub use coordinate::run;
 pub use report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;
-pub use workload::{Refusal, Workload};
+pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;

@@ -84,7 +84,11 @@ impl Walker<'_> {
             let state = if computes { State::Computing } else { State::Exchanging };
             self.board.note(self.rank, training_step, index, state);
             match step {
-                Step::Compute(op) => self.backend.compute(*op, &mut self.store)?,
+                Step::Compute(op) => {
+                    self.backend.await_inputs(*op, &self.store);
+                    now = self.now();
+                    self.backend.compute(*op, &mut self.store)?;
+                }
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
                 Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,
                 Step::Wait(messages) => self.wait(training_step, messages, &mut started, transport)?,

@@ -1,8 +1,5 @@
 //! What is to be run, and whether it can be.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::fields::Faults;
@@ -13,13 +10,11 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::program::Program;
 use pipeplan_core::spec::{ModelWork, Work};
-use pipeplan_core::units::Bytes;
+use pipeplan_core::units::{Bytes, Nanos};
 
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::{Precision, RunOptions};
-use crate::backend::cpu::Cpu;
 use crate::backend::cpu::kernels::knows;
-use crate::backend::{Backend, Store};
 
 /// A plan as ranks execute it: which stage is where, what each rank does, and what each stage computes.
 #[derive(Clone, Debug)]
@@ -28,18 +23,39 @@ pub struct Workload {
     pub problem: Problem,
     /// What each rank executes in a training step.
     pub program: Program,
-    /// The operators of each stage, in the type to compute in.
-    pub stages: Vec<Graph>,
-    /// Tokens of one sequence.
-    pub sequence: u32,
-    /// Sequences of one microbatch.
-    pub microbatch_size: u32,
+    /// What the ops are.
+    pub computation: Computation,
     /// The digest of the plan, for the trace.
     pub plan_digest: String,
     /// The bytes that the plan predicts each rank to hold at most.
     pub predicted_peak_bytes: Vec<Bytes>,
+    /// The time from the first op to the last that the plan predicts.
+    pub predicted_makespan_ns: Nanos,
     /// The idle share that the plan predicts.
     pub predicted_bubble_ratio: f64,
+}
+
+/// What ops compute.
+#[derive(Clone, Debug)]
+pub enum Computation {
+    /// A model's operators, on the CPU.
+    Model(ModelStages),
+    /// Nothing: each op waits for its planned time.
+    PlannedTimes {
+        /// How many times the planned time, at least 1. Measured times are divided by it.
+        slowdown: u64,
+    },
+}
+
+/// A model cut into stages.
+#[derive(Clone, Debug)]
+pub struct ModelStages {
+    /// The operators of each stage, in the type to compute in.
+    pub graphs: Vec<Graph>,
+    /// Tokens of one sequence.
+    pub sequence: u32,
+    /// Sequences of one microbatch.
+    pub microbatch_size: u32,
 }
 
 /// Why a workload cannot be run. Nothing has been started.
@@ -48,7 +64,7 @@ pub enum Refusal {
     /// The plan is of typed costs.
     #[error(
         "the plan was made from typed costs, so there is no model to train: plan a spec with a `[model]`, such \
-         as tiny-llama"
+         as tiny-llama, or run the planned times instead (`--backend modelled`)"
     )]
     NoModel,
     /// The program is not valid, or would hang.
@@ -152,20 +168,47 @@ impl Workload {
     /// [`Refusal`], where the plan has no model or its stages cannot be worked out.
     pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
         let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
-        let workload = Workload::new(work, &plan.problem, &plan.program, precision)?;
+        Ok(Workload::new(work, &plan.problem, &plan.program, precision)?.predicted(plan))
+    }
+
+    /// `plan` with ops that wait for their planned times, `slowdown` times; where none is given, as many times
+    /// as make ops last 10 ms on average, beside which the runner's own time is small.
+    pub fn of_planned_times(plan: &Plan, slowdown: Option<u64>) -> Workload {
+        const LONG_ENOUGH_NS: u64 = 10_000_000;
+        let ops = plan.schedule.op_count().max(1) as u64;
+        let busy: Nanos = plan.prediction.busy_ns.iter().sum();
+        let slowdown = slowdown.unwrap_or_else(|| LONG_ENOUGH_NS.div_ceil((busy / ops).max(1)));
+        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1) };
+        Workload::without_prediction(&plan.problem, &plan.program, computation).predicted(plan)
+    }
+
+    fn without_prediction(problem: &Problem, program: &Program, computation: Computation) -> Workload {
+        Workload {
+            problem: problem.clone(),
+            program: program.clone(),
+            computation,
+            plan_digest: String::new(),
+            predicted_peak_bytes: vec![0; problem.ranks()],
+            predicted_makespan_ns: 0,
+            predicted_bubble_ratio: 0.0,
+        }
+    }
+
+    fn predicted(self, plan: &Plan) -> Workload {
         let prediction = &plan.prediction;
-        let busy: u64 = prediction.busy_ns.iter().sum();
+        let busy: Nanos = prediction.busy_ns.iter().sum();
         let cost_ns = match plan.problem.objective() {
             Objective::Makespan => prediction.makespan_ns,
             Objective::LongestSpan => prediction.longest_span_ns,
         };
         let whole = cost_ns as f64 * plan.problem.ranks() as f64;
-        Ok(Workload {
+        Workload {
             plan_digest: plan.digest(),
             predicted_peak_bytes: prediction.peak_bytes.clone(),
+            predicted_makespan_ns: prediction.makespan_ns,
             predicted_bubble_ratio: if whole > 0.0 { 1.0 - busy as f64 / whole } else { 0.0 },
-            ..workload
-        })
+            ..self
+        }
     }
 
     /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
@@ -193,21 +236,67 @@ impl Workload {
         };
         // The layers are dealt as the plan's own format has them; only the arithmetic changes.
         let work = ModelWork { dtype, ..work.clone() };
-        Ok(Workload {
-            problem: problem.clone(),
-            program: program.clone(),
-            stages: derived.stages.iter().map(|layout| graph_of(&work, layout)).collect(),
+        let computation = Computation::Model(ModelStages {
+            graphs: derived.stages.iter().map(|layout| graph_of(&work, layout)).collect(),
             sequence: work.sequence,
             microbatch_size: work.microbatch_size,
-            plan_digest: String::new(),
-            predicted_peak_bytes: vec![0; problem.ranks()],
-            predicted_bubble_ratio: 0.0,
-        })
+        });
+        Ok(Workload::without_prediction(problem, program, computation))
     }
 
-    /// Tokens of one training step.
+    /// How many times the planned time an op takes; 1 where ops compute.
+    pub fn slowdown(&self) -> u64 {
+        match &self.computation {
+            Computation::Model(_) => 1,
+            Computation::PlannedTimes { slowdown } => *slowdown,
+        }
+    }
+
+    /// Tokens of one training step; 0 where nothing is trained.
     pub fn step_tokens(&self) -> u64 {
-        u64::from(self.sequence) * u64::from(self.microbatch_size) * self.problem.microbatches() as u64
+        match &self.computation {
+            Computation::Model(model) => model.microbatch_tokens() * self.problem.microbatches() as u64,
+            Computation::PlannedTimes { .. } => 0,
+        }
+    }
+
+    /// Whether all is there that a run needs; cuts the text that a model trains on.
+    pub(super) fn check(&self, options: &RunOptions) -> Result<Option<Batches>, Refusal> {
+        if options.steps == 0 {
+            return Err(Refusal::NoSteps);
+        }
+        // Threads take a group at once, as `Grouped` says, and more slots complete whatever fewer do.
+        check::check_program(&self.problem, &self.program, check::Transport::Grouped)
+            .map_err(|violations| Refusal::Invalid { violations })?;
+        let Computation::Model(model) = &self.computation else { return Ok(None) };
+        if *self.problem.placement() == Placement::TwoWay {
+            return Err(Refusal::TwoWay);
+        }
+        let stages = self.problem.stage_count();
+        if model.graphs.len() != stages {
+            return Err(Refusal::Stages { stages, graphs: model.graphs.len() });
+        }
+        model.check()?;
+        self.check_memory()?;
+        let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
+        let text = options.text.clone();
+        Ok(Some(Batches::new(text, sequence, microbatch_size, self.problem.microbatches(), options.seed)?))
+    }
+
+    /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
+    fn check_memory(&self) -> Result<(), Refusal> {
+        let needed = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
+        match available_bytes() {
+            Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl ModelStages {
+    /// Tokens of one microbatch.
+    pub fn microbatch_tokens(&self) -> u64 {
+        u64::from(self.sequence) * u64::from(self.microbatch_size)
     }
 
     /// The type that the stages are in.
@@ -215,7 +304,7 @@ impl Workload {
     /// # Errors
     /// [`Refusal::Format`] where it is none that the CPU computes in, or not the same everywhere.
     pub fn precision(&self) -> Result<Precision, Refusal> {
-        let formats = self.stages.iter().enumerate().flat_map(|(stage, graph)| {
+        let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
             graph.tensors().map(move |(_, tensor)| (stage, tensor.dtype)).filter(|(_, dtype)| *dtype != Dtype::I32)
         });
         let mut first = None;
@@ -228,42 +317,24 @@ impl Workload {
         Ok(if first == Some(Dtype::F64) { Precision::Double } else { Precision::Single })
     }
 
-    /// Whether all is there that a run needs; cuts the text.
-    pub(super) fn check(&self, options: &RunOptions) -> Result<Batches, Refusal> {
-        if options.steps == 0 {
-            return Err(Refusal::NoSteps);
-        }
-        if *self.problem.placement() == Placement::TwoWay {
-            return Err(Refusal::TwoWay);
-        }
-        // Threads take a group at once, as `Grouped` says, and more slots complete whatever fewer do.
-        check::check_program(&self.problem, &self.program, check::Transport::Grouped)
-            .map_err(|violations| Refusal::Invalid { violations })?;
-        let stages = self.problem.stage_count();
-        if self.stages.len() != stages {
-            return Err(Refusal::Stages { stages, graphs: self.stages.len() });
-        }
-        for (stage, graph) in self.stages.iter().enumerate() {
+    fn check(&self) -> Result<(), Refusal> {
+        for (stage, graph) in self.graphs.iter().enumerate() {
             if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
                 return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
             }
         }
         self.precision()?;
-        for (stage, graph) in self.stages.iter().enumerate() {
+        for (stage, graph) in self.graphs.iter().enumerate() {
             let shared = |role: Role| matches!(role, Role::Weight { shared: true, .. });
             if let Some((_, tensor)) = graph.weights().find(|(_, tensor)| shared(tensor.role)) {
                 return Err(Refusal::SharedWeight { stage, weight: tensor.name.clone() });
             }
         }
-        self.check_vocabulary()?;
-        self.check_memory()?;
-        let (sequence, microbatch_size) = (self.sequence as usize, self.microbatch_size as usize);
-        let text = options.text.clone();
-        Ok(Batches::new(text, sequence, microbatch_size, self.problem.microbatches(), options.seed)?)
+        self.check_vocabulary()
     }
 
     fn check_vocabulary(&self) -> Result<(), Refusal> {
-        for graph in &self.stages {
+        for graph in &self.graphs {
             for operator in &graph.operators {
                 let (input, axis) = match operator.kernel {
                     Kernel::Embedding => (1, 0),
@@ -278,33 +349,6 @@ impl Workload {
             }
         }
         Ok(())
-    }
-
-    /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
-    fn check_memory(&self) -> Result<(), Refusal> {
-        let needed = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
-        match available_bytes() {
-            Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
-            _ => Ok(()),
-        }
-    }
-
-    /// What executes the ops of `rank`.
-    pub(super) fn backend(
-        &self,
-        rank: usize,
-        options: &RunOptions,
-        batches: &Arc<Batches>,
-        store: &mut Store,
-    ) -> Box<dyn Backend> {
-        let held: BTreeMap<u16, Graph> =
-            self.problem.stages_of(rank).iter().map(|stage| (*stage as u16, self.stages[*stage].clone())).collect();
-        let (count, seed, optimizer) = (self.problem.stage_count(), options.seed, options.optimizer);
-        let batches = Arc::clone(batches);
-        match self.precision() {
-            Ok(Precision::Double) => Box::new(Cpu::<f64>::new(held, count, seed, optimizer, batches, store)),
-            _ => Box::new(Cpu::<f32>::new(held, count, seed, optimizer, batches, store)),
-        }
     }
 }
 

@@ -156,7 +156,7 @@ fn exp(x: f32) -> f32 {
     /// Adding it leaves a float's integer part in its lowest bits.
     const SHIFT: f32 = 12_582_912.0; // 1.5 · 2²³
     /// ln 2 in two parts: the first has so few bits that its product with `n` is exact.
-    const LN_2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
+    const LN_2: (f32, f32) = (355.0 / 512.0, -2.121_944_4e-4);
     // Beyond these it is 0 or infinite.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };

@@ -1,0 +1,122 @@
+//! Waits for the planned time instead of computing: so a plan of typed costs, or of a cluster that is not
+//! here, runs through everything but the arithmetic.
+//!
+//! A parcel is one `f64`: when it has arrived, in nanoseconds since the start of the run. As in the
+//! simulator, a transfer takes no rank's time: whoever needs it waits for the rest of the hop.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::Problem;
+use pipeplan_core::program::Payload;
+use pipeplan_core::units::{Bytes, Nanos};
+
+use super::{Backend, BackendError, Kind, Parcel, Store};
+use crate::transport::Buffer;
+
+/// Takes the time that the problem says, `slowdown` times.
+pub struct Modelled {
+    problem: Problem,
+    rank: usize,
+    slowdown: u64,
+    start: Instant,
+}
+
+impl Modelled {
+    /// For `rank`; times count from `start`, which all ranks share. Counts the rank's static bytes in `store`.
+    pub fn new(problem: Problem, rank: usize, slowdown: u64, start: Instant, store: &mut Store) -> Modelled {
+        store.meter.take(Kind::Persistent, problem.static_bytes(rank));
+        Modelled { problem, rank, slowdown, start }
+    }
+
+    fn now(&self) -> Nanos {
+        self.start.elapsed().as_nanos() as Nanos
+    }
+
+    /// Sleeps until shortly before `moment`, since a sleep ends late, and gives way to others for the rest.
+    fn wait_until(&self, moment: Nanos) {
+        const LATE: Nanos = 150_000;
+        let left = moment.saturating_sub(self.now());
+        if left > LATE {
+            std::thread::sleep(Duration::from_nanos(left - LATE));
+        }
+        while self.now() < moment {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What `op` needs of another stage.
+    fn arrives(&self, op: Op) -> Option<Parcel> {
+        let (payload, is_needed) = match op.kind() {
+            OpKind::F => (Payload::Activation, op.stage() > 0),
+            OpKind::B | OpKind::BW => (Payload::Gradient, op.stage() + 1 < self.problem.stage_count()),
+            OpKind::W => return None,
+        };
+        is_needed.then_some(Parcel { payload, stage: op.stage() as u16, microbatch: op.microbatch() as u32 })
+    }
+
+    /// What `op` makes for another stage.
+    fn leaves(&self, op: Op) -> Option<Parcel> {
+        let (payload, stage) = match op.kind() {
+            OpKind::F if op.stage() + 1 < self.problem.stage_count() => (Payload::Activation, op.stage() + 1),
+            OpKind::B | OpKind::BW if op.stage() > 0 => (Payload::Gradient, op.stage() - 1),
+            _ => return None,
+        };
+        Some(Parcel { payload, stage: stage as u16, microbatch: op.microbatch() as u32 })
+    }
+
+    /// `planned`, slowed down.
+    fn slowed(&self, planned: Nanos) -> Nanos {
+        planned.saturating_mul(self.slowdown)
+    }
+}
+
+impl Backend for Modelled {
+    fn begin(&mut self, _: u32) {}
+
+    fn await_inputs(&mut self, op: Op, store: &Store) {
+        let buffer = self.arrives(op).and_then(|parcel| store.get(parcel));
+        if let Some(Buffer::F64(stamp)) = buffer
+            && let Some(arrived) = stamp.first()
+        {
+            self.wait_until(*arrived as Nanos);
+        }
+    }
+
+    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+        let start = self.now();
+        if op.stage() >= self.problem.stage_count() {
+            return Err(BackendError::NoSuchStage { stage: op.stage() });
+        }
+        let cost = self.problem.cost(op.stage());
+        let (takes, gives): (Bytes, Bytes) = (cost.takes(op.kind()), cost.gives(op.kind()));
+        store.meter.take(Kind::Activation, takes);
+        if let Some(parcel) = self.arrives(op) {
+            store.take(parcel)?;
+        }
+        self.wait_until(start.saturating_add(self.slowed(self.problem.duration(op))));
+        if let Some(parcel) = self.leaves(op) {
+            let to = self.problem.rank_of(usize::from(parcel.stage), op.microbatch());
+            let arrives = self.now().saturating_add(self.slowed(self.problem.hop(self.rank, to)));
+            store.put(parcel, Buffer::F64(vec![arrives as f64]));
+        }
+        if store.meter.held(Kind::Activation) < gives {
+            return Err(BackendError::OutOfOrder { op });
+        }
+        store.meter.give(Kind::Activation, gives);
+        Ok(())
+    }
+
+    fn optimize(&mut self, _: &mut Store) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn take_losses(&mut self) -> Vec<(u32, f64)> {
+        Vec::new()
+    }
+
+    fn weights(&self) -> BTreeMap<String, Buffer> {
+        BTreeMap::new()
+    }
+}
