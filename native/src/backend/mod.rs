@@ -166,11 +166,20 @@ pub struct Meter {
     held: [Bytes; 3],
     peak: [Bytes; 3],
     peak_total: Bytes,
+    ignores_transfers: bool,
 }
 
 impl Meter {
+    /// From now on parcels count nothing: they stand for data that is not there.
+    pub fn ignore_transfers(&mut self) {
+        self.ignores_transfers = true;
+    }
+
     /// Counts bytes that are held from now on.
     pub fn take(&mut self, kind: Kind, bytes: Bytes) {
+        if kind == Kind::Transfer && self.ignores_transfers {
+            return;
+        }
         let index = kind as usize;
         self.held[index] += bytes;
         self.peak[index] = self.peak[index].max(self.held[index]);
@@ -179,6 +188,9 @@ impl Meter {
 
     /// Counts bytes that are held no longer.
     pub fn give(&mut self, kind: Kind, bytes: Bytes) {
+        if kind == Kind::Transfer && self.ignores_transfers {
+            return;
+        }
         self.held[kind as usize] -= bytes;
     }
 

@@ -27,6 +27,7 @@ impl Modelled {
     /// For `rank`; times count from `start`, which all ranks share. Counts the rank's static bytes in `store`.
     pub fn new(problem: Problem, rank: usize, slowdown: u64, start: Instant, store: &mut Store) -> Modelled {
         store.meter.take(Kind::Persistent, problem.static_bytes(rank));
+        store.meter.ignore_transfers();
         Modelled { problem, rank, slowdown, start }
     }
 

@@ -35,6 +35,12 @@ pub struct Args {
     /// Compute in this type instead of the plan's
     #[arg(long, value_name = "TYPE")]
     precision: Option<Type>,
+    /// Train on the CPU, or only wait for the planned time of each op (which needs no model)
+    #[arg(long, value_name = "BACKEND", default_value = "cpu")]
+    backend: Backend,
+    /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    slowdown: Option<u64>,
     /// Write what was measured here; the page and `pipeplan show` read it
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
@@ -52,6 +58,12 @@ enum Type {
     F64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Backend {
+    Cpu,
+    Modelled,
+}
+
 /// What a run trains on where nothing is said: written for this project.
 static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
 
@@ -61,7 +73,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Type::F32 => Precision::Single,
         Type::F64 => Precision::Double,
     });
-    let workload = Workload::of_plan(&plan, precision).map_err(Failure::input)?;
+    let workload = match args.backend {
+        Backend::Cpu => Workload::of_plan(&plan, precision).map_err(Failure::input)?,
+        Backend::Modelled => Workload::of_planned_times(&plan, args.slowdown),
+    };
     let text = match &args.data {
         Some(path) => {
             std::fs::read(path).map_err(|error| Failure::input(format!("{path} cannot be read: {error}")))?
@@ -128,6 +143,9 @@ fn summary(report: &RunReport) -> Value {
         "losses": report.losses(),
         "duration_ns": report.duration_ns,
         "tokens_per_s": report.tokens_per_s(),
+        "makespan_ns": report.makespan_ns,
+        "predicted_makespan_ns": report.predicted_makespan_ns,
+        "overhead_ns_per_step": report.overhead_ns_per_step(),
         "bubble_ratio": report.bubble_ratio,
         "predicted_bubble_ratio": report.predicted_bubble_ratio,
         "plan_digest": report.trace.plan_digest,
@@ -136,15 +154,26 @@ fn summary(report: &RunReport) -> Value {
 }
 
 fn drawn(report: &RunReport) -> String {
-    let mut text = format!(
-        "\n{} steps in {}, {:.0} tokens/s\n",
-        report.steps.len(),
-        human::duration(report.duration_ns),
-        report.tokens_per_s()
-    );
+    let mut text = format!("\n{} steps in {}", report.steps.len(), human::duration(report.duration_ns));
+    if !report.losses().is_empty() {
+        text.push_str(&format!(", {:.0} tokens/s", report.tokens_per_s()));
+    }
+    text.push('\n');
     let losses = report.losses();
     if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
         text.push_str(&format!("loss          {first:.4} to {last:.4}\n"));
+    }
+    text.push_str(&format!(
+        "makespan      {} measured, {} predicted\n",
+        human::duration(report.makespan_ns),
+        human::duration(report.predicted_makespan_ns)
+    ));
+    if let Some(overhead) = report.overhead_ns_per_step() {
+        text.push_str(&format!(
+            "overhead      {:.1} us for each step of the longest row, with planned times {} times as long\n",
+            overhead / 1e3,
+            report.slowdown
+        ));
     }
     text.push_str(&format!(
         "bubble        {} measured, {} predicted\n\n",

@@ -28,14 +28,15 @@ impl Progress {
 
 /// The line of a step.
 pub fn line(report: &StepReport) -> String {
-    let loss = report.loss.map_or_else(|| "no loss".to_string(), |loss| format!("loss {loss:.6}"));
-    format!(
-        "step {:>4}  {loss}  {:>8.0} tokens/s  {:>7.1} ms  bubble {:.1} %",
-        report.step,
-        report.tokens_per_s(),
-        report.duration_ns as f64 / 1e6,
-        100.0 * report.bubble_ratio
-    )
+    let trained = report
+        .loss
+        .map_or_else(String::new, |loss| format!("loss {loss:.6}  {:>8.0} tokens/s  ", report.tokens_per_s()));
+    // A plan of typed costs may take nanoseconds.
+    let duration = match report.duration_ns {
+        0..100_000 => format!("{:>7} ns", report.duration_ns),
+        _ => format!("{:>7.1} ms", report.duration_ns as f64 / 1e6),
+    };
+    format!("step {:>4}  {trained}{duration}  bubble {:.1} %", report.step, 100.0 * report.bubble_ratio)
 }
 
 impl Observer for Progress {
