@@ -2,6 +2,7 @@
 
 use leptos::prelude::*;
 use pipeplan_core::planner::BEST;
+use pipeplan_core::problem::Objective;
 
 use super::state::Planner;
 use crate::message::{Row, RowCosts};
@@ -10,6 +11,7 @@ use crate::text;
 #[component]
 pub fn Compare() -> impl IntoView {
     let planner = expect_context::<Planner>();
+    let objective = judged(planner);
     // Best first: it is what most people came for.
     let names = Memo::new(move |_| {
         planner.rows.with(|rows| {
@@ -26,7 +28,10 @@ pub fn Compare() -> impl IntoView {
                     <thead>
                         <tr>
                             <th scope="col">"Schedule"</th>
-                            <th scope="col" class="number">"Makespan"</th>
+                            <th scope="col" class="number">{move || match objective.get() {
+                                Objective::Makespan => "Makespan",
+                                Objective::LongestSpan => "Longest span",
+                            }}</th>
                             <th scope="col" class="bar" aria-hidden="true"></th>
                             <th scope="col" class="number">"Bubble"</th>
                             <th scope="col" class="number">"Peak memory"</th>
@@ -55,8 +60,9 @@ fn CompareRow(name: String) -> impl IntoView {
         let name = name.clone();
         Memo::new(move |_| planner.form.with(|form| chosen_schedule(form.text("schedule")) == name))
     };
+    let objective = judged(planner);
     let longest = Memo::new(move |_| {
-        let costs = |row: &Row| row.costs.map(|costs| costs.makespan_ns);
+        let costs = |row: &Row| row.costs.map(|costs| cost_ns(&costs, objective.get()));
         planner.rows.with(|rows| rows.iter().filter_map(costs).max().unwrap_or(1).max(1))
     });
     let choose = {
@@ -76,7 +82,7 @@ fn CompareRow(name: String) -> impl IntoView {
                 {move || won().map(|won| view! { <span class="won">{won}</span> })}
             </th>
             {move || match row.get().and_then(|row| row.costs.ok_or(row.reason).map_or_else(|reason| reason.map(Err), |costs| Some(Ok(costs)))) {
-                Some(Ok(costs)) => view! { <Costs costs longest=longest.get() /> }.into_any(),
+                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() /> }.into_any(),
                 Some(Err(reason)) => view! { <td class="reason" colspan="5" data-test="reason">{reason}</td> }.into_any(),
                 None => view! { <td colspan="5"></td> }.into_any(),
             }}
@@ -85,17 +91,30 @@ fn CompareRow(name: String) -> impl IntoView {
 }
 
 #[component]
-fn Costs(costs: RowCosts, longest: u64) -> impl IntoView {
-    let width = 100.0 * costs.makespan_ns as f64 / longest as f64;
+fn Costs(costs: RowCosts, objective: Objective, longest: u64) -> impl IntoView {
+    let cost = cost_ns(&costs, objective);
+    let width = 100.0 * cost as f64 / longest as f64;
     let busy = width * (1.0 - costs.bubble_ratio).clamp(0.0, 1.0);
     view! {
-        <td class="number" data-test="makespan">{text::duration(costs.makespan_ns as f64)}</td>
+        <td class="number" data-test="makespan">{text::duration(cost as f64)}</td>
         <td class="bar" aria-hidden="true">
             <div style=format!("width:{width:.2}%")><span style=format!("width:{:.2}%", 100.0 * busy / width.max(0.01))></span></div>
         </td>
         <td class="number" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
         <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}</td>
         <td class="number" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
+    }
+}
+
+/// What the rows are judged by.
+fn judged(planner: Planner) -> Memo<Objective> {
+    Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().map(|spec| spec.objective()).unwrap_or_default()))
+}
+
+fn cost_ns(costs: &RowCosts, objective: Objective) -> u64 {
+    match objective {
+        Objective::Makespan => costs.makespan_ns,
+        Objective::LongestSpan => costs.longest_span_ns,
     }
 }
 

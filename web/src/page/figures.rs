@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leptos::prelude::*;
+use pipeplan_core::problem::Objective;
 use pipeplan_core::spec::Work;
 
 use super::state::Planner;
@@ -20,6 +21,7 @@ pub fn FigureRow() -> impl IntoView {
                 <h2>"Makespan"</h2>
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.figures.makespan_ns as f64))}</p>
                 <p class="note">{move || throughput(planner)}</p>
+                <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
             </div>
             <div class="figure" data-test="figure-bubble">
                 <h2>"Bubble"</h2>
@@ -84,6 +86,12 @@ fn gap(scene: &Scene) -> String {
         Some(gap) => format!("{} above it.", text::percent(gap)),
         None => "It says nothing here.".to_owned(),
     }
+}
+
+/// What is judged, where that is not the makespan.
+fn longest_span(scene: &Scene) -> Option<String> {
+    let judged = scene.figures.objective == Objective::LongestSpan.name();
+    judged.then(|| format!("longest span of a rank {}", text::duration(scene.figures.longest_span_ns as f64)))
 }
 
 /// Tokens a second, where the spec says how many tokens a step trains on.

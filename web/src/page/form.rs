@@ -24,7 +24,7 @@ pub fn SpecForm() -> impl IntoView {
     };
     view! {
         <form class="spec" class:open=planner.form_open aria-label="Spec" data-test="form" on:submit=|event| event.prevent_default()>
-            <div class="kinds" role="radiogroup" aria-label="What is planned">
+            <div class="kinds" role="group" aria-label="What is planned">
                 <KindButton this=Kind::Model title="Model on a cluster" kind choose test="kind-model" />
                 <KindButton this=Kind::Typed title="Typed costs" kind choose test="kind-typed" />
             </div>
@@ -51,7 +51,7 @@ fn KindButton(
     test: &'static str,
 ) -> impl IntoView {
     view! {
-        <button type="button" role="radio" data-test=test aria-checked=move || (kind.get() == this).to_string()
+        <button type="button" data-test=test aria-pressed=move || (kind.get() == this).to_string()
             on:click=move |_| choose(this)>{title}</button>
     }
 }

@@ -216,7 +216,7 @@ impl Brush<'_> {
         }
     }
 
-    /// The peak of each rank, written in its strip; and what was measured, as a line.
+    /// The peak of each rank, planned and measured, written in its strip.
     fn peaks(&self, frame: &Frame) {
         let panel = &self.layout.memory;
         if panel.rows.pitch_px < LEAST_TEXT_ROW_PX {
@@ -230,7 +230,10 @@ impl Brush<'_> {
             if top < 0.0 || bottom > panel.rows.height_px + 0.5 {
                 continue;
             }
-            let peak = format!("peak {}", text::bytes(*peak));
+            let mut peak = format!("peak {}", text::bytes(*peak));
+            if let Some(measured) = frame.measured_peaks.get(rank).filter(|bytes| **bytes > 0) {
+                peak = format!("{peak}, measured {}", text::bytes(*measured));
+            }
             let width = peak.chars().count() as f64 * 6.2 + 8.0;
             let right = self.layout.left_px + self.layout.width_px;
             // A plate under the text: it stands on curves of any height.

@@ -65,6 +65,9 @@ pub struct Planner {
     /// The newest plan question, and the newest whose answer is on screen.
     asked: StoredValue<u32>,
     shown: StoredValue<u32>,
+    /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
+    /// is, whoever wrote it.
+    opened: StoredValue<Option<Rc<str>>, LocalStorage>,
     link_timer: StoredValue<u32>,
     /// What the page itself last wrote after `#`.
     own_fragment: StoredValue<String>,
@@ -92,6 +95,7 @@ impl Planner {
             width: RwSignal::new(600.0),
             asked: StoredValue::new(0),
             shown: StoredValue::new(0),
+            opened: StoredValue::new_local(None),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             courier: StoredValue::new_local(None),
@@ -170,6 +174,7 @@ impl Planner {
 
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
+        self.opened.set_value(None);
         match self.read_form() {
             Some(text) => {
                 self.busy.set(true);
@@ -240,6 +245,7 @@ impl Planner {
                 self.complain(lines);
                 if newest {
                     self.busy.set(false);
+                    self.opened.set_value(None);
                 }
                 if self.spec.with_untracked(Option::is_none) {
                     self.plan();
@@ -251,7 +257,12 @@ impl Planner {
 
     fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
         if let Ok(spec) = Spec::read(spec) {
-            self.form.set(Form::of(&spec));
+            let mut form = Form::of(&spec);
+            // The file may hold another schedule than its spec asks for; the form names what is shown.
+            if let Some(scene) = &scene {
+                form.set("schedule", scene.schedule.clone());
+            }
+            self.form.set(form);
             self.read_form();
         }
         self.shown.set_value(id);
@@ -312,6 +323,7 @@ impl Planner {
             self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
         } else if says("pipeplan-plan") || says("plan_digest") || says("digest") {
             self.busy.set(true);
+            self.opened.set_value(Some(text.into()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
         } else {
             match Spec::read(text) {
@@ -327,7 +339,9 @@ impl Planner {
 
     /// Downloads the plan file of the form.
     pub fn export(self) {
-        if let Some(text) = self.read_form() {
+        if let Some(text) = self.opened.get_value() {
+            browser::download(&self.plan_file_name(), &text);
+        } else if let Some(text) = self.read_form() {
             self.ask(Ask::Export { spec: text }, false);
         }
     }

@@ -26,6 +26,8 @@ const PAN_STEP: f64 = 0.15;
 pub struct Frame {
     pub scene: Arc<Scene>,
     pub measured: Option<(Arc<MeasuredScene>, f64)>,
+    /// The most bytes that each rank really held; empty without a trace.
+    pub measured_peaks: Vec<u64>,
     pub layout: Layout,
     pub view: View,
     pub dark: bool,
@@ -120,6 +122,10 @@ fn Canvas() -> impl IntoView {
         Some(Frame {
             scene,
             measured,
+            measured_peaks: planner
+                .trace
+                .with(|trace| trace.as_ref().map(|trace| trace.peak_bytes.clone()))
+                .unwrap_or_default(),
             layout: layout.get(),
             view: planner.view.get(),
             dark: dark.get(),
