@@ -68,6 +68,8 @@ pub struct Planner {
     /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
     /// is, whoever wrote it.
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// The plan file that the worker is reading.
+    opening: StoredValue<Option<Rc<str>>, LocalStorage>,
     link_timer: StoredValue<u32>,
     /// What the page itself last wrote after `#`.
     own_fragment: StoredValue<String>,
@@ -96,6 +98,7 @@ impl Planner {
             asked: StoredValue::new(0),
             shown: StoredValue::new(0),
             opened: StoredValue::new_local(None),
+            opening: StoredValue::new_local(None),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             courier: StoredValue::new_local(None),
@@ -245,7 +248,6 @@ impl Planner {
                 self.complain(lines);
                 if newest {
                     self.busy.set(false);
-                    self.opened.set_value(None);
                 }
                 if self.spec.with_untracked(Option::is_none) {
                     self.plan();
@@ -265,6 +267,7 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
+        self.opened.set_value(self.opening.get_value());
         self.shown.set_value(id);
         self.notice.set(None);
         self.show(scene.map(Arc::new));
@@ -323,7 +326,7 @@ impl Planner {
             self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
         } else if says("pipeplan-plan") || says("plan_digest") || says("digest") {
             self.busy.set(true);
-            self.opened.set_value(Some(text.into()));
+            self.opening.set_value(Some(text.into()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
         } else {
             match Spec::read(text) {
