@@ -47,7 +47,11 @@ pub fn count(number: u64) -> String {
 }
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
-pub fn humanised(sentence: &str) -> String {
+pub fn humanised(text: &str) -> String {
+    text.lines().map(humanised_line).collect::<Vec<_>>().join("\n")
+}
+
+fn humanised_line(sentence: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in sentence.split(' ') {
         let unit = word.trim_end_matches(['.', ',', ';', ')']);
@@ -138,8 +142,8 @@ mod tests {
         );
         assert_eq!(humanised("no ns here"), "no ns here");
         assert_eq!(
-            humanised("rank 0 would hold 2048 bytes, and its limit is 1024; raise it"),
-            "rank 0 would hold 2 KiB, and its limit is 1 KiB; raise it"
+            humanised("rank 0 would hold 2048 bytes, and its limit is 1024\nraise it"),
+            "rank 0 would hold 2 KiB, and its limit is 1 KiB\nraise it"
         );
     }
 

@@ -243,8 +243,19 @@ impl Comparison {
         }
     }
 
+    /// Why nothing fits. What each published schedule lacks stands in its row; here it is what the search says,
+    /// of the placement that comes nearest.
     fn why_none(&self) -> String {
-        self.best.clone().finish().map_or_else(|error| text::humanised(&error.to_string()), |_| String::new())
+        let reason = match self.best.clone().finish() {
+            Err(PlanError::NoSchedule { reasons }) => {
+                let search = reasons.iter().filter(|(name, _)| name == BEST).map(|(_, reason)| reason);
+                let nearest = search.min_by_key(|reason| least_need(reason));
+                nearest.map_or_else(|| "every schedule breaks a limit or lacks its shape".to_owned(), String::clone)
+            }
+            Err(error) => error.to_string(),
+            Ok(_) => String::new(),
+        };
+        format!("No schedule fits: {}.", text::humanised(&reason))
     }
 
     /// The best so far, where the page shows the best and has another one.
@@ -261,6 +272,12 @@ impl Comparison {
             _ => None,
         }
     }
+}
+
+/// The bytes in “needs at least 123 bytes”.
+fn least_need(reason: &str) -> u64 {
+    let after = reason.split_once("at least ").map_or("", |(_, after)| after);
+    after.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn picture(answer: &Answer) -> crate::message::Picture {
@@ -400,6 +417,19 @@ mod tests {
         work.take(Question { id: 1, ask: Ask::OpenPlan { text } });
         let replies = finish(&mut work);
         assert!(matches!(&replies[0].said, Said::Opened { picture, .. } if picture.schedule == "1f1b"));
+    }
+
+    #[test]
+    fn where_nothing_fits_the_least_memory_is_named() {
+        let mut work = Work::new(|| 0.0);
+        let spec = SPEC.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 1,");
+        work.take(plan(1, &spec));
+        let replies = finish(&mut work);
+        let reason = replies.iter().find_map(|reply| match &reply.said {
+            Said::NoPlan { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        assert!(reason.is_some_and(|reason| reason.contains("needs at least 2 B")), "{reason:?}");
     }
 
     #[test]
