@@ -6,6 +6,7 @@ mod check;
 mod compare;
 mod export;
 pub mod fail;
+mod http;
 mod human;
 mod input;
 mod interrupt;

@@ -1,14 +1,14 @@
 //! `pipeplan serve`
 
 use std::fs::File;
-use std::io::{Cursor, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::json;
-use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::fail::Failure;
+use super::http::{self, Reply};
 use super::{input, output};
 
 const EXAMPLES: &str = "\
@@ -57,10 +57,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         input::trace_of(&input::read(&path.to_string_lossy())?)?;
     }
     let wanted = SocketAddr::new(args.host, args.port);
-    let server = Server::http(wanted).map_err(|error| {
+    let listener = TcpListener::bind(wanted).map_err(|error| {
         Failure::work(format!("{wanted} cannot be listened on: {error}")).with_help("--port 0 takes a free port")
     })?;
-    let at = server.server_addr().to_ip().unwrap_or(wanted);
+    let at = listener.local_addr().unwrap_or(wanted);
     let files = Files { site, plan: args.plan, trace: args.trace };
     let query: Vec<&str> =
         [files.plan.as_ref().map(|_| "plan=plan.json"), files.trace.as_ref().map(|_| "trace=trace.json")]
@@ -74,12 +74,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     } else {
         output::print(&format!("{address}\n"))?;
     }
-    loop {
-        match server.recv() {
-            Ok(request) => answer(request, &files),
-            Err(error) => return Err(Failure::work(format!("the server failed: {error}"))),
-        }
-    }
+    let error = http::serve(&listener, move |method, path| answer(method, path, &files));
+    Err(Failure::work(format!("the server failed: {error}")))
 }
 
 /// The built page.
@@ -155,26 +151,16 @@ fn read_file(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn answer(request: Request, files: &Files) {
-    let is_read = matches!(request.method(), Method::Get | Method::Head);
-    let found = if is_read { files.find(request.url()) } else { None };
-    let (status, kind, bytes) = match found {
-        Some((path, bytes)) => (200, content_type(&path), bytes),
-        None if is_read => (404, "text/plain; charset=utf-8", b"there is no such file\n".to_vec()),
-        None => (405, "text/plain; charset=utf-8", b"only GET and HEAD are answered\n".to_vec()),
-    };
-    let length = bytes.len();
-    let mut response = Response::new(status.into(), Vec::new(), Cursor::new(bytes), Some(length), None);
-    // Plans and pages change while somebody works on them: a browser is to ask again each time.
-    for (name, value) in
-        [("Content-Type", kind), ("Cache-Control", "no-cache"), ("X-Content-Type-Options", "nosniff")]
-    {
-        if let Ok(header) = Header::from_bytes(name, value) {
-            response.add_header(header);
-        }
+fn answer(method: &str, url: &str, files: &Files) -> Reply {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    if !matches!(method, "GET" | "HEAD") {
+        let body = b"only GET and HEAD are answered\n".to_vec();
+        return Reply { status: "405 Method Not Allowed", content_type: TEXT, body };
     }
-    // A browser that went away in the middle is no failure of the server.
-    let _ = request.respond(response);
+    match files.find(url) {
+        Some((path, body)) => Reply { status: "200 OK", content_type: content_type(&path), body },
+        None => Reply { status: "404 Not Found", content_type: TEXT, body: b"there is no such file\n".to_vec() },
+    }
 }
 
 fn content_type(path: &Path) -> &'static str {
