@@ -1,0 +1,226 @@
+//! Orders for torch.distributed.pipelining: the compute-only CSV that `_PipelineScheduleRuntime._load_csv`
+//! reads (2.7 and later; 2.11 and 2.15 were tried).
+//!
+//! A row a rank and a cell an action, `0F0,0F1,0B0`: torch writes `I` for our B, and `B` for our BW. It works
+//! the transfers out by itself, from any map of stages to ranks that the rows imply. What torch asks of an
+//! order beyond a valid one is checked here, because it finds out too late or not at all:
+//! every stage on one rank, an action on every rank, and on the last stage the forwards in order.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::op::{Op, OpKind};
+use crate::placement::Placement;
+use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Problem};
+use crate::schedule::{Absent, Schedule};
+
+/// The file's text for a valid schedule of `problem`.
+///
+/// # Errors
+/// [`Absent`] with the reason for which torch cannot run the order.
+pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
+    if *problem.placement() == Placement::TwoWay {
+        return Err(Absent::because("torch keeps each stage on one rank, and this plan has two copies of the model"));
+    }
+    if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
+        return Err(Absent::because(alloc::format!("torch wants an action on every rank, and rank {rank} has none")));
+    }
+    let last = problem.stage_count() - 1;
+    for row in &schedule.rows {
+        let forwards = row.iter().filter(|op| op.stage() == last && op.kind() == OpKind::F);
+        if !forwards.map(|op| op.microbatch()).is_sorted() {
+            return Err(Absent::because(
+                "torch takes losses in the order in which the last stage runs, and this plan runs its microbatches in another",
+            ));
+        }
+    }
+    let mut text = String::new();
+    for row in &schedule.rows {
+        let cells: Vec<String> = row.iter().map(|op| action(*op)).collect();
+        text.push_str(&cells.join(","));
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn action(op: Op) -> String {
+    let kind = match op.kind() {
+        OpKind::F => "F",
+        OpKind::B => "I",
+        OpKind::W => "W",
+        OpKind::BW => "B",
+    };
+    alloc::format!("{}{kind}{}", op.stage(), op.microbatch())
+}
+
+/// A cell that is no compute action, or a file that is too large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CsvSyntax {
+    /// The row, from 1.
+    pub row: usize,
+    /// The cell, from 1.
+    pub cell: usize,
+    /// What stands there, shortened.
+    pub text: String,
+}
+
+impl fmt::Display for CsvSyntax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CsvSyntax { row, cell, text } = self;
+        write!(
+            f,
+            "row {row}, cell {cell}: `{text}` is no compute action of torch: write stage, kind and microbatch, such \
+             as `0F3`, with kind F, B, I or W, or `(0F3;7B1)OVERLAP_F_B`"
+        )
+    }
+}
+
+impl core::error::Error for CsvSyntax {}
+
+/// Reads a compute-only file. Idle cells are dropped; an overlapped pair is its parts, one after the other.
+///
+/// # Errors
+/// [`CsvSyntax`] with the place of the first cell that is no action.
+pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
+    let mut rows = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let mut row = Vec::new();
+        for (cell, action) in line.split(',').enumerate() {
+            let action = action.trim().trim_matches('"');
+            let wrong = || CsvSyntax { row: index + 1, cell: cell + 1, text: action.chars().take(40).collect() };
+            if index >= MAX_RANKS {
+                return Err(wrong());
+            }
+            let pair = action.strip_prefix('(').and_then(|rest| rest.strip_suffix(")OVERLAP_F_B"));
+            match pair {
+                Some(parts) => {
+                    for part in parts.split(';') {
+                        row.push(op(part).ok_or_else(wrong)?);
+                    }
+                }
+                None if action.is_empty() => {}
+                None => row.push(op(action).ok_or_else(wrong)?),
+            }
+        }
+        rows.push(row);
+    }
+    Ok(Schedule { rows })
+}
+
+fn op(text: &str) -> Option<Op> {
+    let (stage, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let (kind, microbatch) = rest.split_at_checked(1)?;
+    let kind = match kind {
+        "F" => OpKind::F,
+        "I" => OpKind::B,
+        "W" => OpKind::W,
+        "B" => OpKind::BW,
+        _ => return None,
+    };
+    let number = |text: &str, most: usize| {
+        let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok())??;
+        (number < most).then_some(number)
+    };
+    Some(Op::new(number(stage, MAX_RANKS * MAX_CHUNKS)?, kind, number(microbatch, MAX_MICROBATCHES)?))
+}
+
+/// The rank of each stage, as the rows imply it; none where a stage stands in two rows or in none.
+pub fn placement(schedule: &Schedule) -> Option<Placement> {
+    let stages = schedule.rows.iter().flatten().map(|op| op.stage() + 1).max()?;
+    let mut ranks: Vec<Option<u16>> = alloc::vec![None; stages];
+    for (rank, row) in schedule.rows.iter().enumerate() {
+        for op in row {
+            let known = ranks.get_mut(op.stage())?.get_or_insert(rank as u16);
+            if usize::from(*known) != rank {
+                return None;
+            }
+        }
+    }
+    ranks.into_iter().collect::<Option<Vec<u16>>>().map(Placement::List)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner;
+    use crate::schedule::published;
+    use crate::spec::Spec;
+    use proptest::prelude::*;
+
+    fn spec(chunks: usize) -> Spec {
+        let placement = if chunks == 1 { "linear" } else { "any" };
+        Spec::read(&alloc::format!(
+            "ranks = 4\nchunks = {chunks}\nmicrobatches = 8\nplacement = \"{placement}\"\n\
+             stages = {{ forward_ns = 1, backward_input_ns = 1, backward_weight_ns = 1 }}\n"
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn every_published_order_is_read_back_with_its_placement() {
+        let mut written = 0;
+        for chunks in [1, 2, 3] {
+            for published in published() {
+                let Ok(plan) = planner::plan(&spec(chunks), published.name) else { continue };
+                match write(&plan.problem, &plan.schedule) {
+                    Ok(text) => {
+                        assert_eq!(read(&text), Ok(plan.schedule.clone()), "{}", published.name);
+                        let placement = placement(&plan.schedule).unwrap();
+                        assert!(placement.same_as(plan.problem.placement(), 4, chunks), "{}", published.name);
+                        written += 1;
+                    }
+                    Err(absent) => assert!(*plan.problem.placement() == Placement::TwoWay, "{}", absent.reason),
+                }
+            }
+        }
+        assert!(written >= 10, "{written}");
+    }
+
+    /// 1F1B as torch's documentation shows an order: B is the whole backward there.
+    #[test]
+    fn kinds_are_torchs() {
+        let spec = Spec::read(
+            "ranks = 2\nmicrobatches = 2\nstages = { forward_ns = 1, backward_input_ns = 1, backward_weight_ns = 1 }\n",
+        )
+        .unwrap();
+        let csv = |name| {
+            let plan = planner::plan(&spec, name).unwrap();
+            write(&plan.problem, &plan.schedule).unwrap()
+        };
+        assert_eq!(csv("1f1b"), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+        assert!(csv("zb-h1").contains("1I0,") && csv("zb-h1").contains("1W0"), "{}", csv("zb-h1"));
+    }
+
+    #[test]
+    fn cells_of_torch_are_read_and_others_named() {
+        let schedule = read("0F0, ,\"0F1\",(0B0;0F2)OVERLAP_F_B\r\n1F0,1I0,1W0").unwrap();
+        assert_eq!(schedule.text_rows(), ["0F0 0F1 0BW0 0F2", "1F0 1B0 1W0"]);
+        for (text, row, cell) in [("0F0,0SEND_F0", 1, 2), ("0F0\n1X0", 2, 1), ("0F0junk", 1, 1), ("0é1", 1, 1)] {
+            let error = read(text).unwrap_err();
+            assert_eq!((error.row, error.cell), (row, cell), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_torch_would_get_wrong_is_refused() {
+        let plan = planner::plan(&spec(1), "gpipe").unwrap();
+        let mut swapped = plan.schedule.clone();
+        swapped.rows[3].swap(0, 1);
+        assert!(write(&plan.problem, &swapped).unwrap_err().reason.contains("losses"));
+        let mut empty = plan.schedule;
+        empty.rows[2].clear();
+        assert!(write(&plan.problem, &empty).unwrap_err().reason.contains("rank 2 has none"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[0-9FBIW,;()\"A-Z_é \n]{0,80}") {
+            if let Ok(schedule) = read(&text) {
+                let _ = placement(&schedule);
+            }
+        }
+    }
+}
