@@ -358,3 +358,29 @@ fn the_schemas_of_what_is_read_accept_what_is_read() {
     let value: Value = serde_json::from_str(PROBLEM).unwrap();
     assert!(problem.is_valid(&value) && !spec.is_valid(&value));
 }
+
+#[test]
+fn plans_and_traces_are_exported_for_other_programs() {
+    let folder = folder();
+    let (plan, trace) = (path(&folder, "plan.json"), path(&folder, "trace.json"));
+    printed(&["plan", "-", "--schedule", "zb-v", "-o", &plan], PROBLEM);
+    let events = json_of(&["export", &plan, "--format", "chrome-trace"], "");
+    let complete = events["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+    assert_eq!(complete.count(), 192);
+    let csv = printed(&["export", &plan, "--format", "torch-csv"], "");
+    assert_eq!(csv.lines().count(), 4);
+    assert!(csv.starts_with("0F0,") && csv.contains("7I0"), "{csv}");
+    let svg = path(&folder, "plan.svg");
+    assert_eq!(printed(&["export", &plan, "--format", "svg", "-o", &svg], ""), "");
+    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg "));
+    assert!(printed(&["export", &plan, "--format", "text"], "").contains("makespan 2630"));
+
+    printed(&["run", "-", "--steps", "2", "--trace", &trace, "--json"], TINY);
+    let events = json_of(&["export", &trace, "--format", "chrome-trace"], "");
+    assert_eq!(events["traceEvents"][0]["args"]["name"], "measured on cpu over threads");
+    assert!(refused(&["export", &trace, "--format", "torch-csv"], "").contains("export the plan"));
+    let two_way = PROBLEM.replace("\"v\"", "\"two-way\"").replace("\"chunks\": 2", "\"chunks\": 1");
+    let error = refused(&["export", "-", "--format", "torch-csv"], &two_way);
+    assert!(error.contains("torch keeps each stage on one rank"), "{error}");
+    assert!(refused(&["export", &plan, "--format", "pdf"], "").contains("possible values"));
+}

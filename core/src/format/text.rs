@@ -102,9 +102,11 @@ fn exact_row(blocks: &[Block], unit: Nanos, cells: u64, widest: usize, line: &mu
     };
     let mut at = 0;
     for block in blocks {
-        cell("..", (block.from / unit).saturating_sub(at), None, line);
-        cell(&block.label, (block.to - block.from) / unit, Some(block.kind), line);
-        at = block.to / unit;
+        // The second op of a pair shows for what is left of it after the first.
+        let from = (block.from / unit).max(at);
+        cell("..", from - at, None, line);
+        cell(&block.label, (block.to / unit).saturating_sub(from), Some(block.kind), line);
+        at = at.max(block.to / unit);
     }
     cell("..", cells.saturating_sub(at), None, line);
 }

@@ -36,8 +36,23 @@ pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
         }
     }
     let mut text = String::new();
-    for row in &schedule.rows {
-        let cells: Vec<String> = row.iter().map(|op| action(*op)).collect();
+    for (rank, row) in schedule.rows.iter().enumerate() {
+        let pairs = schedule.pairs_of(rank);
+        let mut cells: Vec<String> = Vec::with_capacity(row.len());
+        let mut place = 0;
+        while let Some(op) = row.get(place) {
+            let begins_pair = pairs.binary_search(&(place as u32)).is_ok();
+            match row.get(place + 1).filter(|_| begins_pair) {
+                Some(with) => {
+                    cells.push(alloc::format!("({};{})OVERLAP_F_B", action(*op), action(*with)));
+                    place += 2;
+                }
+                None => {
+                    cells.push(action(*op));
+                    place += 1;
+                }
+            }
+        }
         text.push_str(&cells.join(","));
         text.push('\n');
     }
@@ -78,14 +93,14 @@ impl fmt::Display for CsvSyntax {
 
 impl core::error::Error for CsvSyntax {}
 
-/// Reads a compute-only file. Idle cells are dropped; an overlapped pair is its parts, one after the other.
+/// Reads a compute-only file. Idle cells are dropped.
 ///
 /// # Errors
 /// [`CsvSyntax`] with the place of the first cell that is no action.
 pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
-    let mut rows = Vec::new();
+    let (mut rows, mut pairs) = (Vec::new(), Vec::new());
     for (index, line) in text.lines().enumerate() {
-        let mut row = Vec::new();
+        let (mut row, mut places) = (Vec::new(), Vec::new());
         for (cell, action) in line.split(',').enumerate() {
             let action = action.trim().trim_matches('"');
             let wrong = || CsvSyntax { row: index + 1, cell: cell + 1, text: action.chars().take(40).collect() };
@@ -95,17 +110,20 @@ pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
             let pair = action.strip_prefix('(').and_then(|rest| rest.strip_suffix(")OVERLAP_F_B"));
             match pair {
                 Some(parts) => {
-                    for part in parts.split(';') {
-                        row.push(op(part).ok_or_else(wrong)?);
-                    }
+                    let (first, second) = parts.split_once(';').ok_or_else(wrong)?;
+                    places.push(row.len() as u32);
+                    row.push(op(first).ok_or_else(wrong)?);
+                    row.push(op(second).ok_or_else(wrong)?);
                 }
                 None if action.is_empty() => {}
                 None => row.push(op(action).ok_or_else(wrong)?),
             }
         }
         rows.push(row);
+        pairs.push(places);
     }
-    Ok(Schedule { rows })
+    let has_pairs = pairs.iter().any(|places| !places.is_empty());
+    Ok(if has_pairs { Schedule { rows, pairs } } else { Schedule::of(rows) })
 }
 
 fn op(text: &str) -> Option<Op> {
@@ -194,12 +212,26 @@ mod tests {
 
     #[test]
     fn cells_of_torch_are_read_and_others_named() {
-        let schedule = read("0F0, ,\"0F1\",(0B0;0F2)OVERLAP_F_B\r\n1F0,1I0,1W0").unwrap();
-        assert_eq!(schedule.text_rows(), ["0F0 0F1 0BW0 0F2", "1F0 1B0 1W0"]);
+        let schedule = read("0F0, ,\"0F1\",(0F2;0B0)OVERLAP_F_B\r\n1F0,1I0,1W0").unwrap();
+        assert_eq!(schedule.text_rows(), ["0F0 0F1 0F2 0BW0", "1F0 1B0 1W0"]);
+        assert_eq!(schedule.pairs, [alloc::vec![2], Vec::new()]);
         for (text, row, cell) in [("0F0,0SEND_F0", 1, 2), ("0F0\n1X0", 2, 1), ("0F0junk", 1, 1), ("0é1", 1, 1)] {
             let error = read(text).unwrap_err();
             assert_eq!((error.row, error.cell), (row, cell), "{error}");
         }
+    }
+
+    #[test]
+    fn pairs_are_written_as_torchs() {
+        let spec = Spec::read(
+            "ranks = 4\nchunks = 2\nmicrobatches = 8\nplacement = \"v\"\noverlap_permille = 500\n\
+             stages = { forward_ns = 1, backward_input_ns = 1, backward_weight_ns = 1 }\n",
+        )
+        .unwrap();
+        let plan = planner::plan(&spec, "dualpipe-v").unwrap();
+        let text = write(&plan.problem, &plan.schedule).unwrap();
+        assert!(text.contains(")OVERLAP_F_B"), "{text}");
+        assert_eq!(read(&text), Ok(plan.schedule));
     }
 
     #[test]
