@@ -3,7 +3,8 @@
 mod common;
 
 use common::{options, train};
-use pipeplan::runner::Workload;
+use pipeplan::runner::{RunOptions, Workload};
+use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::planner;
 use pipeplan_core::problem::Statement;
 use pipeplan_core::spec::Spec;
@@ -28,7 +29,7 @@ fn a_plan_of_typed_costs_takes_the_planned_time() {
     for (ranks, name) in [(1, "1f1b"), (4, "zb-h1"), (8, "1f1b"), (4, "chimera")] {
         let plan = plan(ranks, 8, name);
         let workload = Workload::of_planned_times(&plan, Some(40_000));
-        let report = train(&workload, &options(3));
+        let report = train(&workload, &RunOptions { transport: ThreadOptions::default(), ..options(3) });
         assert!(report.losses().is_empty());
         let (measured, planned) = (report.makespan_ns, plan.prediction.makespan_ns);
         println!("{name} on {ranks}: {measured} of {planned} ns, {:?} ns a step", report.overhead_ns_per_step());

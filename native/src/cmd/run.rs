@@ -3,6 +3,7 @@
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::transport::threads::ThreadOptions;
 use serde_json::{Value, json};
 
 use super::fail::Failure;
@@ -35,6 +36,9 @@ pub struct Args {
     /// Compute in this type instead of the plan's
     #[arg(long, value_name = "TYPE")]
     precision: Option<Type>,
+    /// Messages of one channel that may wait to be taken while their sender goes on; 0: it waits as well
+    #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
+    slots: usize,
     /// Train on the CPU, or only wait for the planned time of each op (which needs no model)
     #[arg(long, value_name = "BACKEND", default_value = "cpu")]
     backend: Backend,
@@ -92,6 +96,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         seed: args.seed,
         text,
         traced_steps: args.traced_steps,
+        transport: ThreadOptions { slots: args.slots, ..ThreadOptions::default() },
         stop: interrupt::flag(),
         ..RunOptions::default()
     };
