@@ -94,13 +94,27 @@ pub const MOST_OPS: usize = 4096;
 /// # Errors
 /// [`Refused`] where the problem is too large, or where no schedule fits the limit.
 pub fn solve(problem: &Problem, upper: Option<&Schedule>, budget: &Budget) -> Result<Exact, Refused> {
+    solve_from(problem, upper, lower_bound(problem).value_ns, budget)
+}
+
+/// As [`solve`], given `lower_ns` as the value that no schedule goes under: 0 leaves all of the proof to the
+/// solver, which then judges the bound.
+///
+/// # Errors
+/// As [`solve`].
+pub fn solve_from(
+    problem: &Problem,
+    upper: Option<&Schedule>,
+    lower_ns: Nanos,
+    budget: &Budget,
+) -> Result<Exact, Refused> {
     let ops = 3 * problem.stage_count() * problem.microbatches();
     if ops > MOST_OPS {
         return Err(Refused::TooLarge { ops, most: MOST_OPS });
     }
     let mut clock = Clock::start(budget);
     let mut best =
-        Exact { schedule: None, value_ns: Nanos::MAX, lower_ns: lower_bound(problem).value_ns, optimal: false };
+        Exact { schedule: None, value_ns: Nanos::MAX, lower_ns, optimal: false };
     if let Some(upper) = upper
         && let Some(value_ns) = value(problem, upper)
     {

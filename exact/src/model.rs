@@ -146,10 +146,9 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) ->
         job.start = Some(solver.new_bounded_integer(0, (horizon - job.ticks).max(0)));
     }
     let starts: Vec<DomainId> = jobs.jobs.iter().filter_map(|job| job.start).collect();
-    let cost = solver.new_bounded_integer(
-        (best.lower_ns / unit_ns).saturating_sub(jobs.slack) as i32,
-        upper_ns.div_ceil(unit_ns) as i32,
-    );
+    let most = upper_ns.div_ceil(unit_ns) as i32;
+    let least = ((best.lower_ns / unit_ns).saturating_sub(jobs.slack) as i32).min(most);
+    let cost = solver.new_bounded_integer(least, most);
     // `a` + `gap` <= `b`.
     let after = |solver: &mut Solver, a: usize, gap: i32, b: usize| {
         let tag = solver.new_constraint_tag();

@@ -1,0 +1,253 @@
+//! How good a schedule can be: a value that no valid schedule goes under, with the reason why.
+//!
+//! Nothing here looks at a schedule or knows how one is made: a bound follows from the [`Problem`] alone, and
+//! holds for any order of F, B and W, fused or apart, and for ops that start later than they could.
+//!
+//! # What is proved
+//! **Order of microbatches.** Microbatches that travel the same way are alike. In any valid schedule give the
+//! n-th F, B and W of each stage to microbatch n: the n-th F of a stage still starts no sooner than n F of the
+//! stage before have ended, and so for B and W, and the rank holds the same bytes at any time. So it is enough
+//! to bound schedules that keep the order. A fused BW may be replaced in place by its halves, which hold no
+//! more; so with [`Backward::Split`] it is enough to bound schedules of F, B and W.
+//!
+//! **Windows.** The makespan is a window from the first start to the last end over all ranks. The longest span
+//! S is one window for each rank, each at most S long. The window of rank r opens with the first F of its
+//! first stage. It opens at least as long after that of stage 0's rank as the first microbatch needs to get
+//! there: call that H. Every B leads to stage 0, whose rank's window closes S after it opened; so the window
+//! of rank r closes at least H later than that of stage 0's rank. Tails on rank r are therefore the way back
+//! to the end of stage 0's last work, plus H.
+//!
+//! **Head, load, tail** (Carlier, "The one-machine sequencing problem", EJOR 11, 1982): for any set of ops of
+//! a rank, the window lasts at least the least head + all durations + the least tail. Heads and tails are the
+//! longest ways of the module `ways`, memory's precedences among them. For a linear pipeline of equal stages
+//! this contains `(M + P − 1)(F + B) + 2 (P − 1) c + W`.
+//!
+//! **Fill and drain** (module `rank`): idle time that a full memory forces before the first backwards return,
+//! and after the last forwards. It closes the gap of V placements at 1F1B's memory: with equal stages, hops c
+//! and room for 2P chunks the last rank idles `(P − 1)(B − F + 2c)` before and
+//! `2 (P − 1)(F − W + 2c) − W` after.
+//!
+//! **Area** (Little's law): a microbatch holds a stage's bytes at least from F through the shortest round
+//! trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
+//! the window, less what cannot be used while memory fills and empties.
+
+mod area;
+mod net;
+mod rank;
+mod ways;
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::problem::{Objective, Problem};
+use crate::units::{Bytes, Nanos};
+use net::Net;
+use rank::Window;
+use ways::{B, F, Ways};
+
+/// A value that no valid schedule goes under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Every valid schedule costs at least this.
+    pub value_ns: Nanos,
+    /// What the value bounds.
+    pub objective: Objective,
+    /// Why.
+    pub binding: Binding,
+}
+
+/// What keeps a schedule from being faster. Its text is one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// All the work of one rank.
+    Work {
+        /// The rank.
+        rank: usize,
+        /// Its work.
+        load_ns: Nanos,
+    },
+    /// A rank's work together with the way to it and the way from it.
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// Before the ops that bind can start.
+        head_ns: Nanos,
+        /// Their work.
+        load_ns: Nanos,
+        /// After the last of them has ended.
+        tail_ns: Nanos,
+    },
+    /// A rank's work, and the time that it idles because its memory is full.
+    Memory {
+        /// The rank.
+        rank: usize,
+        /// Its work.
+        load_ns: Nanos,
+        /// Idle before the first backwards return.
+        fill_ns: Nanos,
+        /// Idle after the last forwards.
+        drain_ns: Nanos,
+    },
+    /// Bytes held over time.
+    Area {
+        /// The rank.
+        rank: usize,
+        /// The shortest time for which a microbatch occupies the rank's memory, first to last.
+        round_trip_ns: Nanos,
+        /// Bytes that the rank's ops may hold.
+        room_bytes: Bytes,
+    },
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Binding::Work { rank, load_ns } => write!(f, "rank {rank} has {load_ns} ns of work"),
+            Binding::Rank { rank, head_ns, load_ns, tail_ns } => {
+                write!(f, "rank {rank} has {load_ns} ns of work")?;
+                if *head_ns > 0 {
+                    write!(f, " that cannot start before {head_ns} ns")?;
+                }
+                if *tail_ns > 0 {
+                    let and = if *head_ns > 0 { " and" } else { "" };
+                    write!(f, "{and} that {tail_ns} ns must follow")?;
+                }
+                Ok(())
+            }
+            Binding::Memory { rank, load_ns, fill_ns, drain_ns } => {
+                write!(f, "rank {rank} has {load_ns} ns of work and, its memory full, must idle")?;
+                match (*fill_ns, *drain_ns) {
+                    (fill, 0) => write!(f, " {fill} ns before backwards return"),
+                    (0, drain) => write!(f, " {drain} ns after its last forwards"),
+                    (fill, drain) => {
+                        write!(f, " {fill} ns before backwards return and {drain} ns after its last forwards")
+                    }
+                }
+            }
+            Binding::Area { rank, round_trip_ns, room_bytes } => write!(
+                f,
+                "each microbatch occupies the memory of rank {rank} for {round_trip_ns} ns or longer, \
+                 and {room_bytes} bytes hold only so many at once"
+            ),
+        }
+    }
+}
+
+/// Steps that the longest ways may take: about 10 ms. Beyond it fewer windows are looked at.
+const MOST_STEPS: usize = 3_000_000;
+
+/// A lower bound on what `problem` asks to be small: no valid schedule costs less.
+///
+/// The work is in proportion to the ops for the makespan; for the longest span up to ranks × ops, as far as
+/// that takes some milliseconds, and fewer ranks are looked at beyond it.
+pub fn lower_bound(problem: &Problem) -> Bound {
+    // What follows is proved for ops that run one after the other.
+    let problem = &problem.without_pairs();
+    let net = Net::of(problem);
+    let back = backs(&net);
+    let mut best = Best { value: 0, binding: Binding::Work { rank: 0, load_ns: 0 } };
+    for rank in 0..net.ranks {
+        let load_ns = net.load(rank);
+        best.take(load_ns, || Binding::Work { rank, load_ns });
+        if let Some(area) = area::bound(&net, rank, &back) {
+            best.take(area.value, || Binding::Area {
+                rank,
+                round_trip_ns: area.round_trip,
+                room_bytes: area.room,
+            });
+        }
+    }
+    let ops = 3 * net.costs.len() * net.microbatches * net.lanes.len();
+    if ops <= MOST_STEPS {
+        windows(&net, &back, problem.objective(), ops, &mut best);
+    }
+    Bound { value_ns: best.value, objective: problem.objective(), binding: best.binding }
+}
+
+struct Best {
+    value: Nanos,
+    binding: Binding,
+}
+
+impl Best {
+    fn take(&mut self, value: Nanos, binding: impl FnOnce() -> Binding) {
+        if value > self.value {
+            *self = Best { value, binding: binding() };
+        }
+    }
+}
+
+fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize, best: &mut Best) {
+    let mut heads = Ways::new(net);
+    let mut tails = Ways::new(net);
+    let judge = |rank: usize, heads: &Ways, tails: &Ways, later: Nanos, best: &mut Best| {
+        let window = Window { net, rank, heads, tails, later, back };
+        let carlier = window.carlier();
+        let load_ns = carlier.value - carlier.head - carlier.tail;
+        best.take(carlier.value, || Binding::Rank {
+            rank,
+            head_ns: carlier.head,
+            load_ns,
+            tail_ns: carlier.tail,
+        });
+        let load_ns = net.load(rank);
+        let memory = window.memory(load_ns, best.value);
+        best.take(memory.value, || Binding::Memory { rank, load_ns, fill_ns: memory.fill, drain_ns: memory.drain });
+    };
+    match objective {
+        Objective::Makespan => {
+            ways::heads(net, &vec![0; net.lanes.len()], &mut heads);
+            ways::tails(net, |_| true, &mut tails);
+            (0..net.ranks).for_each(|rank| judge(rank, &heads, &tails, 0, best));
+        }
+        Objective::LongestSpan => {
+            // Going two ways, no rank is known to open its window first.
+            let one_way = net.lanes.len() == 1;
+            if one_way {
+                let first = net.lanes[0].ranks[0];
+                ways::tails(net, |rank| rank == first, &mut tails);
+            }
+            let firsts = |rank: usize| -> Vec<usize> {
+                net.stages_of.iter().map(|stages_of| stages_of[rank].first().copied().unwrap_or(0)).collect()
+            };
+            let mut later = vec![0; net.ranks];
+            if one_way {
+                let mut head = 0;
+                for stage in 0..net.costs.len() {
+                    let rank = net.lanes[0].ranks[stage];
+                    head += net.lanes[0].down[stage];
+                    if firsts(rank)[0] == stage {
+                        later[rank] = head;
+                    }
+                    head += net.costs[stage].f;
+                }
+            }
+            // The first, the last, and as many between as the budget allows, spread evenly.
+            let windows = (MOST_STEPS / ops.max(1)).clamp(1, net.ranks);
+            for window in 0..windows {
+                let rank = if windows == 1 { net.lanes[0].ranks[0] } else { window * (net.ranks - 1) / (windows - 1) };
+                ways::heads(net, &firsts(rank), &mut heads);
+                judge(rank, &heads, &tails, later[rank], best);
+            }
+        }
+    }
+}
+
+/// By lane and stage, after F and after B: the least time until W of the same microbatch has ended.
+fn backs(net: &Net) -> Vec<Vec<[Nanos; 2]>> {
+    let of = |lane: &net::Lane| {
+        let mut found = vec![[0; 2]; net.costs.len()];
+        let mut trip = 0;
+        for (stage, cost) in net.costs.iter().enumerate().rev() {
+            // From the end of F of this stage to the start of its B.
+            if let Some(next) = net.costs.get(stage + 1) {
+                trip += lane.down[stage + 1] + next.f + next.b + lane.up[stage + 1];
+            }
+            found[stage][F] = trip + cost.b + cost.w;
+            found[stage][B] = cost.w;
+        }
+        found
+    };
+    net.lanes.iter().map(of).collect()
+}

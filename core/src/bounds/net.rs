@@ -1,0 +1,154 @@
+//! The problem as the bounds see it: lanes, durations they may count on, and precedences that memory forces.
+
+use alloc::vec::Vec;
+
+use crate::op::OpKind;
+use crate::placement::Placement;
+use crate::problem::{Backward, Problem};
+use crate::units::Nanos;
+
+/// Durations and bytes of a stage as the bounds may count on them. With a fused backward, B is all of BW and
+/// W is nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub f: Nanos,
+    pub b: Nanos,
+    pub w: Nanos,
+    /// Bytes left held by F, by B and by W.
+    pub bytes: [i64; 3],
+    /// Bytes taken while F and B run.
+    pub takes: [i64; 2],
+}
+
+/// Microbatches that travel the same way: all of them, or one half of a two-way placement.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    /// By stage.
+    pub ranks: Vec<usize>,
+    /// By stage: the hop from the stage before, forward.
+    pub down: Vec<Nanos>,
+    /// By stage: the hop to the stage before, backward.
+    pub up: Vec<Nanos>,
+    /// By stage and microbatch: how many B, and how many W, of the stage must have ended before this F; and
+    /// how many W before this B. Empty where no rank has a limit.
+    pub needs: Vec<[u32; 3]>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Net {
+    pub costs: Vec<Cost>,
+    pub lanes: Vec<Lane>,
+    /// Microbatches of a lane.
+    pub microbatches: usize,
+    pub ranks: usize,
+    /// By rank: bytes that its ops may hold; none for no limit.
+    pub room: Vec<Option<i64>>,
+    /// By lane and rank: its stages in model order.
+    pub stages_of: Vec<Vec<Vec<usize>>>,
+}
+
+impl Net {
+    pub fn of(problem: &Problem) -> Net {
+        let cost = |cost: &crate::problem::StageCost| {
+            let (f, b, w) = (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes);
+            let takes = |kind| cost.takes(kind) as i64;
+            match problem.backward() {
+                Backward::Split => Cost {
+                    f: cost.forward_ns,
+                    b: cost.backward_input_ns,
+                    w: cost.backward_weight_ns,
+                    bytes: [f, b, w],
+                    takes: [takes(OpKind::F), takes(OpKind::B)],
+                },
+                Backward::Fused => Cost {
+                    f: cost.forward_ns,
+                    b: cost.backward_input_ns + cost.backward_weight_ns,
+                    w: 0,
+                    bytes: [f, b + w, 0],
+                    takes: [takes(OpKind::F), takes(OpKind::BW)],
+                },
+            }
+        };
+        let costs: Vec<Cost> = problem.costs().iter().map(cost).collect();
+        let two_way = *problem.placement() == Placement::TwoWay;
+        let microbatches = if two_way { problem.microbatches() / 2 } else { problem.microbatches() };
+        let room: Vec<Option<i64>> = (0..problem.ranks())
+            .map(|rank| problem.limit_bytes(rank).map(|limit| limit as i64 - problem.static_bytes(rank) as i64))
+            .collect();
+        let mut net =
+            Net { costs, lanes: Vec::new(), microbatches, ranks: problem.ranks(), room, stages_of: Vec::new() };
+        for first in [0, microbatches].into_iter().take(if two_way { 2 } else { 1 }) {
+            net.add_lane(problem, first);
+        }
+        net
+    }
+
+    fn add_lane(&mut self, problem: &Problem, first: usize) {
+        let stages = self.costs.len();
+        let ranks: Vec<usize> = (0..stages).map(|stage| problem.rank_of(stage, first)).collect();
+        let hops = |stage: usize, from: usize, to: usize| {
+            if stage == 0 { 0 } else { problem.hop(ranks[from], ranks[to]) }
+        };
+        let down = (0..stages).map(|stage| hops(stage, stage.saturating_sub(1), stage)).collect();
+        let up = (0..stages).map(|stage| hops(stage, stage, stage.saturating_sub(1))).collect();
+        let mut stages_of = alloc::vec![Vec::new(); self.ranks];
+        ranks.iter().enumerate().for_each(|(stage, rank)| stages_of[*rank].push(stage));
+        let mut needs = Vec::new();
+        if self.room.iter().any(Option::is_some) {
+            needs.reserve_exact(stages * self.microbatches);
+            for stage in 0..stages {
+                let room = self.room[ranks[stage]];
+                let below = &stages_of[ranks[stage]];
+                let below = below.iter().filter(|other| **other < stage).map(|other| self.costs[*other].bytes[0]).sum();
+                for microbatch in 0..self.microbatches {
+                    needs.push(room.map_or([0; 3], |room| needed(&self.costs[stage], below, room, microbatch)));
+                }
+            }
+        }
+        self.lanes.push(Lane { ranks, down, up, needs });
+        self.stages_of.push(stages_of);
+    }
+
+    /// What must have ended before F, and before B, of this stage and microbatch can fit.
+    pub fn needs(&self, lane: usize, stage: usize, microbatch: usize) -> [u32; 3] {
+        self.lanes[lane].needs.get(stage * self.microbatches + microbatch).copied().unwrap_or_default()
+    }
+
+    /// The work of `stage` for one microbatch.
+    pub fn work(&self, stage: usize) -> Nanos {
+        let cost = &self.costs[stage];
+        cost.f + cost.b + cost.w
+    }
+
+    /// The work of `rank`.
+    pub fn load(&self, rank: usize) -> Nanos {
+        let of = |stage: &usize| self.work(*stage) * self.microbatches as u64;
+        self.stages_of.iter().map(|stages_of| stages_of[rank].iter().map(of).sum::<Nanos>()).sum()
+    }
+}
+
+/// When F of microbatch `k` starts, its stage has run `k` F, some `j` B and some `i <= j` W; and of the
+/// stages of the same rank that come `below` it in the model, microbatches `j` to `k` have been through F and
+/// not through B. So the rank holds at least `below · (k + 1 − j) + f k + b j + w i`; what stages above hold
+/// is not below zero. Each of `j` and `i` is the least for which that fits with the best of the other.
+fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
+    let [f, b, w] = cost.bytes;
+    let least = |excess: i64, gain: i64| -> u32 {
+        if excess <= 0 || gain <= 0 {
+            return 0;
+        }
+        // No more than all of them: then the limit is below the least memory, which is another's business.
+        excess.unsigned_abs().div_ceil(gain.unsigned_abs()).min(k as u64) as u32
+    };
+    let k_bytes = k as i64;
+    let before_f = below * (k_bytes + 1) + f * k_bytes + cost.takes[0] - room;
+    let backward = least(before_f, below - b - w.min(0));
+    // With all B run, or with as many as W where running B alone frees nothing.
+    let weight = if b - below < 0 {
+        least(before_f + (b - below) * k_bytes, -w)
+    } else {
+        least(before_f, below - b - w)
+    };
+    let before_b = below + f * (k_bytes + 1) + b * k_bytes + cost.takes[1] - room;
+    [backward, weight, least(before_b, -w)]
+}
