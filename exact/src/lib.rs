@@ -113,8 +113,7 @@ pub fn solve_from(
         return Err(Refused::TooLarge { ops, most: MOST_OPS });
     }
     let mut clock = Clock::start(budget);
-    let mut best =
-        Exact { schedule: None, value_ns: Nanos::MAX, lower_ns, optimal: false };
+    let mut best = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns, optimal: false };
     if let Some(upper) = upper
         && let Some(value_ns) = value(problem, upper)
     {

@@ -151,11 +151,7 @@ pub fn lower_bound(problem: &Problem) -> Bound {
         let load_ns = net.load(rank);
         best.take(load_ns, || Binding::Work { rank, load_ns });
         if let Some(area) = area::bound(&net, rank, &back) {
-            best.take(area.value, || Binding::Area {
-                rank,
-                round_trip_ns: area.round_trip,
-                room_bytes: area.room,
-            });
+            best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     }
     let ops = 3 * net.costs.len() * net.microbatches * net.lanes.len();
@@ -185,12 +181,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
         let window = Window { net, rank, heads, tails, later, back };
         let carlier = window.carlier();
         let load_ns = carlier.value - carlier.head - carlier.tail;
-        best.take(carlier.value, || Binding::Rank {
-            rank,
-            head_ns: carlier.head,
-            load_ns,
-            tail_ns: carlier.tail,
-        });
+        best.take(carlier.value, || Binding::Rank { rank, head_ns: carlier.head, load_ns, tail_ns: carlier.tail });
         let load_ns = net.load(rank);
         let memory = window.memory(load_ns, best.value);
         best.take(memory.value, || Binding::Memory { rank, load_ns, fill_ns: memory.fill, drain_ns: memory.drain });
@@ -226,7 +217,8 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             // The first, the last, and as many between as the budget allows, spread evenly.
             let windows = (MOST_STEPS / ops.max(1)).clamp(1, net.ranks);
             for window in 0..windows {
-                let rank = if windows == 1 { net.lanes[0].ranks[0] } else { window * (net.ranks - 1) / (windows - 1) };
+                let rank =
+                    if windows == 1 { net.lanes[0].ranks[0] } else { window * (net.ranks - 1) / (windows - 1) };
                 ways::heads(net, &firsts(rank), &mut heads);
                 judge(rank, &heads, &tails, later[rank], best);
             }

@@ -99,7 +99,8 @@ impl Net {
             for stage in 0..stages {
                 let room = self.room[ranks[stage]];
                 let below = &stages_of[ranks[stage]];
-                let below = below.iter().filter(|other| **other < stage).map(|other| self.costs[*other].bytes[0]).sum();
+                let below =
+                    below.iter().filter(|other| **other < stage).map(|other| self.costs[*other].bytes[0]).sum();
                 for microbatch in 0..self.microbatches {
                     needs.push(room.map_or([0; 3], |room| needed(&self.costs[stage], below, room, microbatch)));
                 }
@@ -144,11 +145,8 @@ fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
     let before_f = below * (k_bytes + 1) + f * k_bytes + cost.takes[0] - room;
     let backward = least(before_f, below - b - w.min(0));
     // With all B run, or with as many as W where running B alone frees nothing.
-    let weight = if b - below < 0 {
-        least(before_f + (b - below) * k_bytes, -w)
-    } else {
-        least(before_f, below - b - w)
-    };
+    let weight =
+        if b - below < 0 { least(before_f + (b - below) * k_bytes, -w) } else { least(before_f, below - b - w) };
     let before_b = below + f * (k_bytes + 1) + b * k_bytes + cost.takes[1] - room;
     [backward, weight, least(before_b, -w)]
 }

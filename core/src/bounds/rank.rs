@@ -260,7 +260,8 @@ fn most(entries: &[Share], room: Option<i64>) -> Nanos {
     let unit = working().fold(0, |unit, entry| gcd(unit, entry.bytes as u64)).max(1);
     // Sums of these bytes are multiples of their unit.
     let room = u128::from(room.max(0) as u64 / unit * unit);
-    let by = |entry: &Share| (room * u128::from(entry.work) / entry.bytes.max(1) as u128).min(Nanos::MAX.into()) as u64;
+    let by =
+        |entry: &Share| (room * u128::from(entry.work) / entry.bytes.max(1) as u128).min(Nanos::MAX.into()) as u64;
     working().map(by).max().unwrap_or(0)
 }
 
