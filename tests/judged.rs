@@ -122,7 +122,7 @@ proptest! {
     fn published_schedules_are_valid_and_cost_what_is_said(file in problems(true)) {
         let problem = problem(&file);
         for published in schedule::published() {
-            match (published.build)(&problem) {
+            match published.build(&problem) {
                 Ok(schedule) => {
                     agree(published.name, &file, &problem, &schedule);
                 }
@@ -159,7 +159,7 @@ proptest! {
         agree("best", &file, &limited, &found.schedule);
         prop_assert_eq!(simulate(&limited, &found.schedule).unwrap().cost_ns(limited.objective()), found.cost_ns);
         for published in schedule::published() {
-            let Ok(schedule) = (published.build)(&limited) else { continue };
+            let Ok(schedule) = published.build(&limited) else { continue };
             if judged(&file, &schedule).is_ok() {
                 let cost = simulate(&limited, &schedule).unwrap().cost_ns(limited.objective());
                 prop_assert!(found.cost_ns <= cost, "best {} is worse than {} {}", found.cost_ns, published.name, cost);
@@ -171,7 +171,7 @@ proptest! {
     #[test]
     fn the_check_and_the_judge_refuse_the_same(file in problems(true), which in any::<prop::sample::Index>(), lie in any::<u64>()) {
         let problem = problem(&file);
-        let built: Vec<Schedule> = schedule::published().iter().filter_map(|published| (published.build)(&problem).ok()).collect();
+        let built: Vec<Schedule> = schedule::published().iter().filter_map(|published| published.build(&problem).ok()).collect();
         if built.is_empty() {
             return Ok(());
         }

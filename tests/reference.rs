@@ -19,7 +19,7 @@ fn problem(file: &Value) -> Problem {
 /// The rows that pipeplan's generator `name` makes for the problem in `file`, or why there are none.
 fn rows(name: &str, file: &Value) -> Result<Vec<String>, String> {
     let published = schedule::find(name).unwrap_or_else(|| panic!("no schedule `{name}`"));
-    (published.build)(&problem(file)).map(|schedule| schedule.text_rows()).map_err(|absent| absent.reason)
+    published.build(&problem(file)).map(|schedule| schedule.text_rows()).map_err(|absent| absent.reason)
 }
 
 /// What the judge says of generator `name` for the problem in `file`.

@@ -94,11 +94,11 @@ impl Case {
     pub fn build(&self, published: &Published) -> Result<Schedule, Absent> {
         let (wanted, _) = (published.shape)(self.problem.chunks());
         if *self.problem.placement() == wanted {
-            return (published.build)(&self.problem);
+            return published.build(&self.problem);
         }
         let named = Statement { placement: PlacementChoice::Fixed(wanted.clone()), ..self.problem.statement() };
         let named = named.problem(wanted).map_err(|fault| Absent::because(fault.to_string()))?;
-        (published.build)(&named)
+        published.build(&named)
     }
 }
 
@@ -344,7 +344,8 @@ pub fn plan_with(
         let Some(published) = schedule::find(name) else {
             return Err(PlanError::UnknownSchedule { name: name.to_string() });
         };
-        answer(spec, published)
+        answer(spec, &published)
+            .map(|answer| Answer { name: name.to_string(), ..answer })
             .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?
     };
     into_plan(spec, answer)

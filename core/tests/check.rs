@@ -28,7 +28,7 @@ fn problem(ranks: usize, chunks: usize, microbatches: usize, limit: Value) -> Pr
 }
 
 fn good(name: &str, problem: &Problem) -> Schedule {
-    (find(name).expect("published").build)(problem).expect("exists")
+    find(name).expect("published").build(problem).expect("exists")
 }
 
 fn first_violation(problem: &Problem, schedule: &Schedule) -> Violation {

@@ -221,7 +221,7 @@ proptest! {
     ) {
         let (name, placement, ranks, chunks, microbatches) = SHAPES[shape];
         let problem = problem(ranks, chunks, microbatches, placement);
-        let schedule = (find(name).expect("published").build)(&problem).expect("exists");
+        let schedule = find(name).expect("published").build(&problem).expect("exists");
         let lowering = [
             Lowering::InPieces,
             Lowering::ReceiveFirst,
@@ -252,7 +252,7 @@ proptest! {
 #[test]
 fn the_explorer_sees_the_plainest_hang() {
     let problem = problem(2, 1, 2, "linear");
-    let schedule = (find("1f1b").expect("published").build)(&problem).expect("exists");
+    let schedule = find("1f1b").expect("published").build(&problem).expect("exists");
     let careless = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
     assert!(World::new(&careless, Transport::Rendezvous).can_hang());
     assert!(!World::new(&careless, Transport::Buffered { slots: 1 }).can_hang());

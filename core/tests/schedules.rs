@@ -42,7 +42,7 @@ fn problem(
 }
 
 fn build(name: &str, problem: &Problem) -> Option<Schedule> {
-    (find(name).expect("a published schedule").build)(problem).ok()
+    find(name).expect("a published schedule").build(problem).ok()
 }
 
 #[test]
@@ -230,5 +230,28 @@ fn overlapped_pairs_have_the_bubble_of_their_readme() {
                 check_program(&problem, &program, transport).expect("completes");
             }
         }
+    }
+}
+
+#[test]
+fn groups_of_the_interleaved_schedules_are_tunable() {
+    for name in ["interleaved-1f1b", "interleaved-zb"] {
+        let problem = problem(name, 4, 3, 14, [2, 2, 2], 1).expect("exists");
+        let held = |group: usize| {
+            let schedule = build(&format!("{name}:{group}"), &problem).expect("exists");
+            check_schedule(&problem, &schedule)
+                .unwrap_or_else(|violations| panic!("{name}:{group} {}", violations[0]));
+            let warm_up = schedule.rows[0].iter().take_while(|op| op.kind().text() == "F").count();
+            // (V − 1) groups before the first rank's own way to the end and back.
+            assert!(warm_up >= 2 * group, "{name}:{group}");
+            simulate(&problem, &schedule).expect("valid").peak_bytes(&problem, 0)
+        };
+        assert!(held(4) <= held(7) && held(7) <= held(14), "larger groups hold more");
+        for refused in ["3", "15"] {
+            assert!(build(&format!("{name}:{refused}"), &problem).is_none(), "{name}:{refused}");
+        }
+    }
+    for name in ["1f1b:4", "interleaved-1f1b:0", "interleaved-1f1b:", "interleaved-1f1b:x"] {
+        assert!(find(name).is_none(), "{name}");
     }
 }

@@ -322,7 +322,7 @@ fn export(spec: &str) -> Said {
 
 fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
     let published = schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_owned() })?;
-    planner::answer(spec, published)
+    planner::answer(spec, &published)
         .map_err(|absent| PlanError::Absent { schedule: wire::title(name), reason: absent.reason })
 }
 

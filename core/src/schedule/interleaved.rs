@@ -15,22 +15,25 @@ use crate::simulate;
 ///
 /// Exists for any M: see [`groups`] for how microbatches are grouped, and [`runnable`] for the extra warm-up
 /// that an uneven shape may need so that no ranks wait for each other in a circle.
-pub fn interleaved(problem: &Problem) -> Result<Schedule, Absent> {
+pub fn interleaved(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
     looped(problem)?;
+    let groups = groups(problem, group)?;
     Ok(runnable(problem, |extra| {
-        rows(problem, |rank| 2 * (problem.ranks() - 1 - rank) + extra, |row, step| row.push(step.backward))
+        rows(problem, &groups, |rank| 2 * (problem.ranks() - 1 - rank) + extra, |row, step| row.push(step.backward))
     }))
 }
 
 /// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the
 /// warm-up, since B alone comes back sooner, and W of rank `r` put off by `r` steps. Every rank holds at
 /// most `P · V` chunk activations when P divides M.
-pub fn interleaved_zero_bubble(problem: &Problem) -> Result<Schedule, Absent> {
+pub fn interleaved_zero_bubble(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
     looped(problem)?;
     splits(problem)?;
+    let groups = groups(problem, group)?;
     let mut schedule = runnable(problem, |extra| {
         rows(
             problem,
+            &groups,
             |rank| problem.ranks() - 1 - rank + extra,
             |row, step| {
                 row.push(Op::new(step.backward.stage(), OpKind::B, step.backward.microbatch()));
@@ -41,7 +44,7 @@ pub fn interleaved_zero_bubble(problem: &Problem) -> Result<Schedule, Absent> {
             },
         )
     });
-    let backwards = backward_steps(problem);
+    let backwards = backward_steps(problem, &groups);
     for (rank, row) in schedule.rows.iter_mut().enumerate() {
         let rest = backwards.len().saturating_sub(rank);
         row.extend(
@@ -77,18 +80,29 @@ pub fn looped_bfs(problem: &Problem) -> Result<Schedule, Absent> {
 ///
 /// P each where that divides M (the paper's rule, and Megatron-LM's default). Otherwise as many groups as P
 /// fits into M, none smaller than P while M is not, alike to within one, the larger first; where they come
-/// out equal this is torch's rule.
-fn groups(problem: &Problem) -> Vec<usize> {
-    let rounds = (problem.microbatches() / problem.ranks()).max(1);
-    let (least, larger) = (problem.microbatches() / rounds, problem.microbatches() % rounds);
-    (0..rounds).map(|round| least + usize::from(round < larger)).collect()
+/// out equal this is torch's rule. A size that was asked for is kept, with the rest in the last group.
+fn groups(problem: &Problem, asked: Option<usize>) -> Result<Vec<usize>, Absent> {
+    let microbatches = problem.microbatches();
+    if let Some(size) = asked {
+        // With fewer, a rank would wait for the loop to come round in every group (Megatron-LM refuses them too).
+        let least = problem.ranks().min(microbatches);
+        if size < least || size > microbatches {
+            return Err(Absent::because(alloc::format!(
+                "groups hold from {least} to {microbatches} microbatches here, and {size} were asked for"
+            )));
+        }
+        return Ok((0..microbatches).step_by(size).map(|first| size.min(microbatches - first)).collect());
+    }
+    let rounds = (microbatches / problem.ranks()).max(1);
+    let (least, larger) = (microbatches / rounds, microbatches % rounds);
+    Ok((0..rounds).map(|round| least + usize::from(round < larger)).collect())
 }
 
 /// The (chunk, microbatch) of every virtual forward step.
-fn forward_steps(problem: &Problem) -> Vec<(usize, usize)> {
+fn forward_steps(problem: &Problem, groups: &[usize]) -> Vec<(usize, usize)> {
     let mut steps = Vec::with_capacity(problem.chunks() * problem.microbatches());
     let mut first = 0;
-    for size in groups(problem) {
+    for &size in groups {
         for chunk in 0..problem.chunks() {
             steps.extend((first..first + size).map(|microbatch| (chunk, microbatch)));
         }
@@ -98,9 +112,9 @@ fn forward_steps(problem: &Problem) -> Vec<(usize, usize)> {
 }
 
 /// As [`forward_steps`], with the chunks in reverse.
-fn backward_steps(problem: &Problem) -> Vec<(usize, usize)> {
+fn backward_steps(problem: &Problem, groups: &[usize]) -> Vec<(usize, usize)> {
     let last = problem.chunks() - 1;
-    forward_steps(problem).into_iter().map(|(chunk, microbatch)| (last - chunk, microbatch)).collect()
+    forward_steps(problem, groups).into_iter().map(|(chunk, microbatch)| (last - chunk, microbatch)).collect()
 }
 
 /// One backward step of a rank under construction.
@@ -118,14 +132,15 @@ struct Step<'s> {
 /// the rest of the backward steps. `push_backward` writes one backward step.
 fn rows(
     problem: &Problem,
+    groups: &[usize],
     ahead: impl Fn(usize) -> usize,
     push_backward: impl Fn(&mut Vec<Op>, &Step<'_>),
 ) -> Schedule {
     let ranks = problem.ranks();
-    let forwards = forward_steps(problem);
-    let backwards = backward_steps(problem);
+    let forwards = forward_steps(problem, groups);
+    let backwards = backward_steps(problem, groups);
     let total = forwards.len();
-    let looping = (problem.chunks() - 1) * groups(problem)[0];
+    let looping = (problem.chunks() - 1) * groups.first().copied().unwrap_or(0);
     let rows = (0..ranks)
         .map(|rank| {
             let forward = |index: usize| Op::new(forwards[index].0 * ranks + rank, OpKind::F, forwards[index].1);
@@ -154,10 +169,6 @@ fn rows(
 /// and all forwards first can always be run, so the search ends.
 fn runnable(problem: &Problem, rows: impl Fn(usize) -> Schedule) -> Schedule {
     let runs = |schedule: &Schedule| simulate::run(problem, schedule, |_, _, _, _| {}).is_ok();
-    let even = problem.microbatches().is_multiple_of(problem.ranks());
     let tried = 2 * problem.ranks() * problem.chunks();
-    (0..=tried)
-        .map(&rows)
-        .find(|schedule| even || runs(schedule))
-        .unwrap_or_else(|| rows(problem.chunks() * problem.microbatches()))
+    (0..=tried).map(&rows).find(runs).unwrap_or_else(|| rows(problem.chunks() * problem.microbatches()))
 }

@@ -86,6 +86,7 @@ impl Absent {
 }
 
 /// One published schedule.
+#[derive(Clone, Copy)]
 pub struct Published {
     /// The name on the command line and in files: `1f1b`.
     pub name: &'static str,
@@ -97,8 +98,32 @@ pub struct Published {
     pub shape: fn(usize) -> (Placement, usize),
     /// Whether it cuts the backward in two.
     pub splits_backward: bool,
-    /// The schedule for a problem, or why there is none. Memory limits are not looked at here.
-    pub build: fn(&Problem) -> Result<Schedule, Absent>,
+    /// How it makes a schedule.
+    rule: Rule,
+    /// Microbatches that go through a chunk before the next chunk's turn, for the interleaved ones, where a person
+    /// asked for another number than the rule's own.
+    group: Option<usize>,
+}
+
+/// How a published schedule is made.
+#[derive(Clone, Copy)]
+enum Rule {
+    Plain(fn(&Problem) -> Result<Schedule, Absent>),
+    /// Microbatches may be grouped in another way than the rule's own.
+    Grouped(fn(&Problem, Option<usize>) -> Result<Schedule, Absent>),
+}
+
+impl Published {
+    /// The schedule for a problem. Memory limits are not looked at here.
+    ///
+    /// # Errors
+    /// [`Absent`] with the reason for which it does not exist for this problem.
+    pub fn build(&self, problem: &Problem) -> Result<Schedule, Absent> {
+        match self.rule {
+            Rule::Plain(rule) => rule(problem),
+            Rule::Grouped(rule) => rule(problem, self.group),
+        }
+    }
 }
 
 /// Every published schedule, in the order in which comparisons show them.
@@ -106,9 +131,16 @@ pub fn published() -> &'static [Published] {
     PUBLISHED
 }
 
-/// The published schedule of that name.
-pub fn find(name: &str) -> Option<&'static Published> {
-    PUBLISHED.iter().find(|published| published.name == name)
+/// The published schedule of that name. The interleaved ones take a number of microbatches for their groups,
+/// such as `interleaved-1f1b:6`.
+pub fn find(name: &str) -> Option<Published> {
+    let (name, group) = match name.split_once(':') {
+        Some((name, group)) => (name, Some(group.parse().ok().filter(|group| *group > 0)?)),
+        None => (name, None),
+    };
+    let published = PUBLISHED.iter().find(|published| published.name == name)?;
+    let takes_groups = matches!(published.rule, Rule::Grouped(_));
+    (group.is_none() || takes_groups).then_some(Published { group, ..*published })
 }
 
 static PUBLISHED: &[Published] = &[
@@ -118,7 +150,8 @@ static PUBLISHED: &[Published] = &[
         source: "Huang et al., arXiv:1811.06965, §2.3",
         shape: one_stage_each,
         splits_backward: false,
-        build: gpipe::gpipe,
+        rule: Rule::Plain(gpipe::gpipe),
+        group: None,
     },
     Published {
         name: "1f1b",
@@ -126,7 +159,8 @@ static PUBLISHED: &[Published] = &[
         source: "Narayanan et al., arXiv:2104.04473, §2.2.1",
         shape: one_stage_each,
         splits_backward: false,
-        build: one_f_one_b::one_f_one_b,
+        rule: Rule::Plain(one_f_one_b::one_f_one_b),
+        group: None,
     },
     Published {
         name: "eager-1f1b",
@@ -134,7 +168,8 @@ static PUBLISHED: &[Published] = &[
         source: "Zhuang et al., arXiv:2211.05322",
         shape: one_stage_each,
         splits_backward: false,
-        build: one_f_one_b::eager_one_f_one_b,
+        rule: Rule::Plain(one_f_one_b::eager_one_f_one_b),
+        group: None,
     },
     Published {
         name: "interleaved-1f1b",
@@ -142,7 +177,8 @@ static PUBLISHED: &[Published] = &[
         source: "Narayanan et al., arXiv:2104.04473, §2.2.2",
         shape: several_looped,
         splits_backward: false,
-        build: interleaved::interleaved,
+        rule: Rule::Grouped(interleaved::interleaved),
+        group: None,
     },
     Published {
         name: "looped-bfs",
@@ -150,7 +186,8 @@ static PUBLISHED: &[Published] = &[
         source: "Lamy-Poirier, arXiv:2211.05953, §4",
         shape: several_looped,
         splits_backward: false,
-        build: interleaved::looped_bfs,
+        rule: Rule::Plain(interleaved::looped_bfs),
+        group: None,
     },
     Published {
         name: "zb-h1",
@@ -158,7 +195,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §2.1",
         shape: one_stage_each,
         splits_backward: true,
-        build: zb_h::zb_h1,
+        rule: Rule::Plain(zb_h::zb_h1),
+        group: None,
     },
     Published {
         name: "zb-h2",
@@ -166,7 +204,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §2.2",
         shape: one_stage_each,
         splits_backward: true,
-        build: zb_h::zb_h2,
+        rule: Rule::Plain(zb_h::zb_h2),
+        group: None,
     },
     Published {
         name: "interleaved-zb",
@@ -174,7 +213,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241; torch.distributed.pipelining",
         shape: several_looped,
         splits_backward: true,
-        build: interleaved::interleaved_zero_bubble,
+        rule: Rule::Grouped(interleaved::interleaved_zero_bubble),
+        group: None,
     },
     Published {
         name: "zb-v",
@@ -182,7 +222,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §6",
         shape: two_in_a_v,
         splits_backward: true,
-        build: zb_v::zb_v,
+        rule: Rule::Plain(zb_v::zb_v),
+        group: None,
     },
     Published {
         name: "v-half",
@@ -190,7 +231,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
-        build: building_block::v_half,
+        rule: Rule::Plain(building_block::v_half),
+        group: None,
     },
     Published {
         name: "v-min",
@@ -198,7 +240,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
-        build: building_block::v_min,
+        rule: Rule::Plain(building_block::v_min),
+        group: None,
     },
     Published {
         name: "dualpipe-v",
@@ -206,7 +249,8 @@ static PUBLISHED: &[Published] = &[
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1; cut in half",
         shape: two_in_a_v,
         splits_backward: true,
-        build: dualpipe::dualpipe_v,
+        rule: Rule::Plain(dualpipe::dualpipe_v),
+        group: None,
     },
     Published {
         name: "wave",
@@ -214,7 +258,8 @@ static PUBLISHED: &[Published] = &[
         source: "Liu et al., arXiv:2308.15762, §3",
         shape: several_in_waves,
         splits_backward: false,
-        build: greedy::wave,
+        rule: Rule::Plain(greedy::wave),
+        group: None,
     },
     Published {
         name: "zb-wave",
@@ -222,7 +267,8 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §6, for any number of chunks",
         shape: several_in_waves,
         splits_backward: true,
-        build: greedy::zero_bubble_wave,
+        rule: Rule::Plain(greedy::zero_bubble_wave),
+        group: None,
     },
     Published {
         name: "chimera",
@@ -230,7 +276,8 @@ static PUBLISHED: &[Published] = &[
         source: "Li and Hoefler, arXiv:2107.06925, §3",
         shape: two_way,
         splits_backward: false,
-        build: greedy::chimera,
+        rule: Rule::Plain(greedy::chimera),
+        group: None,
     },
     Published {
         name: "dualpipe",
@@ -238,7 +285,8 @@ static PUBLISHED: &[Published] = &[
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1",
         shape: two_way,
         splits_backward: true,
-        build: dualpipe::dualpipe,
+        rule: Rule::Plain(dualpipe::dualpipe),
+        group: None,
     },
 ];
 

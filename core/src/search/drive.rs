@@ -121,7 +121,7 @@ impl<'a> Search<'a> {
 
     pub fn run(&mut self, problem: &Problem) {
         for published in published() {
-            if let Ok(schedule) = (published.build)(problem)
+            if let Ok(schedule) = published.build(problem)
                 && let Some(rows) = self.full.flat.rows(&schedule)
                 && (0..self.full.flat.ranks).all(|rank| self.full.flat.is_valid_row(rank, &rows[rank]))
             {

@@ -65,7 +65,7 @@ pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<W
     let published = schedule::find(name)?;
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     let problem = problem(work, placement, chunks).ok()?;
-    let schedule = (published.build)(&problem).ok()?;
+    let schedule = published.build(&problem).ok()?;
     Some(ordered(work, &problem, &schedule, precision))
 }
 
