@@ -49,9 +49,9 @@ fn build(name: &str, problem: &Problem) -> Option<Schedule> {
 fn every_schedule_is_valid_and_lowers_to_a_program_that_completes() {
     let mut built = 0;
     for published in published() {
-        for ranks in 1..=6 {
+        for ranks in [1, 2, 3, 4, 6] {
             for chunks in 1..=4 {
-                for microbatches in [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16] {
+                for microbatches in [1, 2, 4, 5, 8, 13] {
                     for (costs, hop) in [([1, 1, 1], 0), ([50, 55, 45], 5), ([0, 3, 0], 1)] {
                         let name = published.name;
                         let Some(problem) = problem(name, ranks, chunks, microbatches, costs, hop) else { continue };

@@ -78,10 +78,9 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
 
 fn read_schedule(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<String> {
     let Some(value) = table.get("schedule") else { return Some(default::SCHEDULE.to_string()) };
-    let names = planner::schedule_names();
-    let found = value.as_str().filter(|name| names.contains(name));
+    let found = value.as_str().filter(|name| *name == planner::BEST || crate::schedule::find(name).is_some());
     if found.is_none() {
-        faults.push(Fault::new("schedule", shown(value), one_of(&names)));
+        faults.push(Fault::new("schedule", shown(value), one_of(&planner::schedule_names())));
     }
     found.map(ToString::to_string)
 }
