@@ -74,6 +74,28 @@ pub struct Palette {
     chunk_towards: Rgb,
 }
 
+/// Chunks that are told apart.
+const SHADES: usize = 4;
+/// How far the shade of each goes towards white.
+const TOWARDS: [f64; SHADES] = [0.0, 0.42, 0.2, 0.55];
+
+/// All block colours of a palette, mixed once for a picture of many blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shades([[Rgb; SHADES]; 4]);
+
+impl Shades {
+    /// Those of `palette`.
+    pub fn of(palette: &Palette) -> Shades {
+        let of = |kind| core::array::from_fn(|chunk| palette.block(kind, chunk));
+        Shades([of(OpKind::F), of(OpKind::B), of(OpKind::W), of(OpKind::BW)])
+    }
+
+    /// As [`Palette::block`].
+    pub fn block(&self, kind: OpKind, chunk: usize) -> Rgb {
+        self.0[kind as usize][chunk % SHADES]
+    }
+}
+
 impl Palette {
     /// On a light page.
     pub const LIGHT: Palette = Palette {
@@ -115,14 +137,13 @@ impl Palette {
     /// The colour of an op kind of the n-th chunk of a rank. Shades are dealt so that neighbouring chunks differ
     /// most; the fifth and later ones repeat, as no one tells more than four apart.
     pub fn block(&self, kind: OpKind, chunk: usize) -> Rgb {
-        const TOWARDS: [f64; 4] = [0.0, 0.42, 0.2, 0.55];
         let base = match kind {
             OpKind::F => self.forward,
             OpKind::B => self.backward_input,
             OpKind::W => self.backward_weight,
             OpKind::BW => self.backward,
         };
-        base.mixed(self.chunk_towards, TOWARDS[chunk % TOWARDS.len()])
+        base.mixed(self.chunk_towards, TOWARDS[chunk % SHADES])
     }
 }
 
@@ -161,6 +182,16 @@ mod tests {
                         assert!(apart(colour, palette.block(*other, chunk)) > 25.0, "{kind} {other} {chunk}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn shades_mixed_once_are_the_same() {
+        for palette in [Palette::LIGHT, Palette::DARK] {
+            let shades = Shades::of(&palette);
+            for kind in KINDS {
+                (0..9).for_each(|chunk| assert_eq!(shades.block(kind, chunk), palette.block(kind, chunk)));
             }
         }
     }

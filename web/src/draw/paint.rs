@@ -5,10 +5,10 @@
 
 use pipeplan_core::timeline::Span;
 
-use super::colour::{Palette, Rgb};
+use super::colour::{Palette, Rgb, Shades};
 use super::lane::Lane;
 use super::memory::{Curve, height_of};
-use super::raster::{Image, lane_row};
+use super::raster::{Image, lane_row, samples};
 use super::rows::Rows;
 use super::view::View;
 
@@ -112,9 +112,9 @@ pub struct Subject<'s> {
 
 impl Subject<'_> {
     /// The colour of a span.
-    pub fn colour(&self, palette: &Palette, span: &Span) -> Rgb {
+    pub fn colour(&self, shades: &Shades, span: &Span) -> Rgb {
         let chunk = self.chunk_of_stage.get(span.op.stage()).copied().unwrap_or(0);
-        palette.block(span.op.kind(), chunk)
+        shades.block(span.op.kind(), chunk)
     }
 }
 
@@ -132,10 +132,13 @@ pub fn paint(
     let mut image = Image::filled(width, device(layout.height_px).max(1) as usize, palette.panel, before);
     let view = view.scaled(ratio);
     let mut row = vec![0; 4 * width];
+    let shades = Shades::of(palette);
+    let shown = layout.planned.rows.visible().len() + layout.measured.map_or(0, |panel| panel.rows.visible().len());
+    let samples = samples(shown, width);
     let mut lanes = |image: &mut Image, panel: &Panel, lanes: &[Lane], view: View| {
         for index in panel.rows.visible() {
             let Some(lane) = lanes.get(index) else { continue };
-            lane_row(lane, view, palette.idle, |span| subject.colour(palette, span), &mut row);
+            lane_row(lane, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
             let (top, bottom) = panel.rows.span_of(index);
             let low = panel.top_px;
             let high = low + panel.rows.height_px;
@@ -239,6 +242,7 @@ pub fn labels(
         return Vec::new();
     }
     let spans = lane.spans().get(range).unwrap_or_default();
+    let shades = Shades::of(palette);
     spans
         .iter()
         .filter_map(|span| {
@@ -249,7 +253,7 @@ pub fn labels(
             let kind_too = format!("{}{microbatch}", op.kind());
             let all = op.to_string();
             let text = [all, kind_too, microbatch].into_iter().find(|text| text.len() <= room)?;
-            Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(palette, span) })
+            Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(&shades, span) })
         })
         .collect()
 }

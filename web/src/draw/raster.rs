@@ -2,7 +2,9 @@
 //!
 //! A pixel's colour is the mean over the time that it covers, so a bubble too narrow to see still lightens
 //! its pixel by its share. The cost follows the pixels, not the spans: the busy share comes from running
-//! sums, and of the spans under one pixel at most [`SAMPLES`] give their colour.
+//! sums, and of the spans under one pixel no more than a given number give their colour. Those are taken one
+//! from each of as many equal groups, at an irregular place: every third span of a schedule is of one kind, so
+//! regular places would paint stripes that are not there.
 
 use pipeplan_core::timeline::Span;
 
@@ -10,13 +12,26 @@ use super::colour::Rgb;
 use super::lane::{Lane, gallop};
 use super::view::View;
 
-/// Spans under one pixel that give it its colour.
-const SAMPLES: usize = 6;
+/// Spans that may be looked at for one picture: some ten milliseconds of one core.
+const LOOKS: usize = 2_000_000;
+
+/// How many spans under one pixel may give it its colour, in a picture of so many pixels of so many lanes.
+pub fn samples(lanes: usize, pixels: usize) -> usize {
+    (LOOKS / (lanes * pixels).max(1)).clamp(6, 64)
+}
 
 /// Writes `row.len() / 4` pixels of `lane` into `row`, four bytes each.
 ///
-/// `colour` gives a span's colour; `idle` fills the rest. `view` counts the pixels of this row.
-pub fn lane_row(lane: &Lane, view: View, idle: Rgb, mut colour: impl FnMut(&Span) -> Rgb, row: &mut [u8]) {
+/// `colour` gives a span's colour; `idle` fills the rest. `view` counts the pixels of this row. At most
+/// `samples` spans give a pixel its colour.
+pub fn lane_row(
+    lane: &Lane,
+    view: View,
+    idle: Rgb,
+    samples: usize,
+    mut colour: impl FnMut(&Span) -> Rgb,
+    row: &mut [u8],
+) {
     let spans = lane.spans();
     let mut first = lane.first_ending_after(view.start_ns);
     let mut cursor = Cursor { whole_until_px: 0, colour: idle };
@@ -44,14 +59,16 @@ pub fn lane_row(lane: &Lane, view: View, idle: Rgb, mut colour: impl FnMut(&Span
                 }
                 idle.mixed(hue, share(start, end, from_ns, to_ns))
             }
-            under if under.len() <= SAMPLES => mix_exactly(under, view, idle, &mut colour, from_ns, to_ns),
+            under if under.len() <= samples => mix_exactly(under, view, idle, &mut colour, from_ns, to_ns),
             under => {
                 let cut_left = (from_ns - under[0].start_ns as f64).max(0.0);
                 let cut_right = (under[under.len() - 1].end_ns as f64 - to_ns).max(0.0);
                 let busy = lane.busy_ns(first, until) as f64 - cut_left - cut_right;
                 let mut mean = Mean::default();
-                for sample in 0..SAMPLES {
-                    let span = &under[(2 * sample + 1) * under.len() / (2 * SAMPLES)];
+                for sample in 0..samples {
+                    let (from, to) = (sample * under.len() / samples, (sample + 1) * under.len() / samples);
+                    let Some(group) = under.get(from..to).filter(|group| !group.is_empty()) else { continue };
+                    let span = &group[irregular(first + from) % group.len()];
                     mean.add(colour(span), (span.end_ns - span.start_ns) as f64);
                 }
                 idle.mixed(mean.colour(idle), (busy / (to_ns - from_ns)).clamp(0.0, 1.0))
@@ -59,6 +76,13 @@ pub fn lane_row(lane: &Lane, view: View, idle: Rgb, mut colour: impl FnMut(&Span
         };
         pixel.copy_from_slice(&mixed.pixel());
     }
+}
+
+/// A number without visible order for each position (the finaliser of SplitMix64, on 32 bits).
+fn irregular(position: usize) -> usize {
+    let mut bits = (position as u32).wrapping_mul(0x9e37_79b9);
+    bits = (bits ^ (bits >> 15)).wrapping_mul(0x85eb_ca6b);
+    (bits ^ (bits >> 13)) as usize
 }
 
 /// Pixels up to `whole_until_px` all have this colour.
@@ -191,7 +215,7 @@ mod tests {
     /// Grey of each pixel, one byte a pixel.
     fn greys(lane: &Lane, view: View, pixels: usize) -> Vec<u8> {
         let mut row = vec![0; 4 * pixels];
-        lane_row(lane, view, IDLE, |_| BUSY, &mut row);
+        lane_row(lane, view, IDLE, 6, |_| BUSY, &mut row);
         row.chunks_exact(4).map(|pixel| pixel[0]).collect()
     }
 
@@ -236,6 +260,32 @@ mod tests {
             let wanted = busy / (to_ns - 3.0);
             let seen = greys(&lane, view, pixels).iter().map(|grey| f64::from(*grey) / 255.0).sum::<f64>() / pixels as f64;
             prop_assert!((seen - wanted).abs() < 0.01, "{} instead of {}", seen, wanted);
+        }
+    }
+
+    #[test]
+    fn kinds_in_turn_mix_evenly_however_many_are_under_a_pixel() {
+        let kinds = [OpKind::F, OpKind::B, OpKind::W];
+        let span = |index: u64| Span {
+            op: Op::new(0, kinds[index as usize % 3], 0),
+            start_ns: 10 * index,
+            end_ns: 10 * index + 10,
+        };
+        let lane = Lane::new((0..300_000).map(span).collect());
+        let primary = |span: &Span| match span.op.kind() {
+            OpKind::F => Rgb(255, 0, 0),
+            OpKind::B => Rgb(0, 255, 0),
+            _ => Rgb(0, 0, 255),
+        };
+        for pixels in [100, 1000, 5000, 50_000] {
+            let view = View { start_ns: 0.0, ns_per_px: 3_000_000.0 / pixels as f64 };
+            let mut row = vec![0; 4 * pixels];
+            lane_row(&lane, view, IDLE, 64, primary, &mut row);
+            for pixel in row.chunks_exact(4) {
+                for channel in &pixel[..3] {
+                    assert!(channel.abs_diff(85) < 60, "{pixel:?} with {pixels} pixels");
+                }
+            }
         }
     }
 

@@ -46,7 +46,7 @@ fn OpenTrace() -> impl IntoView {
         let shown = planner.measured.with(|measured| measured.as_ref().map_or(0, |measured| measured.index as usize));
         let option = move |(position, (step, loss)): (usize, (u64, Option<f64>))| {
             let loss = loss.map(|loss| format!(" · loss {loss:.4}")).unwrap_or_default();
-            view! { <option value=position.to_string() selected=position == shown>{format!("step {step}{loss}")}</option> }
+            view! { <option value=position.to_string() selected=position == shown>{format!("{step}{loss}")}</option> }
         };
         steps.into_iter().enumerate().map(option).collect_view()
     };
@@ -56,8 +56,8 @@ fn OpenTrace() -> impl IntoView {
         }
     };
     view! {
-        <div class="trace" data-test="trace">
-            <label>"Measured "<select data-test="trace-step" on:change=choose>{steps}</select></label>
+        <div class="trace" data-test="trace-controls">
+            <label>"Step "<select data-test="trace-step" on:change=choose>{steps}</select></label>
             <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned
                 on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" as long as the plan"</label>
             <span data-test="trace-figures">{move || figures(planner)}</span>
@@ -70,7 +70,7 @@ fn OpenTrace() -> impl IntoView {
 fn figures(planner: Planner) -> String {
     let Some(measured) = planner.measured.get() else { return String::new() };
     let took = measured.makespan_ns as f64;
-    let mut words = vec![text::duration(took)];
+    let mut words = vec![format!("measured {}", text::duration(took))];
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| scene.figures.makespan_ns));
     if planned > 0 {
         words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
@@ -79,6 +79,9 @@ fn figures(planner: Planner) -> String {
     if measured.tokens > 0 && measured.duration_ns > 0 {
         let rate = measured.tokens as f64 * 1e9 / measured.duration_ns as f64;
         words.push(format!("{} tokens/s", text::count(rate as u64)));
+    }
+    if planner.trace_of_another_plan() {
+        words.push("of another plan".to_owned());
     }
     words.join(" · ")
 }

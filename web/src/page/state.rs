@@ -147,7 +147,7 @@ impl Planner {
             }
             Err(error) => {
                 self.complain(vec![
-                    format!("This link cannot be opened: {error}."),
+                    format!("This link cannot be opened ({}): {error}.", error.part()),
                     "The form is not from the link.".to_owned(),
                 ]);
             }
@@ -309,6 +309,15 @@ impl Planner {
         self.ask(Ask::TraceStep { index }, false);
     }
 
+    /// Whether the open trace is known to be of another plan than the one that was opened.
+    pub fn trace_of_another_plan(self) -> bool {
+        let digest =
+            self.trace.with(|trace| trace.as_ref().map(|trace| trace.plan_digest.clone())).unwrap_or_default();
+        let other = |text: &Option<Rc<str>>| text.as_ref().is_some_and(|text| !text.contains(&digest));
+        // Asks for the scene so that the answer follows what is shown.
+        self.scene.with(Option::is_some) && !digest.is_empty() && self.opened.with_value(other)
+    }
+
     /// Closes the trace.
     pub fn close_trace(self) {
         let before = self.extent();
@@ -320,11 +329,11 @@ impl Planner {
     /// Opens a file's text: a plan, a trace, or a spec.
     pub fn open_text(self, text: &str) {
         self.notice.set(None);
-        // The start of a file says what it is: its keys are in order, and `format` comes early.
+        // A file says what it is in its `format`; one that says nothing may be a spec.
         let says = |format: &str| text.contains(&format!("\"{format}\""));
         if says("pipeplan-trace") {
             self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
-        } else if says("pipeplan-plan") || says("plan_digest") || says("digest") {
+        } else if says("pipeplan-plan") {
             self.busy.set(true);
             self.opening.set_value(Some(text.into()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
