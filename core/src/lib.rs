@@ -44,3 +44,4 @@ pub mod spec;
 pub mod timeline;
 pub mod trace;
 pub mod units;
+pub mod verdict;

@@ -313,6 +313,46 @@ fn a_gpt_layer_keeps_what_is_published() {
     assert_eq!(kept, s * b * (34 * h + 4 * a + 16));
 }
 
+/// Activations of the first stage under interleaved 1F1B, in GiB, as Korthikanti et al. give them for their four models
+/// (arXiv:2205.05198, figure 7 and table 3): `layers · (1 + (p − 1)/(p·v))` layers of ours.
+#[test]
+fn the_four_published_models_hold_what_is_published() {
+    use form::{AttentionForm, Recompute};
+    // Layers, hidden, heads, microbatch size, p, v; GiB without sequence parallelism, and with it and selective recompute.
+    let rows = [
+        (48, 6144, 64, 4, 1, 1, 59.25, 9.5625),
+        (96, 12_288, 96, 1, 8, 3, 66.84375, 12.351_562_5),
+        (105, 20_480, 128, 1, 35, 3, 114.023_437_5, 23.076_171_875),
+        (128, 25_600, 160, 1, 64, 1, 131.25, 26.5625),
+    ];
+    for (layers, hidden, heads, microbatch_size, p, v, plain, lean) in rows {
+        let base = catalog::find("gpt-3-175b").map(|entry| entry.config).unwrap();
+        let head_dim = hidden / heads;
+        let model = ModelConfig { layers, hidden, heads, kv_heads: heads, head_dim, ffn: 4 * hidden, ..base };
+        for (sequence_parallel, recompute, published) in
+            [(false, Recompute::None, plain), (true, Recompute::Selective, lean)]
+        {
+            let attention = AttentionForm::Materialised;
+            let form = Form { attention, dropout: true, recompute, tensor: 8, sequence_parallel };
+            let shape = StageShape {
+                layers: 1..2,
+                has_embedding: false,
+                has_head: false,
+                microbatch_size,
+                sequence: 2048,
+                dtype: Dtype::Bf16,
+                form,
+            };
+            let kept = memory(&stage_graph(&model, &shape, 1))[0].net as f64;
+            // In flight beyond one pass of the model: p − 1 chunks of layers/(p·v), but for p = 64 they give the one pass.
+            let in_flight = if v == 1 { 1.0 } else { 1.0 + f64::from(p - 1) / f64::from(p * v) };
+            let gib = kept * f64::from(layers) * in_flight / f64::from(1 << 30);
+            // Theirs leaves out the statistics of norms.
+            assert!((gib / published - 1.0).abs() < 0.001, "{hidden}: {gib} against {published}");
+        }
+    }
+}
+
 /// With flash attention, B alone frees almost nothing: W needs the inputs of all matrices and the gradients of their
 /// outputs, 32sbh of 34sbh in a GPT layer.
 #[test]
