@@ -14,7 +14,7 @@ use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::graph::Job;
-use pipeplan_core::graph::form::Recompute;
+use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::model::{Dtype, Family};
 use pipeplan_core::op::{Op, OpKind};
@@ -22,18 +22,26 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::program::Payload;
 use pipeplan_core::spec::ModelWork;
 
-/// What is kept and what is made again, as far as the CPU can.
-const FORMS: [Recompute; 3] = [Recompute::None, Recompute::Cheap, Recompute::Full];
+/// How attention is written, whether there is dropout, and what is made again.
+const FORMS: [(AttentionForm, bool, Recompute); 5] = [
+    (AttentionForm::Flash, false, Recompute::None),
+    (AttentionForm::Flash, false, Recompute::Cheap),
+    (AttentionForm::Flash, true, Recompute::Full),
+    (AttentionForm::Materialised, true, Recompute::None),
+    (AttentionForm::Materialised, true, Recompute::Selective),
+];
 
 /// Two microbatches through every stage, F and B of both before any W: the bytes that each job needs and
 /// keeps are those of the estimate, to the byte.
 #[test]
 fn every_job_holds_what_liveness_says() {
     let kinds = [(Family::Llama, Dtype::F32), (Family::Llama, Dtype::F64), (Family::Gpt, Dtype::F32)];
-    for ((family, dtype), recompute) in kinds.into_iter().flat_map(|kind| FORMS.map(|form| (kind, form))) {
+    for ((family, dtype), (attention, dropout, recompute)) in
+        kinds.into_iter().flat_map(|kind| FORMS.map(|form| (kind, form)))
+    {
         let mut work = ModelWork { dtype, ..work(4, 2) };
         work.model.family = family;
-        work.layout.form.recompute = recompute;
+        work.layout.form = Form { attention, dropout, recompute, ..work.layout.form };
         let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
         for (stage, layout) in derived.stages.iter().enumerate() {
             let graph = graph_of(&work, layout);
@@ -48,7 +56,7 @@ fn every_job_holds_what_liveness_says() {
             let forward = Lifetimes::of(&single).memory(&single)[0];
             for microbatch in 0..2 {
                 let (peak, kept) = fused[&(OpKind::BW, microbatch)];
-                let what = format!("{family:?} {recompute:?} stage {stage} BW{microbatch}");
+                let what = format!("{family:?} {attention:?} {recompute:?} stage {stage} BW{microbatch}");
                 assert_eq!(peak as i64, forward.net + expected.peak as i64, "peak of {what}");
                 assert_eq!(kept, 0, "kept after {what}");
             }
@@ -57,7 +65,8 @@ fn every_job_holds_what_liveness_says() {
                 for job in Job::ALL {
                     let (peak, kept) = noted[&(SPLIT[job as usize], microbatch)];
                     let expected = estimate[job as usize];
-                    let what = format!("{family:?} {dtype:?} stage {stage} {job:?}{microbatch}");
+                    let what =
+                        format!("{family:?} {attention:?} {recompute:?} {dtype:?} stage {stage} {job:?}{microbatch}");
                     assert_eq!(peak as i64, held + expected.peak as i64, "peak of {what}");
                     held += expected.net;
                     assert_eq!(kept as i64, held, "kept after {what}");

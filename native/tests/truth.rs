@@ -6,6 +6,7 @@ mod common;
 use common::{one_by_one, options, ordered, problem, published, train, work};
 use pipeplan::runner::{Precision, RunReport};
 use pipeplan::transport::Buffer;
+use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::schedule::{self, Schedule};
 
@@ -151,6 +152,28 @@ fn overlapped_transfers_train_the_same() {
             let program = lower_as(&workload.problem, &schedule, Lowering::Overlapped { prefetch }).expect("lowers");
             let overlapped = pipeplan::runner::Workload { program, ..workload.clone() };
             assert_same_bits(&train(&overlapped, &options(4)), &expected, &format!("{name}, {prefetch} ahead"));
+        }
+    }
+}
+
+/// What is computed again is computed to the same bits, dropout included, on however many ranks.
+#[test]
+fn recomputing_and_dropout_change_no_bit_between_partitions() {
+    for attention in [AttentionForm::Flash, AttentionForm::Materialised] {
+        for dropout in [false, true] {
+            let with = |ranks: usize, recompute: Recompute| {
+                let mut work = work(ranks, 4);
+                work.layout.form = Form { attention, dropout, recompute, ..work.layout.form };
+                work
+            };
+            let expected = train(&one_by_one(&with(1, Recompute::None), Precision::Single), &options(4));
+            for (name, recompute) in
+                [("1f1b", Recompute::Full), ("zb-h1", Recompute::Selective), ("zb-v", Recompute::Cheap)]
+            {
+                let workload = published(&with(2, recompute), name, Precision::Single).expect("it exists");
+                let what = format!("{name} with {attention:?}, dropout {dropout}, recompute {recompute:?}");
+                assert_same_bits(&train(&workload, &options(4)), &expected, &what);
+            }
         }
     }
 }

@@ -104,9 +104,7 @@ pub enum Refusal {
         graphs: usize,
     },
     /// An operator that the backend does not have.
-    #[error(
-        "stage {stage} needs `{kernel}`, which the CPU runner does not have: plan without dropout, with flash attention and with 1 device a stage"
-    )]
+    #[error("stage {stage} needs `{kernel}`, which the CPU runner does not have: plan with 1 device a stage")]
     Kernel {
         /// The stage.
         stage: usize,
@@ -305,7 +303,10 @@ impl ModelStages {
     /// [`Refusal::Format`] where it is none that the CPU computes in, or not the same everywhere.
     pub fn precision(&self) -> Result<Precision, Refusal> {
         let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
-            graph.tensors().map(move |(_, tensor)| (stage, tensor.dtype)).filter(|(_, dtype)| *dtype != Dtype::I32)
+            graph
+                .tensors()
+                .map(move |(_, tensor)| (stage, tensor.dtype))
+                .filter(|(_, dtype)| !matches!(dtype, Dtype::I32 | Dtype::U8))
         });
         let mut first = None;
         for (stage, dtype) in formats {

@@ -65,6 +65,7 @@ pub struct Cpu<T> {
     context: Context<T>,
     batches: Arc<Batches>,
     optimizer: AdamW,
+    seed: u64,
     step: u32,
     losses: Vec<(u32, f64)>,
     job_bytes: Option<Vec<JobBytes>>,
@@ -85,7 +86,7 @@ impl<T: Element> Cpu<T> {
         let stages: BTreeMap<u16, Stage<T>> =
             stages.into_iter().map(|(number, graph)| (number, Stage::new(graph, seed, &mut store.meter))).collect();
         let context = Context::new(Box::new(gemm::Tuned));
-        Cpu { stages, stage_count, context, batches, optimizer, step: 0, losses: Vec::new(), job_bytes: None }
+        Cpu { stages, stage_count, context, batches, optimizer, seed, step: 0, losses: Vec::new(), job_bytes: None }
     }
 
     /// Notes the bytes of each job from now on.
@@ -139,6 +140,8 @@ impl<T: Element> Cpu<T> {
             return Err(BackendError::OutOfOrder { op });
         }
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
+        let draw = u64::from(self.step) << 32 | u64::from(microbatch);
+        self.context.dropout_seed = SplitMix64::new(SplitMix64::named(self.seed, "dropout").draw() ^ draw).draw();
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
@@ -218,7 +221,7 @@ fn execute<T: Element>(
             Some(input) => lane.lend(input)?,
             None => {
                 // Counted now; the buffer itself goes in when the kernel has filled it.
-                let data = Data::Floats(vec![T::ZERO; graph[*id].elements() as usize]);
+                let data = Data::zeros(graph[*id].dtype, graph[*id].elements() as usize);
                 lane.put(graph, *id, data, meter);
                 lane.lend(*id)?
             }
@@ -279,7 +282,7 @@ impl<T: Element> Stage<T> {
     fn floats(&self, id: TensorId) -> Option<&Vec<T>> {
         match self.persistent[id.index()].as_ref()? {
             Data::Floats(values) => Some(values),
-            Data::Tokens(_) => None,
+            Data::Tokens(_) | Data::Bytes(_) => None,
         }
     }
 }

@@ -7,14 +7,17 @@
 use std::collections::BTreeMap;
 
 use pipeplan_core::graph::Kernel;
+use pipeplan_core::model::Dtype;
 
 use super::element::Element;
 use super::gemm::{Gemm, Operand, Size};
+use crate::runner::random::SplitMix64;
 
 mod attention;
 mod elementwise;
 mod embedding;
 mod loss;
+mod materialised;
 mod norm;
 mod rope;
 #[cfg(test)]
@@ -27,28 +30,43 @@ pub enum Data<T> {
     Floats(Vec<T>),
     /// Tokens.
     Tokens(Vec<i32>),
+    /// What dropout keeps.
+    Bytes(Vec<u8>),
 }
 
 impl<T: Element> Data<T> {
-    fn floats(&self) -> &[T] {
-        match self {
-            Data::Floats(values) => values,
-            Data::Tokens(_) => panic!("floats were expected, tokens are there"),
+    /// All 0, for a tensor of `dtype`.
+    pub fn zeros(dtype: Dtype, elements: usize) -> Data<T> {
+        match dtype {
+            Dtype::I32 => Data::Tokens(vec![0; elements]),
+            Dtype::U8 => Data::Bytes(vec![0; elements]),
+            Dtype::F64 | Dtype::F32 | Dtype::Bf16 => Data::Floats(vec![T::ZERO; elements]),
         }
+    }
+
+    fn floats(&self) -> &[T] {
+        let Data::Floats(values) = self else { panic!("floats were expected") };
+        values
     }
 
     fn floats_mut(&mut self) -> &mut [T] {
-        match self {
-            Data::Floats(values) => values,
-            Data::Tokens(_) => panic!("floats were expected, tokens are there"),
-        }
+        let Data::Floats(values) = self else { panic!("floats were expected") };
+        values
     }
 
     fn tokens(&self) -> &[i32] {
-        match self {
-            Data::Tokens(values) => values,
-            Data::Floats(_) => panic!("tokens were expected, floats are there"),
-        }
+        let Data::Tokens(values) = self else { panic!("tokens were expected") };
+        values
+    }
+
+    fn bytes(&self) -> &[u8] {
+        let Data::Bytes(values) = self else { panic!("bytes were expected") };
+        values
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let Data::Bytes(values) = self else { panic!("bytes were expected") };
+        values
     }
 }
 
@@ -67,12 +85,14 @@ pub struct Context<T> {
     pub gemm: Box<dyn Gemm<T>>,
     /// Sines and cosines by sequence, width and base.
     rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
+    /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
+    pub dropout_seed: u64,
 }
 
 impl<T: Element> Context<T> {
     /// With `gemm`.
     pub fn new(gemm: Box<dyn Gemm<T>>) -> Context<T> {
-        Context { gemm, rope: BTreeMap::new() }
+        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0 }
     }
 }
 
@@ -86,6 +106,10 @@ struct Call<'a, 'o, T> {
 impl<'a, T: Element> Call<'a, '_, T> {
     fn floats(&self, input: usize) -> &'a [T] {
         self.inputs[input].data.expect("this input's data is needed").floats()
+    }
+
+    fn bytes(&self, input: usize) -> &'a [u8] {
+        self.inputs[input].data.expect("this input's data is needed").bytes()
     }
 
     fn tokens(&self, input: usize) -> &'a [i32] {
@@ -112,18 +136,7 @@ impl<'a, T: Element> Call<'a, '_, T> {
 pub const fn knows(kernel: &Kernel) -> bool {
     !matches!(
         kernel,
-        Kernel::Scores(_)
-            | Kernel::ScoresGrad(_)
-            | Kernel::Softmax
-            | Kernel::SoftmaxGrad
-            | Kernel::Attend(_)
-            | Kernel::AttendGrad(_)
-            | Kernel::Dropout { .. }
-            | Kernel::DropoutGrad
-            | Kernel::Replicate { .. }
-            | Kernel::AllReduce { .. }
-            | Kernel::AllGather { .. }
-            | Kernel::ReduceScatter { .. }
+        Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::AllGather { .. } | Kernel::ReduceScatter { .. }
     )
 }
 
@@ -163,15 +176,19 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Add => elementwise::add(&mut call),
         Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches),
         Kernel::CrossEntropyGrad { microbatches } => loss::cross_entropy_grad(&mut call, *microbatches),
-        Kernel::Scores(_)
-        | Kernel::ScoresGrad(_)
-        | Kernel::Softmax
-        | Kernel::SoftmaxGrad
-        | Kernel::Attend(_)
-        | Kernel::AttendGrad(_)
-        | Kernel::Dropout { .. }
-        | Kernel::DropoutGrad
-        | Kernel::Replicate { .. }
+        Kernel::Scores(heads) => materialised::scores(&*context.gemm, &mut call, heads),
+        Kernel::ScoresGrad(heads) => materialised::scores_grad(&*context.gemm, &mut call, heads),
+        Kernel::Softmax => materialised::softmax(&mut call),
+        Kernel::SoftmaxGrad => materialised::softmax_grad(&mut call),
+        Kernel::Attend(heads) => materialised::attend(&*context.gemm, &mut call, heads),
+        Kernel::AttendGrad(heads) => materialised::attend_grad(&*context.gemm, &mut call, heads),
+        Kernel::Dropout { site } => {
+            // Seeds that differ little must not give sequences that overlap.
+            let seed = SplitMix64::new(context.dropout_seed ^ site).draw();
+            materialised::dropout(&mut call, SplitMix64::new(seed));
+        }
+        Kernel::DropoutGrad => materialised::dropout_grad(&mut call),
+        Kernel::Replicate { .. }
         | Kernel::AllReduce { .. }
         | Kernel::AllGather { .. }
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),

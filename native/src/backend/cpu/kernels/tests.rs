@@ -282,3 +282,67 @@ fn attention() {
         }
     }
 }
+
+/// Attention in three operators is attention in one, and so are its gradients.
+#[test]
+fn materialised_attention() {
+    for (sequence, sequences, query, key_value) in [(6, 2, 2, 2), (70, 1, 4, 2), (1, 3, 1, 1)] {
+        let heads = Heads { sequence, query, key_value, width: 4 };
+        let rows = sequence * sequences;
+        let (q_shape, k_shape) = ([rows, query * 4], [rows, key_value * 4]);
+        let (q, k, v) = (Tensor::random(&q_shape, 1), Tensor::random(&k_shape, 2), Tensor::random(&k_shape, 3));
+        let d_o = Tensor::random(&q_shape, 4);
+        let fused: [&[u64]; 2] = [&q_shape, &[rows, query]];
+        let fused = run_kernel(Kernel::Attention(heads), &[&q, &k, &v], &fused);
+        let inputs = [&d_o, &q, &k, &v, &fused[0], &fused[1]];
+        let expected = run_kernel(Kernel::AttentionGrad(heads), &inputs, &[&q_shape, &k_shape, &k_shape]);
+
+        let square: &[u64] = &[rows * query, sequence];
+        let s = &run_kernel(Kernel::Scores(heads), &[&q, &k], &[square])[0];
+        let p = &run_kernel(Kernel::Softmax, &[s], &[square])[0];
+        let o = &run_kernel(Kernel::Attend(heads), &[p, &v], &[&q_shape])[0];
+        let [dp, dv] = &run_kernel(Kernel::AttendGrad(heads), &[&d_o, p, &v], &[square, &k_shape])[..] else {
+            panic!("two outputs")
+        };
+        let ds = &run_kernel(Kernel::SoftmaxGrad, &[dp, p], &[square])[0];
+        let [dq, dk] = &run_kernel(Kernel::ScoresGrad(heads), &[ds, &q, &k], &[&q_shape, &k_shape])[..] else {
+            panic!("two outputs")
+        };
+        for (found, expected) in [(o, &fused[0]), (dq, &expected[0]), (dk, &expected[1]), (dv, &expected[2])] {
+            for (found, expected) in found.data.floats().iter().zip(expected.data.floats()) {
+                assert!((found - expected).abs() < 1e-12, "{heads:?}: {found} {expected}");
+            }
+        }
+        assert_in_place(Kernel::Softmax, &[s], &[square]);
+        assert_in_place(Kernel::SoftmaxGrad, &[dp, p], &[square]);
+    }
+}
+
+#[test]
+fn dropout() {
+    let x = Tensor::random(&[100, 100], 1);
+    let mut context = Context::new(Box::new(Tuned));
+    let mut drop = |seed: u64, site: u64| {
+        context.dropout_seed = seed;
+        let input = Input { shape: &x.shape, data: Some(&x.data) };
+        let mut outputs = [Tensor::zeros(&[100, 100]).data, Data::Bytes(vec![2; 10_000])];
+        run(&mut context, &Kernel::Dropout { site }, &[input], &mut outputs);
+        let [y, kept] = outputs;
+        (y, kept)
+    };
+    let (y, kept) = drop(1, 0);
+    for ((y, x), kept) in y.floats().iter().zip(x.data.floats()).zip(kept.bytes()) {
+        assert!((y - f64::from(*kept) * x / 0.9).abs() < 1e-12);
+    }
+    // 9000 of 10000 with a standard deviation of 30.
+    let count: u32 = kept.bytes().iter().map(|kept| u32::from(*kept)).sum();
+    assert!((8820..9180).contains(&count), "{count}");
+    assert_eq!(drop(1, 0), (y.clone(), kept.clone()), "the same again");
+    assert_ne!(drop(1, 1).1, kept, "another place in the model");
+    assert_ne!(drop(2, 0).1, kept, "another microbatch");
+    // The gradient is of the same elements.
+    let input = |data| Input { shape: &[100, 100], data: Some(data) };
+    let mut dx = [Tensor::zeros(&[100, 100]).data];
+    run(&mut context, &Kernel::DropoutGrad, &[input(&x.data), input(&kept)], &mut dx);
+    assert_eq!(dx[0], y);
+}
