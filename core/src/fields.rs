@@ -258,7 +258,8 @@ impl<'v> Table<'v> {
         let chosen = value.as_str().and_then(|text| choices.iter().find(|(name, _)| *name == text));
         if chosen.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            faults.push(Fault::new(self.path(key), shown(value), one_of(&names)));
+            let accepted = value.as_str().map_or_else(|| one_of(&names), |text| one_of_like(text, &names));
+            faults.push(Fault::new(self.path(key), shown(value), accepted));
         }
         chosen.map(|(_, choice)| choice.clone())
     }
@@ -267,7 +268,7 @@ impl<'v> Table<'v> {
     pub fn finish(self, faults: &mut Vec<Fault>) {
         for key in self.map.keys() {
             if !self.known.contains(&key.as_str()) {
-                faults.push(Fault::new(self.path(key), "an unknown field", one_of(&self.known)));
+                faults.push(Fault::new(self.path(key), "an unknown field", one_of_like(key, &self.known)));
             }
         }
     }
@@ -276,4 +277,99 @@ impl<'v> Table<'v> {
 /// “one of a, b, c”.
 pub fn one_of(names: &[&str]) -> String {
     format!("one of {}", names.join(", "))
+}
+
+/// As [`one_of`], with the name first that was probably meant by `found`.
+pub fn one_of_like(found: &str, names: &[&str]) -> String {
+    match nearest(found, names) {
+        Some(name) => format!("{} (perhaps {name})", one_of(names)),
+        None => one_of(names),
+    }
+}
+
+/// The name that a slip of the fingers turns into `found`, if there is one: at most two letters, or one of a
+/// short name, changed, lost, added or swapped with the next.
+fn nearest<'n>(found: &str, names: &[&'n str]) -> Option<&'n str> {
+    let longest = 40;
+    let found: Vec<char> = found.chars().take(longest + 1).collect();
+    let slips = if found.len() > 4 { 2 } else { 1 };
+    if found.len() > longest {
+        return None;
+    }
+    let distance = |name: &&str| distance(&found, &name.chars().collect::<Vec<_>>());
+    names.iter().map(|name| (distance(name), *name)).filter(|(far, _)| *far <= slips).min().map(|(_, name)| name)
+}
+
+/// Letters changed, lost, added or swapped with their neighbour between two words (Damerau, CACM 7 (1964)).
+fn distance(a: &[char], b: &[char]) -> usize {
+    // Three rows of the table: the one being filled and the two before it.
+    let mut rows = [Vec::new(), Vec::new(), (0..=b.len()).collect::<Vec<_>>()];
+    for (i, x) in a.iter().enumerate() {
+        rows.rotate_left(1);
+        let [before, last, now] = &mut rows;
+        now.clear();
+        now.push(i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let changed = last[j] + usize::from(x != y);
+            let mut least = changed.min(last[j + 1] + 1).min(now[j] + 1);
+            if i > 0 && j > 0 && a[i - 1] == *y && b[j - 1] == *x {
+                least = least.min(before[j - 1] + 1);
+            }
+            now.push(least);
+        }
+    }
+    rows[2].last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_fingers_is_named() {
+        let names = ["heads", "head_dim", "layers", "ffn", "1f1b", "zb-v"];
+        for (found, meant) in [
+            ("hedas", Some("heads")),
+            ("laeyrs", Some("layers")),
+            ("layer", Some("layers")),
+            ("head_dims", Some("head_dim")),
+            ("1f1", Some("1f1b")),
+            ("fnn", Some("ffn")),
+            ("zb_v", Some("zb-v")),
+            ("2f2b", None),
+            ("depth", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(found, &names), meant, "{found}");
+        }
+        assert!(nearest(&"x".repeat(1000), &names).is_none());
+    }
+
+    #[test]
+    fn distances_are_the_books() {
+        let far = |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        for (a, b, distance) in
+            [("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 1), ("abc", "abc", 0)]
+        {
+            assert_eq!(far(a, b), distance, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn bytes_may_have_a_unit() {
+        for (text, bytes) in [
+            ("80 GiB", Some(80 << 30)),
+            ("1.5GB", Some(1_500_000_000)),
+            (" 100 B ", Some(100)),
+            ("0.5 KiB", Some(512)),
+            ("1e3 GB", None),
+            ("-1 GB", None),
+            ("GB", None),
+            ("80", None),
+            ("99999999999999999999 TB", None),
+            ("inf GB", None),
+        ] {
+            assert_eq!(bytes_of(text), bytes, "{text}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::bounds;
 use crate::check::{Violation, check_schedule};
 use crate::derive::{Derived, derive};
-use crate::fields::Faults;
+use crate::fields::{Faults, one_of_like};
 use crate::lower::lower;
 use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
@@ -289,7 +289,7 @@ impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PlanError::UnknownSchedule { name } => {
-                write!(f, "no schedule is called `{name}`; there are {}", schedule_names().join(", "))
+                write!(f, "no schedule is called `{name}`; accepted is {}", one_of_like(name, &schedule_names()))
             }
             PlanError::Absent { schedule, reason } => write!(f, "{schedule} has no plan here: {reason}"),
             PlanError::NoSchedule { reasons } => {
@@ -555,7 +555,7 @@ mod tests {
             (too_little, "best", "needs at least 4 bytes"),
             (too_little, "1f1b", "rank 0 would hold 8 bytes, and its limit is 3"),
             (too_little, "zb-v", "it holds 2 chunks a rank, and the problem fixes 1"),
-            (too_little, "2f2b", "no schedule is called `2f2b`; there are best, gpipe"),
+            (too_little, "2f2b", "no schedule is called `2f2b`; accepted is one of best, gpipe"),
         ] {
             let error = plan(&spec(text), name).unwrap_err().to_string();
             assert!(error.contains(says), "{error} should say {says}");

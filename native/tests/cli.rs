@@ -158,8 +158,9 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     }
     let plan = printed(&["plan", "-", "--schedule", "zb-v", "--json"], PROBLEM);
     let link = printed(&["link", "-"], PROBLEM);
-    let changed = link.trim().replace("#v1.r", "#v1.rA");
-    let changed = &changed[..link.trim().len()];
+    let mut changed = link.trim().to_owned();
+    let other = if &changed[12..13] == "A" { "B" } else { "A" };
+    changed.replace_range(12..13, other);
     let broken = link.trim().replace("#v1", "#v7");
     for (arguments, input, says) in [
         (&["plan", "no-such-file.toml"][..], "", "no-such-file.toml cannot be read"),
@@ -167,7 +168,13 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["plan", "-"], "{\n\"ranks\": }", "standard input: this is no JSON: line 2, column 10"),
         (&["plan", "-"], "ranks = 2\nranks = 3\n", "this is no TOML: line 2"),
         (&["plan", "-"], "", "model: found nothing"),
-        (&["plan", "-", "--schedule", "2f2b"], PROBLEM, "no schedule is called `2f2b`; there are best, gpipe"),
+        (
+            &["plan", "-", "--schedule", "2f2b"],
+            PROBLEM,
+            "no schedule is called `2f2b`; accepted is one of best, gpipe",
+        ),
+        (&["plan", "-", "--schedule", "zbv"], PROBLEM, "(perhaps zb-v)"),
+        (&["plan", "-"], &TINY.replace("layers", "layesr"), "tied (perhaps layers)"),
         (&["plan", "-", "--schedule", "1f1b"], PROBLEM, "1f1b has no plan here: it holds 1 chunk a rank"),
         (&["compare", "-"], &PROBLEM.replace("\"ranks\": 4", "\"ranks\": 0"), "ranks: found 0"),
         (&["compare", "-"], &PROBLEM.replace(": 8,", ": 1000000000,"), "microbatches: found 1000000000"),
@@ -177,7 +184,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
             "forward_ns: found 1e+300",
         ),
         (&["plan", "-"], &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"), "needs at least"),
-        (&["plan", changed], "", "the link's checksum is wrong"),
+        (&["plan", &changed], "", "the link's checksum is wrong"),
         (&["plan", &broken], "", "the link's version is `v7`"),
         (&["plan", "https://example.org/"], "", "the address holds no spec"),
         (&["check", "-"], &plan.replace("zb-v", "zb-w"), "the plan was changed after it was written"),
@@ -383,4 +390,25 @@ fn plans_and_traces_are_exported_for_other_programs() {
     let error = refused(&["export", "-", "--format", "torch-csv"], &two_way);
     assert!(error.contains("torch keeps each stage on one rank"), "{error}");
     assert!(refused(&["export", &plan, "--format", "pdf"], "").contains("possible values"));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_search_with_the_best_so_far() {
+    let problem = PROBLEM.replace("\"ranks\": 4", "\"ranks\": 24").replace(": 8,", ": 200,").replace("16,", "40,");
+    let folder = folder();
+    let (input, plan) = (path(&folder, "problem.json"), path(&folder, "plan.json"));
+    write(&input, &problem);
+    let mut child = command(&["plan", &input, "--effort", "1000000000000", "-o", &plan])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    // Where the search has ended by itself, there is nothing to interrupt.
+    if child.try_wait().is_ok_and(|ended| ended.is_none()) {
+        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    }
+    let status = child.wait().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(status.code(), Some(0));
+    assert!(printed(&["check", &plan], "").starts_with("valid"));
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{ModelWork, Spec, Work};
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
-use crate::fields::{Fault, Faults, Table, one_of, shown, whole};
+use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, MAX_DEGREE, Partition};
 use crate::model::{Dtype, Family, MAX_LAYERS, MAX_SIZE, ModelConfig, catalog};
@@ -80,7 +80,9 @@ fn read_schedule(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Strin
     let Some(value) = table.get("schedule") else { return Some(default::SCHEDULE.to_string()) };
     let found = value.as_str().filter(|name| *name == planner::BEST || crate::schedule::find(name).is_some());
     if found.is_none() {
-        faults.push(Fault::new("schedule", shown(value), one_of(&planner::schedule_names())));
+        let names = planner::schedule_names();
+        let accepted = value.as_str().map_or_else(|| one_of(&names), |text| one_of_like(text, &names));
+        faults.push(Fault::new("schedule", shown(value), accepted));
     }
     found.map(ToString::to_string)
 }
@@ -246,7 +248,7 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
                 format!("{}; or by hand: {sizes}", one_of(&names())),
             ));
         } else if entry.is_none() {
-            let accepted = format!("{}; or a name of your own with {sizes}", one_of(&names()));
+            let accepted = format!("{}; or a name of your own with {sizes}", one_of_like(name, &names()));
             faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
         }
     }
@@ -343,7 +345,8 @@ fn read_cluster(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Fau
             (entry, entry.map(|entry| entry.device(dtype)), dtype)
         }
         found => {
-            let accepted = format!("{}; or a table of figures", one_of(&device_names()));
+            let name = found.and_then(Value::as_str).unwrap_or_default();
+            let accepted = format!("{}; or a table of figures", one_of_like(name, &device_names()));
             faults.push(Fault::new(
                 table.path("device"),
                 found.map_or_else(|| "nothing".to_string(), shown),

@@ -37,6 +37,15 @@ fn scaled(number: u64, units: &[(u64, &str)], one: &str) -> String {
     }
 }
 
+/// `1 rank`, `2 ranks`.
+pub fn count(number: usize, name: &str) -> String {
+    match (number, name.ends_with('h')) {
+        (1, _) => format!("1 {name}"),
+        (_, true) => format!("{number} {name}es"),
+        (_, false) => format!("{number} {name}s"),
+    }
+}
+
 /// A share in percent: `12.34 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
@@ -125,11 +134,11 @@ pub fn summary(plan: &Plan) -> String {
     let title = pipeplan_core::schedule::find(&plan.schedule_name).map_or("found by search", |known| known.title);
     let _ = writeln!(
         text,
-        "{} ({title}) on {} ranks, {} chunks, {} microbatches",
+        "{} ({title}) on {}, {} each, {}",
         plan.schedule_name.bold(),
-        problem.ranks(),
-        problem.chunks(),
-        problem.microbatches()
+        count(problem.ranks(), "rank"),
+        count(problem.chunks(), "chunk"),
+        count(problem.microbatches(), "microbatch")
     );
     let name = objective.name().replace('_', " ");
     let _ = writeln!(text, "{name:<13} {}, the objective; {} {}", duration(cost).bold(), other.0, duration(other.1));
