@@ -72,6 +72,9 @@ pub struct Reply {
 pub enum Said {
     /// The spec is at fault.
     Refused(Vec<FieldFault>),
+    /// Rows that belong before those of the next picture or measured step: a million spans in one message would
+    /// take the page away while it reads them.
+    Rows(Vec<Vec<WireSpan>>),
     /// The plan that was asked for.
     Planned(Box<Picture>),
     /// There is no such plan, and why.
@@ -148,7 +151,7 @@ pub struct Picture {
     pub schedule: String,
     /// The problem, as the JSON of a problem file with its placement fixed.
     pub problem: String,
-    /// The spans of each rank.
+    /// The spans of each rank that have not been sent ahead.
     pub rows: Vec<Vec<WireSpan>>,
     /// What it costs.
     pub figures: Figures,
@@ -227,7 +230,7 @@ pub struct TraceSummary {
 pub struct Measured {
     /// Position in the file.
     pub index: u32,
-    /// The spans of each rank.
+    /// The spans of each rank that have not been sent ahead.
     pub rows: Vec<Vec<WireSpan>>,
     /// From the first op's start to the last one's end.
     pub makespan_ns: u64,

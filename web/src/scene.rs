@@ -1,5 +1,7 @@
 //! A plan, or a measured step, as the page holds it: everything that painting and pointing need.
 
+use std::sync::OnceLock;
+
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
 use pipeplan_core::timeline::Timeline;
@@ -8,6 +10,11 @@ use crate::draw::lane::Lane;
 use crate::draw::memory::Curve;
 use crate::message::{Figures, Measured, Picture, WireSpan};
 use crate::{text, wire};
+
+/// Rows that have travelled, as lanes.
+pub fn lanes_of(rows: &[Vec<WireSpan>]) -> Vec<Lane> {
+    rows.iter().map(|row| Lane::new(wire::unpack(row))).collect()
+}
 
 /// A plan on the page.
 #[derive(Clone, Debug)]
@@ -18,30 +25,38 @@ pub struct Scene {
     pub problem: Problem,
     /// One lane a rank.
     pub lanes: Vec<Lane>,
-    /// Bytes over time, one curve a rank.
-    pub curves: Vec<Curve>,
+    curves: Vec<OnceLock<Curve>>,
     /// What it costs.
     pub figures: Figures,
 }
 
 impl Scene {
-    /// The scene of a picture. `None` where its problem cannot be read, which no worker of ours sends.
-    pub fn of(picture: Picture) -> Option<Scene> {
+    /// The scene of a picture whose lanes are `ahead` and then its own rows. `None` where its problem cannot be
+    /// read or its ops are not of that problem, which no worker of ours sends.
+    pub fn of(picture: Picture, ahead: Vec<Lane>) -> Option<Scene> {
         let value = serde_json::from_str(&picture.problem).ok()?;
         let statement = Statement::read(&value).ok()?;
         let PlacementChoice::Fixed(placement) = statement.placement.clone() else { return None };
         let problem = statement.problem(placement).ok()?;
-        if picture.rows.len() != problem.ranks() {
-            return None;
-        }
-        let timeline = Timeline { rows: picture.rows.iter().map(|row| wire::unpack(row)).collect() };
+        let mut lanes = ahead;
+        lanes.extend(lanes_of(&picture.rows));
         let foreign = |op: Op| op.stage() >= problem.stage_count() || op.microbatch() >= problem.microbatches();
-        if timeline.rows.iter().flatten().any(|span| foreign(span.op)) {
+        if lanes.len() != problem.ranks() || lanes.iter().flat_map(Lane::spans).any(|span| foreign(span.op)) {
             return None;
         }
-        let curves = (0..problem.ranks()).map(|rank| Curve::new(timeline.memory(&problem, rank))).collect();
-        let lanes = timeline.rows.into_iter().map(Lane::new).collect();
+        let curves = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
         Some(Scene { schedule: picture.schedule, problem, lanes, curves, figures: picture.figures })
+    }
+
+    /// Bytes over time on `rank`, worked out when first looked at: of many ranks few are in sight.
+    pub fn curve(&self, rank: usize) -> Option<&Curve> {
+        let lane = self.lanes.get(rank)?;
+        let curve = || {
+            let mut timeline = Timeline { rows: vec![Vec::new(); rank] };
+            timeline.rows.push(lane.spans().to_vec());
+            Curve::new(timeline.memory(&self.problem, rank))
+        };
+        Some(self.curves.get(rank)?.get_or_init(curve))
     }
 
     /// When the last op ends.
@@ -114,7 +129,7 @@ impl Scene {
         lines.push(("rank".to_owned(), rank.to_string()));
         lines.push(("starts".to_owned(), text::duration(span.start_ns as f64)));
         lines.push(("takes".to_owned(), text::duration((span.end_ns - span.start_ns) as f64)));
-        if let Some(curve) = self.curves.get(rank) {
+        if let Some(curve) = self.curve(rank) {
             lines.push(("rank holds".to_owned(), text::bytes(curve.at(span.start_ns as f64))));
         }
         lines
@@ -124,7 +139,7 @@ impl Scene {
 impl Scene {
     /// Lines of a tooltip for the memory of `rank` at a time.
     pub fn describe_memory(&self, rank: usize, time_ns: f64) -> Vec<(String, String)> {
-        let Some(curve) = self.curves.get(rank) else { return Vec::new() };
+        let Some(curve) = self.curve(rank) else { return Vec::new() };
         let peak = self.figures.peak_bytes.get(rank).copied().unwrap_or(0);
         let mut lines = vec![
             ("rank".to_owned(), rank.to_string()),
@@ -190,12 +205,13 @@ pub struct MeasuredScene {
 }
 
 impl MeasuredScene {
-    /// The scene of a measured step.
-    pub fn of(measured: Measured) -> MeasuredScene {
-        let lane = |row: &Vec<WireSpan>| Lane::new(wire::unpack(row));
+    /// The scene of a measured step whose lanes are `ahead` and then its own rows.
+    pub fn of(measured: Measured, ahead: Vec<Lane>) -> MeasuredScene {
+        let mut lanes = ahead;
+        lanes.extend(lanes_of(&measured.rows));
         MeasuredScene {
             index: measured.index,
-            lanes: measured.rows.iter().map(lane).collect(),
+            lanes,
             makespan_ns: measured.makespan_ns,
             bubble_ratio: measured.bubble_ratio,
             tokens: measured.tokens,
@@ -264,8 +280,8 @@ mod tests {
             "static_bytes": 3, "limit_bytes": 1000
         }));
         let spec = Spec::typed(statement.unwrap());
-        let answer = planner::answer(&spec, schedule::find(schedule).unwrap()).unwrap();
-        Scene::of(wire::picture(schedule, &answer.case.problem, &answer.timeline)).unwrap()
+        let answer = planner::answer(&spec, &schedule::find(schedule).unwrap()).unwrap();
+        Scene::of(wire::picture(schedule, &answer.case.problem, &answer.timeline), Vec::new()).unwrap()
     }
 
     #[test]
@@ -274,8 +290,8 @@ mod tests {
         // (M + P − 1)(F + BW), and rank 0 holds P microbatches.
         assert_eq!(scene.end_ns(), (8 + 3) * 30);
         assert_eq!(scene.peak_bytes(), 3 + 4 * 4);
-        assert_eq!(scene.curves[0].peak(), 3 + 4 * 4);
-        assert_eq!(scene.curves[3].peak(), 3 + 4);
+        assert_eq!(scene.curve(0).unwrap().peak(), 3 + 4 * 4);
+        assert_eq!(scene.curve(3).unwrap().peak(), 3 + 4);
         assert_eq!(scene.tightest_rank(), 0);
         assert_eq!(scene.kinds(), [OpKind::F, OpKind::BW]);
         let lines = scene.describe(2, 0);

@@ -81,6 +81,18 @@ fn humanised_line(sentence: &str) -> String {
     words.join(" ")
 }
 
+/// A message of the planner as a sentence: with a capital and a full stop.
+pub fn sentence(message: &str) -> String {
+    let message = message.trim();
+    let mut chars = message.chars();
+    let mut sentence: String =
+        chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default();
+    if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?', ':']) {
+        sentence.push('.');
+    }
+    sentence
+}
+
 /// Three to four digits, whatever the size.
 fn significant(value: f64) -> String {
     let decimals = match value.abs() {
@@ -145,6 +157,13 @@ mod tests {
             humanised("rank 0 would hold 2048 bytes, and its limit is 1024\nraise it"),
             "rank 0 would hold 2 KiB, and its limit is 1 KiB\nraise it"
         );
+    }
+
+    #[test]
+    fn messages_become_sentences() {
+        assert_eq!(sentence("rank 3 has work"), "Rank 3 has work.");
+        assert_eq!(sentence("Done."), "Done.");
+        assert_eq!(sentence(""), "");
     }
 
     #[test]

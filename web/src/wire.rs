@@ -7,7 +7,7 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::schedule;
 use pipeplan_core::timeline::{Span, Timeline};
 
-use crate::message::{FieldFault, Figures, Picture, Row, RowCosts, WireSpan};
+use crate::message::{FieldFault, Figures, Picture, Reply, Row, RowCosts, Said, WireSpan};
 use crate::text;
 
 const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
@@ -42,6 +42,37 @@ pub fn unpack(row: &[WireSpan]) -> Vec<Span> {
         .collect()
 }
 
+/// Spans of one message, unless a single rank has more: some milliseconds of the page's time.
+const SPANS_A_MESSAGE: usize = 30_000;
+
+/// A reply in messages that the page reads quickly: rows ahead, and what they belong to last.
+pub fn in_parts(reply: Reply) -> Vec<Reply> {
+    let Reply { id, mut said } = reply;
+    let rows = match &mut said {
+        Said::Planned(picture) | Said::Opened { picture, .. } => core::mem::take(&mut picture.rows),
+        Said::TraceShown(measured) => core::mem::take(&mut measured.rows),
+        _ => Vec::new(),
+    };
+    let mut parts = Vec::new();
+    let mut part: Vec<Vec<WireSpan>> = Vec::new();
+    let mut spans = 0;
+    for row in rows {
+        if spans > 0 && spans + row.len() > SPANS_A_MESSAGE {
+            parts.push(Reply { id, said: Said::Rows(core::mem::take(&mut part)) });
+            spans = 0;
+        }
+        spans += row.len();
+        part.push(row);
+    }
+    match &mut said {
+        Said::Planned(picture) | Said::Opened { picture, .. } => picture.rows = part,
+        Said::TraceShown(measured) => measured.rows = part,
+        _ => {}
+    }
+    parts.push(Reply { id, said });
+    parts
+}
+
 /// A plan as the page shows it.
 pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
     Picture {
@@ -64,7 +95,7 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         limit_bytes: ranks.map(|rank| problem.limit_bytes(rank)).collect(),
         bound_ns: bound.value_ns,
         gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
-        binding: text::humanised(&bound.binding.to_string()),
+        binding: text::sentence(&text::humanised(&bound.binding.to_string())),
     }
 }
 
@@ -119,6 +150,28 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn rows_sent_ahead_are_the_same_rows_in_the_same_order(lengths in prop::collection::vec(0usize..40_000, 0..6)) {
+            let span = WireSpan { stage: 0, kind: 0, microbatch: 0, gap_ns: 0, duration_ns: 1 };
+            let rows: Vec<Vec<WireSpan>> = lengths.iter().map(|length| vec![span; *length]).collect();
+            let measured = crate::message::Measured {
+                index: 0, rows, makespan_ns: 0, bubble_ratio: 0.0, tokens: 0, duration_ns: 0,
+            };
+            let mut seen = Vec::new();
+            for part in in_parts(Reply { id: 3, said: Said::TraceShown(Box::new(measured)) }) {
+                let rows = match part.said {
+                    Said::Rows(rows) => rows,
+                    Said::TraceShown(measured) => measured.rows,
+                    other => panic!("{other:?}"),
+                };
+                let spans: usize = rows.iter().map(Vec::len).sum();
+                let filled = rows.iter().filter(|row| !row.is_empty()).count();
+                prop_assert!(spans <= SPANS_A_MESSAGE || filled == 1);
+                seen.extend(rows.iter().map(Vec::len));
+            }
+            prop_assert_eq!(seen, lengths);
+        }
 
         #[test]
         fn spans_travel_unchanged(pieces in prop::collection::vec((0u64..1 << 50, 0u64..1 << 50, 0usize..4, 0usize..65536, 0usize..1 << 20), 0..50)) {

@@ -102,7 +102,9 @@ impl Work {
         }
         let mut said = vec![match solve(&spec, &name) {
             Ok(answer) => Said::Planned(Box::new(picture(&answer))),
-            Err(error) => Said::NoPlan { schedule: name, reason: text::humanised(&error.to_string()) },
+            Err(error) => {
+                Said::NoPlan { schedule: name, reason: text::sentence(&text::humanised(&error.to_string())) }
+            }
         }];
         said.extend(self.start_comparison(id, spec, false));
         said.extend(self.done());
@@ -255,7 +257,7 @@ impl Comparison {
             Err(error) => error.to_string(),
             Ok(_) => String::new(),
         };
-        format!("No schedule fits: {}.", text::humanised(&reason))
+        text::sentence(&format!("No schedule fits: {}", text::humanised(&reason)))
     }
 
     /// The best so far, where the page shows the best and has another one.

@@ -8,6 +8,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{DedicatedWorkerGlobalScope, MessageChannel, MessageEvent};
 
 use crate::message::{Question, Reply};
+use crate::wire;
 use crate::work::Work;
 
 /// Listens for questions and works on them piece by piece.
@@ -32,8 +33,8 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
         Closure::<dyn FnMut()>::new(move || {
             scheduled.set(false);
             let replies = work.borrow_mut().step();
-            for reply in &replies {
-                post(&scope, reply);
+            for reply in replies.into_iter().flat_map(wire::in_parts) {
+                post(&scope, &reply);
             }
             if !work.borrow().is_idle() {
                 go_on();

@@ -99,7 +99,7 @@ pub struct Subject<'s> {
     /// The measured ranks, and by how much their times are scaled.
     pub measured: Option<(&'s [Lane], f64)>,
     /// Memory by rank.
-    pub curves: &'s [Curve],
+    pub curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
     /// Bytes held throughout, by rank.
     pub static_bytes: &'s [u64],
     /// Limits by rank.
@@ -153,7 +153,7 @@ pub fn paint(
         lanes(&mut image, panel, measured, view);
     }
     for index in layout.memory.rows.visible() {
-        if let Some(curve) = subject.curves.get(index) {
+        if let Some(curve) = (subject.curve)(index) {
             paint_curve(&mut image, subject, layout, index, curve, view, ratio, palette);
         }
     }
@@ -272,11 +272,11 @@ mod tests {
         Lane::new(times.iter().enumerate().map(span).collect())
     }
 
-    fn subject<'s>(planned: &'s [Lane], curves: &'s [Curve]) -> Subject<'s> {
+    fn subject<'s>(planned: &'s [Lane], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {
             planned,
             measured: None,
-            curves,
+            curve,
             static_bytes: &[0],
             limits: &[Some(80)],
             top_bytes: 100,
@@ -321,7 +321,8 @@ mod tests {
         let layout = Layout::new(152.0, 1, 0, 0.0);
         let view = View { start_ns: 0.0, ns_per_px: 1.0 };
         let palette = Palette::LIGHT;
-        let image = paint(&subject(&lanes, &curves), &layout, view, 1.0, &palette, None);
+        let curve = |rank: usize| curves.get(rank);
+        let image = paint(&subject(&lanes, &curve), &layout, view, 1.0, &palette, None);
         let at = |x: usize, y: f64| {
             let start = 4 * (y as usize * image.width + x);
             Rgb(image.bytes[start], image.bytes[start + 1], image.bytes[start + 2])
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn labels_say_as_much_as_fits() {
         let lanes = [lane(&[(0, 100), (100, 120), (120, 124)])];
-        let subject = subject(&lanes, &[]);
+        let subject = subject(&lanes, &|_| None);
         let texts = |ns_per_px: f64| -> Vec<String> {
             let view = View { start_ns: 0.0, ns_per_px };
             labels(&subject, &lanes[0], view, 400.0, 6.0, &Palette::LIGHT)

@@ -9,7 +9,7 @@ use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 use super::timeline::Frame;
 use crate::draw::colour::{Palette, Rgb};
 use crate::draw::lane::Lane;
-use crate::draw::memory;
+use crate::draw::memory::{self, Curve};
 use crate::draw::paint::{self, Layout, Panel, RULER_PX, Subject, TITLE_PX};
 use crate::draw::raster::Image;
 use crate::draw::ruler;
@@ -38,7 +38,7 @@ pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<
     let palette = Palette::of(frame.dark);
     let data = SubjectData::of(frame);
     let image = paint::paint(
-        &data.subject(frame),
+        &data.subject(frame, &|rank| frame.scene.curve(rank)),
         &frame.layout,
         frame.view,
         frame.ratio,
@@ -73,11 +73,11 @@ impl SubjectData {
         }
     }
 
-    fn subject<'s>(&'s self, frame: &'s Frame) -> Subject<'s> {
+    fn subject<'s>(&'s self, frame: &'s Frame, curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {
             planned: &frame.scene.lanes,
             measured: frame.measured.as_ref().map(|(measured, scale)| (measured.lanes.as_slice(), *scale)),
-            curves: &frame.scene.curves,
+            curve,
             static_bytes: &self.static_bytes,
             limits: &frame.scene.figures.limit_bytes,
             top_bytes: self.top_bytes,
@@ -100,7 +100,8 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     context.set_font(FONT);
     brush.ruler(frame.view);
     let data = SubjectData::of(frame);
-    let subject = data.subject(frame);
+    let curve = |rank| frame.scene.curve(rank);
+    let subject = data.subject(frame, &curve);
     brush.title(&layout.planned, if frame.measured.is_some() { "Planned" } else { "Ranks" });
     brush.names(&layout.planned);
     brush.labels(&layout.planned, &subject, subject.planned, frame.view);

@@ -11,10 +11,12 @@ use serde_json::Value;
 
 use super::browser;
 use super::courier::Courier;
+use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
 use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary};
-use crate::scene::{MeasuredScene, Scene, measured_scale};
+use crate::scene::{MeasuredScene, Scene, lanes_of, measured_scale};
+use crate::text;
 
 /// How long the form rests before its link stands in the address: browsers slow pages down that change it
 /// with every movement of a slider.
@@ -70,6 +72,8 @@ pub struct Planner {
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// The plan file that the worker is reading.
     opening: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// Lanes sent ahead of their picture, and the question that they belong to.
+    ahead: StoredValue<(u32, Vec<Lane>)>,
     link_timer: StoredValue<u32>,
     /// What the page itself last wrote after `#`.
     own_fragment: StoredValue<String>,
@@ -99,6 +103,7 @@ impl Planner {
             shown: StoredValue::new(0),
             opened: StoredValue::new_local(None),
             opening: StoredValue::new_local(None),
+            ahead: StoredValue::new((0, Vec::new())),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             courier: StoredValue::new_local(None),
@@ -147,7 +152,7 @@ impl Planner {
             }
             Err(error) => {
                 self.complain(vec![
-                    format!("This link cannot be opened ({}): {error}.", error.part()),
+                    text::sentence(&format!("This link cannot be opened ({}): {error}", error.part())),
                     "The form is not from the link.".to_owned(),
                 ]);
             }
@@ -217,9 +222,15 @@ impl Planner {
         let stale = id < self.shown.get_value();
         let newest = id >= self.asked.get_value();
         match said {
+            Said::Rows(rows) => self.ahead.update_value(|(of, lanes)| {
+                if *of != id {
+                    (*of, *lanes) = (id, Vec::new());
+                }
+                lanes.extend(lanes_of(&rows));
+            }),
             Said::Planned(picture) if !stale => {
                 self.shown.set_value(id);
-                self.show(Scene::of(*picture).map(Arc::new));
+                self.show(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
             }
             Said::NoPlan { schedule, reason } if schedule.is_empty() => self.complain(vec![reason]),
             Said::NoPlan { reason, .. } if !stale => {
@@ -235,16 +246,18 @@ impl Planner {
             Said::Compared(row) if !stale => self.rows.update(|rows| put_row(rows, row)),
             Said::Done if newest => self.busy.set(false),
             Said::Exported { text } => browser::download(&self.plan_file_name(), &text),
-            Said::Opened { spec, picture } if !stale => self.opened(id, &spec, Scene::of(*picture)),
+            Said::Opened { spec, picture } if !stale => {
+                self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
+            }
             Said::TraceOpened(summary) => self.trace.set(Some(summary)),
             Said::TraceShown(measured) => {
                 let before = self.extent();
-                self.measured.set(Some(Arc::new(MeasuredScene::of(*measured))));
+                self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_ahead(id)))));
                 self.carry_view(before);
             }
             Said::Unreadable { what, faults } => {
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
-                lines.extend(sentences(&faults));
+                lines.extend(sentences(&faults).iter().map(|line| text::sentence(line)));
                 self.complain(lines);
                 if newest {
                     self.busy.set(false);
@@ -255,6 +268,12 @@ impl Planner {
             }
             _ => {}
         }
+    }
+
+    /// The lanes that were sent ahead of the picture that answers question `id`.
+    fn take_ahead(self, id: u32) -> Vec<Lane> {
+        let (of, lanes) = self.ahead.try_update_value(core::mem::take).unwrap_or_default();
+        if of == id { lanes } else { Vec::new() }
     }
 
     fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
