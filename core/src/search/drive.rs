@@ -128,7 +128,7 @@ impl<'a> Search<'a> {
                 self.offer(rows, published.name);
             }
         }
-        if let Some(first) = policies::seeds().first()
+        if let Some(first) = policies::seeds(&self.full.flat, &self.full.shape).first()
             && let Some(candidate) = self.full.build(*first)
         {
             self.offer(candidate.rows, "list");
@@ -170,7 +170,8 @@ impl<'a> Search<'a> {
     fn climb(&mut self, mut small: Option<&mut Bench>, until: u64) -> Vec<Candidate> {
         let mut random = Random::new(1);
         let mut known: Vec<Candidate> = Vec::new();
-        let mut seeds = policies::seeds().into_iter();
+        let bench = small.as_deref().unwrap_or(&self.full);
+        let mut seeds = policies::seeds(&bench.flat, &bench.shape).into_iter();
         loop {
             let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
             if self.is_over_at(spent) || spent > until {

@@ -42,6 +42,9 @@ pub(super) struct Policy {
     pub patience: u64,
     /// Forwards wait for their planned time, less this; [`NEVER`] for as early as can be.
     pub early: i64,
+    /// The least time between two microbatches that enter a chain: those that enter together meet again at
+    /// every rank, and there all of them want memory at once.
+    pub gap: u64,
 }
 
 /// Arrays of the scheduler, kept between calls.
@@ -54,6 +57,8 @@ pub(super) struct List {
     held: Vec<i64>,
     wake: Vec<u64>,
     busy: Vec<bool>,
+    /// By chain: when the next microbatch may enter.
+    enter: Vec<u64>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// By rank: what one microbatch needs by itself.
     alone: Vec<i64>,
@@ -80,6 +85,7 @@ impl List {
             held: vec![0; flat.ranks],
             wake: vec![0; flat.ranks],
             busy: vec![false; flat.ranks],
+            enter: vec![0; flat.chains.len()],
             heap: BinaryHeap::new(),
             alone: (0..flat.ranks).map(|rank| flat.least(rank)).collect(),
             ops: 0,
@@ -95,6 +101,7 @@ impl List {
         self.held.fill(0);
         self.wake.fill(u64::MAX);
         self.busy.fill(false);
+        self.enter.fill(0);
         self.heap.clear();
         let per_lane = if flat.fused { 2 } else { 3 };
         let mut rows: Vec<Vec<Code>> = flat
@@ -119,6 +126,10 @@ impl List {
             match self.decide(flat, limit[rank], policy, rank, now) {
                 Ok(choice) => {
                     self.start(flat, rank, now, choice);
+                    let lane = &flat.lanes[choice.lane];
+                    if lane.first && choice.kind == F {
+                        self.enter[lane.chain] = now.saturating_add(policy.gap);
+                    }
                     rows[rank].push(code(choice.lane, choice.kind));
                     started += 1;
                 }
@@ -168,9 +179,12 @@ impl List {
             if f < self.known_f[index] && f - b < policy.caps[index] {
                 let key = policy.key_f[index].saturating_add(i64::from(f).saturating_mul(policy.period));
                 let mut arrives = self.arrive_f[lane.offset + f as usize];
-                let planned = key.saturating_sub(policy.early);
-                if planned > 0 && arrives.max(now) < planned as u64 {
-                    paced = paced.min(planned as u64);
+                let mut planned = key.saturating_sub(policy.early).max(0) as u64;
+                if lane.first {
+                    planned = planned.max(self.enter[lane.chain]);
+                }
+                if arrives.max(now) < planned {
+                    paced = paced.min(planned);
                     arrives = u64::MAX;
                 }
                 if arrives == u64::MAX {

@@ -22,6 +22,9 @@ use drive::Search;
 use eval::Cost;
 use flat::Flat;
 
+const SIZE_EFFORT: u64 = 200;
+const MOST_SIZE_EFFORT: u64 = 30_000_000;
+
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
 /// ten to fifty nanoseconds of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub struct Effort(pub u64);
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort(400_000)
+        Effort(2_000_000)
     }
 }
 
@@ -114,7 +117,9 @@ pub fn best(
         }
     }
     let bound_ns = lower_bound(problem).value_ns;
-    let mut search = Search::new(problem, bound_ns, effort.0, observer);
+    // Large schedules need some effort for their size alone: to be built and run a few hundred times.
+    let for_size = (SIZE_EFFORT * flat.ops as u64).min(MOST_SIZE_EFFORT);
+    let mut search = Search::new(problem, bound_ns, effort.0.saturating_add(for_size), observer);
     search.run(problem);
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.

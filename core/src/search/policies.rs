@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::flat::Flat;
+use super::flat::{B, BW, F, Flat, W};
 use super::list::{NEVER, Policy};
 use super::random::Random;
 
@@ -82,6 +82,31 @@ impl Shape {
     }
 }
 
+/// The least period at which the plan fits in memory, by Little's law: on each rank, bytes of a microbatch
+/// times how long they are held, over the limit.
+fn sustainable(flat: &Flat, key_f: &[i64], key_b: &[i64]) -> i64 {
+    let mut period = 1;
+    for (rank, lanes) in flat.lanes_of.iter().enumerate() {
+        if flat.limit[rank] >= super::flat::UNLIMITED {
+            continue;
+        }
+        let held: i128 = lanes
+            .iter()
+            .map(|&index| {
+                let lane = &flat.lanes[index];
+                let b = if flat.fused { BW } else { B };
+                let until_b = i128::from(key_b[index] - key_f[index]).max(0) + i128::from(lane.duration[b as usize]);
+                let until_w = if flat.fused { 0 } else { i128::from(lane.duration[W as usize]) };
+                i128::from(lane.net(F)) * until_b + i128::from(lane.net(F) + lane.net(B)) * until_w
+            })
+            .sum();
+        // The period stays below the sum of all times, 2^62.
+        let least = held / i128::from(flat.limit[rank].max(1));
+        period = period.max(i64::try_from(least).unwrap_or(i64::MAX / 4).min(i64::MAX / 4));
+    }
+    period
+}
+
 fn thousandths(value: i64, by: i64) -> i64 {
     (i128::from(value) * i128::from(by) / 1000) as i64
 }
@@ -100,10 +125,13 @@ pub(super) struct Recipe {
     pub backward: [i64; 2],
     /// By how much of a period, in thousandths, backwards go before forwards planned at the same time.
     pub bias: i64,
-    /// The period of the plan in thousandths of the least.
+    /// The period of the plan in thousandths of the least; with pacing, of the least that memory can sustain.
     pub stretch: i64,
     /// How much of a period, in thousandths, a forward may go before its planned time; [`FREE`] for any.
     pub early: i64,
+    /// The least time between microbatches that enter, in thousandths of the least period that memory can
+    /// sustain; 0 for none.
+    pub gap: i64,
     /// When W is planned after its B, in thousandths of the period; [`FREE`] to fill gaps only.
     pub w_lag: i64,
     /// See [`Policy`].
@@ -117,21 +145,11 @@ pub(super) struct Recipe {
 pub(super) const FREE: i64 = i64::MAX;
 
 impl Recipe {
-    pub fn policy(&self, flat: &Flat, shape: &Shape) -> Policy {
+    /// When the first F and B of each lane are planned.
+    fn keys(&self, flat: &Flat, shape: &Shape) -> (Vec<i64>, Vec<i64>) {
         let lanes = flat.lanes.len();
-        let period = thousandths(shape.period, self.stretch);
         let by_chunk = |pair: [i64; 2], lane: usize| pair[0] + (pair[1] - pair[0]) * shape.chunk[lane] / 1000;
-        let caps = (0..lanes)
-            .map(|lane| {
-                if self.cap[0] == FREE || self.cap[1] == FREE {
-                    return u32::MAX;
-                }
-                let trip = i128::from(shape.round_trip[lane]) * i128::from(by_chunk(self.cap, lane));
-                let whole = i128::from(shape.period) * 1000;
-                ((trip + whole - 1) / whole + i128::from(self.cap_more)).clamp(1, i128::from(u32::MAX)) as u32
-            })
-            .collect();
-        let (key_f, key_b) = if self.planned {
+        if self.planned {
             let (mut key_f, mut key_b) = (alloc::vec![0; lanes], alloc::vec![0; lanes]);
             for chain in &flat.chains {
                 let range = chain.first_lane..chain.first_lane + chain.lanes;
@@ -151,6 +169,29 @@ impl Recipe {
             let key_f = shape.head.iter().map(|head| -*head).collect();
             let key_b = shape.back.iter().map(|back| -(1i64 << 61) - *back).collect();
             (key_f, key_b)
+        }
+    }
+
+    pub fn policy(&self, flat: &Flat, shape: &Shape) -> Policy {
+        let lanes = flat.lanes.len();
+        let by_chunk = |pair: [i64; 2], lane: usize| pair[0] + (pair[1] - pair[0]) * shape.chunk[lane] / 1000;
+        let caps = (0..lanes)
+            .map(|lane| {
+                if self.cap[0] == FREE || self.cap[1] == FREE {
+                    return u32::MAX;
+                }
+                let trip = i128::from(shape.round_trip[lane]) * i128::from(by_chunk(self.cap, lane));
+                let whole = i128::from(shape.period) * 1000;
+                ((trip + whole - 1) / whole + i128::from(self.cap_more)).clamp(1, i128::from(u32::MAX)) as u32
+            })
+            .collect();
+        let (key_f, key_b) = self.keys(flat, shape);
+        let paced = self.gap > 0 || self.early != FREE;
+        let sustained = if self.planned && paced { shape.period.max(sustainable(flat, &key_f, &key_b)) } else { 0 };
+        let period = if self.planned && paced {
+            thousandths(sustained, self.stretch)
+        } else {
+            thousandths(shape.period, self.stretch)
         };
         Policy {
             caps,
@@ -161,6 +202,7 @@ impl Recipe {
             w_fit: self.w_fit as u64,
             patience: self.patience as u64,
             early: if self.planned && self.early != FREE { thousandths(shape.period, self.early) } else { NEVER },
+            gap: thousandths(sustained, self.gap) as u64,
         }
     }
 
@@ -174,7 +216,7 @@ impl Recipe {
         let mut next = *self;
         for _ in 0..1 + random.below(2) {
             let end = random.below(2) as usize;
-            let which = if self.planned { random.below(20) } else { random.below(8) };
+            let which = if self.planned { random.below(22) } else { random.below(8) };
             match which {
                 0 | 1 => {
                     let free = next.cap[0] == FREE || next.cap[1] == FREE;
@@ -207,6 +249,13 @@ impl Recipe {
                 8..11 => next.forward[end] = random.scaled(next.forward[end], 700, 8000),
                 11..14 => next.backward[end] = random.scaled(next.backward[end], 700, 8000),
                 14 | 15 => next.bias = random.below(3001) as i64 - 500,
+                18 | 19 => {
+                    next.gap = match random.below(4) {
+                        0 => 0,
+                        _ if next.gap == 0 => 800 + random.below(600) as i64,
+                        _ => random.scaled(next.gap, 500, 4000),
+                    }
+                }
                 16 | 17 => next.stretch = random.scaled(next.stretch, 900, 3000),
                 _ => {
                     next.early = match random.below(3) {
@@ -220,8 +269,17 @@ impl Recipe {
     }
 }
 
-/// Where the climb starts: what the published schedules do, and the corners of the ranges.
-pub(super) fn seeds() -> Vec<Recipe> {
+impl Recipe {
+    /// The period that memory can sustain under this plan, in thousandths of the least.
+    pub fn strain(&self, flat: &Flat, shape: &Shape) -> i64 {
+        let (key_f, key_b) = self.keys(flat, shape);
+        (i128::from(sustainable(flat, &key_f, &key_b)) * 1000 / i128::from(shape.period)).min(1 << 40) as i64
+    }
+}
+
+/// Where the climb starts: what the published schedules do, and the corners of the ranges. What suits the
+/// memory comes first.
+pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
     let base = Recipe {
         cap: [FREE; 2],
         cap_more: 0,
@@ -231,6 +289,7 @@ pub(super) fn seeds() -> Vec<Recipe> {
         bias: 0,
         stretch: 1000,
         early: FREE,
+        gap: 0,
         w_lag: FREE,
         w_fit: 1000,
         patience: 0,
@@ -255,12 +314,23 @@ pub(super) fn seeds() -> Vec<Recipe> {
         seeds.push(Recipe { cap: [cap; 2], w_lag: 0, ..planned(2000) });
     }
     // Little memory: forwards at the pace at which memory comes back.
-    for stretch in [1000, 1250, 1600] {
-        for backward in [1000, 800] {
-            seeds.push(Recipe { backward: [1000, backward], stretch, early: 0, ..planned(1000) });
+    for stretch in [1000, 1150, 1300, 1500] {
+        for (backward, early) in [(1000, 0), (800, 0), (1000, 500)] {
+            seeds.push(Recipe { backward: [1000, backward], stretch, early, ..planned(1000) });
+            seeds.push(Recipe { backward: [1000, backward], stretch, early, w_lag: 0, ..planned(1000) });
+        }
+    }
+    for gap in [1000, 1100, 1250, 1500] {
+        for slack in [1000, 1200] {
+            seeds.push(Recipe { gap, ..planned(slack) });
+            seeds.push(Recipe { gap, w_lag: 0, ..planned(slack) });
         }
     }
     seeds.push(base);
     seeds.push(Recipe { w_lag: 0, ..base });
+    if planned(1200).strain(flat, shape) > 1000 {
+        // Stable: among those that enter at a pace, and among the others, the order stays.
+        seeds.sort_by_key(|seed| seed.gap == 0);
+    }
     seeds
 }

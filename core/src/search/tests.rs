@@ -77,7 +77,7 @@ proptest! {
         let mut list = List::new(&flat);
         let mut eval = Eval::new(&flat);
         let mut random = Random::new(7);
-        for seed in policies::seeds() {
+        for seed in policies::seeds(&flat, &shape) {
             let recipe = seed.neighbour(&mut random);
             let rows = list.build(&flat, &flat.limit, &recipe.policy(&flat, &shape)).expect("never stuck");
             for (rank, row) in rows.iter().enumerate() {
@@ -91,7 +91,7 @@ proptest! {
     fn the_quick_evaluation_agrees_with_the_simulator(problem in problems(), index in any::<prop::sample::Index>()) {
         let flat = Flat::new(&problem);
         let shape = policies::Shape::new(&flat);
-        let recipe = *index.get(&policies::seeds());
+        let recipe = *index.get(&policies::seeds(&flat, &shape));
         let rows = List::new(&flat).build(&flat, &flat.limit, &recipe.policy(&flat, &shape)).expect("never stuck");
         let schedule = flat.schedule(&rows);
         let timeline = simulate(&problem, &schedule).expect("an order that runs");
