@@ -20,7 +20,7 @@ use super::random::Random;
 use super::steady::{self, PIECES, STRIDE};
 use super::{Flow, Progress};
 use crate::problem::Problem;
-use crate::schedule::published;
+use crate::schedule::{Schedule, published};
 use crate::units::Nanos;
 
 /// A problem with all that it takes to try an order of it.
@@ -117,6 +117,16 @@ impl<'a> Search<'a> {
 
     pub fn ops(&self) -> u64 {
         self.full.ops() + self.small.as_ref().map_or(0, Bench::ops)
+    }
+
+    /// Starts from `schedule`, if it is valid.
+    pub fn give(&mut self, schedule: &Schedule) {
+        let flat = &self.full.flat;
+        if let Some(rows) = flat.rows(schedule)
+            && (0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank]))
+        {
+            self.offer(rows, "less memory");
+        }
     }
 
     pub fn run(&mut self, problem: &Problem) {

@@ -1,4 +1,19 @@
 //! The best schedule for a problem and a memory limit.
+//!
+//! Published planners each follow one rule. Here many rules are tried, and what they lead to is improved:
+//!
+//! | Part | What it does |
+//! |---|---|
+//! | `list` | a list scheduler driven by events, which memory cannot stall however little there is |
+//! | `policies` | its parameters, with the published schedules among them, and a climb through them |
+//! | `improve` | local search on an order, along its critical path |
+//! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
+//! | `drive` | which of these when, and until when |
+//! | [`frontier()`] | time against memory, from the least to all |
+//!
+//! Every published schedule that exists for a problem and fits its limit is a candidate, so an answer is
+//! never worse than those. A schedule that meets the lower bound ends the search. All of it is counted in ops
+//! run, not in time, so the same problem and effort give the same answer everywhere.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,6 +27,7 @@ use crate::units::{Bytes, Nanos};
 mod drive;
 mod eval;
 mod flat;
+mod frontier;
 mod improve;
 mod list;
 mod policies;
@@ -21,9 +37,10 @@ mod steady;
 use drive::Search;
 use eval::Cost;
 use flat::Flat;
+pub use frontier::{Point, frontier};
 
-const SIZE_EFFORT: u64 = 200;
-const MOST_SIZE_EFFORT: u64 = 30_000_000;
+const SIZE_EFFORT: u64 = 600;
+const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
 /// ten to fifty nanoseconds of one core.
@@ -98,6 +115,9 @@ impl core::error::Error for Infeasible {}
 /// The best schedule for `problem` within `effort`.
 ///
 /// `observer` is called after every improvement and now and then between; what it answers stops the search.
+/// The answer depends on the problem and the effort alone. The effort is for one search; besides the asked
+/// limit some lower ones are searched too (see [`frontier`](self::frontier)), so that more memory does not
+/// give a worse plan.
 ///
 /// # Errors
 /// [`Infeasible`] where the limit of a rank is below the least with which any schedule exists.
@@ -106,20 +126,59 @@ pub fn best(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
+    let mut stopped = false;
+    let mut spent = 0;
+    let mut best = search(problem, effort, None, &mut |progress| {
+        let flow = observer(progress);
+        stopped |= flow == Flow::Stop;
+        flow
+    })?;
+    for lower in frontier::lower_limits(problem) {
+        // A schedule within less memory is one of this problem: its bound counts here, and where it is not
+        // below what is known, neither this limit nor any lower one has anything to give.
+        if stopped || best.cost_ns <= best.bound_ns || lower_bound(&lower).value_ns >= best.cost_ns {
+            break;
+        }
+        spent += best.ops;
+        let (known, bound_ns) = (best.cost_ns, best.bound_ns);
+        let found = search(&lower, effort, None, &mut |progress| {
+            let cost_ns = known.min(progress.cost_ns);
+            let flow = observer(Progress { ops: spent + progress.ops, cost_ns, bound_ns });
+            stopped |= flow == Flow::Stop;
+            flow
+        });
+        match found {
+            Ok(found) if found.cost_ns < best.cost_ns => best = Found { bound_ns, ..found },
+            Ok(found) => best.ops = found.ops,
+            Err(_) => break,
+        }
+    }
+    best.ops += spent;
+    Ok(best)
+}
+
+/// One search, at one limit. `given` is a schedule to start from, if it is valid.
+fn search(
+    problem: &Problem,
+    effort: Effort,
+    given: Option<&Schedule>,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Found, Infeasible> {
     let flat = Flat::new(problem);
     for rank in 0..flat.ranks {
         if flat.least(rank) > flat.limit[rank] {
-            return Err(Infeasible {
-                rank,
-                least_bytes: problem.limit_bytes(rank).unwrap_or(0) + (flat.least(rank) - flat.limit[rank]) as u64,
-                limit_bytes: problem.limit_bytes(rank).unwrap_or(0),
-            });
+            let limit_bytes = problem.limit_bytes(rank).unwrap_or(0);
+            let least_bytes = limit_bytes + (flat.least(rank) - flat.limit[rank]) as u64;
+            return Err(Infeasible { rank, least_bytes, limit_bytes });
         }
     }
     let bound_ns = lower_bound(problem).value_ns;
     // Large schedules need some effort for their size alone: to be built and run a few hundred times.
     let for_size = (SIZE_EFFORT * flat.ops as u64).min(MOST_SIZE_EFFORT);
     let mut search = Search::new(problem, bound_ns, effort.0.saturating_add(for_size), observer);
+    if let Some(schedule) = given {
+        search.give(schedule);
+    }
     search.run(problem);
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.

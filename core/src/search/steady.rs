@@ -29,7 +29,7 @@ pub(super) fn stretch(
     piece: usize,
     more: usize,
 ) -> Option<Rows> {
-    if more % piece != 0 || flat.chains.len() != 1 {
+    if !more.is_multiple_of(piece) || flat.chains.len() != 1 {
         return None;
     }
     let times = more / piece;

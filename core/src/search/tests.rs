@@ -132,3 +132,58 @@ fn what_the_solver_proved_for_unit_times_is_met() {
         assert_eq!(found.cost_ns, optimum, "limit {limit}");
     }
 }
+
+#[test]
+fn more_memory_never_costs_more() {
+    let statement = json!({
+        "ranks": 4, "chunks": 2, "microbatches": 8, "placement": "v", "objective": "longest_span",
+        "stages": { "forward_ns": 50, "backward_input_ns": 55, "backward_weight_ns": 45,
+            "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+        "transfer_ns": 5,
+    });
+    let at = |limit: Option<u64>| {
+        let mut statement = statement.clone();
+        statement["limit_bytes"] = json!(limit);
+        let statement = Statement::read(&statement).expect("a statement");
+        statement.problem(statement.placements().remove(0)).expect("a placement")
+    };
+    let effort = Effort(100_000);
+    let mut seen = 0;
+    let points = frontier(&at(None), 12, effort, &mut |_| {
+        seen += 1;
+        Flow::Continue
+    });
+    assert_eq!(points.len(), seen);
+    assert_eq!(points[0].limit_bytes, 4, "one microbatch holds two chunks of 2 bytes");
+    for pair in points.windows(2) {
+        assert!(pair[1].limit_bytes > pair[0].limit_bytes && pair[1].cost_ns <= pair[0].cost_ns);
+    }
+    for point in &points {
+        let problem = at(Some(point.limit_bytes));
+        assert_eq!(crate::check::check_schedule(&problem, &point.schedule), Ok(()));
+        assert!(point.cost_ns >= point.bound_ns);
+    }
+    // The quarters of 1F1B's peak, 16 bytes: by construction, whatever the search finds.
+    let costs: Vec<u64> = [4, 8, 12, 16, 20, 24, 32]
+        .map(|limit| best(&at(Some(limit)), effort, &mut |_| Flow::Continue).expect("feasible").cost_ns)
+        .to_vec();
+    assert!(costs.is_sorted_by(|less, more| less >= more), "{costs:?}");
+}
+
+#[test]
+fn a_stopped_search_has_an_answer() {
+    let value = json!({
+        "ranks": 8, "microbatches": 200,
+        "stages": { "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 3, "forward_bytes": 1, "backward_weight_bytes": -1 },
+        "limit_bytes": 5,
+    });
+    let statement = Statement::read(&value).expect("a statement");
+    let mut calls = 0;
+    let (problem, found) = best_of(&statement, Effort::default(), &mut |_| {
+        calls += 1;
+        Flow::Stop
+    })
+    .expect("feasible");
+    assert_eq!(calls, 1);
+    assert_eq!(crate::check::check_schedule(&problem, &found.schedule), Ok(()));
+}

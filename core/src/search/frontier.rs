@@ -1,0 +1,119 @@
+//! Time against memory: what each byte is worth.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::flat::{F, Flat};
+use super::{Effort, Flow, Infeasible, search};
+use crate::problem::Problem;
+use crate::schedule::Schedule;
+use crate::timeline::peak_bytes;
+use crate::units::{Bytes, Nanos};
+
+/// The best schedule found within a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The memory of every rank, static bytes included.
+    pub limit_bytes: Bytes,
+    /// What the objective comes to.
+    pub cost_ns: Nanos,
+    /// What no schedule within this limit goes under.
+    pub bound_ns: Nanos,
+    /// The schedule.
+    pub schedule: Schedule,
+}
+
+/// The best schedules for `problem` at `points` limits (at least 2), the same for all ranks: from the least with
+/// which any schedule exists to the most that the best schedule without a limit makes use of. The limits that
+/// `problem` itself has are not looked at.
+///
+/// More memory never costs more: each limit starts from the answer of the one before, which is valid there
+/// too. `effort` is for each point. `observer` gets every point as soon as it is known, in rising order, and
+/// may stop; then the points so far are the answer.
+pub fn frontier(
+    problem: &Problem,
+    points: usize,
+    effort: Effort,
+    observer: &mut dyn FnMut(&Point) -> Flow,
+) -> Vec<Point> {
+    let free = problem.with_limits(vec![None; problem.ranks()]);
+    let flat = Flat::new(&free);
+    let ranks = problem.ranks();
+    let least = (0..ranks).map(|rank| least_bytes(&free, &flat, rank)).max().unwrap_or(0);
+    let Ok(all) = search(&free, effort, None, &mut |_| Flow::Continue) else { return Vec::new() };
+    let peak = |rank: usize| peak_bytes(problem, rank, all.schedule.rows[rank].iter().copied());
+    let most = (0..ranks).map(peak).max().unwrap_or(0).max(least);
+    let steps = points.max(2) as u64 - 1;
+    let mut answer: Vec<Point> = Vec::with_capacity(points);
+    for step in 0..=steps {
+        let limit_bytes = least + (u128::from(most - least) * u128::from(step) / u128::from(steps)) as u64;
+        if answer.last().is_some_and(|last| last.limit_bytes == limit_bytes) {
+            continue;
+        }
+        let limited = problem.with_limits(vec![Some(limit_bytes); ranks]);
+        let given = if step == steps { Some(&all.schedule) } else { answer.last().map(|point| &point.schedule) };
+        let point = match search(&limited, effort, given, &mut |_| Flow::Continue) {
+            Ok(found) => {
+                Point { limit_bytes, cost_ns: found.cost_ns, bound_ns: found.bound_ns, schedule: found.schedule }
+            }
+            Err(Infeasible { .. }) => continue,
+        };
+        // The last point starts from the schedule without a limit; the one before may still be better.
+        let point = match answer.last() {
+            Some(last) if last.cost_ns < point.cost_ns => {
+                Point { limit_bytes, bound_ns: point.bound_ns, ..last.clone() }
+            }
+            _ => point,
+        };
+        let flow = observer(&point);
+        answer.push(point);
+        if flow == Flow::Stop {
+            break;
+        }
+    }
+    answer
+}
+
+/// The least limit of `rank` with which any schedule exists.
+fn least_bytes(problem: &Problem, flat: &Flat, rank: usize) -> Bytes {
+    // What microbatches leave behind for good is not in `least`.
+    let stays: i64 = flat.lanes_of[rank]
+        .iter()
+        .map(|lane| {
+            let cost = problem.cost(flat.lanes[*lane].stage);
+            let stays = cost.forward_bytes + cost.backward_input_bytes + cost.backward_weight_bytes;
+            stays * (flat.lanes[*lane].count as i64 - 1)
+        })
+        .sum();
+    problem.static_bytes(rank) + (flat.least(rank) + stays) as u64
+}
+
+/// The limits below that of `problem` at which [`best`](super::best) searches too, highest first: whole quarters
+/// of what 1F1B holds at its peak. They do not depend on the limit that is asked for, so a problem with more
+/// memory searches at every quarter at which one with less does, and its answer is never worse than at any of
+/// them.
+pub(super) fn lower_limits(problem: &Problem) -> impl Iterator<Item = Problem> {
+    let flat = Flat::new(problem);
+    let activations = |rank: usize| flat.lanes_of[rank].iter().map(|lane| flat.lanes[*lane].net(F)).sum::<i64>();
+    let most = (0..flat.ranks).map(activations).max().unwrap_or(0);
+    let full = u128::from(most.max(0) as u64) * flat.ranks as u128;
+    let least = (0..flat.ranks).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0);
+    let asked = (0..flat.ranks).filter_map(|rank| problem.limit_bytes(rank)).min();
+    let ranks = flat.ranks;
+    // Beyond three times what 1F1B holds, more memory has nothing to give.
+    let quarters = (1..=12u128).rev().map(move |quarters| u64::try_from(full * quarters / 4).unwrap_or(u64::MAX));
+    let problem = problem.clone();
+    quarters.filter(move |limit| *limit >= least && *limit > 0 && asked.is_none_or(|asked| *limit < asked)).map(
+        move |limit| {
+            let limits = (0..ranks)
+                .map(|rank| match (problem.limit_bytes(rank), asked) {
+                    // Ranks with unlike limits keep their differences.
+                    (Some(own), Some(asked)) => Some(own - (asked - limit)),
+                    (Some(own), None) => Some(own.min(limit)),
+                    (None, _) => Some(limit),
+                })
+                .collect();
+            problem.with_limits(limits)
+        },
+    )
+}
