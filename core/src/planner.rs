@@ -549,6 +549,14 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_keeps_the_name_that_makes_it_again() {
+        for name in ["1f1b", "interleaved-1f1b:8"] {
+            let plan = plan(&tiny(), name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(plan.schedule_name, name);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_planned_says_why() {
         let too_little = "ranks = 2\nmicrobatches = 2\nlimit_bytes = 3\n[stages]\nforward_ns = 1\nbackward_input_ns = 1\nforward_bytes = 4\nbackward_input_bytes = -4\n";
         for (text, name, says) in [
