@@ -3,6 +3,8 @@
 //! method differs too: the ops and what they wait for become a graph, and times are its longest paths.
 //!
 //! The rules are those of a problem file:
+//! - a forward and the backward right after it may run as one pair: both start together when both can, end
+//!   together, and take `overlap_permille` thousandths of the shorter one less than both;
 //! - every stage runs F once for each microbatch, then either B and W or the fused BW;
 //! - F waits for the F of the stage before, B and BW for their own F and for the B or BW of the stage after,
 //!   W for its B; what comes from another rank arrives one transfer time after its op has ended;
@@ -10,7 +12,7 @@
 //! - an op's positive bytes are taken when it starts and its negative ones given back when it ends; its
 //!   workspace is held while it runs; held bytes and static bytes together never exceed the limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -31,8 +33,11 @@ pub struct Problem {
     pub bytes: Vec<[i64; 3]>,
     /// Bytes that F, B and W hold while they run, by stage.
     pub workspace: Vec<[i64; 3]>,
-    /// Of the fused backward, where it is said apart: its bytes are then one change.
+    /// Bytes that the fused BW holds while it runs, by stage, where the file gives them: B's and W's bytes are
+    /// then one change, their sum.
     pub fused_workspace: Vec<Option<i64>>,
+    /// Thousandths of the shorter op of a pair that hide behind the longer.
+    pub overlap_permille: u64,
     /// Transfer time by sender and receiver.
     pub hops: Vec<Vec<u64>>,
     /// Bytes held throughout, by rank.
@@ -127,6 +132,7 @@ impl Problem {
             bytes: three("bytes"),
             workspace: three("workspace_bytes"),
             fused_workspace: by_stage.iter().map(|stage| stage["backward_workspace_bytes"].as_i64()).collect(),
+            overlap_permille: value["overlap_permille"].as_u64().unwrap_or(0),
             hops,
             static_bytes: by_rank("static_bytes").into_iter().map(|bytes| bytes.unwrap_or(0)).collect(),
             limits: by_rank("limit_bytes"),
@@ -149,6 +155,15 @@ impl Problem {
     /// # Errors
     /// The first broken rule, as a sentence with the rank and the op.
     pub fn judge(&self, rows: &[&str]) -> Result<Verdict, String> {
+        self.judge_pairs(rows, &[])
+    }
+
+    /// As [`Problem::judge`], with the places by rank at which a forward runs as a pair with the backward after
+    /// it.
+    ///
+    /// # Errors
+    /// The first broken rule, as a sentence with the rank and the op.
+    pub fn judge_pairs(&self, rows: &[&str], pairs: &[Vec<usize>]) -> Result<Verdict, String> {
         let rows: Vec<Vec<Op>> = rows
             .iter()
             .map(|row| row.split_whitespace().map(Op::read).collect::<Result<_, _>>())
@@ -157,6 +172,11 @@ impl Problem {
             return Err(format!("{} rows for {} ranks", rows.len(), self.ranks));
         }
         self.every_op_once(&rows)?;
+        let rows: Vec<Vec<Vec<Op>>> = rows
+            .into_iter()
+            .enumerate()
+            .map(|(rank, row)| grouped(row, pairs.get(rank).map_or(&[], Vec::as_slice)))
+            .collect::<Result<_, _>>()?;
         let (starts, ends) = self.times(&rows)?;
         let peak_bytes: Vec<i64> = rows.iter().enumerate().map(|(rank, row)| self.peak(rank, row)).collect();
         for (rank, peak) in peak_bytes.iter().enumerate() {
@@ -174,13 +194,16 @@ impl Problem {
             .collect();
         let first = starts.iter().flatten().min().copied().unwrap_or(0);
         let last = ends.iter().flatten().max().copied().unwrap_or(0);
-        let busy_ns = rows.iter().map(|row| row.iter().map(|op| self.duration(op)).sum()).collect();
+        let busy_ns = rows.iter().map(|row| row.iter().map(|ops| self.duration(ops)).sum()).collect();
         Ok(Verdict { makespan_ns: last - first, span_ns, busy_ns, peak_bytes })
     }
 
-    fn duration(&self, op: &Op) -> u64 {
-        let times = self.durations[op.stage];
-        op.jobs().iter().map(|job| times[*job]).sum()
+    /// How long one op, or the two of a pair, take.
+    fn duration(&self, ops: &[Op]) -> u64 {
+        let alone = |op: &Op| op.jobs().iter().map(|job| self.durations[op.stage][*job]).sum::<u64>();
+        let both: Vec<u64> = ops.iter().map(alone).collect();
+        let shorter = if let [first, second] = both[..] { first.min(second) } else { 0 };
+        both.iter().sum::<u64>() - shorter * self.overlap_permille / 1000
     }
 
     fn every_op_once(&self, rows: &[Vec<Op>]) -> Result<(), String> {
@@ -212,18 +235,20 @@ impl Problem {
     }
 
     /// Starts and ends of all ops: longest paths through the graph of what waits for what.
-    fn times(&self, rows: &[Vec<Op>]) -> Result<(Vec<Vec<u64>>, Vec<Vec<u64>>), String> {
+    fn times(&self, rows: &[Vec<Vec<Op>>]) -> Result<Times, String> {
         // Who makes the output of F and the gradient of B, by stage and microbatch.
         let mut maker: HashMap<(bool, usize, usize), usize> = HashMap::new();
-        let mut nodes: Vec<(usize, &Op)> = Vec::new();
+        let mut nodes: Vec<(usize, &[Op])> = Vec::new();
         for (rank, row) in rows.iter().enumerate() {
-            for op in row {
-                match op.kind {
-                    Kind::F => maker.insert((false, op.stage, op.microbatch), nodes.len()),
-                    Kind::B | Kind::Bw => maker.insert((true, op.stage, op.microbatch), nodes.len()),
-                    Kind::W => None,
-                };
-                nodes.push((rank, op));
+            for ops in row {
+                for op in ops {
+                    match op.kind {
+                        Kind::F => maker.insert((false, op.stage, op.microbatch), nodes.len()),
+                        Kind::B | Kind::Bw => maker.insert((true, op.stage, op.microbatch), nodes.len()),
+                        Kind::W => None,
+                    };
+                }
+                nodes.push((rank, ops));
             }
         }
         let mut followers: Vec<Vec<(usize, u64)>> = vec![Vec::new(); nodes.len()];
@@ -232,25 +257,27 @@ impl Problem {
             followers[from].push((to, delay));
             waits[to] += 1;
         };
-        for (node, (rank, op)) in nodes.iter().enumerate() {
+        for (node, (rank, ops)) in nodes.iter().enumerate() {
             if node > 0 && nodes[node - 1].0 == *rank {
                 edge(node - 1, node, 0);
             }
-            let (stage, microbatch) = (op.stage, op.microbatch);
-            match op.kind {
-                Kind::F if stage > 0 => {
-                    let hop = self.hop(self.rank(stage - 1, microbatch), *rank);
-                    edge(maker[&(false, stage - 1, microbatch)], node, hop);
-                }
-                Kind::F => {}
-                Kind::B | Kind::Bw => {
-                    edge(maker[&(false, stage, microbatch)], node, 0);
-                    if stage + 1 < self.rank_of_stage.len() {
-                        let hop = self.hop(self.rank(stage + 1, microbatch), *rank);
-                        edge(maker[&(true, stage + 1, microbatch)], node, hop);
+            for op in *ops {
+                let (stage, microbatch) = (op.stage, op.microbatch);
+                match op.kind {
+                    Kind::F if stage > 0 => {
+                        let hop = self.hop(self.rank(stage - 1, microbatch), *rank);
+                        edge(maker[&(false, stage - 1, microbatch)], node, hop);
                     }
+                    Kind::F => {}
+                    Kind::B | Kind::Bw => {
+                        edge(maker[&(false, stage, microbatch)], node, 0);
+                        if stage + 1 < self.rank_of_stage.len() {
+                            let hop = self.hop(self.rank(stage + 1, microbatch), *rank);
+                            edge(maker[&(true, stage + 1, microbatch)], node, hop);
+                        }
+                    }
+                    Kind::W => edge(maker[&(true, stage, microbatch)], node, 0),
                 }
-                Kind::W => edge(maker[&(true, stage, microbatch)], node, 0),
             }
         }
         let mut start = vec![0u64; nodes.len()];
@@ -276,30 +303,232 @@ impl Problem {
         let mut at = 0;
         for row in rows {
             starts.push(start[at..at + row.len()].to_vec());
-            ends.push(row.iter().zip(&start[at..]).map(|(op, start)| start + self.duration(op)).collect());
+            ends.push(row.iter().zip(&start[at..]).map(|(ops, start)| start + self.duration(ops)).collect());
             at += row.len();
         }
         Ok((starts, ends))
     }
 
-    fn peak(&self, rank: usize, row: &[Op]) -> i64 {
+    fn peak(&self, rank: usize, row: &[Vec<Op>]) -> i64 {
         let mut held = self.static_bytes[rank];
         let mut peak = held;
-        for op in row {
-            let jobs = op.jobs();
-            let of = |table: &Vec<[i64; 3]>, job: &usize| table[op.stage][*job];
-            if let (Some(workspace), true) = (self.fused_workspace[op.stage], jobs.len() > 1) {
-                let change: i64 = jobs.iter().map(|job| of(&self.bytes, job)).sum();
-                peak = peak.max(held + change.max(0) + workspace);
-                held += change;
-                continue;
-            }
-            held += jobs.iter().map(|job| of(&self.bytes, job).max(0)).sum::<i64>();
-            let workspace = jobs.iter().map(|job| of(&self.workspace, job)).max().unwrap_or(0);
-            peak = peak.max(held + workspace);
-            held += jobs.iter().map(|job| of(&self.bytes, job).min(0)).sum::<i64>();
+        for ops in row {
+            // The two of a pair hold their bytes together.
+            held += ops.iter().map(|op| self.changes(op).0).sum::<i64>();
+            peak = peak.max(held);
+            held -= ops.iter().map(|op| self.changes(op).1).sum::<i64>();
         }
         peak
+    }
+
+    /// Bytes that `op` takes when it starts, and gives back when it ends.
+    fn changes(&self, op: &Op) -> (i64, i64) {
+        let (bytes, workspace) = (self.bytes[op.stage], self.workspace[op.stage]);
+        let (deltas, workspace) = match (op.kind, self.fused_workspace[op.stage]) {
+            (Kind::Bw, Some(workspace)) => (vec![bytes[1] + bytes[2]], workspace),
+            _ => {
+                let jobs = op.jobs().iter();
+                (jobs.clone().map(|job| bytes[*job]).collect(), jobs.map(|job| workspace[*job]).max().unwrap_or(0))
+            }
+        };
+        let taken: i64 = deltas.iter().map(|delta| delta.max(&0)).sum();
+        let given: i64 = deltas.iter().map(|delta| -delta.min(&0)).sum();
+        (taken + workspace, given + workspace)
+    }
+}
+
+/// A row with its pairs put together.
+fn grouped(row: Vec<Op>, pairs: &[usize]) -> Result<Vec<Vec<Op>>, String> {
+    let mut groups: Vec<Vec<Op>> = Vec::with_capacity(row.len());
+    let mut second_of_a_pair = false;
+    for (place, op) in row.into_iter().enumerate() {
+        if second_of_a_pair {
+            let backward = matches!(op.kind, Kind::B | Kind::Bw);
+            let pair =
+                groups.last_mut().filter(|_| backward).ok_or(format!("{op:?} ends a pair, and is no backward"))?;
+            pair.push(op);
+            second_of_a_pair = false;
+            continue;
+        }
+        second_of_a_pair = pairs.contains(&place);
+        if second_of_a_pair && op.kind != Kind::F {
+            return Err(format!("{op:?} begins a pair, and is no forward"));
+        }
+        groups.push(vec![op]);
+    }
+    if second_of_a_pair { Err("a pair has no second op".into()) } else { Ok(groups) }
+}
+
+/// One step of a program row.
+enum Step {
+    Compute(Op),
+    /// Messages that start together: whether it is a send, its peer, and what identifies it at both ends.
+    Messages(Vec<(bool, usize, String)>),
+    Optimizer,
+}
+
+impl Problem {
+    /// Decides whether program rows do what `rows` say, with every transfer paired and none that hangs, where a
+    /// send ends only when its receive has started and the messages of one group start together.
+    ///
+    /// # Errors
+    /// The first broken rule, as a sentence.
+    pub fn judge_program(&self, rows: &[&str], program: &[&str]) -> Result<(), String> {
+        let steps: Vec<Vec<Step>> = program.iter().map(|row| self.steps(row)).collect::<Result<_, _>>()?;
+        if rows.len() != steps.len() {
+            return Err(format!("{} program rows for {} ranks", steps.len(), rows.len()));
+        }
+        for (rank, (row, steps)) in rows.iter().zip(&steps).enumerate() {
+            let computes = |step: &Step| if let Step::Compute(op) = step { Some(format!("{op:?}")) } else { None };
+            let computes: Vec<String> = steps.iter().filter_map(computes).collect();
+            if computes != row.split_whitespace().collect::<Vec<_>>() {
+                return Err(format!("rank {rank}: the program computes in another order than the schedule"));
+            }
+            if !matches!(steps.last(), Some(Step::Optimizer)) {
+                return Err(format!("rank {rank}: the program does not end with the optimizer"));
+            }
+        }
+        self.messages_pair(&steps)?;
+        self.runs_under_rendezvous(&steps)
+    }
+
+    /// Per pair of ranks, the n-th message sent is the n-th received: carriers match by order, not by name.
+    fn messages_pair(&self, steps: &[Vec<Step>]) -> Result<(), String> {
+        let mut sent: HashMap<(usize, usize), Vec<&str>> = HashMap::new();
+        let mut received: HashMap<(usize, usize), Vec<&str>> = HashMap::new();
+        for (rank, row) in steps.iter().enumerate() {
+            let messages =
+                row.iter().filter_map(|step| if let Step::Messages(list) = step { Some(list) } else { None });
+            for (sends, peer, name) in messages.flatten() {
+                match sends {
+                    true => sent.entry((rank, *peer)).or_default().push(name),
+                    false => received.entry((*peer, rank)).or_default().push(name),
+                }
+            }
+        }
+        let crossing = |stage: &usize| {
+            (0..self.microbatches).filter(|m| self.rank(*stage, *m) != self.rank(stage + 1, *m)).count()
+        };
+        let needed = 2 * (0..self.rank_of_stage.len().saturating_sub(1)).map(|stage| crossing(&stage)).sum::<usize>();
+        let count: usize = sent.values().map(Vec::len).sum();
+        if sent != received || count != needed {
+            return Err(format!("{count} messages where {needed} are needed, or their ends disagree on the order"));
+        }
+        Ok(())
+    }
+
+    /// Runs the rows: a compute needs its inputs, and a group of messages ends when each has met its other end.
+    fn runs_under_rendezvous(&self, steps: &[Vec<Step>]) -> Result<(), String> {
+        let mut at = vec![0usize; steps.len()];
+        // What has been computed on, or has arrived at, each rank.
+        let mut present: HashSet<(usize, String)> = HashSet::new();
+        let mut met: HashSet<(bool, usize, String)> = HashSet::new();
+        loop {
+            let mut moved = false;
+            for rank in 0..steps.len() {
+                let Some(step) = steps[rank].get(at[rank]) else { continue };
+                let done = match step {
+                    Step::Optimizer => true,
+                    Step::Compute(op) => {
+                        let inputs = self.inputs(op);
+                        if let Some(missing) =
+                            inputs.iter().find(|input| !present.contains(&(rank, (*input).clone())))
+                        {
+                            // In the order of a row nothing that is missing can come later.
+                            return Err(format!("rank {rank}: {op:?} runs without {missing}"));
+                        }
+                        present.insert((rank, op.output()));
+                        true
+                    }
+                    Step::Messages(list) => {
+                        for (sends, peer, name) in list {
+                            if *sends && !present.contains(&(rank, name.clone())) {
+                                return Err(format!("rank {rank} sends {name} before it has it"));
+                            }
+                            let other = steps[*peer].get(at[*peer]);
+                            let meets = matches!(other, Some(Step::Messages(others))
+                                if others.iter().any(|(way, back, other)| way != sends && *back == rank && other == name));
+                            if meets {
+                                met.insert((*sends, rank, name.clone()));
+                                met.insert((!*sends, *peer, name.clone()));
+                            }
+                        }
+                        list.iter().all(|(sends, _, name)| met.contains(&(*sends, rank, name.clone())))
+                    }
+                };
+                if done {
+                    if let Step::Messages(list) = step {
+                        present
+                            .extend(list.iter().filter(|(sends, ..)| !sends).map(|(.., name)| (rank, name.clone())));
+                    }
+                    at[rank] += 1;
+                    moved = true;
+                }
+            }
+            if at.iter().zip(steps).all(|(at, row)| *at == row.len()) {
+                return Ok(());
+            }
+            if !moved {
+                return Err(format!("the ranks wait for each other's messages for ever, at steps {at:?}"));
+            }
+        }
+    }
+
+    fn inputs(&self, op: &Op) -> Vec<String> {
+        let Op { stage, microbatch, .. } = *op;
+        let own = match op.kind {
+            Kind::F => return if stage > 0 { vec![format!("{}F{microbatch}", stage - 1)] } else { Vec::new() },
+            Kind::B | Kind::Bw => format!("{stage}F{microbatch}"),
+            Kind::W => format!("{stage}B{microbatch}"),
+        };
+        let mut inputs = vec![own];
+        if op.kind != Kind::W && stage + 1 < self.rank_of_stage.len() {
+            inputs.push(format!("{}B{microbatch}", stage + 1));
+        }
+        inputs
+    }
+
+    /// A program row: `(1RECV_F0 1SEND_B2) 1F0 … OPTIMIZER`, each message named by what it carries.
+    fn steps(&self, row: &str) -> Result<Vec<Step>, String> {
+        let mut steps = Vec::new();
+        let mut group: Option<Vec<(bool, usize, String)>> = None;
+        for word in row.split_whitespace() {
+            if word == "OPTIMIZER" {
+                steps.push(Step::Optimizer);
+                continue;
+            }
+            if word.starts_with('(') {
+                group = Some(Vec::new());
+            }
+            let Some(messages) = &mut group else {
+                steps.push(Step::Compute(Op::read(word)?));
+                continue;
+            };
+            messages.push(self.message(word.trim_matches(['(', ')']))?);
+            if word.ends_with(')') {
+                steps.extend(group.take().map(Step::Messages));
+            }
+        }
+        if group.is_some() { Err(format!("`{row}` does not close its last group")) } else { Ok(steps) }
+    }
+
+    fn message(&self, word: &str) -> Result<(bool, usize, String), String> {
+        let no_message = || format!("`{word}` is no message");
+        let verb_at = word.find(|c: char| c.is_ascii_uppercase()).ok_or_else(no_message)?;
+        let (stage, rest) = word.split_at(verb_at);
+        let number_at = rest.find(|c: char| c.is_ascii_digit()).ok_or_else(no_message)?;
+        let (verb, microbatch) = rest.split_at(number_at);
+        let stage: usize = stage.parse().map_err(|_| no_message())?;
+        let microbatch: usize = microbatch.parse().map_err(|_| no_message())?;
+        // The stage named is the rank's own; the payload is named by the stage that made it.
+        let (sends, peer, maker, kind) = match verb {
+            "SEND_F" => (true, stage + 1, stage, 'F'),
+            "RECV_F" => (false, stage - 1, stage - 1, 'F'),
+            "SEND_B" => (true, stage - 1, stage, 'B'),
+            "RECV_B" => (false, stage + 1, stage + 1, 'B'),
+            _ => return Err(no_message()),
+        };
+        Ok((sends, self.rank(peer, microbatch), format!("{maker}{kind}{microbatch}")))
     }
 }
 
@@ -316,6 +545,9 @@ fn named_placement(name: &str, ranks: usize, chunks: usize) -> Result<Vec<usize>
         })
         .collect())
 }
+
+/// Starts and ends of all ops, by rank.
+type Times = (Vec<Vec<u64>>, Vec<Vec<u64>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -354,6 +586,16 @@ impl Op {
         };
         let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no op"));
         Ok(Op { stage: number(stage)?, kind, microbatch: number(microbatch)? })
+    }
+
+    /// What it makes, by name: a fused backward makes the gradient that a B makes.
+    fn output(&self) -> String {
+        let kind = match self.kind {
+            Kind::F => 'F',
+            Kind::B | Kind::Bw => 'B',
+            Kind::W => 'W',
+        };
+        format!("{}{kind}{}", self.stage, self.microbatch)
     }
 
     fn jobs(&self) -> &'static [usize] {
@@ -412,5 +654,32 @@ mod tests {
         // F0 ends at 1 and arrives at 6; B0 ends at 8 and its gradient arrives at 13; B1, ended at 10, at 15.
         assert_eq!(verdict.makespan_ns, 17);
         assert_eq!(verdict.span_ns, [17, 6]);
+    }
+
+    #[test]
+    fn it_follows_messages() {
+        let problem = two_ranks();
+        let rows = ["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"];
+        let first = "0F0 (0SEND_F0) 0F1 (0SEND_F1 0RECV_B0) 0BW0 (0RECV_B1) 0BW1 OPTIMIZER";
+        let second = "(1RECV_F0) 1F0 1BW0 (1SEND_B0 1RECV_F1) 1F1 1BW1 (1SEND_B1) OPTIMIZER";
+        assert_eq!(problem.judge_program(&rows, &[first, second]), Ok(()));
+        let lies = [
+            (first.replace(" (0SEND_F1 0RECV_B0)", " (0SEND_F1)"), second.to_string(), "messages where"),
+            (first.replace("0SEND_F0", "0SEND_F1"), second.to_string(), "disagree on the order"),
+            // Both want to send first, and nobody receives.
+            (
+                first.replace("(0SEND_F1 0RECV_B0)", "(0SEND_F1) (0RECV_B0)"),
+                second.replace("(1SEND_B0 1RECV_F1)", "(1SEND_B0) (1RECV_F1)"),
+                "for ever",
+            ),
+            (first.replace("0F0 (0SEND_F0)", "(0SEND_F0) 0F0"), second.to_string(), "before it has it"),
+            (first.to_string(), second.replace("(1RECV_F0) 1F0 1BW0", "1F0 (1RECV_F0) 1BW0"), "runs without"),
+            (first.replace(" OPTIMIZER", ""), second.to_string(), "optimizer"),
+            (first.replace("0F0 ", ""), second.to_string(), "another order"),
+        ];
+        for (first, second, says) in lies {
+            let refusal = problem.judge_program(&rows, &[&first, &second]).unwrap_err();
+            assert!(refusal.contains(says), "{first} | {second}: {refusal}");
+        }
     }
 }

@@ -1,0 +1,177 @@
+//! Input from anywhere: nothing panics, and what is refused says which part is wrong.
+
+use pipeplan_core::link;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::planner;
+use pipeplan_core::spec::Spec;
+use pipeplan_core::trace::Trace;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use serde_json::{Value, json};
+
+fn example(name: &str) -> String {
+    let path = format!("{}/../examples/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn problem() -> Spec {
+    Spec::read(&example("problem.json")).unwrap()
+}
+
+/// A text with some of its bytes changed, cut out, doubled or exchanged.
+fn damage(text: &str, wounds: &[(prop::sample::Index, u8, u8)]) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for (at, how, to) in wounds {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = at.index(bytes.len());
+        match how % 5 {
+            0 => bytes[at] = *to,
+            1 => {
+                bytes.remove(at);
+            }
+            2 => bytes.truncate(at),
+            3 => bytes.insert(at, *to),
+            _ => {
+                // A digit for a digit: the likeliest way to a number that is out of range.
+                if let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit) {
+                    bytes[at + digit] = b'0' + to % 10;
+                }
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wounds() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, u8)>> {
+    proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<u8>()), 1..4)
+}
+
+/// Any JSON of a modest size, with the keys of real files among its keys.
+fn json_like() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+        prop_oneof![Just("v"), Just("linear"), Just("any"), Just("best"), Just("h100"), Just("tiny-llama")]
+            .prop_map(Value::from),
+    ];
+    let key = prop_oneof![
+        Just("ranks"),
+        Just("chunks"),
+        Just("microbatches"),
+        Just("stages"),
+        Just("placement"),
+        Just("transfer_ns"),
+        Just("limit_bytes"),
+        Just("static_bytes"),
+        Just("forward_ns"),
+        Just("forward_bytes"),
+        Just("problem"),
+        Just("model"),
+        Just("cluster"),
+        Just("training"),
+        Just("parallel"),
+        Just("device"),
+        Just("name"),
+    ];
+    leaf.prop_recursive(4, 40, 6, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            proptest::collection::btree_map(key.clone().prop_map(String::from), inner, 0..8)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(2026), ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(2000))]
+
+    #[test]
+    fn damaged_links_are_refused_or_read(wounds in wounds(), which in 0usize..3) {
+        let name = ["tiny-llama.toml", "zero-bubble-1.5b.toml", "problem.json"][which];
+        let written = link::write(&Spec::read(&example(name)).unwrap());
+        let damaged = damage(&written, &wounds);
+        match link::read(&damaged) {
+            // A checksum of 32 bits lets nothing through that is one wound away.
+            Ok(spec) => prop_assert_eq!(link::write(&spec), written, "{} was read", damaged),
+            Err(error) => {
+                prop_assert!(!error.part().is_empty());
+                prop_assert!(error.to_string().len() > 10);
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_spec_or_refused(text in any::<String>()) {
+        let _ = Spec::read(&text);
+        let _ = link::read(&format!("#v1.{text}"));
+        let _ = Plan::from_json(&text);
+        let _ = Trace::from_json(&text);
+    }
+
+    #[test]
+    fn damaged_specs_are_read_or_refused_with_their_fields(wounds in wounds(), which in 0usize..4) {
+        let name = ["tiny-llama.toml", "zero-bubble-1.5b.toml", "problem.json", "llama-2-70b.toml"][which];
+        if let Err(error) = Spec::read(&damage(&example(name), &wounds)) {
+            prop_assert!(error.to_string().len() > 10);
+        }
+    }
+
+    #[test]
+    fn anything_shaped_like_a_spec_is_read_or_refused(value in json_like()) {
+        let _ = Spec::read(&value.to_string());
+        let plan = json!({ "format": "pipeplan-plan", "version": 1, "digest": "sha256:00", "problem": value });
+        prop_assert!(Plan::from_json(&plan.to_string()).is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(config(400))]
+
+    /// A damaged plan with its digest made right again: its content has to be refused for what it says.
+    #[test]
+    fn a_forged_plan_is_refused(wounds in wounds()) {
+        let plan = planner::plan(&problem(), "zb-v").unwrap();
+        let text = plan.to_json();
+        let damaged = damage(&text, &wounds);
+        prop_assert!(damaged == text || Plan::from_json(&damaged).is_err() || same(&damaged, &text));
+        if let Ok(Value::Object(mut content)) = serde_json::from_str::<Value>(&damaged) {
+            content.remove("digest");
+            let forged = with_digest(Value::Object(content));
+            if let Ok(read) = Plan::from_json(&forged.to_string()) {
+                // Whatever gets through is a valid plan of a valid problem.
+                prop_assert!(Plan::from_json(&read.to_json()).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_problem_that_is_read_can_be_planned(wounds in wounds()) {
+        let damaged = damage(&example("problem.json"), &wounds);
+        let Ok(spec) = Spec::read(&damaged) else { return Ok(()) };
+        let _ = planner::plan(&spec, "1f1b");
+        let _ = planner::plan(&spec, "zb-v");
+        prop_assert_eq!(link::read(&link::write(&spec)), Ok(spec));
+    }
+}
+
+fn same(left: &str, right: &str) -> bool {
+    let read = |text: &str| serde_json::from_str::<Value>(text).ok();
+    read(left).is_some() && read(left) == read(right)
+}
+
+fn with_digest(mut content: Value) -> Value {
+    use sha2::Digest;
+    let hash = sha2::Sha256::digest(serde_json::to_string(&content).unwrap());
+    let digest: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    content["digest"] = json!(format!("sha256:{digest}"));
+    content
+}
