@@ -117,7 +117,7 @@ impl Jobs {
     fn lanes(&self, problem: &Problem) -> Vec<std::ops::Range<usize>> {
         match problem.placement() {
             Placement::TwoWay => vec![0..self.microbatches / 2, self.microbatches / 2..self.microbatches],
-            _ => vec![0..self.microbatches],
+            _ => std::iter::once(0..self.microbatches).collect(),
         }
     }
 }
@@ -279,14 +279,22 @@ fn post_memory(
     let Some(limit) = problem.limit_bytes(rank) else { return Ok(()) };
     let free = limit as i64 - problem.static_bytes(rank) as i64;
     let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
-    let takes = |job: usize| {
-        let op = jobs.jobs[job].op;
-        problem.cost(op.stage()).takes(op.kind()) as i64
+    // Where BW may hold less than B and then W, each op is given the least of both: the bound stays a bound,
+    // and a schedule is looked at by `value`, which may fuse.
+    let least = |op: Op| -> (i64, i64) {
+        let cost = problem.cost(op.stage());
+        let (takes, gives) = (cost.takes(op.kind()) as i64, cost.gives(op.kind()) as i64);
+        let both = cost.takes(OpKind::BW) as i64;
+        match op.kind() {
+            OpKind::B if may_fuse(problem, op.stage()) => (takes.min(both), cost.backward_input_bytes.min(0)),
+            OpKind::W if may_fuse(problem, op.stage()) => {
+                (takes.min(both), cost.backward_weight_bytes + cost.backward_input_bytes.max(0))
+            }
+            _ => (takes, takes - gives),
+        }
     };
-    let leaves = |job: usize| {
-        let op = jobs.jobs[job].op;
-        takes(job) - problem.cost(op.stage()).gives(op.kind()) as i64
-    };
+    let takes = |job: usize| least(jobs.jobs[job].op).0;
+    let leaves = |job: usize| least(jobs.jobs[job].op).1;
     // Bytes in the largest unit that measures all of them. Where sums are still too long for the solver, the
     // rows are rounded so that they forbid less: the bound stays a bound, and `value` looks at the schedule.
     let mut exact_unit = 0u64;
@@ -322,6 +330,11 @@ fn post_memory(
         solver.add_constraint(constraints::less_than_or_equals(terms, room as i32, tag)).post();
     }
     Ok(())
+}
+
+/// Whether the stage's BW may hold less than its B and W apart.
+fn may_fuse(problem: &Problem, stage: usize) -> bool {
+    problem.backward() == Backward::Split && problem.cost(stage).backward_workspace_bytes.is_some()
 }
 
 struct Orders {
@@ -420,12 +433,15 @@ fn probe(
                 let ticks = solution.get_integer_value(cost) as u64;
                 seen = Some(ticks);
                 let schedule = rows(problem, jobs, |job| solution.get_integer_value(starts[job]));
-                if let Some(value_ns) = value(problem, &schedule)
-                    && value_ns < best.value_ns
-                {
-                    best.schedule = Some(schedule);
-                    best.value_ns = value_ns;
-                    seen = Some(ticks.min(value_ns.div_ceil(unit_ns)));
+                let fused = fuse(problem, &schedule);
+                for schedule in core::iter::once(schedule).chain(fused) {
+                    if let Some(value_ns) = value(problem, &schedule)
+                        && value_ns < best.value_ns
+                    {
+                        best.schedule = Some(schedule);
+                        best.value_ns = value_ns;
+                        seen = Some(ticks.min(value_ns.div_ceil(unit_ns)));
+                    }
                 }
                 false
             }
@@ -451,15 +467,40 @@ fn probe(
     }
 }
 
+/// The schedule with each B that stands right before its W fused with it, where that may hold less.
+fn fuse(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
+    if !(0..problem.stage_count()).any(|stage| may_fuse(problem, stage)) {
+        return None;
+    }
+    let fused = schedule.rows.iter().map(|row| {
+        let mut fused: Vec<Op> = Vec::with_capacity(row.len());
+        for op in row {
+            match fused.last_mut() {
+                Some(last)
+                    if op.kind() == OpKind::W
+                        && *last == Op::new(op.stage(), OpKind::B, op.microbatch())
+                        && may_fuse(problem, op.stage()) =>
+                {
+                    *last = Op::new(op.stage(), OpKind::BW, op.microbatch());
+                }
+                _ => fused.push(*op),
+            }
+        }
+        fused
+    });
+    Some(Schedule::of(fused.collect()))
+}
+
 fn rows(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32) -> Schedule {
-    let mut rows: Vec<Vec<((i32, bool, usize, usize, usize), Op)>> = vec![Vec::new(); problem.ranks()];
+    // By start; ops without duration at the same time in an order that keeps dependencies.
+    type Place = (i32, bool, usize, usize, usize);
+    let mut rows: Vec<Vec<(Place, Op)>> = vec![Vec::new(); problem.ranks()];
     for (index, job) in jobs.jobs.iter().enumerate() {
         let (kind, along) = match job.op.kind() {
             OpKind::F => (0, job.op.stage()),
             OpKind::B | OpKind::BW => (1, jobs.stages - job.op.stage()),
             OpKind::W => (2, job.op.stage()),
         };
-        // Ops without duration at the same time: in an order that keeps dependencies.
         rows[job.rank].push(((start(index), job.ticks > 0, job.op.microbatch(), kind, along), job.op));
     }
     let in_order = rows.into_iter().map(|mut row| {

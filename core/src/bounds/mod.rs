@@ -8,7 +8,8 @@
 //! n-th F, B and W of each stage to microbatch n: the n-th F of a stage still starts no sooner than n F of the
 //! stage before have ended, and so for B and W, and the rank holds the same bytes at any time. So it is enough
 //! to bound schedules that keep the order. A fused BW may be replaced in place by its halves, which hold no
-//! more; so with [`Backward::Split`] it is enough to bound schedules of F, B and W.
+//! more; so with [`Backward::Split`](crate::problem::Backward::Split) it is enough to bound schedules of F, B and W. Where a stage says that its BW
+//! holds less than its halves, the halves are given what BW holds.
 //!
 //! **Windows.** The makespan is a window from the first start to the last end over all ranks. The longest span
 //! S is one window for each rank, each at most S long. The window of rank r opens with the first F of its
@@ -32,6 +33,7 @@
 //! the window, less what cannot be used while memory fills and empties.
 
 mod area;
+mod least;
 mod net;
 mod rank;
 mod ways;
@@ -39,6 +41,8 @@ mod ways;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+
+pub use least::{Infeasible, LeastMemory, feasible, least_memory};
 
 use crate::problem::{Objective, Problem};
 use crate::units::{Bytes, Nanos};

@@ -53,6 +53,16 @@ impl Net {
             let (f, b, w) = (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes);
             let takes = |kind| cost.takes(kind) as i64;
             match problem.backward() {
+                // Here BW may hold less than B and then W. Each op is given the least of what it holds alone and
+                // what BW holds: then the halves of a BW hold no more than it did, and B and W no more than
+                // they do.
+                Backward::Split if cost.backward_workspace_bytes.is_some() => Cost {
+                    f: cost.forward_ns,
+                    b: cost.backward_input_ns,
+                    w: cost.backward_weight_ns,
+                    bytes: [f, b.min(0), w + b.max(0)],
+                    takes: [takes(OpKind::F), takes(OpKind::B).min(takes(OpKind::BW))],
+                },
                 Backward::Split => Cost {
                     f: cost.forward_ns,
                     b: cost.backward_input_ns,

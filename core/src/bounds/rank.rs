@@ -145,9 +145,8 @@ impl Window<'_> {
         for (lane, stages_of) in self.net.stages_of.iter().enumerate() {
             let stages = &stages_of[self.rank];
             let whole: Nanos = stages.iter().map(|stage| self.net.work(*stage)).sum();
-            for position in 0..stages.len() {
+            for (position, &stage) in stages.iter().enumerate() {
                 for kind in [F, B] {
-                    let stage = stages[position];
                     let (before, most_work) = self.before(lane, position, kind);
                     let (after, most_rest) = self.after(lane, position, kind);
                     let (done, left) = (most(&before, room), most(&after, room));
