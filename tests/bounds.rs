@@ -22,8 +22,9 @@ fn file(run: &Value) -> Option<(Value, &'static str)> {
     };
     let model = run.get("mem_model").filter(|model| !model.is_null());
     let bytes = model.map_or([1, 0, -1], |model| ["f", "b", "w"].map(|key| model[key].as_i64().unwrap_or(0)));
-    let mut file = Even { p: number(&run["p"]), m: number(&run["m"]), v, times, hop: thousandths(&run["comm"]), bytes }
-        .file(placement);
+    let mut file =
+        Even { p: number(&run["p"]), m: number(&run["m"]), v, times, hop: thousandths(&run["comm"]), bytes }
+            .file(placement);
     // Peaks are counted in forwards of one stage, so a chunk's forward is 1/v; with rounding they are upper
     // limits only when raised by a little.
     let chunk_forwards = run["peak_mem_model"].as_f64()? * v as f64;
