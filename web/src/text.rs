@@ -53,7 +53,8 @@ pub fn humanised(text: &str) -> String {
 
 fn humanised_line(sentence: &str) -> String {
     let mut words: Vec<String> = Vec::new();
-    for word in sentence.split(' ') {
+    let mut rest_of = sentence.split(' ').peekable();
+    while let Some(word) = rest_of.next() {
         let unit = word.trim_end_matches(['.', ',', ';', ')']);
         let rest = &word[unit.len()..];
         let number = words.last().and_then(|number| number.trim_start_matches('(').parse::<u64>().ok());
@@ -62,8 +63,9 @@ fn humanised_line(sentence: &str) -> String {
             (Some(number), "bytes" | "byte") => Some(bytes(number)),
             _ => None,
         };
-        // “its limit is 80”: the unit stands earlier in the sentence.
-        if let [.., limit, is] = words.as_slice()
+        // “its limit is 80”: the unit stands earlier in the sentence. With one of its own it is readable already.
+        if rest_of.peek().is_none_or(|next| !next.starts_with(['b', 'B', 'K', 'M', 'G', 'T', 'P', 'E']))
+            && let [.., limit, is] = words.as_slice()
             && (limit.as_str(), is.as_str()) == ("limit", "is")
             && let Ok(number) = unit.parse::<u64>()
         {
@@ -153,6 +155,7 @@ mod tests {
             "rank 3 has 4.2 ms of work, and 90 µs must follow (1 KiB)."
         );
         assert_eq!(humanised("no ns here"), "no ns here");
+        assert_eq!(humanised("its limit is 20 GiB; raise it"), "its limit is 20 GiB; raise it");
         assert_eq!(
             humanised("rank 0 would hold 2048 bytes, and its limit is 1024\nraise it"),
             "rank 0 would hold 2 KiB, and its limit is 1 KiB\nraise it"

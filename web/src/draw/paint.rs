@@ -243,19 +243,33 @@ pub fn labels(
     }
     let spans = lane.spans().get(range).unwrap_or_default();
     let shades = Shades::of(palette);
-    spans
-        .iter()
-        .filter_map(|span| {
-            let from = view.x_of(span.start_ns as f64).max(0.0);
-            let to = view.x_of(span.end_ns as f64).min(width_px);
-            let room = ((to - from - 4.0) / char_px) as usize;
-            let (op, microbatch) = (span.op, span.op.microbatch().to_string());
-            let kind_too = format!("{}{microbatch}", op.kind());
-            let all = op.to_string();
-            let text = [all, kind_too, microbatch].into_iter().find(|text| text.len() <= room)?;
-            Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(&shades, span) })
-        })
-        .collect()
+    let edges = |span: &Span| (view.x_of(span.start_ns as f64).max(0.0), view.x_of(span.end_ns as f64).min(width_px));
+    // What a block says by how much fits: nothing, its microbatch, its kind too, its stage too.
+    let wording = |span: &Span| {
+        let (from, to) = edges(span);
+        let room = ((to - from - 4.0) / char_px) as usize;
+        let length = |number: usize| number.checked_ilog10().map_or(1, |tens| tens as usize + 1);
+        let microbatch = length(span.op.microbatch());
+        let kind_too = microbatch + span.op.kind().text().len();
+        let all = kind_too + length(span.op.stage());
+        [microbatch, kind_too, all].into_iter().filter(|needed| *needed <= room).count()
+    };
+    // A row reads more easily when most of its blocks say the same: no more than three quarters of them can.
+    let mut words: Vec<usize> = spans.iter().map(wording).filter(|wording| *wording > 0).collect();
+    words.sort_unstable();
+    let usual = words.get(words.len() / 4).copied().unwrap_or(0);
+    let label = |span: &Span| {
+        let op = span.op;
+        let text = match wording(span).min(usual) {
+            0 => return None,
+            1 => op.microbatch().to_string(),
+            2 => format!("{}{}", op.kind(), op.microbatch()),
+            _ => op.to_string(),
+        };
+        let (from, to) = edges(span);
+        Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(&shades, span) })
+    };
+    spans.iter().filter_map(label).collect()
 }
 
 #[cfg(test)]
@@ -337,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_say_as_much_as_fits() {
+    fn labels_say_as_much_as_fits_most_blocks_of_a_row() {
         let lanes = [lane(&[(0, 100), (100, 120), (120, 124)])];
         let subject = subject(&lanes, &|_| None);
         let texts = |ns_per_px: f64| -> Vec<String> {
@@ -347,8 +361,10 @@ mod tests {
                 .map(|label| label.text)
                 .collect()
         };
-        assert_eq!(texts(1.0), ["0F0", "F1"]);
-        assert_eq!(texts(2.0), ["0F0", "1"]);
+        // The third is too narrow for anything; the second for a stage, so the first does not name its own.
+        assert_eq!(texts(1.0), ["F0", "F1"]);
+        assert_eq!(texts(2.0), ["0", "1"]);
+        assert_eq!(texts(0.25), ["0F0"]);
         assert_eq!(texts(50.0), Vec::<String>::new());
     }
 }

@@ -93,7 +93,7 @@ fn ModelFields() -> impl IntoView {
                 <Text path="training.microbatch_size" />
                 <Text path="training.sequence" />
             </div>
-            <Select path="training.dtype" choices=named(&[("", "usual of the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+            <Select path="training.dtype" choices=named(&[("", "as the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
         </fieldset>
         <fieldset>
             <legend>"Memory"</legend>
