@@ -4,6 +4,7 @@
 //! scheduler: an order that `check` accepts is an order that it runs.
 
 pub mod backend;
+pub mod bootstrap;
 pub mod mesh;
 pub mod runner;
 pub mod transport;

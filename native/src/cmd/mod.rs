@@ -13,6 +13,7 @@ mod interrupt;
 mod link;
 mod output;
 mod plan;
+mod processes;
 mod run;
 mod schema;
 mod search;

@@ -1,21 +1,26 @@
 //! `pipeplan run`
 
+use std::time::Duration;
+
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::threads::ThreadOptions;
 use serde_json::{Value, json};
 
 use super::fail::Failure;
-use super::{human, input, interrupt, output};
+use super::{human, input, interrupt, output, processes};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan run plan.json --trace trace.json
   pipeplan run examples/tiny-llama.toml --steps 100
-  pipeplan run plan.json --data book.txt --seed 7 --json";
+  pipeplan run plan.json --data book.txt --seed 7 --json
+  pipeplan run plan.json --transport tcp
+  torchrun --no-python --nproc-per-node 4 pipeplan run plan.json --transport tcp
+  mpirun -n 4 pipeplan run plan.json --transport mpi";
 
-/// Train the planned model on the bytes of a text, one thread of this machine for each rank.
+/// Train the planned model on the bytes of a text, on one thread or process for each rank.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -45,6 +50,17 @@ pub struct Args {
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
+    /// How ranks exchange tensors: as threads of this process, or as a process each, over TCP or MPI
+    ///
+    /// Processes learn their rank from what launchers set: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+    /// else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Without a launcher,
+    /// tcp starts one process a rank on this machine. Rank 0 prints and writes what there is.
+    #[arg(long, value_name = "ENGINE", default_value = "threads")]
+    transport: Engine,
+    /// How long a rank may wait for another before the run is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    patience: u64,
     /// Write what was measured here; the page and `pipeplan show` read it
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
@@ -68,10 +84,20 @@ enum Backend {
     Modelled,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Engine {
+    Threads,
+    Tcp,
+    Mpi,
+}
+
 /// What a run trains on where nothing is said: written for this project.
 static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    if args.transport == Engine::Tcp && processes::place()?.is_none() {
+        return processes::launch(&args.plan);
+    }
     let plan = input::plan(&args.plan)?;
     let precision = args.precision.map(|precision| match precision {
         Type::F32 => Precision::Single,
@@ -90,28 +116,27 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if !(args.learning_rate > 0.0 && args.learning_rate.is_finite()) {
         return Err(Failure::input(format!("--learning-rate is {}; write a number above 0", args.learning_rate)));
     }
+    let patience = Duration::from_secs(args.patience);
     let options = RunOptions {
         optimizer: AdamW { learning_rate: args.learning_rate, ..AdamW::default() },
         steps: args.steps,
         seed: args.seed,
         text,
         traced_steps: args.traced_steps,
-        transport: ThreadOptions { slots: args.slots, ..ThreadOptions::default() },
         stop: interrupt::flag(),
+        transport: ThreadOptions { slots: args.slots, patience },
         ..RunOptions::default()
     };
-    let result = if args.json {
-        pipeplan::runner::run(&workload, &options, &mut Silent)
+    let report = if args.json || processes::is_silent() {
+        execute(args.transport, &workload, &options, &mut Silent)
     } else {
         let mut progress = Progress::new(args.steps);
-        let result = pipeplan::runner::run(&workload, &options, &mut progress);
+        let result = execute(args.transport, &workload, &options, &mut progress);
         progress.finish();
         result
-    };
-    let report = result.map_err(|error| match &error {
-        RunError::Refused(_) => Failure::input(&error),
-        RunError::Failed(_) => Failure::work(&error),
-    })?;
+    }?;
+    // Rank 0 has the report, and it alone.
+    let Some(report) = report else { return Ok(()) };
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
@@ -128,6 +153,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::stopped(format!("stopped after {} of {} steps", report.steps.len(), args.steps)));
     }
     Ok(())
+}
+
+fn execute(
+    engine: Engine,
+    workload: &Workload,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<Option<RunReport>, Failure> {
+    let result = match engine {
+        Engine::Threads => pipeplan::runner::run(workload, options, observer).map(Some),
+        Engine::Tcp => processes::over_tcp(workload, options, observer)?,
+        Engine::Mpi => processes::over_mpi(workload, options, observer)?,
+    };
+    result.map_err(|error| match &error {
+        RunError::Refused(_) => Failure::input(&error),
+        RunError::Failed(_) | RunError::Elsewhere { .. } => Failure::work(&error),
+    })
 }
 
 fn summary(report: &RunReport) -> Value {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::Mesh;
 use super::placement::{Placement, shown};
 use super::tensor::{DistError, DistTensor, Tensor};
-use super::tree::{Tree, Value};
+use super::tree::{Item, Tree, Value};
 use crate::backend::cpu::element::Element;
 use crate::transport::Transport;
 
@@ -128,11 +128,11 @@ pub fn local_map<T, X, F>(
     in_placements: Option<Vec<Placements>>,
     process_mesh: Option<Arc<Mesh>>,
     reshard_inputs: bool,
-) -> impl FnMut(&mut X, Vec<Tree<Value<T>>>) -> Result<Tree<Value<T>>, LocalMapError>
+) -> impl FnMut(&mut X, Vec<Item<T>>) -> Result<Item<T>, LocalMapError>
 where
     T: Element,
     X: Transport + ?Sized,
-    F: FnMut(&mut X, Vec<Tree<Value<T>>>) -> Tree<Value<T>>,
+    F: FnMut(&mut X, Vec<Item<T>>) -> Item<T>,
 {
     move |transport, arguments| {
         let arguments = Tree::Node(arguments);

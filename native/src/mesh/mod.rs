@@ -20,7 +20,7 @@ pub mod tree;
 pub use local_map::{LocalMapError, local_map};
 pub use placement::Placement;
 pub use tensor::{DistError, DistTensor, Tensor};
-pub use tree::{Tree, Value};
+pub use tree::{Item, Tree, Value};
 
 /// A grid of ranks. The last axis runs fastest: on `[("dp", 2), ("tp", 4)]` the first four ranks have the
 /// coordinate 0 on `dp`.

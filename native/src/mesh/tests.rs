@@ -105,9 +105,8 @@ fn spread(random: &mut SplitMix64, whole: &Matrix, sizes: &[usize], placements: 
         }
         _ => vec![whole.clone(); *size],
     };
-    for at in 0..values.len() {
+    for (at, value) in values.iter().copied().enumerate() {
         // Random parts first; the last one makes the reduction right.
-        let value = values[at];
         let mut sum = 0.0;
         for (place, part) in parts.iter_mut().enumerate() {
             let last = place + 1 == *size;
@@ -315,7 +314,7 @@ fn placements_that_do_not_fit_are_refused() {
 
 // local_map
 
-type Leaf = Tree<Value<f32>>;
+type Leaf = Item<f32>;
 
 fn plain(tree: &Leaf) -> &Tensor<f32> {
     match tree {

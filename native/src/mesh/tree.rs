@@ -67,14 +67,17 @@ impl<T> Value<T> {
     }
 }
 
-impl<T> From<Tensor<T>> for Tree<Value<T>> {
-    fn from(tensor: Tensor<T>) -> Tree<Value<T>> {
+/// One argument or result.
+pub type Item<T> = Tree<Value<T>>;
+
+impl<T> From<Tensor<T>> for Item<T> {
+    fn from(tensor: Tensor<T>) -> Item<T> {
         Tree::Leaf(Value::Plain(tensor))
     }
 }
 
-impl<T> From<DistTensor<T>> for Tree<Value<T>> {
-    fn from(tensor: DistTensor<T>) -> Tree<Value<T>> {
+impl<T> From<DistTensor<T>> for Item<T> {
+    fn from(tensor: DistTensor<T>) -> Item<T> {
         Tree::Leaf(Value::Distributed(tensor))
     }
 }

@@ -20,13 +20,16 @@ pub enum State {
     Exchanging,
     /// Its row has failed.
     Failed,
+    /// Not heard of since it began the training step: another process, and gone or stuck.
+    Lost,
     /// Done.
     Ended,
 }
 
 impl State {
-    fn of(number: u8) -> State {
-        [State::Starting, State::Between, State::Computing, State::Exchanging, State::Failed]
+    /// The state with this number.
+    pub(super) fn of(number: u8) -> State {
+        [State::Starting, State::Between, State::Computing, State::Exchanging, State::Failed, State::Lost]
             .into_iter()
             .find(|state| *state as u8 == number)
             .unwrap_or(State::Ended)
@@ -121,6 +124,7 @@ impl fmt::Display for RankReport {
             State::Exchanging => write!(f, "rank {rank}: exchanging with rank {peers} at {at}"),
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),
             State::Failed => write!(f, "rank {rank}: failed, exchanging with rank {peers} at {at}"),
+            State::Lost => write!(f, "rank {rank}: not heard of since it began training step {training_step}"),
             State::Ended => write!(f, "rank {rank}: ended"),
         }
     }

@@ -32,18 +32,31 @@ enum Event {
     /// A rank has failed, when every rank was there.
     Failed(usize, Cause, Vec<RankReport>),
     /// A rank has ended, well or not.
-    Ended(usize, Option<(Meter, BTreeMap<String, Buffer>)>),
+    Ended(usize, Option<(RankMemory, BTreeMap<String, Buffer>)>),
 }
 
 /// What all ranks share.
-struct Shared {
-    workload: Workload,
-    options: RunOptions,
+pub(super) struct Shared {
+    pub(super) workload: Workload,
+    pub(super) options: RunOptions,
     /// What a model trains on; nothing where none is trained.
-    batches: Option<Arc<Batches>>,
-    verdict: Verdict,
-    board: Board,
-    start: Instant,
+    pub(super) batches: Option<Arc<Batches>>,
+    pub(super) verdict: Verdict,
+    pub(super) board: Board,
+    pub(super) start: Instant,
+}
+
+impl Shared {
+    pub(super) fn new(workload: &Workload, options: &RunOptions, batches: Option<Batches>) -> Shared {
+        Shared {
+            workload: workload.clone(),
+            options: options.clone(),
+            batches: batches.map(Arc::new),
+            verdict: Verdict::new(options.stop.clone(), options.steps),
+            board: Board::new(workload.problem.ranks()),
+            start: Instant::now(),
+        }
+    }
 }
 
 /// Trains as `workload` says, one thread a rank.
@@ -53,14 +66,7 @@ struct Shared {
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
     let batches = workload.check(options)?;
     let ranks = workload.problem.ranks();
-    let shared = Arc::new(Shared {
-        workload: workload.clone(),
-        options: options.clone(),
-        batches: batches.map(Arc::new),
-        verdict: Verdict::new(options.stop.clone(), options.steps),
-        board: Board::new(ranks),
-        start: Instant::now(),
-    });
+    let shared = Arc::new(Shared::new(workload, options, batches));
     let (tell, hear) = mpsc::channel();
     for end in world(ranks, options.transport) {
         let rank = end.rank();
@@ -71,7 +77,7 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
             .map_err(|error| super::Refusal::NoThread { rank, error: error.to_string() })?;
     }
     drop(tell);
-    Coordinator::new(&shared).listen(&hear, observer)
+    Coordinator::new(&shared, "threads").listen(&hear, observer)
 }
 
 /// The life of one rank. Whatever happens in it, it tells how it ended.
@@ -93,7 +99,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
             let _ = tell.send(Event::Step(record));
         })?;
         let weights = if shared.options.keep_weights { walker.backend.weights() } else { BTreeMap::new() };
-        Ok((walker.store.meter, weights))
+        Ok((memory_of(rank, &walker.store.meter, &shared.workload), weights))
     }));
     let walk = walk.unwrap_or_else(|panic| Err(Cause::Died { message: message_of(&*panic) }));
     let ended = match walk {
@@ -113,7 +119,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
 }
 
 /// What executes the ops of `rank`.
-fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> {
+pub(super) fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> {
     let Shared { workload, options, start, .. } = shared;
     let problem = &workload.problem;
     match (&workload.computation, &shared.batches) {
@@ -131,14 +137,26 @@ fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> 
     }
 }
 
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+/// What `rank` has held, beside what the plan predicts.
+pub(super) fn memory_of(rank: usize, meter: &Meter, workload: &Workload) -> RankMemory {
+    RankMemory {
+        high_water_bytes: meter.peak_total(),
+        persistent_bytes: meter.peak(Kind::Persistent),
+        activation_bytes: meter.peak(Kind::Activation),
+        transfer_bytes: meter.peak(Kind::Transfer),
+        predicted_bytes: workload.predicted_peak_bytes.get(rank).copied().unwrap_or(0),
+    }
+}
+
+pub(super) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it said nothing".to_string())
 }
 
 /// Puts together what ranks tell.
-struct Coordinator<'a> {
+pub(super) struct Coordinator<'a> {
     shared: &'a Shared,
+    transport: &'static str,
     /// Steps of which some ranks have told, by number: their records by rank.
     open: BTreeMap<u32, Vec<Option<StepRecord>>>,
     steps: Vec<StepReport>,
@@ -149,14 +167,15 @@ struct Coordinator<'a> {
     makespans_ns: Vec<Nanos>,
     /// Busy time and all ranks' time of the steps after the first.
     busy_and_whole_ns: (f64, f64),
-    ended: Vec<Option<(Meter, BTreeMap<String, Buffer>)>>,
+    pub(super) ended: Vec<Option<(RankMemory, BTreeMap<String, Buffer>)>>,
 }
 
 impl<'a> Coordinator<'a> {
-    fn new(shared: &'a Shared) -> Coordinator<'a> {
+    pub(super) fn new(shared: &'a Shared, transport: &'static str) -> Coordinator<'a> {
         let ranks = shared.workload.problem.ranks();
         Coordinator {
             shared,
+            transport,
             open: BTreeMap::new(),
             steps: Vec::new(),
             traced: VecDeque::new(),
@@ -216,7 +235,7 @@ impl<'a> Coordinator<'a> {
         RunError::Failed(Box::new(Failure { rank, cause, ranks, silent: still_running, ended_after }))
     }
 
-    fn note(&mut self, record: StepRecord, observer: &mut dyn Observer) {
+    pub(super) fn note(&mut self, record: StepRecord, observer: &mut dyn Observer) {
         let ranks = self.ended.len();
         let (step, rank) = (record.step, record.rank);
         let records = self.open.entry(step).or_insert_with(|| (0..ranks).map(|_| None).collect());
@@ -268,21 +287,16 @@ impl<'a> Coordinator<'a> {
         StepReport { step, steps: self.shared.options.steps, loss, tokens, duration_ns, bubble_ratio }
     }
 
-    fn report(self) -> RunReport {
+    pub(super) fn report(self) -> RunReport {
         let workload = &self.shared.workload;
         let (busy, whole) = self.busy_and_whole_ns;
         let mut weights = BTreeMap::new();
         let mut memory = Vec::new();
         for (rank, ended) in self.ended.into_iter().enumerate() {
-            let (meter, held) = ended.unwrap_or_default();
+            let (figures, held) =
+                ended.unwrap_or_else(|| (memory_of(rank, &Meter::default(), workload), BTreeMap::new()));
             weights.extend(held);
-            memory.push(RankMemory {
-                high_water_bytes: meter.peak_total(),
-                persistent_bytes: meter.peak(Kind::Persistent),
-                activation_bytes: meter.peak(Kind::Activation),
-                transfer_bytes: meter.peak(Kind::Transfer),
-                predicted_bytes: workload.predicted_peak_bytes.get(rank).copied().unwrap_or(0),
-            });
+            memory.push(figures);
         }
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
         let trace = Trace {
@@ -291,7 +305,7 @@ impl<'a> Coordinator<'a> {
                 Computation::Model(_) => "cpu".to_string(),
                 Computation::PlannedTimes { .. } => "modelled".to_string(),
             },
-            transport: "threads".to_string(),
+            transport: self.transport.to_string(),
             peak_bytes,
             steps: self.traced.into(),
         };

@@ -19,6 +19,7 @@ mod board;
 mod coordinate;
 pub mod data;
 pub mod optimizer;
+mod processes;
 pub mod progress;
 pub mod random;
 mod report;
@@ -28,6 +29,7 @@ mod workload;
 
 pub use board::{RankReport, State};
 pub use coordinate::run;
+pub use processes::run_process;
 pub use report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;
 pub use workload::{Computation, ModelStages, Refusal, Workload};

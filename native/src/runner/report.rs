@@ -10,6 +10,7 @@ use pipeplan_core::units::{Bytes, Nanos};
 use super::board::RankReport;
 use super::workload::Refusal;
 use crate::backend::BackendError;
+use crate::transport::collectives::CollectiveError;
 use crate::transport::{Buffer, TransportError};
 
 /// One training step that all ranks have ended.
@@ -115,6 +116,14 @@ pub enum RunError {
     /// A rank failed.
     #[error(transparent)]
     Failed(Box<Failure>),
+    /// This process ended because the run did, and another one tells of it.
+    #[error("rank {rank} ended with the run; rank {reporter} says why")]
+    Elsewhere {
+        /// This rank.
+        rank: usize,
+        /// The rank that has the report.
+        reporter: usize,
+    },
 }
 
 impl RunError {
@@ -122,7 +131,7 @@ impl RunError {
     pub fn exit_status(&self) -> u8 {
         match self {
             RunError::Refused(_) => 2,
-            RunError::Failed(_) => 1,
+            RunError::Failed(_) | RunError::Elsewhere { .. } => 1,
         }
     }
 }
@@ -136,6 +145,15 @@ pub enum Cause {
     /// A transfer.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// A collective.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The rank is another process, and said this before it ended.
+    #[error("{message}")]
+    Told {
+        /// What it said.
+        message: String,
+    },
     /// The thread died.
     #[error("its thread died: {message}")]
     Died {

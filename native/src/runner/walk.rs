@@ -74,7 +74,11 @@ impl Walker<'_> {
         Ok(())
     }
 
-    fn step(&mut self, training_step: u32, transport: &mut dyn Transport) -> Result<Vec<(Nanos, Nanos)>, Cause> {
+    pub(super) fn step(
+        &mut self,
+        training_step: u32,
+        transport: &mut dyn Transport,
+    ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
         self.backend.begin(training_step);
         let mut spans = Vec::with_capacity(self.row.len());
         let mut started = BTreeMap::new();
@@ -174,7 +178,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    fn now(&self) -> Nanos {
+    pub(super) fn now(&self) -> Nanos {
         self.start.elapsed().as_nanos() as Nanos
     }
 }

@@ -145,6 +145,22 @@ pub enum Refusal {
     /// No steps.
     #[error("a run needs at least 1 step")]
     NoSteps,
+    /// Another number of processes than ranks.
+    #[error("the plan is for {ranks} ranks, and {world} processes were started: start one for each rank")]
+    World {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Processes.
+        world: usize,
+    },
+    /// Processes that do not run the same thing.
+    #[error(
+        "rank {rank} runs another plan, text or options than rank 0: give all processes the same files and arguments"
+    )]
+    Disagree {
+        /// The first rank that differs.
+        rank: usize,
+    },
     /// The machine has no thread left.
     #[error("rank {rank} has no thread: {error}")]
     NoThread {

@@ -1,5 +1,6 @@
-//! How ranks exchange tensors: one small trait, with one engine ([`threads`]) and wrappers that watch
-//! ([`traced`]) or break ([`faulty`]) any engine.
+//! How ranks exchange tensors: one small trait, engines for ranks in one process ([`threads`]) and in one process
+//! each ([`processes`], over TCP or MPI), and wrappers that watch ([`traced`]) or break ([`faulty`]) any engine.
+//! [`collectives`] are built on the trait, so every engine has them.
 //!
 //! What every engine keeps:
 //! - **Order.** Parcels of one channel (sender, receiver; activations, gradients or collectives) arrive in the
@@ -14,14 +15,19 @@
 use std::fmt;
 use std::time::Duration;
 
-use pipeplan_core::program::Message;
+use pipeplan_core::program::{Message, Payload};
 
 use collectives::{Call, Operation, Part};
 
 pub mod collectives;
 pub mod faulty;
+#[cfg(feature = "mpi")]
+pub mod mpi;
+pub mod processes;
+pub mod tcp;
 pub mod threads;
 pub mod traced;
+pub mod wire;
 
 /// What a parcel holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +69,9 @@ impl Buffer {
     }
 }
 
+/// Channels from one rank to another: activations, gradients, parts of collectives.
+pub(crate) const CHANNELS: usize = 3;
+
 /// Which parcel this is: both ends derive the same tag from the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
@@ -85,6 +94,14 @@ impl Tag {
     /// The tag of a message of the program.
     pub const fn of(step: u32, message: Message) -> Tag {
         Tag { step, what: What::Message(message) }
+    }
+
+    /// The position of the parcel's channel between two ranks.
+    pub(crate) fn channel(self) -> usize {
+        match self.what {
+            What::Message(message) => usize::from(message.payload == Payload::Gradient),
+            What::Part(_) => 2,
+        }
     }
 }
 
@@ -161,6 +178,17 @@ pub enum TransportError {
         /// How long.
         waited: Duration,
     },
+    /// A process is no longer there.
+    #[error("rank {peer} is gone: {reason}")]
+    PeerLost {
+        /// Its rank.
+        peer: usize,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// The launcher is ending this process.
+    #[error("the launcher is ending the run, as it does when the process of some rank has died")]
+    Ending,
     /// Another rank ended the run.
     #[error("the run was ended by another rank")]
     Aborted,
@@ -172,8 +200,9 @@ impl TransportError {
         match self {
             TransportError::TimedOut { peer, .. }
             | TransportError::WrongParcel { peer, .. }
+            | TransportError::PeerLost { peer, .. }
             | TransportError::NoSuchPeer { peer, .. } => Some(*peer),
-            TransportError::BarrierTimedOut { .. } | TransportError::Aborted => None,
+            TransportError::BarrierTimedOut { .. } | TransportError::Ending | TransportError::Aborted => None,
         }
     }
 }

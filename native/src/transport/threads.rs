@@ -8,9 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pipeplan_core::program::Payload;
-
-use super::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError, What};
+use super::{Buffer, CHANNELS, Incoming, Outgoing, Tag, Transport, TransportError};
 
 /// How the engine behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +63,6 @@ impl Shared {
     }
 }
 
-/// Channels from one rank to another: activations, gradients, parts of collectives.
-const CHANNELS: usize = 3;
-
-/// The position of a parcel's channel between two ranks.
-fn channel(tag: Tag) -> usize {
-    match tag.what {
-        What::Message(message) => usize::from(message.payload == Payload::Gradient),
-        What::Part(_) => 2,
-    }
-}
-
 /// One rank's end.
 pub struct Threads {
     rank: usize,
@@ -102,9 +89,9 @@ pub fn world(ranks: usize, options: ThreadOptions) -> Vec<Threads> {
 impl Threads {
     /// Puts a parcel into its receiver's mailbox. Returns how many this rank has now sent on that channel.
     fn deliver(&mut self, Outgoing { peer, tag, buffer }: Outgoing) -> u64 {
-        let sent = &mut self.sent[peer][channel(tag)];
+        let sent = &mut self.sent[peer][tag.channel()];
         *sent += 1;
-        self.shared.open(peer).inbound[self.rank][channel(tag)].push_back((tag, buffer));
+        self.shared.open(peer).inbound[self.rank][tag.channel()].push_back((tag, buffer));
         self.shared.ring(peer);
         *sent
     }
@@ -152,7 +139,7 @@ impl Transport for Threads {
                 if slot.is_some() {
                     continue;
                 }
-                let arrived = &mut mailbox.inbound[receive.peer][channel(receive.tag)];
+                let arrived = &mut mailbox.inbound[receive.peer][receive.tag.channel()];
                 let Some((found, buffer)) = arrived.pop_front() else { continue };
                 if found != receive.tag {
                     let (peer, expected) = (receive.peer, receive.tag);
@@ -161,11 +148,11 @@ impl Transport for Threads {
                 *slot = Some(buffer);
                 taken.push((receive.peer, receive.tag));
             }
-            pending.retain(|(peer, tag, must_take)| mailbox.taken[*peer][channel(*tag)] < *must_take);
+            pending.retain(|(peer, tag, must_take)| mailbox.taken[*peer][tag.channel()] < *must_take);
             if !taken.is_empty() {
                 drop(mailbox);
                 for (peer, tag) in taken.drain(..) {
-                    self.shared.open(peer).taken[self.rank][channel(tag)] += 1;
+                    self.shared.open(peer).taken[self.rank][tag.channel()] += 1;
                     self.shared.ring(peer);
                 }
                 mailbox = self.shared.open(self.rank);

@@ -38,6 +38,8 @@ pub enum Operation {
     AllGather,
     /// Every member gets the values of the root.
     Broadcast,
+    /// The root gets what every member has, of whatever length.
+    Gather,
     /// Each member sends each member a piece.
     AllToAll,
     /// No member goes on before all have come.
@@ -52,6 +54,7 @@ impl fmt::Display for Operation {
             Operation::ReduceScatter(reduction) => write!(f, "reduce-scatter ({reduction})"),
             Operation::AllGather => f.write_str("all-gather"),
             Operation::Broadcast => f.write_str("broadcast"),
+            Operation::Gather => f.write_str("gather"),
             Operation::AllToAll => f.write_str("all-to-all"),
             Operation::Barrier => f.write_str("barrier"),
         }
@@ -121,19 +124,20 @@ impl Group {
         let Some(member) = ranks.iter().position(|other| *other == rank) else {
             return Err(GroupError::NotAMember { rank, ranks });
         };
-        // FNV-1a over the ranks: for finding mistakes, not for telling groups apart in a crowd.
-        let digest = ranks
-            .iter()
-            .flat_map(|rank| (*rank as u32).to_le_bytes())
-            .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let digest = digest(&ranks);
         Ok(Group { ranks, member, digest, step: 0, calls: 0 })
     }
 
     /// The group of all ranks of `transport`.
     pub fn world<T: Transport + ?Sized>(transport: &T) -> Group {
-        // A transport's rank is in its world, and no rank of a range comes twice.
-        let ranks: Vec<usize> = (0..transport.world().max(transport.rank() + 1)).collect();
-        Group::new(ranks, transport.rank()).unwrap_or_else(|_| unreachable!("a rank is in its world"))
+        Group::of_all(transport.rank(), transport.world())
+    }
+
+    /// The group of ranks `0..world` as `rank`, one of them, holds it.
+    pub(crate) fn of_all(rank: usize, world: usize) -> Group {
+        let ranks: Vec<usize> = (0..world).collect();
+        let digest = digest(&ranks);
+        Group { ranks, member: rank, digest, step: 0, calls: 0 }
     }
 
     /// The members' ranks.
@@ -164,4 +168,12 @@ impl Group {
         self.calls = self.calls.wrapping_add(1);
         (call, Tag { step: self.step, what: What::Part(Part { operation, call, group: self.digest }) })
     }
+}
+
+/// FNV-1a over the ranks: for finding mistakes, not for telling groups apart in a crowd.
+fn digest(ranks: &[usize]) -> u32 {
+    ranks
+        .iter()
+        .flat_map(|rank| (*rank as u32).to_le_bytes())
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -150,6 +150,27 @@ pub trait Collectives: Transport {
         Ok(())
     }
 
+    /// The root gets the `values` of all by position, whatever their lengths; the others get nothing. `root` is
+    /// a position in the group.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    fn gather<T: Element>(
+        &mut self,
+        group: &mut Group,
+        root: usize,
+        values: Vec<T>,
+    ) -> Result<Option<Vec<Vec<T>>>, CollectiveError> {
+        let call = Session::new(group, Operation::Gather, &[], root);
+        call.check_root()?;
+        if call.member != root {
+            return call.exchange(self, vec![(root, values)], &[]).map(|_| None);
+        }
+        let from: Vec<(usize, usize)> = call.others.iter().map(|member| (*member, ANY_LENGTH)).collect();
+        let received = call.exchange(self, Vec::new(), &from)?;
+        Ok(Some(call.in_order(received, values)))
+    }
+
     /// Sends `pieces[i]` to member `i` and gets one piece from each, by position; `counts[i]` is the length of
     /// what member `i` sends to this one.
     ///
@@ -192,6 +213,9 @@ impl<T: Transport + ?Sized> Collectives for T {}
 /// Values up to which an all-reduce sends everything to everyone: about what a network carries in the time of
 /// one more round.
 const SMALL: usize = 1024;
+
+/// Where the sender alone knows how many values it sends.
+const ANY_LENGTH: usize = usize::MAX;
 
 /// Lengths of `pieces` parts of `total`, as equal as can be, the longer ones first.
 pub fn even_counts(total: usize, pieces: usize) -> Vec<usize> {

@@ -1,6 +1,6 @@
 //! One call of a collective as one member carries it out.
 
-use super::{Call, CollectiveError, Group, Operation, Reduction, reduced};
+use super::{ANY_LENGTH, Call, CollectiveError, Group, Operation, Reduction, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError};
 
@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
             expected,
             expected_format: T::pack(Vec::new()).format(),
         };
-        T::unpack(buffer).filter(|values| values.len() == expected).ok_or_else(wrong)
+        T::unpack(buffer).filter(|values| expected == ANY_LENGTH || values.len() == expected).ok_or_else(wrong)
     }
 
     /// `values` to every member, and those of every member, by position.

@@ -115,6 +115,9 @@ fn every_collective<T: Element>(end: &mut End, ranks: &[usize], seed: u64, lengt
     end.broadcast(&mut group, root, &mut sent).expect("broadcast");
     assert_eq!(bits(&sent), bits(&values::<T>(seed, ranks[root], length)));
 
+    let gathered = end.gather(&mut group, root, values::<T>(seed, rank, lengths[member])).expect("gather");
+    assert_eq!(gathered.map(|all| bits(&all.concat())), (member == root).then(|| bits(&expected)));
+
     // Member i sends i + 2j values to member j.
     let pieces = (0..size).map(|other| vec![T::of((100 * member + other) as f64); member + 2 * other]).collect();
     let from: Vec<usize> = (0..size).map(|other| other + 2 * member).collect();

@@ -1,0 +1,144 @@
+//! `pipeplan run` with a process for each rank.
+
+use std::net::TcpListener;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pipeplan::bootstrap::{self, Place};
+use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, Workload, run_process};
+use pipeplan::transport::processes::Processes;
+use pipeplan::transport::tcp::Tcp;
+
+use super::fail::Failure;
+use super::{input, interrupt};
+
+/// What a run over processes comes to: refused by the command, or ended by the runner.
+type Outcome = Result<Result<Option<RunReport>, RunError>, Failure>;
+
+/// Where this process stands, as its launcher says.
+pub fn place() -> Result<Option<Place>, Failure> {
+    bootstrap::place(|name| std::env::var(name).ok()).map_err(Failure::input)
+}
+
+/// Whether this process is a rank that prints nothing.
+pub fn is_silent() -> bool {
+    matches!(place(), Ok(Some(place)) if place.rank > 0)
+}
+
+/// This process as one rank, over TCP.
+pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
+    let place = place()?.ok_or_else(|| Failure::input("no launcher has said which rank this process is"))?;
+    let Some((host, port)) = &place.meeting else {
+        return Err(Failure::input(format!("{} does not say where rank 0 is to be met", place.launcher))
+            .with_help("Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a free port there."));
+    };
+    let patience = options.transport.patience;
+    let link = Tcp::connect(place.rank, place.world, (host, *port), patience).map_err(Failure::work)?;
+    Ok(run_process(workload, options, Processes::new(link, patience), observer))
+}
+
+/// This process as one rank, over MPI.
+#[cfg(feature = "mpi")]
+pub fn over_mpi(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
+    let link = pipeplan::transport::mpi::Mpi::start(options.stop.clone()).map_err(Failure::work)?;
+    Ok(run_process(workload, options, Processes::new(link, options.transport.patience), observer))
+}
+
+/// This build cannot.
+#[cfg(not(feature = "mpi"))]
+pub fn over_mpi(_: &Workload, _: &RunOptions, _: &mut dyn Observer) -> Outcome {
+    Err(Failure::input("this pipeplan was built without MPI").with_help(
+        "Build it with `cargo build --release -p pipeplan --features mpi` (Debian: libopenmpi-dev, libclang-dev), or \
+         use --transport tcp.",
+    ))
+}
+
+/// Between two looks at the processes.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the others may take to report and end once one has failed.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
+/// outlives it.
+pub fn launch(plan: &str) -> Result<(), Failure> {
+    if plan == "-" {
+        return Err(Failure::input("every rank reads the plan, and standard input can be read once")
+            .with_help("Write the plan to a file."));
+    }
+    let ranks = input::plan(plan)?.problem.ranks();
+    // Ctrl-C reaches the processes of a terminal together; this one waits until they have ended.
+    let interrupted = interrupt::flag();
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let port = port.map_err(|error| Failure::work(format!("no port can be had: {error}")))?.port();
+    let program =
+        std::env::current_exe().map_err(|error| Failure::work(format!("no path to this command: {error}")))?;
+    let mut family = Family { children: Vec::with_capacity(ranks) };
+    for rank in 0..ranks {
+        let mut command = Command::new(&program);
+        command.args(std::env::args_os().skip(1));
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+        command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
+        let child = command.spawn();
+        family
+            .children
+            .push(Some(child.map_err(|error| Failure::work(format!("rank {rank} cannot start: {error}")))?));
+    }
+    let code = family.wait();
+    match code {
+        0 => Ok(()),
+        130 if interrupted.is_raised() => Err(Failure::stopped("stopped before the last step")),
+        2 => Err(Failure::input("the ranks refused the run")),
+        _ => Err(Failure::work("the run has failed")),
+    }
+}
+
+/// The processes of all ranks, while they run.
+struct Family {
+    children: Vec<Option<Child>>,
+}
+
+impl Family {
+    /// Waits for all; the first exit code that is not 0, or 0. Once one has failed, the others have the grace.
+    fn wait(&mut self) -> i32 {
+        let mut code = 0;
+        let mut failed_at: Option<Instant> = None;
+        while self.children.iter().any(Option::is_some) {
+            for place in &mut self.children {
+                let Some(child) = place else { continue };
+                let ended = match child.try_wait() {
+                    Ok(None) => continue,
+                    Ok(Some(status)) => status.code().unwrap_or(1),
+                    Err(_) => 1,
+                };
+                *place = None;
+                if ended != 0 {
+                    failed_at.get_or_insert_with(Instant::now);
+                    code = if code == 0 { ended } else { code };
+                }
+            }
+            if failed_at.is_some_and(|at| at.elapsed() > GRACE) {
+                self.end();
+            }
+            thread::sleep(LOOK);
+        }
+        code
+    }
+
+    fn end(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.children.iter_mut().for_each(|child| *child = None);
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,246 @@
+//! A run of which this process is one rank.
+//!
+//! Every process walks its own row. Between two steps the ranks vote whether to go on, which is their barrier as well,
+//! and rank 0 gathers what each has measured and puts it together as it does for threads. Clocks are not compared
+//! between hosts: times of a step count from the moment at which each process saw the vote end.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use pipeplan_core::units::Nanos;
+
+use super::board::State;
+use super::coordinate::{Coordinator, Shared, backend, memory_of, message_of};
+use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
+use super::walk::{StepRecord, Walker};
+use super::workload::Workload;
+use super::{Observer, Refusal, RunOptions};
+use crate::backend::Store;
+use crate::transport::collectives::{Collectives, Group, Reduction};
+use crate::transport::faulty::Faulty;
+use crate::transport::processes::{Control, Link, Processes};
+use crate::transport::wire::LastWords;
+use crate::transport::{Transport, TransportError};
+
+/// Trains as `workload` says, as the rank that `transport` is; every other rank does the same in its own process. Rank
+/// 0 gets the report and is the one whose `observer` hears of steps. Final weights stay where they are.
+///
+/// # Errors
+/// As [`super::run`]. Where the run fails, the lowest rank that is still there gets the [`Failure`], and the others
+/// [`RunError::Elsewhere`]: after [`RunOptions::grace`] at the latest, from the moment at which the first rank knows.
+pub fn run_process<L: Link + 'static>(
+    workload: &Workload,
+    options: &RunOptions,
+    transport: Processes<L>,
+    observer: &mut dyn Observer,
+) -> Result<Option<RunReport>, RunError> {
+    let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
+    let ranks = workload.problem.ranks();
+    let checked = if world == ranks { workload.check(options) } else { Err(Refusal::World { ranks, world }) };
+    let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
+    let shared = Shared::new(workload, options, batches);
+    let mut transport: Box<dyn Transport> = match options.faults.iter().find(|(faulty, _)| *faulty == rank) {
+        Some((_, faults)) => Box::new(Faulty::new(transport, *faults)),
+        None => Box::new(transport),
+    };
+    let walked = catch_unwind(AssertUnwindSafe(|| {
+        let mut rank = Rank { rank, shared: &shared, everyone: Group::world(&transport), name: control.name() };
+        rank.walk(&mut *transport, observer)
+    }));
+    let cause = match walked {
+        Ok(Ok(report)) => {
+            control.leave();
+            return Ok(report);
+        }
+        Ok(Err(Ended::Refused(refusal))) => {
+            control.say(told(refusal.to_string()));
+            return Err(refusal.into());
+        }
+        Ok(Err(Ended::Failed(cause))) => cause,
+        Err(panic) => Cause::Died { message: message_of(&*panic) },
+    };
+    Err(failed(rank, cause, &shared, &control))
+}
+
+/// Why a walk ended early.
+enum Ended {
+    Refused(Refusal),
+    Failed(Cause),
+}
+
+impl<E: Into<Cause>> From<E> for Ended {
+    fn from(cause: E) -> Ended {
+        Ended::Failed(cause.into())
+    }
+}
+
+fn told(cause: String) -> LastWords {
+    LastWords { cause, ..LastWords::default() }
+}
+
+/// One rank's way through the run.
+struct Rank<'a> {
+    rank: usize,
+    shared: &'a Shared,
+    everyone: Group,
+    name: &'static str,
+}
+
+impl Rank<'_> {
+    fn walk(
+        &mut self,
+        transport: &mut dyn Transport,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<RunReport>, Ended> {
+        let Shared { workload, options, board, start, .. } = self.shared;
+        self.agree(transport)?;
+        let rank = self.rank;
+        let mut store = Store::default();
+        let backend = backend(rank, self.shared, &mut store);
+        let row = workload.program.rows.get(rank).map_or(&[][..], Vec::as_slice);
+        let mut walker = Walker { rank, problem: &workload.problem, row, backend, store, board, start: *start };
+        let mut coordinator = Coordinator::new(self.shared, self.name);
+        for step in 0.. {
+            board.note(rank, step, 0, State::Between);
+            self.everyone.begin(step);
+            // Whoever was asked to stop says so to all: then all stop after the same step.
+            let mut stop = [f32::from(u8::from(step >= options.steps || options.stop.is_raised()))];
+            transport.all_reduce(&mut self.everyone, &mut stop, Reduction::Max)?;
+            if stop[0] > 0.0 {
+                break;
+            }
+            for peer in (0..transport.world()).filter(|peer| *peer != rank) {
+                board.note(peer, step, 0, State::Lost);
+            }
+            let ready_ns = walker.now();
+            let spans = walker.step(step, transport)?;
+            let losses = walker.backend.take_losses();
+            board.note(rank, step, row.len(), State::Between);
+            let record = StepRecord { rank, step, ready_ns, spans, losses };
+            for record in self.gather(transport, record)? {
+                coordinator.note(record, observer);
+            }
+        }
+        let memory = memory_of(rank, &walker.store.meter, workload);
+        let all = transport.gather(&mut self.everyone, 0, numbers_of(&memory))?;
+        transport.barrier()?;
+        board.note_state(rank, State::Ended);
+        let Some(all) = all else { return Ok(None) };
+        coordinator.ended = all.iter().map(|numbers| Some((memory_from(numbers)?, BTreeMap::new()))).collect();
+        Ok(Some(coordinator.report()))
+    }
+
+    /// Whether all processes run the same thing.
+    fn agree(&mut self, transport: &mut dyn Transport) -> Result<(), Ended> {
+        let Shared { workload, options, .. } = self.shared;
+        let what = format!(
+            "{:?} {:?} {:?} {} {} {:?}",
+            workload.plan_digest,
+            workload.program,
+            workload.computation,
+            options.steps,
+            options.seed,
+            options.optimizer
+        );
+        let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        // Halves of 32 bits are exact as f64.
+        let halves = [(digest >> 32) as f64, (digest & 0xffff_ffff) as f64];
+        let counts = vec![2; self.everyone.size()];
+        let all = transport.all_gather(&mut self.everyone, &halves, &counts)?;
+        match all.chunks(2).position(|other| *other != all[..2]) {
+            Some(rank) => Err(Ended::Refused(Refusal::Disagree { rank })),
+            None => Ok(()),
+        }
+    }
+
+    /// Every rank's record, on rank 0, in rank 0's time.
+    fn gather(&mut self, transport: &mut dyn Transport, record: StepRecord) -> Result<Vec<StepRecord>, Ended> {
+        let (step, opened) = (record.step, record.ready_ns);
+        // Nanoseconds of a run are exact as f64 for 104 days.
+        let since = |time: Nanos| time.saturating_sub(opened) as f64;
+        let mut numbers: Vec<f64> = Vec::with_capacity(2 * record.spans.len() + 2 * record.losses.len());
+        numbers.extend(record.spans.iter().flat_map(|(start, end)| [since(*start), since(*end)]));
+        numbers.extend(record.losses.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
+        let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
+        let rows = &self.shared.workload.program.rows;
+        let record = |(rank, numbers): (usize, Vec<f64>)| {
+            let (pairs, _) = numbers.as_chunks::<2>();
+            let (spans, losses) = pairs.split_at(rows.get(rank).map_or(0, Vec::len).min(pairs.len()));
+            let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();
+            let losses = losses.iter().map(|[microbatch, loss]| (*microbatch as u32, *loss)).collect();
+            StepRecord { rank, step, ready_ns: opened, spans, losses }
+        };
+        Ok(all.into_iter().enumerate().map(record).collect())
+    }
+}
+
+fn numbers_of(memory: &RankMemory) -> Vec<f64> {
+    let RankMemory { high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes } =
+        *memory;
+    // Bytes of one machine are exact as f64.
+    [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes]
+        .map(|bytes| bytes as f64)
+        .to_vec()
+}
+
+fn memory_from(numbers: &[f64]) -> Option<RankMemory> {
+    let [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes] =
+        <[f64; 5]>::try_from(numbers).ok()?.map(|bytes| bytes as u64);
+    Some(RankMemory { high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes })
+}
+
+/// Tells the others, hears where they were, and puts the report together on the lowest rank that is there.
+fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control<L>) -> RunError {
+    let Shared { workload, options, board, .. } = shared;
+    let failed_at = Instant::now();
+    let follows = |cause: &Cause| {
+        matches!(transport_error(cause), Some(TransportError::Aborted | TransportError::PeerLost { .. }))
+            || matches!(transport_error(cause), Some(TransportError::Ending))
+    };
+    let was = board.report(&workload.problem, &workload.program).swap_remove(rank);
+    let said = if follows(&cause) { String::new() } else { cause.to_string() };
+    control.say(LastWords {
+        training_step: was.training_step,
+        index: was.index as u32,
+        state: if follows(&cause) { was.state as u8 } else { State::Failed as u8 },
+        cause: said,
+    });
+    if !follows(&cause) {
+        board.note_state(rank, State::Failed);
+    }
+    let (words, lost) = control.listen(options.grace);
+    for (peer, words) in &words {
+        board.note(*peer, words.training_step, words.index as usize, State::of(words.state));
+    }
+    if let Some(reporter) = words.keys().next().copied().filter(|peer| *peer < rank) {
+        return RunError::Elsewhere { rank, reporter };
+    }
+    let silent: Vec<usize> = (0..workload.problem.ranks())
+        .filter(|peer| *peer != rank && !words.contains_key(peer) && !lost.contains_key(peer))
+        .collect();
+    let (first, cause) = if !follows(&cause) {
+        (rank, cause)
+    } else if let Some((peer, reason)) = lost.first_key_value() {
+        (*peer, Cause::Told { message: reason.clone() })
+    } else if let Some((peer, words)) = words.iter().find(|(_, words)| !words.cause.is_empty()) {
+        (*peer, Cause::Told { message: words.cause.clone() })
+    } else if let (Some(TransportError::Ending), Some(peer)) = (transport_error(&cause), silent.first()) {
+        (*peer, cause)
+    } else {
+        (rank, cause)
+    };
+    let ranks = board.report(&workload.problem, &workload.program);
+    let ended_after: Duration = failed_at.elapsed();
+    RunError::Failed(Box::new(Failure { rank: first, cause, ranks, silent, ended_after }))
+}
+
+fn transport_error(cause: &Cause) -> Option<&TransportError> {
+    match cause {
+        Cause::Transport(error) => Some(error),
+        Cause::Collective(error) => error.transport(),
+        _ => None,
+    }
+}

@@ -1,0 +1,289 @@
+//! Ranks as processes: the part of an engine that does not depend on how bytes travel.
+//!
+//! A [`Link`] carries whole [frames](super::wire) in order; this adds what every engine keeps. A send ends as soon
+//! as the link has it. Beyond parcels, processes exchange last words: a rank that ends the run says to all where it
+//! was and why, so that whoever survives can tell of all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::collectives::{Collectives, Group};
+use super::wire::{Frame, LastWords};
+use super::{Buffer, CHANNELS, Incoming, Outgoing, Tag, Transport, TransportError};
+
+/// How frames get from one process to another.
+pub trait Link: Send {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Ranks in all.
+    fn world(&self) -> usize;
+
+    /// Hands over a frame for a peer and returns at once; frames for one peer arrive in order.
+    fn push(&mut self, peer: usize, frame: Vec<u8>);
+
+    /// What has happened since, waiting for it at most so long.
+    fn pull(&mut self, wait: Duration) -> Option<Event>;
+
+    /// Returns when all that was handed over is on its way, or `wait` is over.
+    fn flush(&mut self, wait: Duration);
+
+    /// The run has failed: when dropped, wait for nobody.
+    fn abandon(&mut self) {}
+
+    /// The name of the engine, for the trace.
+    fn name(&self) -> &'static str;
+}
+
+/// What a link tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A frame from a peer.
+    Frame(usize, Vec<u8>),
+    /// A peer's process or the way to it is gone, in words.
+    Lost(usize, String),
+    /// The launcher is ending this process.
+    Ending,
+}
+
+/// One rank's end.
+pub struct Processes<L> {
+    rank: usize,
+    world: usize,
+    patience: Duration,
+    everyone: Group,
+    inner: Arc<Mutex<Inner<L>>>,
+}
+
+struct Inner<L> {
+    link: L,
+    /// By sender and channel: what has arrived and is not yet taken.
+    inbound: Vec<[VecDeque<(Tag, Buffer)>; CHANNELS]>,
+    /// Peers that have said goodbye.
+    left: Vec<bool>,
+    lost: BTreeMap<usize, String>,
+    words: BTreeMap<usize, LastWords>,
+    ending: bool,
+    aborted: bool,
+}
+
+/// How long one look at the link may take, so that time-outs are noticed in time.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long last words and goodbyes may take to leave.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+impl<L: Link> Inner<L> {
+    /// Takes what has happened since.
+    fn look(&mut self, wait: Duration) {
+        let mut wait = wait;
+        while let Some(event) = self.link.pull(wait) {
+            wait = Duration::ZERO;
+            match event {
+                Event::Frame(peer, bytes) => match Frame::of_bytes(&bytes) {
+                    Ok(Frame::Parcel(tag, buffer)) => {
+                        if let Some(channels) = self.inbound.get_mut(peer) {
+                            channels[tag.channel()].push_back((tag, buffer));
+                        }
+                    }
+                    Ok(Frame::Words(words)) => {
+                        self.words.entry(peer).or_insert(words);
+                    }
+                    Ok(Frame::Goodbye) => {
+                        if let Some(left) = self.left.get_mut(peer) {
+                            *left = true;
+                        }
+                    }
+                    Err(no_frame) => {
+                        self.lost.entry(peer).or_insert_with(|| no_frame.to_string());
+                    }
+                },
+                Event::Lost(peer, reason) => {
+                    let expected = self.left.get(peer).is_none_or(|left| *left) || self.words.contains_key(&peer);
+                    if !expected {
+                        self.lost.entry(peer).or_insert(reason);
+                    }
+                }
+                Event::Ending => {
+                    self.ending = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Why the run cannot go on, where it cannot.
+    fn trouble(&self) -> Result<(), TransportError> {
+        if let Some((peer, reason)) = self.lost.first_key_value() {
+            return Err(TransportError::PeerLost { peer: *peer, reason: reason.clone() });
+        }
+        if self.aborted || !self.words.is_empty() {
+            return Err(TransportError::Aborted);
+        }
+        if self.ending { Err(TransportError::Ending) } else { Ok(()) }
+    }
+
+    fn say(&mut self, frame: &Frame) {
+        let bytes = frame.to_bytes();
+        let rank = self.link.rank();
+        for peer in 0..self.link.world() {
+            if peer != rank && !self.lost.contains_key(&peer) {
+                self.link.push(peer, bytes.clone());
+            }
+        }
+        self.link.flush(FAREWELL);
+    }
+}
+
+impl<L: Link> Processes<L> {
+    /// An end over `link`. No wait is longer than `patience`.
+    pub fn new(link: L, patience: Duration) -> Processes<L> {
+        let (rank, world) = (link.rank(), link.world());
+        let inner = Inner {
+            link,
+            inbound: (0..world).map(|_| Default::default()).collect(),
+            left: vec![false; world],
+            lost: BTreeMap::new(),
+            words: BTreeMap::new(),
+            ending: false,
+            aborted: false,
+        };
+        let everyone = Group::of_all(rank, world);
+        Processes { rank, world, patience, everyone, inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    /// What the run's end needs, while the transport is in use.
+    pub fn control(&self) -> Control<L> {
+        Control { inner: Arc::clone(&self.inner) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner<L>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_peer(&self, peer: usize) -> Result<(), TransportError> {
+        if peer < self.world && peer != self.rank {
+            return Ok(());
+        }
+        Err(TransportError::NoSuchPeer { rank: self.rank, peer, world: self.world })
+    }
+}
+
+/// The end of a run over processes.
+pub struct Control<L> {
+    inner: Arc<Mutex<Inner<L>>>,
+}
+
+impl<L: Link> Control<L> {
+    fn inner(&self) -> MutexGuard<'_, Inner<L>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of the engine.
+    pub fn name(&self) -> &'static str {
+        self.inner().link.name()
+    }
+
+    /// Tells all others why this rank ends the run.
+    pub fn say(&self, words: LastWords) {
+        let mut inner = self.inner();
+        if !inner.aborted {
+            inner.aborted = true;
+            inner.say(&Frame::Words(words));
+            inner.link.abandon();
+        }
+    }
+
+    /// Tells all others that this rank has ended well.
+    pub fn leave(&self) {
+        self.inner().say(&Frame::Goodbye);
+    }
+
+    /// Waits for the last words of all others, at most so long: those that came, and the ranks that are gone.
+    pub fn listen(&self, grace: Duration) -> (BTreeMap<usize, LastWords>, BTreeMap<usize, String>) {
+        let started = Instant::now();
+        let mut inner = self.inner();
+        let (rank, world) = (inner.link.rank(), inner.link.world());
+        loop {
+            let heard = |peer: &usize| {
+                *peer == rank || inner.words.contains_key(peer) || inner.lost.contains_key(peer) || inner.left[*peer]
+            };
+            // What the launcher leaves before it kills is about a second.
+            let grace = if inner.ending { grace.min(FAREWELL) } else { grace };
+            let left = grace.saturating_sub(started.elapsed());
+            if left.is_zero() || (0..world).all(|peer| heard(&peer)) {
+                return (inner.words.clone(), inner.lost.clone());
+            }
+            inner.look(left.min(LOOK));
+        }
+    }
+}
+
+impl<L: Link> Transport for Processes<L> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
+        let started = Instant::now();
+        for peer in sends.iter().map(|send| send.peer).chain(receives.iter().map(|receive| receive.peer)) {
+            self.check_peer(peer)?;
+        }
+        let mut inner = self.inner();
+        for Outgoing { peer, tag, buffer } in sends {
+            inner.link.push(peer, Frame::Parcel(tag, buffer).to_bytes());
+        }
+        // What has come in the meantime, and whatever the link must do to go on.
+        inner.look(Duration::ZERO);
+        let mut received: Vec<Option<Buffer>> = receives.iter().map(|_| None).collect();
+        loop {
+            // Receives of one channel are listed, and so filled, in the order in which it was sent.
+            for (slot, receive) in received.iter_mut().zip(receives).filter(|(slot, _)| slot.is_none()) {
+                let arrived = &mut inner.inbound[receive.peer][receive.tag.channel()];
+                let Some((found, buffer)) = arrived.pop_front() else { continue };
+                if found != receive.tag {
+                    let (peer, expected) = (receive.peer, receive.tag);
+                    return Err(TransportError::WrongParcel { peer, expected, found });
+                }
+                *slot = Some(buffer);
+            }
+            inner.trouble()?;
+            let Some(missing) = received.iter().position(Option::is_none) else { break };
+            let Incoming { peer, tag } = receives[missing];
+            if inner.left[peer] {
+                let reason = format!("it ended its part without sending {tag}");
+                return Err(TransportError::PeerLost { peer, reason });
+            }
+            let waited = started.elapsed();
+            let Some(left) = self.patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                return Err(TransportError::TimedOut { peer, tag, receiving: true, waited });
+            };
+            inner.look(left.min(LOOK));
+        }
+        Ok(received.into_iter().flatten().collect())
+    }
+
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError> {
+        self.exchange(sends, &[]).map(|_| ())
+    }
+
+    fn barrier(&mut self) -> Result<(), TransportError> {
+        let mut everyone = self.everyone.clone();
+        let result = self.group_barrier(&mut everyone);
+        self.everyone = everyone;
+        // A barrier sends no values, so that only the transport can fail.
+        result.map_err(|error| error.transport().cloned().unwrap_or(TransportError::Aborted))
+    }
+
+    fn abort(&self) {
+        self.control().say(LastWords::default());
+    }
+}
+
+#[cfg(test)]
+mod tests;
