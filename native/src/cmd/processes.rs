@@ -57,8 +57,8 @@ pub fn over_mpi(_: &Workload, _: &RunOptions, _: &mut dyn Observer) -> Outcome {
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the others may take to report and end once one has failed.
-const GRACE: Duration = Duration::from_secs(15);
+/// How long the others may take to end once one has: each has waited for all others' reports by then.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
 /// outlives it.

@@ -124,6 +124,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         text,
         traced_steps: args.traced_steps,
         stop: interrupt::flag(),
+        grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
         ..RunOptions::default()
     };

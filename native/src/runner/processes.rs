@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan_core::units::Nanos;
@@ -39,7 +42,8 @@ pub fn run_process<L: Link + 'static>(
     let ranks = workload.problem.ranks();
     let checked = if world == ranks { workload.check(options) } else { Err(Refusal::World { ranks, world }) };
     let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
-    let shared = Shared::new(workload, options, batches);
+    let shared = Arc::new(Shared::new(workload, options, batches));
+    let watch = control.launcher_ends_all().then(|| Watch::start(rank, &shared));
     let mut transport: Box<dyn Transport> = match options.faults.iter().find(|(faulty, _)| *faulty == rank) {
         Some((_, faults)) => Box::new(Faulty::new(transport, *faults)),
         None => Box::new(transport),
@@ -60,7 +64,47 @@ pub fn run_process<L: Link + 'static>(
         Ok(Err(Ended::Failed(cause))) => cause,
         Err(panic) => Cause::Died { message: message_of(&*panic) },
     };
-    Err(failed(rank, cause, &shared, &control))
+    let error = failed(rank, cause, &shared, &control);
+    drop(watch);
+    if matches!(error, RunError::Elsewhere { .. }) {
+        control.let_others_report();
+    }
+    Err(error)
+}
+
+/// Says where this rank is when the launcher is ending the process and the rank itself says nothing, because it computes
+/// or is in a call that does not return.
+struct Watch {
+    over: Arc<AtomicBool>,
+}
+
+/// From the launcher's signal: longer than a rank takes that can still report, shorter than the launcher waits.
+const LAST_MOMENT: Duration = Duration::from_millis(650);
+
+impl Watch {
+    fn start(rank: usize, shared: &Arc<Shared>) -> Watch {
+        let over = Arc::new(AtomicBool::new(false));
+        let (seen, shared) = (Arc::clone(&over), Arc::clone(shared));
+        // Without it, a report may be missing and nothing else.
+        let _ = thread::Builder::new().name("watch".to_string()).spawn(move || {
+            while !shared.options.stop.is_raised() && !seen.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(20));
+            }
+            thread::sleep(LAST_MOMENT);
+            if !seen.load(Ordering::SeqCst) {
+                let Shared { workload, board, .. } = &*shared;
+                let was = board.report(&workload.problem, &workload.program).swap_remove(rank);
+                eprintln!("{was}; {}", TransportError::Ending);
+            }
+        });
+        Watch { over }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Why a walk ended early.
@@ -227,7 +271,7 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
         (*peer, Cause::Told { message: reason.clone() })
     } else if let Some((peer, words)) = words.iter().find(|(_, words)| !words.cause.is_empty()) {
         (*peer, Cause::Told { message: words.cause.clone() })
-    } else if let (Some(TransportError::Ending), Some(peer)) = (transport_error(&cause), silent.first()) {
+    } else if let (Some(TransportError::Ending), [peer]) = (transport_error(&cause), &silent[..]) {
         (*peer, cause)
     } else {
         (rank, cause)

@@ -5,7 +5,9 @@
 //! engine's own, with its time-out.
 //!
 //! MPI cannot say that a process has died: its launcher sees it and ends all others. Open MPI's `mpirun` sends SIGTERM
-//! and, a second later, SIGKILL; in between, ranks that wait report where they are ([`Event::Ending`]).
+//! and, a second later at most, SIGKILL; in between, ranks that wait report where they are ([`Event::Ending`]). A call
+//! of MPI that never returns, because it reads from the process that has died, keeps its rank from more than a last line
+//! of its own.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -32,7 +34,7 @@ const MORE: i32 = 1;
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// A wait that sees nothing for so long after the launcher's signal will see nothing more.
-const ENDING: Duration = Duration::from_millis(250);
+const ENDING: Duration = Duration::from_millis(100);
 
 /// A send that MPI may still be reading from.
 struct Sending {
@@ -164,6 +166,14 @@ impl Link for Mpi {
             thread::sleep(PAUSE);
             self.reap();
         }
+    }
+
+    fn launcher_ends_all(&self) -> bool {
+        true
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.is_raised()
     }
 
     fn abandon(&mut self) {

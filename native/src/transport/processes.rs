@@ -29,6 +29,16 @@ pub trait Link: Send {
     /// Returns when all that was handed over is on its way, or `wait` is over.
     fn flush(&mut self, wait: Duration);
 
+    /// Whether the launcher ends all processes when one has died, because the link cannot see that.
+    fn launcher_ends_all(&self) -> bool {
+        false
+    }
+
+    /// Whether the launcher has asked this process to end, and will soon kill it.
+    fn is_ending(&self) -> bool {
+        false
+    }
+
     /// The run has failed: when dropped, wait for nobody.
     fn abandon(&mut self) {}
 
@@ -73,6 +83,10 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// How long last words and goodbyes may take to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The same, and how long to listen to others, once the launcher is ending this process: Open MPI kills within
+/// a second of its signal.
+const HURRY: Duration = Duration::from_millis(200);
 
 impl<L: Link> Inner<L> {
     /// Takes what has happened since.
@@ -132,7 +146,7 @@ impl<L: Link> Inner<L> {
                 self.link.push(peer, bytes.clone());
             }
         }
-        self.link.flush(FAREWELL);
+        self.link.flush(if self.link.is_ending() { HURRY } else { FAREWELL });
     }
 }
 
@@ -185,9 +199,15 @@ impl<L: Link> Control<L> {
         self.inner().link.name()
     }
 
+    /// Whether the launcher ends all processes when one has died.
+    pub fn launcher_ends_all(&self) -> bool {
+        self.inner().link.launcher_ends_all()
+    }
+
     /// Tells all others why this rank ends the run.
     pub fn say(&self, words: LastWords) {
         let mut inner = self.inner();
+        inner.look(Duration::ZERO);
         if !inner.aborted {
             inner.aborted = true;
             inner.say(&Frame::Words(words));
@@ -200,6 +220,14 @@ impl<L: Link> Control<L> {
         self.inner().say(&Frame::Goodbye);
     }
 
+    /// Leaves the launcher that is ending this process to do so, for a second: Open MPI kills all as soon as the first has
+    /// ended, and another one may still have a report to give.
+    pub fn let_others_report(&self) {
+        if self.inner().link.is_ending() {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
     /// Waits for the last words of all others, at most so long: those that came, and the ranks that are gone.
     pub fn listen(&self, grace: Duration) -> (BTreeMap<usize, LastWords>, BTreeMap<usize, String>) {
         let started = Instant::now();
@@ -209,8 +237,7 @@ impl<L: Link> Control<L> {
             let heard = |peer: &usize| {
                 *peer == rank || inner.words.contains_key(peer) || inner.lost.contains_key(peer) || inner.left[*peer]
             };
-            // What the launcher leaves before it kills is about a second.
-            let grace = if inner.ending { grace.min(FAREWELL) } else { grace };
+            let grace = if inner.link.is_ending() { grace.min(HURRY) } else { grace };
             let left = grace.saturating_sub(started.elapsed());
             if left.is_zero() || (0..world).all(|peer| heard(&peer)) {
                 return (inner.words.clone(), inner.lost.clone());
@@ -235,6 +262,7 @@ impl<L: Link> Transport for Processes<L> {
             self.check_peer(peer)?;
         }
         let mut inner = self.inner();
+        inner.trouble()?;
         for Outgoing { peer, tag, buffer } in sends {
             inner.link.push(peer, Frame::Parcel(tag, buffer).to_bytes());
         }
@@ -252,8 +280,9 @@ impl<L: Link> Transport for Processes<L> {
                 }
                 *slot = Some(buffer);
             }
-            inner.trouble()?;
+            // What has all arrived is given, whatever has happened to its senders since.
             let Some(missing) = received.iter().position(Option::is_none) else { break };
+            inner.trouble()?;
             let Incoming { peer, tag } = receives[missing];
             if inner.left[peer] {
                 let reason = format!("it ended its part without sending {tag}");

@@ -171,7 +171,10 @@ fn read_all(peer: usize, mut stream: TcpStream, tell: &Sender<Event>) {
         let mut length = [0; 8];
         if let Err(error) = stream.read_exact(&mut length) {
             break match error.kind() {
-                io::ErrorKind::UnexpectedEof => "its process ended, and its connection with it".to_string(),
+                // A system closes the connections of a process that died with or without what was still unread.
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                    "its process ended, and its connection with it".to_string()
+                }
                 _ => format!("its connection broke: {error}"),
             };
         }

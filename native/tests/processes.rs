@@ -1,0 +1,188 @@
+//! Ranks as processes over TCP: the same losses as threads, and one report when a process dies or stands still.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+mod tiny;
+
+fn losses(output: &Output) -> Vec<u64> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let summary: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let losses = summary["losses"].as_array().expect("losses");
+    losses.iter().map(|loss| loss.as_f64().expect("a number").to_bits()).collect()
+}
+
+fn pipeplan(arguments: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"));
+    command.args(arguments).env("NO_COLOR", "1");
+    for variable in ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    pipeplan(arguments).output().expect("it starts")
+}
+
+#[test]
+fn processes_over_tcp_train_as_threads_do_bit_for_bit() {
+    for (ranks, schedule) in [(1, "1f1b"), (2, "zb-h1"), (3, "1f1b"), (4, "zb-v")] {
+        let plan = tiny::plan("bits", ranks, schedule);
+        let plan = plan.to_str().expect("a path");
+        let arguments = ["run", plan, "--steps", "2", "--json"];
+        let threads = losses(&run(&arguments));
+        assert_eq!(threads.len(), 2);
+        let trace = std::env::temp_dir().join(format!("pipeplan-tcp-{}-{ranks}.json", std::process::id()));
+        let over_tcp =
+            run(&[&arguments[..], &["--transport", "tcp", "--trace", trace.to_str().expect("a path")]].concat());
+        assert_eq!(losses(&over_tcp), threads, "{ranks} ranks, {schedule}");
+        let text = std::fs::read_to_string(&trace).expect("rank 0 writes the trace");
+        let trace = pipeplan_core::trace::Trace::from_json(&text).expect("it reads back");
+        assert_eq!((trace.transport.as_str(), trace.steps.len(), trace.peak_bytes.len()), ("tcp", 2, ranks));
+        assert!(trace.steps.iter().all(|step| step.rows.iter().all(|row| !row.is_empty())));
+    }
+}
+
+/// The processes of a run that this test has launched; none outlives it.
+struct Launched(Vec<Child>);
+
+impl Launched {
+    fn new(plan: &Path, ranks: usize, more: impl Fn(usize) -> Vec<String>) -> Launched {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let start = |rank: usize| {
+            let mut command = pipeplan(&["run", plan.to_str().expect("a path"), "--transport", "tcp", "--json"]);
+            command.args(more(rank));
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+        };
+        Launched((0..ranks).map(start).collect())
+    }
+
+    /// Exit code and standard error of each, once all but `except` have ended.
+    fn end(mut self, except: Option<usize>) -> Vec<(Option<i32>, String)> {
+        let mut ends = Vec::new();
+        for (rank, mut child) in self.0.drain(..).enumerate() {
+            if except == Some(rank) {
+                let _ = child.kill();
+            }
+            let output = child.wait_with_output().expect("it ends");
+            ends.push((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        ends
+    }
+
+    fn signal(&self, rank: usize, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.0[rank].id().to_string()]).status();
+        assert!(status.expect("there is a kill").success());
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn many_steps(_: usize) -> Vec<String> {
+    ["--steps", "100000", "--patience", "20"].map(str::to_string).to_vec()
+}
+
+#[test]
+fn a_process_that_dies_ends_the_run_with_one_report() {
+    let run = Launched::new(&tiny::plan("death", 3, "1f1b"), 3, many_steps);
+    thread::sleep(Duration::from_secs(2));
+    let died = Instant::now();
+    run.signal(1, "-KILL");
+    let ends = run.end(None);
+    assert!(died.elapsed() < Duration::from_secs(5), "noticed at once: {:?}", died.elapsed());
+    let (code, report) = &ends[0];
+    assert_eq!(*code, Some(1), "{report}");
+    for part in ["rank 1 failed: its process ended", "rank 0: ", "rank 1: not heard of since", "rank 2: "] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let (code, told) = &ends[2];
+    assert_eq!(*code, Some(1));
+    assert!(told.contains("rank 2 ended with the run; rank 0 says why"), "{told}");
+}
+
+#[test]
+fn where_rank_0_is_gone_the_next_one_reports() {
+    let run = Launched::new(&tiny::plan("head", 3, "1f1b"), 3, many_steps);
+    thread::sleep(Duration::from_secs(2));
+    run.signal(0, "-KILL");
+    let ends = run.end(None);
+    assert!(ends[1].1.contains("rank 0 failed: its process ended"), "{}", ends[1].1);
+    assert!(ends[2].1.contains("rank 1 says why"), "{}", ends[2].1);
+    assert_eq!((ends[1].0, ends[2].0), (Some(1), Some(1)));
+}
+
+#[test]
+fn a_process_that_stands_still_ends_the_run_after_patience_and_grace() {
+    let patient = |_: usize| ["--steps", "100000", "--patience", "3"].map(str::to_string).to_vec();
+    let mut run = Launched::new(&tiny::plan("stall", 2, "1f1b"), 2, patient);
+    thread::sleep(Duration::from_secs(2));
+    let stood_still = Instant::now();
+    run.signal(1, "-STOP");
+    let status = run.0[0].wait().expect("it ends");
+    // Three seconds of patience, five of grace.
+    assert!(stood_still.elapsed() < Duration::from_secs(15), "{:?}", stood_still.elapsed());
+    assert_eq!(status.code(), Some(1));
+    let report = run.end(Some(1)).swap_remove(0).1;
+    assert!(report.contains("rank 0 failed: ") && report.contains("waited 3.0 s for rank 1 to "), "{report}");
+    assert!(report.contains("rank 1 did not answer within 5.0 s"), "{report}");
+}
+
+#[test]
+fn a_stop_asked_of_one_process_stops_all_after_the_same_step() {
+    let run = Launched::new(&tiny::plan("stop", 2, "1f1b"), 2, many_steps);
+    thread::sleep(Duration::from_secs(2));
+    run.signal(1, "-TERM");
+    let ends = run.end(None);
+    assert_eq!(ends[0].0, Some(130), "{}", ends[0].1);
+    assert!(ends[0].1.contains("stopped after"), "{}", ends[0].1);
+    assert_eq!(ends[1].0, Some(0), "{}", ends[1].1);
+}
+
+#[test]
+fn processes_that_do_not_run_the_same_are_refused() {
+    let plan = tiny::plan("disagree", 2, "1f1b");
+    let seeds = |rank: usize| vec!["--seed".to_string(), rank.to_string()];
+    for (code, text) in Launched::new(&plan, 2, seeds).end(None) {
+        assert_eq!(code, Some(2));
+        assert!(text.contains("rank 1 runs another plan, text or options than rank 0"), "{text}");
+    }
+    for (code, text) in Launched::new(&plan, 3, |_| Vec::new()).end(None) {
+        assert_eq!(code, Some(2));
+        assert!(text.contains("the plan is for 2 ranks, and 3 processes were started"), "{text}");
+    }
+}
+
+#[test]
+fn variables_that_make_no_rank_are_refused_by_name() {
+    let plan = tiny::plan("variables", 2, "1f1b");
+    let plan = plan.to_str().expect("a path");
+    let output = pipeplan(&["run", plan, "--transport", "tcp"]).env("RANK", "2").env("WORLD_SIZE", "2").output();
+    let output = output.expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("RANK is 2, and there are 2 ranks"));
+    let output = pipeplan(&["run", plan, "--transport", "tcp"]).env("RANK", "0").env("WORLD_SIZE", "2").output();
+    let text = String::from_utf8_lossy(&output.expect("it starts").stderr).into_owned();
+    assert!(
+        text.contains("torchrun does not say where rank 0 is to be met") && text.contains("MASTER_ADDR"),
+        "{text}"
+    );
+    let output = run(&["run", "-", "--transport", "tcp"]);
+    assert_eq!(output.status.code(), Some(2));
+}
