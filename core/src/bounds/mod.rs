@@ -138,8 +138,10 @@ impl fmt::Display for Binding {
     }
 }
 
-/// Steps that the longest ways may take: about 10 ms. Beyond it fewer windows are looked at.
+/// Ops beyond which only work and area are looked at: the longest ways take some 20 ns an op.
 const MOST_STEPS: usize = 3_000_000;
+/// Ops, counted once for each window, beyond which fewer windows are looked at: some milliseconds.
+const MOST_WINDOW_STEPS: usize = 300_000;
 
 /// A lower bound on what `problem` asks to be small: no valid schedule costs less.
 ///
@@ -218,16 +220,27 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
                     head += net.costs[stage].f;
                 }
             }
-            // The first, the last, and as many between as the budget allows, spread evenly.
-            let windows = (MOST_STEPS / ops.max(1)).clamp(1, net.ranks);
-            for window in 0..windows {
-                let rank =
-                    if windows == 1 { net.lanes[0].ranks[0] } else { window * (net.ranks - 1) / (windows - 1) };
+            for rank in chosen(net, (MOST_WINDOW_STEPS / ops.max(1)).max(3)) {
                 ways::heads(net, &firsts(rank), &mut heads);
                 judge(rank, &heads, &tails, later[rank], best);
             }
         }
     }
+}
+
+/// Up to `most` ranks: the first and the last on the way, the one with the most work, and others between.
+fn chosen(net: &Net, most: usize) -> Vec<usize> {
+    if most >= net.ranks {
+        return (0..net.ranks).collect();
+    }
+    let first = net.lanes[0].ranks.first().copied().unwrap_or(0);
+    let busiest = (0..net.ranks).rev().max_by_key(|rank| net.load(*rank)).unwrap_or(0);
+    let mut chosen = vec![first, 0, net.ranks - 1, busiest];
+    let between = most.saturating_sub(3);
+    chosen.extend((0..between).map(|index| (index + 1) * net.ranks / (between + 1)));
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
 }
 
 /// By lane and stage, after F and after B: the least time until W of the same microbatch has ended.

@@ -1,6 +1,8 @@
 //! One rank with soonest starts and least remainders: what its own work and memory add to them.
 
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use super::net::Net;
 use super::ways::{B, F, W, Ways};
@@ -79,41 +81,37 @@ impl Window<'_> {
         }
         let mut best = Carlier::default();
         let (mut now, mut since) = (0, 0);
+        // Of each class the op whose turn it is: those that may run by tail, the others by head.
+        let mut ready: BinaryHeap<(Nanos, Reverse<usize>)> = BinaryHeap::new();
+        let first = |class: &Class<'_>| class.heads.first().copied();
+        let mut waiting: BinaryHeap<Reverse<(Nanos, usize)>> =
+            classes.iter().enumerate().filter_map(|(index, class)| Some(Reverse((first(class)?, index)))).collect();
         loop {
-            // Of the ops that may run the one with the largest tail; and when a more urgent one may.
-            let mut chosen: Option<(Nanos, usize)> = None;
-            let mut next = Nanos::MAX;
-            for (index, class) in classes.iter().enumerate() {
-                if class.at < class.heads.len() && class.heads[class.at] <= now {
-                    let tail = class.tail();
-                    if chosen.is_none_or(|(known, _)| tail > known) {
-                        chosen = Some((tail, index));
-                    }
-                }
+            while let Some(Reverse((_, index))) = waiting.peek().copied().filter(|Reverse((head, _))| *head <= now) {
+                waiting.pop();
+                ready.push((classes[index].tail(), Reverse(index)));
             }
-            for class in &classes {
-                if class.at < class.heads.len()
-                    && class.heads[class.at] > now
-                    && chosen.is_none_or(|(known, _)| class.tail() > known)
-                {
-                    next = next.min(class.heads[class.at]);
+            let next = waiting.peek().map_or(Nanos::MAX, |Reverse((head, _))| *head);
+            let Some((tail, Reverse(index))) = ready.peek().copied() else {
+                if next == Nanos::MAX {
+                    return best;
                 }
-            }
-            match chosen {
-                None if next == Nanos::MAX => return best,
-                None => (now, since) = (next, next),
-                Some((tail, index)) => {
-                    let class = &mut classes[index];
-                    let run = class.left.min(next - now);
-                    now += run;
-                    class.left -= run;
-                    if class.left == 0 {
-                        if now + tail > best.value {
-                            best = Carlier { value: now + tail, head: since, tail };
-                        }
-                        class.at += 1;
-                        class.left = class.duration;
-                    }
+                (now, since) = (next, next);
+                continue;
+            };
+            let class = &mut classes[index];
+            let run = class.left.min(next - now);
+            now += run;
+            class.left -= run;
+            if class.left == 0 {
+                ready.pop();
+                if now + tail > best.value {
+                    best = Carlier { value: now + tail, head: since, tail };
+                }
+                class.at += 1;
+                class.left = class.duration;
+                if let Some(head) = class.heads.get(class.at) {
+                    waiting.push(Reverse((*head, index)));
                 }
             }
         }
@@ -284,7 +282,7 @@ impl Idle {
 /// Those that no other beats in both, with both rising.
 fn useful(mut idles: Vec<Idle>) -> Vec<Idle> {
     idles.retain(|idle| idle.idle > 0);
-    idles.sort_by_key(|idle| (idle.within, core::cmp::Reverse(idle.idle)));
+    idles.sort_by_key(|idle| (idle.within, Reverse(idle.idle)));
     let mut most = 0;
     idles.retain(|idle| {
         let better = idle.idle > most;
