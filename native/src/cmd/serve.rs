@@ -95,7 +95,7 @@ impl Site {
             return match is_page(folder) {
                 true => Ok(Site::Folder(folder.to_owned())),
                 false => Err(Failure::input(format!("{} holds no index.html", folder.display()))
-                    .with_help("build the page first: trunk build --release --config web/Trunk.toml")),
+                    .with_help("build the page first: trunk build")),
             };
         }
         #[cfg(feature = "embed-web")]
@@ -106,7 +106,7 @@ impl Site {
             let found = beside.into_iter().chain([PathBuf::from("web/dist")]).find(|folder| is_page(folder));
             found.map(Site::Folder).ok_or_else(|| {
                 Failure::input("the built page is neither beside this program (`web`) nor in `web/dist`")
-                    .with_help("build it with `trunk build --release --config web/Trunk.toml`, or name it with --web")
+                    .with_help("build it with `trunk build`, or name it with --web")
             })
         }
     }
