@@ -188,11 +188,14 @@ impl Link for Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        self.flush(Duration::from_secs(1));
+        // A run that has failed has said what it can; every moment counts before the launcher kills.
+        if self.universe.is_some() {
+            self.flush(Duration::from_secs(1));
+        }
         if !self.sending.is_empty() {
             self.abandon();
         }
-        // The memory of these MPI may still read: it goes with the process.
+        // MPI may still read from the memory of these: it goes with the process.
         self.sending.drain(..).for_each(std::mem::forget);
     }
 }
