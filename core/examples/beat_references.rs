@@ -134,6 +134,9 @@ fn main() {
     for ((scheduler, cap), n) in &table {
         println!("{scheduler:18} {cap:>10} | {:6} {:6} {:6} | {:6} {:6} {:6}", n[0], n[1], n[2], n[3], n[4], n[5]);
     }
+    if gaps.is_empty() {
+        return;
+    }
     gaps.sort_by(f64::total_cmp);
     println!(
         "{count} searches, {lost} lost; {total_seconds:.1} s in all, worst {:.0} ms; gap to the bound: median {:.2}%, 90th {:.2}%",

@@ -75,10 +75,21 @@ impl Improve {
         }
         let step = self.path[random.below(self.path.len() as u64) as usize];
         let Some((from, to)) = self.pick(flat, step, random) else { return false };
+        // Most moves take one op. Where memory is short, what takes bytes and what gives them back have to move
+        // together: a block of ops, or two ops that change places.
         let row = &mut self.rows[step.rank];
-        shift(row, from, to);
-        if !fits(flat, step.rank, &self.before[step.rank], row, from, to) {
-            shift(row, to, from);
+        let change = match random.below(6) {
+            0 => Change::Block { from, to, length: (2 + random.below(3) as usize).min(from.abs_diff(to)) },
+            1 => Change::Swap { from, to },
+            _ => Change::Shift { from, to },
+        };
+        change.apply(row);
+        let valid = match change {
+            Change::Shift { from, to } => fits(flat, step.rank, &self.before[step.rank], row, from, to),
+            _ => is_ordered(flat, step.rank, row),
+        };
+        if !valid {
+            change.undo(row);
             return false;
         }
         let cutoff = self.cost.objective.saturating_add(slack);
@@ -90,7 +101,7 @@ impl Improve {
                 true
             }
             _ => {
-                shift(&mut self.rows[step.rank], to, from);
+                change.undo(&mut self.rows[step.rank]);
                 false
             }
         }
@@ -208,6 +219,45 @@ impl Improve {
         let places = if kind_of(code) == F { &self.at_f } else { &self.at_b };
         places[lane.offset..lane.offset + lane.count].partition_point(|place| (*place as usize) < at)
     }
+}
+
+/// A change of a row that can be undone.
+#[derive(Clone, Copy)]
+enum Change {
+    /// The op at `from` goes to `to`.
+    Shift { from: usize, to: usize },
+    /// The `length` ops up to `from` (or from it on) go past `to`: the ends of the range change sides.
+    Block { from: usize, to: usize, length: usize },
+    /// The two ops change places.
+    Swap { from: usize, to: usize },
+}
+
+impl Change {
+    fn apply(self, row: &mut [Code]) {
+        match self {
+            Change::Shift { from, to } => shift(row, from, to),
+            Change::Swap { from, to } => row.swap(from, to),
+            Change::Block { from, to, length } if from < to => row[from..=to].rotate_left(length),
+            Change::Block { from, to, length } => row[to..=from].rotate_right(length),
+        }
+    }
+
+    fn undo(self, row: &mut [Code]) {
+        match self {
+            Change::Shift { from, to } => shift(row, to, from),
+            Change::Swap { from, to } => row.swap(from, to),
+            Change::Block { from, to, length } if from < to => row[from..=to].rotate_right(length),
+            Change::Block { from, to, length } => row[to..=from].rotate_left(length),
+        }
+    }
+}
+
+/// Whether every op of a complete row comes after what it needs on its lane, within the limit.
+fn is_ordered(flat: &Flat, rank: usize, row: &[Code]) -> bool {
+    befores(flat, rank, row).iter().zip(row).all(|(before, code)| {
+        let takes = flat.lanes[lane_of(*code)].takes[kind_of(*code) as usize];
+        before.lead_b >= 0 && before.lead_w >= 0 && before.held + takes <= flat.limit[rank]
+    })
 }
 
 /// Moves the op at `from` to `to`.
