@@ -45,7 +45,12 @@ pub(super) struct Policy {
     /// The least time between two microbatches that enter a chain: those that enter together meet again at
     /// every rank, and there all of them want memory at once.
     pub gap: u64,
+    /// Whether a rank that has run a backward prefers a forward, and the other way round, whatever is planned.
+    pub alternate: bool,
 }
+
+/// What puts every op of one kind behind every op of another.
+const BEHIND: i64 = 1 << 60;
 
 /// Arrays of the scheduler, kept between calls.
 pub(super) struct List {
@@ -59,6 +64,8 @@ pub(super) struct List {
     busy: Vec<bool>,
     /// By chain: when the next microbatch may enter.
     enter: Vec<u64>,
+    /// By rank: whether its last op other than W was a forward.
+    forward: Vec<bool>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// By rank: what one microbatch needs by itself.
     alone: Vec<i64>,
@@ -86,6 +93,7 @@ impl List {
             wake: vec![0; flat.ranks],
             busy: vec![false; flat.ranks],
             enter: vec![0; flat.chains.len()],
+            forward: vec![true; flat.ranks],
             heap: BinaryHeap::new(),
             alone: (0..flat.ranks).map(|rank| flat.least(rank)).collect(),
             ops: 0,
@@ -102,6 +110,7 @@ impl List {
         self.wake.fill(u64::MAX);
         self.busy.fill(false);
         self.enter.fill(0);
+        self.forward.fill(true);
         self.heap.clear();
         let per_lane = if flat.fused { 2 } else { 3 };
         let mut rows: Vec<Vec<Code>> = flat
@@ -163,7 +172,10 @@ impl List {
             let [f, b, w] = self.done[index];
             if b < self.known_b[index] {
                 let kind = if flat.fused { BW } else { B };
-                let key = policy.key_b[index].saturating_add(i64::from(b).saturating_mul(policy.period));
+                let mut key = policy.key_b[index].saturating_add(i64::from(b).saturating_mul(policy.period));
+                if policy.alternate && !self.forward[rank] {
+                    key = key.saturating_add(BEHIND);
+                }
                 let arrives = self.arrive_b[lane.offset + b as usize];
                 if arrives > now {
                     soonest = soonest.min(arrives);
@@ -180,6 +192,7 @@ impl List {
                 let key = policy.key_f[index].saturating_add(i64::from(f).saturating_mul(policy.period));
                 let mut arrives = self.arrive_f[lane.offset + f as usize];
                 let mut planned = key.saturating_sub(policy.early).max(0) as u64;
+                let key = if policy.alternate && self.forward[rank] { key.saturating_add(BEHIND) } else { key };
                 if lane.first {
                     planned = planned.max(self.enter[lane.chain]);
                 }
@@ -241,6 +254,9 @@ impl List {
         let end = now + lane.duration[kind];
         self.held[rank] += lane.takes[kind] - lane.gives[kind];
         self.busy[rank] = true;
+        if choice.kind != W {
+            self.forward[rank] = choice.kind == F;
+        }
         self.wake_at(rank, end);
         match choice.kind {
             F => {

@@ -132,6 +132,8 @@ pub(super) struct Recipe {
     /// The least time between microbatches that enter, in thousandths of the least period that memory can
     /// sustain; 0 for none.
     pub gap: i64,
+    /// See [`Policy`].
+    pub alternate: bool,
     /// When W is planned after its B, in thousandths of the period; [`FREE`] to fill gaps only.
     pub w_lag: i64,
     /// See [`Policy`].
@@ -203,6 +205,7 @@ impl Recipe {
             patience: self.patience as u64,
             early: if self.planned && self.early != FREE { thousandths(shape.period, self.early) } else { NEVER },
             gap: thousandths(sustained, self.gap) as u64,
+            alternate: self.alternate,
         }
     }
 
@@ -245,6 +248,7 @@ impl Recipe {
                 4 => next.w_fit = [0, 250, 500, 750, 900, 1000, 1200][random.below(7) as usize],
                 5 => next.patience = [0, 0, 100, 200, 300, 500, 800, 1200][random.below(8) as usize],
                 6 => next.memory = if random.below(3) == 0 { 1000 } else { random.scaled(next.memory, 200, 1000) },
+                7 if random.below(2) == 0 => next.alternate = !next.alternate,
                 7 => next.planned ^= random.below(3) == 0,
                 8..11 => next.forward[end] = random.scaled(next.forward[end], 700, 8000),
                 11..14 => next.backward[end] = random.scaled(next.backward[end], 700, 8000),
@@ -290,6 +294,7 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
         stretch: 1000,
         early: FREE,
         gap: 0,
+        alternate: false,
         w_lag: FREE,
         w_fit: 1000,
         patience: 0,
@@ -304,6 +309,12 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
             }
         }
     }
+    for slack in [1000, 1500, 3000] {
+        for w_fit in [0, 1000] {
+            seeds.push(Recipe { w_fit, alternate: true, ..planned(slack) });
+        }
+    }
+    seeds.push(Recipe { alternate: true, ..base });
     for cap in [2000, 2700, 1500, 1000] {
         for slack in [1500, 1000] {
             for w_fit in [0, 1000] {
