@@ -2,8 +2,8 @@
 //!
 //! The problem is put to a constraint solver that learns from its conflicts (pumpkin): a start time for each
 //! op, one op at a time on each rank, dependencies with hop times, memory by the order of ops, and the
-//! objective. It settles about a hundred ops with real costs in seconds; a few hundred where memory is loose.
-//! Beyond that it stops with its best schedule and its best bound.
+//! objective. It settles a hundred ops with real costs in a tenth of a second and, where the lower bound is
+//! tight (a linear pipeline from 1F1B's memory up), 576 ops in one second. Beyond that it stops with its best schedule and its best bound.
 //!
 //! The crate stands beside `pipeplan-core` because the solver needs `std`. It builds for WebAssembly.
 
@@ -48,7 +48,7 @@ pub struct Exact {
     pub schedule: Option<Schedule>,
     /// What the schedule costs under the problem's objective; the largest value where there is none.
     pub value_ns: Nanos,
-    /// No valid schedule costs less.
+    /// No valid schedule costs less when its ops run as soon as they can, which is how a schedule is timed.
     pub lower_ns: Nanos,
     /// Whether the schedule is proved best.
     pub optimal: bool,
