@@ -351,6 +351,18 @@ pub fn plan_with(
     into_plan(spec, answer)
 }
 
+/// The best schedule for `spec`, with what it stands on.
+///
+/// # Errors
+/// [`PlanError`] where none is valid.
+pub fn best(
+    spec: &Spec,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Answer, PlanError> {
+    best_with(spec, published_answers(spec), effort, observer)
+}
+
 type Named = (&'static str, Result<Answer, Absent>);
 
 fn published_answers(spec: &Spec) -> Vec<Named> {

@@ -11,6 +11,7 @@ mod human;
 mod input;
 mod interrupt;
 mod link;
+mod memory;
 mod output;
 mod plan;
 mod processes;
@@ -35,6 +36,7 @@ Every PLAN is a plan file, or anything that a plan can be made of: a SPEC is pla
 const EXAMPLES: &str = "\
 Examples:
   pipeplan compare examples/tiny-llama.toml
+  pipeplan memory examples/llama-2-70b.toml
   pipeplan plan examples/tiny-llama.toml --schedule zb-v -o plan.json
   pipeplan show plan.json
   pipeplan run plan.json --trace trace.json
@@ -59,6 +61,7 @@ pub struct Cli {
 enum Command {
     Plan(plan::Args),
     Compare(compare::Args),
+    Memory(memory::Args),
     Check(check::Args),
     Show(show::Args),
     Run(run::Args),
@@ -85,6 +88,7 @@ impl Cli {
         match self.command {
             Command::Plan(args) => plan::run(args),
             Command::Compare(args) => compare::run(args),
+            Command::Memory(args) => memory::run(args),
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Run(args) => run::run(args),

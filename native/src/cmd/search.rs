@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{self, Comparison, PlanError};
+use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
 use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::Spec;
 
@@ -35,6 +35,14 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
         }
         _ => Failure::input(&error),
     })
+}
+
+/// The best schedule for `spec`, with the model's parts that it stands on.
+pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
+    let mut watch = Watch::new(effort);
+    let answer = planner::best(spec, effort.ops(), &mut |progress| watch.see(progress));
+    watch.bar.finish_and_clear();
+    answer
 }
 
 /// Compares all schedules for `spec`.

@@ -1,0 +1,234 @@
+//! `pipeplan memory`
+
+use pipeplan_core::planner::{self, Answer, PlanError};
+use pipeplan_core::schedule::{self, Published};
+use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::units::Bytes;
+use pipeplan_core::verdict::{self, RankMemory, Relief};
+use serde_json::{Map, Value, json};
+
+use super::fail::Failure;
+use super::search::Effort;
+use super::{human, input, output, search};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan memory examples/llama-2-70b.toml
+  pipeplan memory spec.toml --schedule zb-h1
+  pipeplan memory spec.toml --json | jq '.ranks[0].static_bytes'";
+
+/// Show what each rank holds, by kind, and what to change first where it does not fit.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A spec of a model, or a link; - for standard input
+    spec: String,
+    /// A published schedule or `best`; what the spec says where not given
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    effort: Effort,
+}
+
+/// What is shown.
+struct Shown {
+    answer: Answer,
+    ranks: Vec<RankMemory>,
+    reliefs: Vec<Relief>,
+    /// Why this schedule stands for `best`.
+    note: Option<String>,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let spec = input::spec(&args.spec)?;
+    if matches!(spec.work, Work::Typed(_)) {
+        let text = "bytes are explained for a model; these costs are typed";
+        return Err(Failure::input(text).with_help("`pipeplan show` says what each rank of such a plan holds at most"));
+    }
+    let name = args.schedule.as_ref().unwrap_or(&spec.schedule);
+    let shown = if name == planner::BEST { of_best(&spec, args.effort)? } else { of_published(&spec, name)? };
+    if args.json {
+        return output::print_json(&value_of(&shown));
+    }
+    output::print(&drawn(&shown))
+}
+
+fn of_published(spec: &Spec, name: &str) -> Result<Shown, Failure> {
+    let Some(published) = schedule::find(name) else {
+        return Err(Failure::input(PlanError::UnknownSchedule { name: name.to_owned() }));
+    };
+    explained(spec, &published, None)
+}
+
+fn explained(spec: &Spec, published: &Published, note: Option<String>) -> Result<Shown, Failure> {
+    let absent = |absent: schedule::Absent| {
+        Failure::input(PlanError::Absent { schedule: published.name.to_owned(), reason: absent.reason })
+    };
+    let (answer, ranks) = verdict::verdict(spec, published).map_err(absent)?;
+    let fits = ranks.iter().all(RankMemory::fits);
+    let reliefs = if fits { Vec::new() } else { verdict::reliefs(spec, published).map_err(absent)? };
+    Ok(Shown { answer, ranks, reliefs, note })
+}
+
+/// The best schedule within the limit. Where there is none: the published one that holds the least.
+fn of_best(spec: &Spec, effort: Effort) -> Result<Shown, Failure> {
+    match search::best(spec, effort) {
+        Ok(answer) => match &answer.case.derived {
+            Some(derived) => {
+                let ranks = verdict::by_rank(derived, &answer.case.problem, &answer.timeline);
+                Ok(Shown { answer, ranks, reliefs: Vec::new(), note: None })
+            }
+            None => Err(Failure::input("bytes are explained for a model; these costs are typed")),
+        },
+        Err(error @ PlanError::NoSchedule { .. }) => {
+            let peak = |published: &&Published| {
+                let (_, ranks) = verdict::verdict(spec, published).ok()?;
+                ranks.iter().map(|rank| rank.peak).max()
+            };
+            let leanest = schedule::published()
+                .iter()
+                .filter_map(|published| Some((peak(&published)?, published)))
+                .min_by_key(|(peak, _)| *peak);
+            let Some((_, leanest)) = leanest else { return Err(Failure::input(error)) };
+            let note = format!("no schedule fits the limit; this is {}, which holds the least", leanest.name);
+            explained(spec, leanest, Some(note))
+        }
+        Err(error) => Err(Failure::input(error)),
+    }
+}
+
+/// By stage: the share of what F keeps that is still held after B, for W, in thousandths.
+fn held_for_w(answer: &Answer) -> Vec<u64> {
+    let problem = &answer.case.problem;
+    let share = |stage| {
+        let cost = problem.cost(stage);
+        let kept = cost.forward_bytes.max(0) as u128;
+        let left = (i128::from(cost.forward_bytes) + i128::from(cost.backward_input_bytes)).max(0) as u128;
+        (left * 1000).checked_div(kept).unwrap_or(0) as u64
+    };
+    (0..problem.stage_count()).map(share).collect()
+}
+
+fn value_of(shown: &Shown) -> Value {
+    let rank = |rank: &RankMemory| {
+        let kinds: Map<String, Value> =
+            rank.fixed.kinds().iter().map(|(kind, bytes)| (kind.replace(' ', "_"), json!(bytes))).collect();
+        json!({
+            "rank": rank.rank,
+            "static_bytes": kinds,
+            "activation_bytes": rank.activations,
+            "peak_bytes": rank.peak,
+            "at_op": rank.at.map(|op| op.to_string()),
+            "at_ns": rank.at_ns,
+            "limit_bytes": rank.limit,
+            "fits": rank.fits(),
+        })
+    };
+    let change = |relief: &Relief| {
+        json!({
+            "field": relief.field, "from": relief.from, "to": relief.to, "peak_bytes": relief.peak,
+            "fits": relief.fits, "cost_ns": relief.cost_ns,
+        })
+    };
+    json!({
+        "schedule": shown.answer.name,
+        "objective": shown.answer.case.problem.objective().name(),
+        "cost_ns": shown.answer.cost_ns(),
+        "fits": shown.ranks.iter().all(RankMemory::fits),
+        "note": shown.note,
+        "ranks": shown.ranks.iter().map(rank).collect::<Vec<_>>(),
+        "held_for_weight_permille": held_for_w(&shown.answer),
+        "changes": shown.reliefs.iter().map(change).collect::<Vec<_>>(),
+    })
+}
+
+fn drawn(shown: &Shown) -> String {
+    let mut text = String::new();
+    if let Some(note) = &shown.note {
+        text.push_str(&format!("{note}\n\n"));
+    }
+    text.push_str(&table(&shown.ranks));
+    text.push_str(&verdict_line(shown));
+    let held = held_for_w(&shown.answer);
+    if let (Some(least), Some(most)) = (held.iter().min(), held.iter().max()) {
+        let percent = |permille: &u64| format!("{} %", permille.div_ceil(10));
+        let range = if least == most { percent(most) } else { format!("{} to {}", percent(least), percent(most)) };
+        text.push_str(&format!("after B, a stage still holds {range} of its microbatch's activations, until W\n"));
+    }
+    if !shown.reliefs.is_empty() {
+        text.push_str("\nwhat to change first:\n");
+        text.push_str(&changes(shown));
+    }
+    text
+}
+
+/// One row a rank; kinds of which no rank holds anything have no column.
+fn table(ranks: &[RankMemory]) -> String {
+    let kinds: Vec<(usize, &str)> = ranks.first().map_or_else(Vec::new, |first| {
+        let named = first.fixed.kinds();
+        let held = |at: usize| ranks.iter().any(|rank| rank.fixed.kinds()[at].1 > 0);
+        named.iter().enumerate().filter(|(at, _)| held(*at)).map(|(at, (name, _))| (at, *name)).collect()
+    });
+    let header: Vec<&str> = std::iter::once("rank")
+        .chain(kinds.iter().map(|(_, name)| *name))
+        .chain(["activations", "peak", "left", "peak during"])
+        .collect();
+    let row = |rank: &RankMemory| {
+        let fixed = rank.fixed.kinds();
+        let mut cells = vec![rank.rank.to_string()];
+        cells.extend(kinds.iter().map(|(at, _)| human::bytes(fixed[*at].1)));
+        cells.extend([human::bytes(rank.activations), human::bytes(rank.peak)]);
+        cells.push(left(rank));
+        cells.push(rank.at.map_or_else(String::new, |op| format!("{op} at {}", human::duration(rank.at_ns))));
+        cells
+    };
+    let rows: Vec<Vec<String>> = ranks.iter().map(row).collect();
+    human::table(&header, &rows, kinds.len() + 3)
+}
+
+/// What the limit leaves, below 0 where it does not suffice.
+fn left(rank: &RankMemory) -> String {
+    match rank.limit {
+        None => "no limit".to_owned(),
+        Some(limit) if rank.fits() => human::bytes(limit - rank.peak),
+        Some(limit) => format!("-{}", human::bytes(rank.peak - limit)),
+    }
+}
+
+fn verdict_line(shown: &Shown) -> String {
+    let over = shown.ranks.iter().filter(|rank| !rank.fits()).count();
+    let fullest: Bytes = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
+    let verdict = match over {
+        0 => "fits".to_owned(),
+        over => format!("does not fit {}", human::count(over, "rank")),
+    };
+    let objective = shown.answer.case.problem.objective().name().replace('_', " ");
+    let limit = shown.ranks.iter().filter_map(|rank| rank.limit).min();
+    let limit = limit.map_or_else(String::new, |limit| format!(" of {}", human::bytes(limit)));
+    format!(
+        "\n{} {verdict}: at most {}{limit} on a rank; {objective} {}\n",
+        shown.answer.name,
+        human::bytes(fullest),
+        human::duration(shown.answer.cost_ns())
+    )
+}
+
+fn changes(shown: &Shown) -> String {
+    let now = shown.answer.cost_ns();
+    let row = |relief: &Relief| {
+        let slower = relief.cost_ns as f64 / now.max(1) as f64 - 1.0;
+        vec![
+            relief.field.to_owned(),
+            format!("{} → {}", relief.from, relief.to),
+            human::bytes(relief.peak),
+            human::duration(relief.cost_ns),
+            format!("{:+.1} %", 100.0 * slower),
+            if relief.fits { "fits".to_owned() } else { "not enough alone".to_owned() },
+        ]
+    };
+    let rows: Vec<Vec<String>> = shown.reliefs.iter().map(row).collect();
+    human::table(&["field", "change", "peak", "time", "slower by", "verdict"], &rows, 0)
+}

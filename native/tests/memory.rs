@@ -1,0 +1,95 @@
+//! What `pipeplan memory` tells a person and a program.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Llama 2 13B on eight A100: 1F1B holds the most on rank 0.
+fn spec(memory: &str) -> String {
+    format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 8\n\
+         [training]\nmicrobatches = 16\nmicrobatch_size = 2\n[memory]\n{memory}"
+    )
+}
+
+fn run(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"))
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}"));
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap_or_else(|error| panic!("{error}"));
+    (status.code(), String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+fn json_of(arguments: &[&str], input: &str) -> Value {
+    let (code, stdout, stderr) = run(arguments, input);
+    assert_eq!(code, Some(0), "{stderr}");
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}\n{stdout}"))
+}
+
+#[test]
+fn bytes_by_kind_add_up_to_the_peak() {
+    let shown = json_of(&["memory", "-", "--json"], &spec(""));
+    assert_eq!(shown["fits"], true);
+    assert_eq!(shown["changes"].as_array().map(Vec::len), Some(0), "nothing needs to change");
+    let ranks = shown["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 8);
+    for rank in ranks {
+        let fixed: u64 = rank["static_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        let activations = rank["activation_bytes"].as_u64().unwrap();
+        assert_eq!(rank["peak_bytes"].as_u64(), Some(fixed + activations), "{rank}");
+        assert_eq!(rank["limit_bytes"], 80u64 << 30);
+    }
+    // 1F1B holds p - s microbatches on stage s, so what rank 0 holds is about eight times what rank 7 does.
+    let held = |rank: usize| ranks[rank]["activation_bytes"].as_u64().unwrap();
+    assert!(held(0) > 6 * held(6), "{} {}", held(0), held(6));
+    // B alone frees almost nothing: SwiGLU even has more gradients of outputs than W leaves inputs to free.
+    for stage in shown["held_for_weight_permille"].as_array().unwrap() {
+        assert!((850..1050).contains(&stage.as_u64().unwrap()), "{stage}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_told_what_to_change() {
+    let tight = spec("limit_bytes = \"60 GB\"");
+    let shown = json_of(&["memory", "-", "--json"], &tight);
+    assert_eq!(shown["fits"], false);
+    let first = &shown["changes"][0];
+    assert_eq!(first["fits"], true, "{first}");
+    assert!(first["cost_ns"].as_u64() > Some(0) && first["peak_bytes"].as_u64() <= Some(60_000_000_000));
+    let (code, text, _) = run(&["memory", "-"], &tight);
+    assert_eq!(code, Some(0));
+    for part in ["rank", "weights", "activations", "-", "does not fit", "what to change first", "training.recompute"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn best_without_a_plan_shows_the_leanest() {
+    let tight = spec("limit_bytes = \"20 GB\"");
+    let shown = json_of(&["memory", "-", "--schedule", "best", "--json"], &tight);
+    assert!(shown["note"].as_str().is_some_and(|note| note.contains("holds the least")), "{}", shown["note"]);
+    assert_eq!(shown["fits"], false);
+    let shown = json_of(&["memory", "-", "--schedule", "best", "--effort", "1000", "--json"], &spec(""));
+    assert_eq!((&shown["fits"], &shown["note"]), (&Value::Bool(true), &Value::Null));
+}
+
+#[test]
+fn typed_costs_and_unknown_names_are_refused() {
+    let problem = r#"{ "ranks": 2, "microbatches": 4, "placement": "linear", "stages": { "forward_ns": 1,
+        "backward_input_ns": 1, "backward_weight_ns": 1 } }"#;
+    for schedule in ["1f1b", "best"] {
+        let (code, _, error) = run(&["memory", "-", "--schedule", schedule], problem);
+        assert_eq!(code, Some(2));
+        assert!(error.contains("these costs are typed"), "{error}");
+    }
+    let (code, _, error) = run(&["memory", "-", "--schedule", "1f1c"], &spec(""));
+    assert_eq!(code, Some(2));
+    assert!(error.contains("no schedule is called `1f1c`"), "{error}");
+}
