@@ -35,7 +35,7 @@ fn json_of(arguments: &[&str], input: &str) -> Value {
 
 #[test]
 fn bytes_by_kind_add_up_to_the_peak() {
-    let shown = json_of(&["memory", "-", "--json"], &spec(""));
+    let shown = json_of(&["memory", "-", "--json"], &spec("limit_bytes = \"100 GiB\""));
     assert_eq!(shown["fits"], true);
     assert_eq!(shown["changes"].as_array().map(Vec::len), Some(0), "nothing needs to change");
     let ranks = shown["ranks"].as_array().unwrap();
@@ -44,7 +44,7 @@ fn bytes_by_kind_add_up_to_the_peak() {
         let fixed: u64 = rank["static_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
         let activations = rank["activation_bytes"].as_u64().unwrap();
         assert_eq!(rank["peak_bytes"].as_u64(), Some(fixed + activations), "{rank}");
-        assert_eq!(rank["limit_bytes"], 80u64 << 30);
+        assert_eq!(rank["limit_bytes"], 100u64 << 30);
     }
     // 1F1B holds p - s microbatches on stage s, so what rank 0 holds is about eight times what rank 7 does.
     let held = |rank: usize| ranks[rank]["activation_bytes"].as_u64().unwrap();
@@ -76,7 +76,7 @@ fn best_without_a_plan_shows_the_leanest() {
     let shown = json_of(&["memory", "-", "--schedule", "best", "--json"], &tight);
     assert!(shown["note"].as_str().is_some_and(|note| note.contains("holds the least")), "{}", shown["note"]);
     assert_eq!(shown["fits"], false);
-    let shown = json_of(&["memory", "-", "--schedule", "best", "--effort", "1000", "--json"], &spec(""));
+    let shown = json_of(&["memory", "-", "--schedule", "best", "--effort", "1000", "--json"], &spec("limit_bytes = \"100 GiB\""));
     assert_eq!((&shown["fits"], &shown["note"]), (&Value::Bool(true), &Value::Null));
 }
 
