@@ -355,11 +355,7 @@ pub fn plan_with(
 ///
 /// # Errors
 /// [`PlanError`] where none is valid.
-pub fn best(
-    spec: &Spec,
-    effort: Effort,
-    observer: &mut dyn FnMut(Progress) -> Flow,
-) -> Result<Answer, PlanError> {
+pub fn best(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Result<Answer, PlanError> {
     best_with(spec, published_answers(spec), effort, observer)
 }
 

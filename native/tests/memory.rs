@@ -65,7 +65,8 @@ fn what_does_not_fit_is_told_what_to_change() {
     assert!(first["cost_ns"].as_u64() > Some(0) && first["peak_bytes"].as_u64() <= Some(60_000_000_000));
     let (code, text, _) = run(&["memory", "-"], &tight);
     assert_eq!(code, Some(0));
-    for part in ["rank", "weights", "activations", "-", "does not fit", "what to change first", "training.recompute"] {
+    for part in ["rank", "weights", "activations", "-", "does not fit", "what to change first", "training.recompute"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -76,7 +77,10 @@ fn best_without_a_plan_shows_the_leanest() {
     let shown = json_of(&["memory", "-", "--schedule", "best", "--json"], &tight);
     assert!(shown["note"].as_str().is_some_and(|note| note.contains("holds the least")), "{}", shown["note"]);
     assert_eq!(shown["fits"], false);
-    let shown = json_of(&["memory", "-", "--schedule", "best", "--effort", "1000", "--json"], &spec("limit_bytes = \"100 GiB\""));
+    let shown = json_of(
+        &["memory", "-", "--schedule", "best", "--effort", "1000", "--json"],
+        &spec("limit_bytes = \"100 GiB\""),
+    );
     assert_eq!((&shown["fits"], &shown["note"]), (&Value::Bool(true), &Value::Null));
 }
 

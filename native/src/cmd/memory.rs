@@ -46,7 +46,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let spec = input::spec(&args.spec)?;
     if matches!(spec.work, Work::Typed(_)) {
         let text = "bytes are explained for a model; these costs are typed";
-        return Err(Failure::input(text).with_help("`pipeplan show` says what each rank of such a plan holds at most"));
+        return Err(
+            Failure::input(text).with_help("`pipeplan show` says what each rank of such a plan holds at most")
+        );
     }
     let name = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let shown = if name == planner::BEST { of_best(&spec, args.effort)? } else { of_published(&spec, name)? };
