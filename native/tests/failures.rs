@@ -147,26 +147,18 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
         ("half precision", in_format(Dtype::Bf16), options(1), "ask for f32"),
         ("small vocabulary", with_model(|work| work.model.vocab = 100), options(1), "vocabulary of 256"),
         ("lost message", without_a_message(), options(1), "1RECV_F0"),
+        ("no norm", good(), RunOptions { clip_norm: Some(f64::NAN), ..options(1) }, "above 0"),
         ("too large", Workload { predicted_peak_bytes: vec![1 << 50], ..good() }, options(1), "plan a smaller model"),
     ];
     for (what, workload, options, says) in cases {
         let refusal = refuse(&workload, &options).to_string();
         assert!(refusal.contains(says), "{what}: {refusal}");
     }
-    let tied = ModelWork { pipeline: 2, ..tied() };
-    let tied = published(&tied, "1f1b", Precision::Single).expect("it exists");
-    assert!(matches!(refuse(&tied, &options(1)), Refusal::SharedWeight { stage: 0, .. }));
-    // On one rank, one stage holds the table once.
-    assert_eq!(
-        train(&one_by_one(&ModelWork { pipeline: 1, ..self::tied() }, Precision::Single), &options(1)).steps.len(),
-        1
-    );
-}
-
-fn tied() -> ModelWork {
-    let mut work = work(1, 2);
-    work.model.tied = true;
-    work
+    let mut shared_out = work(2, 2);
+    (shared_out.layout.data, shared_out.layout.zero) = (2, 2);
+    let single = one_by_one(&work(1, 2), Precision::Single);
+    let refusal = Workload::new(&shared_out, &single.problem, &single.program, None).expect_err("ZeRO stage 2");
+    assert_eq!(refusal, Refusal::Zero { zero: 2 });
 }
 
 fn with_model(change: impl Fn(&mut ModelWork)) -> Workload {

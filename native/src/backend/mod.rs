@@ -41,6 +41,66 @@ pub trait Backend {
 
     /// The weights by name, as they are now.
     fn weights(&self) -> BTreeMap<String, Buffer>;
+
+    /// Lends `part` of the weight `name` of `stage` to `work`, which may change it: for sums over copies, for
+    /// clipping and for checkpoints, between the last op of a training step and the first of the next. A device copies
+    /// it to the host and back.
+    ///
+    /// # Errors
+    /// [`BackendError::NoSuchWeight`] where it is not held.
+    fn lend(
+        &mut self,
+        stage: u16,
+        name: &str,
+        _part: Part,
+        _work: &mut dyn FnMut(Values<'_>),
+    ) -> Result<(), BackendError> {
+        Err(BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() })
+    }
+}
+
+/// What a rank holds of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The weight itself, in the optimizer's format.
+    Weight,
+    /// The gradient gathered since the last update.
+    Gradient,
+    /// The optimizer's mean of gradients: of this rank's [`Share`] alone.
+    Mean,
+    /// The optimizer's mean of squared gradients: of this rank's [`Share`] alone.
+    Square,
+}
+
+/// The elements of a lent part.
+#[derive(Debug, PartialEq)]
+pub enum Values<'a> {
+    /// 32-bit floats.
+    F32(&'a mut [f32]),
+    /// 64-bit floats.
+    F64(&'a mut [f64]),
+}
+
+/// Which part of every weight's optimizer state a rank holds and which elements it updates, where copies of the
+/// pipeline share the state out (ZeRO stage 1, arXiv:1910.02054). Elements in order, parts as equal as can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// This rank's position among those that share.
+    pub member: usize,
+    /// How many share, at least 1.
+    pub members: usize,
+}
+
+impl Share {
+    /// All of it.
+    pub const WHOLE: Share = Share { member: 0, members: 1 };
+
+    /// The elements of this share, of `elements` in all.
+    pub fn of(self, elements: usize) -> std::ops::Range<usize> {
+        let members = self.members.max(1);
+        let start = |member: usize| member * (elements / members) + member.min(elements % members);
+        start(self.member)..start(self.member + 1).min(elements)
+    }
 }
 
 /// Why an op could not run.
@@ -67,6 +127,14 @@ pub enum BackendError {
     NoSuchStage {
         /// The stage.
         stage: usize,
+    },
+    /// The rank does not hold this weight, or not in this backend.
+    #[error("stage {stage} holds no `{name}` here")]
+    NoSuchWeight {
+        /// The stage.
+        stage: usize,
+        /// The weight.
+        name: String,
     },
     /// A job of a microbatch ran before the one that it needs.
     #[error("{op} runs before the forward or backward of the same microbatch that it needs")]

@@ -10,6 +10,8 @@ use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, Workload, run_
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::tcp::Tcp;
 
+use pipeplan_core::spec::Work;
+
 use super::fail::Failure;
 use super::{input, interrupt};
 
@@ -61,13 +63,18 @@ const LOOK: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it.
-pub fn launch(plan: &str) -> Result<(), Failure> {
+/// outlives it. Where the run `trains`, copies of the pipeline have processes too.
+pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, and standard input can be read once")
             .with_help("Write the plan to a file."));
     }
-    let ranks = input::plan(plan)?.problem.ranks();
+    let plan = input::plan(plan)?;
+    let replicas = match &plan.spec.work {
+        Work::Model(work) if trains => work.layout.data.max(1) as usize,
+        _ => 1,
+    };
+    let ranks = plan.problem.ranks().saturating_mul(replicas);
     // Ctrl-C reaches the processes of a terminal together; this one waits until they have ended.
     let interrupted = interrupt::flag();
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());

@@ -38,6 +38,15 @@ pub struct Args {
     /// AdamW's step size
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     learning_rate: f64,
+    /// Steps over which the step size rises in a line
+    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    warm_up: u32,
+    /// Let the step size fall along a cosine, to a tenth of it at this step
+    #[arg(long, value_name = "STEP", default_value_t = 0)]
+    decay_until: u32,
+    /// Scale gradients down where the norm of all together is more than this
+    #[arg(long, value_name = "NORM")]
+    clip_norm: Option<f64>,
     /// Compute in this type instead of the plan's
     #[arg(long, value_name = "TYPE")]
     precision: Option<Type>,
@@ -96,7 +105,7 @@ static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.transport == Engine::Tcp && processes::place()?.is_none() {
-        return processes::launch(&args.plan);
+        return processes::launch(&args.plan, args.backend == Backend::Cpu);
     }
     let plan = input::plan(&args.plan)?;
     let precision = args.precision.map(|precision| match precision {
@@ -118,7 +127,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let patience = Duration::from_secs(args.patience);
     let options = RunOptions {
-        optimizer: AdamW { learning_rate: args.learning_rate, ..AdamW::default() },
+        optimizer: AdamW {
+            learning_rate: args.learning_rate,
+            warm_up: args.warm_up,
+            decay_until: args.decay_until,
+            ..AdamW::default()
+        },
+        clip_norm: args.clip_norm,
         steps: args.steps,
         seed: args.seed,
         text,

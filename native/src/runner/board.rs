@@ -47,12 +47,14 @@ struct Cell {
 #[derive(Debug)]
 pub struct Board {
     cells: Vec<Cell>,
+    /// Ranks of one pipeline.
+    pipeline: usize,
 }
 
 impl Board {
-    /// All ranks starting.
-    pub fn new(ranks: usize) -> Board {
-        Board { cells: (0..ranks).map(|_| Cell::default()).collect() }
+    /// All `ranks` starting, the first `pipeline` of which are one pipeline, the next so many its copy and so on.
+    pub fn new(ranks: usize, pipeline: usize) -> Board {
+        Board { cells: (0..ranks).map(|_| Cell::default()).collect(), pipeline: pipeline.max(1) }
     }
 
     /// Rank `rank` is at step `index` of its row in `training_step`.
@@ -74,18 +76,21 @@ impl Board {
             let state = State::of(cell.state.load(Ordering::Acquire));
             let (training_step, index) =
                 (cell.training_step.load(Ordering::Relaxed), cell.index.load(Ordering::Relaxed));
-            let row = program.rows.get(rank);
+            let row = program.rows.get(rank % self.pipeline);
+            let first = rank - rank % self.pipeline;
+            let replica = (self.cells.len() > self.pipeline).then_some(rank / self.pipeline);
             let pending = row.and_then(|row| row.get(index)).cloned();
             let mut peers: Vec<usize> = match &pending {
                 Some(Step::Transfer(messages) | Step::Start(messages) | Step::Wait(messages)) => messages
                     .iter()
-                    .map(|message| problem.rank_of(message.peer_stage(), message.microbatch as usize))
+                    .map(|message| first + problem.rank_of(message.peer_stage(), message.microbatch as usize))
                     .collect(),
                 _ => Vec::new(),
             };
             peers.sort_unstable();
             peers.dedup();
-            RankReport { rank, training_step, index, length: row.map_or(0, Vec::len), pending, peers, state }
+            let length = row.map_or(0, Vec::len);
+            RankReport { rank, replica, training_step, index, length, pending, peers, state }
         };
         self.cells.iter().enumerate().map(report).collect()
     }
@@ -94,8 +99,10 @@ impl Board {
 /// Where one rank was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankReport {
-    /// The rank.
+    /// The rank in the world.
     pub rank: usize,
+    /// The copy of the pipeline that it belongs to, where there are several.
+    pub replica: Option<usize>,
     /// The training step, from 0.
     pub training_step: u32,
     /// The position in its row.
@@ -113,6 +120,8 @@ pub struct RankReport {
 impl fmt::Display for RankReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RankReport { rank, training_step, index, length, .. } = self;
+        let of_replica = self.replica.map_or_else(String::new, |replica| format!(" of replica {replica}"));
+        let rank = format!("{rank}{of_replica}");
         let pending = self.pending.as_ref().map_or_else(String::new, ToString::to_string);
         let at = format!("training step {training_step}, {index} of {length}, {pending}");
         let peers: Vec<String> = self.peers.iter().map(ToString::to_string).collect();

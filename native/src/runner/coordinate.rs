@@ -13,6 +13,7 @@ use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::{Board, RankReport, State};
 use super::data::Batches;
+use super::gradients::{Gradients, stages_held};
 use super::report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
 use super::walk::{StepRecord, Walker};
@@ -53,7 +54,7 @@ impl Shared {
             options: options.clone(),
             batches: batches.map(Arc::new),
             verdict: Verdict::new(options.stop.clone(), options.steps),
-            board: Board::new(workload.problem.ranks()),
+            board: Board::new(workload.world(), workload.problem.ranks()),
             start: Instant::now(),
         }
     }
@@ -65,7 +66,7 @@ impl Shared {
 /// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
     let batches = workload.check(options)?;
-    let ranks = workload.problem.ranks();
+    let ranks = workload.world();
     let shared = Arc::new(Shared::new(workload, options, batches));
     let (tell, hear) = mpsc::channel();
     for end in world(ranks, options.transport) {
@@ -88,12 +89,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
         None => Box::new(end),
     };
     let walk = catch_unwind(AssertUnwindSafe(|| {
-        let mut store = Store::default();
-        let backend = backend(rank, shared, &mut store);
-        let (problem, program) = (&shared.workload.problem, &shared.workload.program);
-        let row = program.rows.get(rank).map_or(&[][..], Vec::as_slice);
-        let (board, start) = (&shared.board, shared.start);
-        let mut walker = Walker { rank, problem, row, backend, store, board, start };
+        let mut walker = walker(rank, shared);
         walker.run(&mut *transport, &shared.verdict, |record| {
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
@@ -118,19 +114,33 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
     let _ = tell.send(Event::Ended(rank, ended));
 }
 
+/// Rank `rank` of the world, ready for its first step.
+pub(super) fn walker(rank: usize, shared: &Shared) -> Walker<'_> {
+    let Shared { workload, options, board, start, .. } = shared;
+    let mut store = Store::default();
+    let backend = backend(rank, shared, &mut store);
+    let position = workload.position(rank);
+    let gradients = Gradients::new(position, &workload.places(), options.clip_norm);
+    let (problem, row) = (&workload.problem, workload.row(rank));
+    Walker { position, problem, row, backend, store, gradients, board, start: *start }
+}
+
 /// What executes the ops of `rank`.
-pub(super) fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> {
+fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> {
     let Shared { workload, options, start, .. } = shared;
-    let problem = &workload.problem;
+    let (problem, position) = (&workload.problem, workload.position(rank));
     match (&workload.computation, &shared.batches) {
         (Computation::Model(model), Some(batches)) => {
             let held = |stage: &usize| Some((*stage as u16, model.graphs.get(*stage)?.clone()));
-            let held: Vec<(u16, Graph)> = problem.stages_of(rank).iter().filter_map(held).collect();
+            let held: Vec<(u16, Graph)> = stages_held(problem, position.rank).iter().filter_map(held).collect();
             let (count, seed, optimizer) = (problem.stage_count(), options.seed, options.optimizer);
-            let batches = Arc::clone(batches);
+            let batches = Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32));
+            let share = position.share();
             match model.precision() {
-                Ok(Precision::Double) => Box::new(Cpu::<f64>::new(held, count, seed, optimizer, batches, store)),
-                _ => Box::new(Cpu::<f32>::new(held, count, seed, optimizer, batches, store)),
+                Ok(Precision::Double) => {
+                    Box::new(Cpu::<f64>::sharing(held, count, seed, optimizer, share, batches, store))
+                }
+                _ => Box::new(Cpu::<f32>::sharing(held, count, seed, optimizer, share, batches, store)),
             }
         }
         _ => Box::new(Modelled::new(problem.clone(), rank, workload.slowdown(), *start, store)),
@@ -144,7 +154,7 @@ pub(super) fn memory_of(rank: usize, meter: &Meter, workload: &Workload) -> Rank
         persistent_bytes: meter.peak(Kind::Persistent),
         activation_bytes: meter.peak(Kind::Activation),
         transfer_bytes: meter.peak(Kind::Transfer),
-        predicted_bytes: workload.predicted_peak_bytes.get(rank).copied().unwrap_or(0),
+        predicted_bytes: workload.predicted_peak_bytes.get(workload.position(rank).rank).copied().unwrap_or(0),
     }
 }
 
@@ -172,7 +182,7 @@ pub(super) struct Coordinator<'a> {
 
 impl<'a> Coordinator<'a> {
     pub(super) fn new(shared: &'a Shared, transport: &'static str) -> Coordinator<'a> {
-        let ranks = shared.workload.problem.ranks();
+        let ranks = shared.workload.world();
         Coordinator {
             shared,
             transport,
@@ -250,15 +260,16 @@ impl<'a> Coordinator<'a> {
 
     /// A step that all ranks have ended.
     fn close(&mut self, step: u32, records: Vec<StepRecord>) -> StepReport {
-        let Workload { problem, program, .. } = &self.shared.workload;
+        let workload = &self.shared.workload;
+        let (problem, ranks) = (&workload.problem, workload.world());
         // The barrier opens when the last rank is ready.
         let start_ns = records.iter().map(|record| record.ready_ns).max().unwrap_or(0);
         let mut losses: Vec<(u32, f64)> = records.iter().flat_map(|record| record.losses.iter().copied()).collect();
         losses.sort_by_key(|(microbatch, _)| *microbatch);
         let loss = (!losses.is_empty()).then(|| losses.iter().fold(0.0, |sum, (_, loss)| sum + loss));
-        let slowdown = self.shared.workload.slowdown();
+        let slowdown = workload.slowdown();
         let row = |record: &StepRecord| {
-            let steps = program.rows.get(record.rank).into_iter().flatten().zip(&record.spans);
+            let steps = workload.row(record.rank).iter().zip(&record.spans);
             let span = |(step, (start, end)): (&_, &(Nanos, Nanos))| TraceSpan {
                 step: Clone::clone(step),
                 start_ns: start.saturating_sub(start_ns) / slowdown,
@@ -266,13 +277,13 @@ impl<'a> Coordinator<'a> {
             };
             steps.map(span).collect()
         };
-        let tokens = self.shared.workload.step_tokens();
+        let tokens = workload.step_tokens();
         let rows = records.iter().map(row).collect();
         let trace = StepTrace { step: step.into(), loss, tokens, rows };
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
         if step > 0 || self.shared.options.steps == 1 {
-            let whole = timeline.cost_ns(problem.objective()) as f64 * problem.ranks() as f64;
+            let whole = timeline.cost_ns(problem.objective()) as f64 * ranks as f64;
             self.busy_and_whole_ns.0 += (1.0 - bubble_ratio) * whole;
             self.busy_and_whole_ns.1 += whole;
         }

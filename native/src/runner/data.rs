@@ -5,7 +5,7 @@
 //! `microbatches · microbatch_size` windows, microbatch `m` the `m`-th `microbatch_size` of these: so a
 //! microbatch is the same data whatever the schedule.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::random::SplitMix64;
 
@@ -31,10 +31,12 @@ pub enum DataError {
 /// What every microbatch of a run is trained on.
 #[derive(Debug)]
 pub struct Batches {
-    text: Vec<u8>,
+    text: Arc<Vec<u8>>,
     sequence: usize,
     microbatch_size: usize,
     microbatches: usize,
+    /// The first microbatch of a step that is this replica's, which counts its own from 0.
+    first: u32,
     seed: u64,
     /// The epoch asked for last, and its order: ranks ask in step with each other.
     order: Mutex<(u64, Vec<u32>)>,
@@ -55,9 +57,31 @@ impl Batches {
         if sequence == 0 || text.len() <= sequence {
             return Err(DataError::TooShort { bytes: text.len(), sequence });
         }
-        let batches = Batches { text, sequence, microbatch_size, microbatches, seed, order: Mutex::default() };
+        let text = Arc::new(text);
+        let (first, order) = (0, Mutex::default());
+        let batches = Batches { text, sequence, microbatch_size, microbatches, first, seed, order };
         let order = batches.epoch(0);
         Ok(Batches { order: Mutex::new((0, order)), ..batches })
+    }
+
+    /// The same, for a replica whose microbatch 0 is microbatch `first` of the step.
+    pub fn starting_at(&self, first: u32) -> Batches {
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Batches { text, sequence, microbatch_size, microbatches, seed, .. } = self;
+        Batches {
+            text: Arc::clone(text),
+            sequence: *sequence,
+            microbatch_size: *microbatch_size,
+            microbatches: *microbatches,
+            first,
+            seed: *seed,
+            order: Mutex::new(order),
+        }
+    }
+
+    /// The number of a replica's microbatch among all of the step.
+    pub fn number(&self, microbatch: u32) -> u32 {
+        self.first.saturating_add(microbatch)
     }
 
     /// Windows of the text.
@@ -83,7 +107,7 @@ impl Batches {
 
     fn cut(&self, step: u32, microbatch: u32, shift: usize) -> Vec<i32> {
         let mut tokens = Vec::with_capacity(self.microbatch_size * self.sequence);
-        let before = u64::from(step) * self.microbatches as u64 + u64::from(microbatch);
+        let before = u64::from(step) * self.microbatches as u64 + u64::from(self.number(microbatch));
         let windows = self.windows() as u64;
         for number in 0..self.microbatch_size as u64 {
             let number = before * self.microbatch_size as u64 + number;

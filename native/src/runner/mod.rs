@@ -18,6 +18,7 @@ use std::time::Duration;
 mod board;
 mod coordinate;
 pub mod data;
+pub mod gradients;
 pub mod optimizer;
 mod processes;
 pub mod progress;
@@ -57,6 +58,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
+    /// The greatest norm of all gradients together: where it is more, all are scaled down to it.
+    pub clip_norm: Option<f64>,
     /// The text to train on.
     pub text: Vec<u8>,
     /// How threads exchange tensors.
@@ -79,6 +82,7 @@ impl Default for RunOptions {
             steps: 20,
             seed: 0,
             optimizer: AdamW::default(),
+            clip_norm: None,
             text: Vec::new(),
             transport: ThreadOptions::default(),
             grace: Duration::from_secs(10),

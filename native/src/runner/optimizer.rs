@@ -7,6 +7,13 @@ use crate::backend::cpu::element::Element;
 pub struct AdamW {
     /// The step size.
     pub learning_rate: f64,
+    /// Over so many first steps the step size rises in a line, the first being `1 / warm_up` of it.
+    pub warm_up: u32,
+    /// From the end of the warm-up to this step the step size falls along half a cosine to `final_share` of it, and
+    /// stays there; 0: it does not fall. Source: arXiv:1608.03983, without restarts.
+    pub decay_until: u32,
+    /// The share of the step size that is left at `decay_until`.
+    pub final_share: f64,
     /// How slowly the mean of gradients forgets.
     pub beta1: f64,
     /// How slowly the mean of squared gradients forgets.
@@ -19,7 +26,16 @@ pub struct AdamW {
 
 impl Default for AdamW {
     fn default() -> AdamW {
-        AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }
+        AdamW {
+            learning_rate: 1e-3,
+            warm_up: 0,
+            decay_until: 0,
+            final_share: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+        }
     }
 }
 
@@ -35,9 +51,33 @@ impl<T: Element> Moments<T> {
     pub fn new(elements: usize) -> Moments<T> {
         Moments { mean: vec![T::ZERO; elements], square: vec![T::ZERO; elements] }
     }
+
+    /// The mean of gradients.
+    pub fn mean_mut(&mut self) -> &mut [T] {
+        &mut self.mean
+    }
+
+    /// The mean of squared gradients.
+    pub fn square_mut(&mut self) -> &mut [T] {
+        &mut self.square
+    }
 }
 
 impl AdamW {
+    /// The step size of training step `step` (from 0).
+    pub fn rate(&self, step: u32) -> f64 {
+        if step < self.warm_up {
+            return self.learning_rate * (f64::from(step) + 1.0) / f64::from(self.warm_up);
+        }
+        if self.decay_until == 0 {
+            return self.learning_rate;
+        }
+        let length = f64::from(self.decay_until.saturating_sub(self.warm_up).max(1));
+        let done = (f64::from(step - self.warm_up) / length).min(1.0);
+        let cosine = 0.5 * (1.0 + libm::cos(core::f64::consts::PI * done));
+        self.learning_rate * (self.final_share + (1.0 - self.final_share) * cosine)
+    }
+
     /// The update after training step `step` (from 0), in the type of the weights.
     pub fn update<T: Element>(
         &self,
@@ -51,8 +91,9 @@ impl AdamW {
         // Both means start at 0 and are divided by the weight that they have gathered so far.
         let mean_share = T::of(1.0 / (1.0 - libm::pow(self.beta1, count)));
         let square_share = T::of(1.0 / (1.0 - libm::pow(self.beta2, count)));
-        let kept = T::of(1.0 - self.learning_rate * if decay { self.weight_decay } else { 0.0 });
-        let (rate, epsilon) = (T::of(self.learning_rate), T::of(self.epsilon));
+        let rate = self.rate(step);
+        let kept = T::of(1.0 - rate * if decay { self.weight_decay } else { 0.0 });
+        let (rate, epsilon) = (T::of(rate), T::of(self.epsilon));
         let (beta1, beta2) = (T::of(self.beta1), T::of(self.beta2));
         let (new1, new2) = (T::of(1.0 - self.beta1), T::of(1.0 - self.beta2));
         let moments = moments.mean.iter_mut().zip(&mut moments.square);
@@ -81,6 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn the_step_size_rises_in_a_line_and_falls_along_a_cosine() {
+        let adam =
+            AdamW { learning_rate: 1.0, warm_up: 4, decay_until: 12, final_share: 0.2, ..AdamW::default() };
+        let rates = [0, 3, 4, 8, 12, 100].map(|step| adam.rate(step));
+        // Half way down a cosine is half way between its ends.
+        for (rate, expected) in rates.iter().zip([0.25, 1.0, 1.0, 0.6, 0.2, 0.2]) {
+            assert!((rate - expected).abs() < 1e-15, "{rates:?}");
+        }
+        assert_eq!(AdamW::default().rate(1_000_000), AdamW::default().learning_rate);
+    }
+
+    #[test]
     fn decay_shrinks_by_its_share_of_the_learning_rate_alone() {
         let adam = AdamW { learning_rate: 0.01, weight_decay: 0.1, ..AdamW::default() };
         let mut weight = [2.0f64];
@@ -90,7 +143,7 @@ mod tests {
 
     #[test]
     fn steps_follow_the_recurrence_written_out() {
-        let adam = AdamW { learning_rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
+        let adam = AdamW { learning_rate: 0.1, beta2: 0.99, weight_decay: 0.0, ..AdamW::default() };
         let mut weight = [0.0f64];
         let mut moments = Moments::new(1);
         let gradients = [1.0, -2.0, 0.5];

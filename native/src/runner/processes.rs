@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use pipeplan_core::units::Nanos;
 
 use super::board::State;
-use super::coordinate::{Coordinator, Shared, backend, memory_of, message_of};
+use super::coordinate::{Coordinator, Shared, memory_of, message_of, walker};
 use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
-use super::walk::{StepRecord, Walker};
+use super::walk::StepRecord;
 use super::workload::Workload;
 use super::{Observer, Refusal, RunOptions};
-use crate::backend::Store;
 use crate::transport::collectives::{Collectives, Group, Reduction};
 use crate::transport::faulty::Faulty;
 use crate::transport::processes::{Control, Link, Processes};
@@ -39,7 +38,7 @@ pub fn run_process<L: Link + 'static>(
     observer: &mut dyn Observer,
 ) -> Result<Option<RunReport>, RunError> {
     let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
-    let ranks = workload.problem.ranks();
+    let ranks = workload.world();
     let checked = if world == ranks { workload.check(options) } else { Err(Refusal::World { ranks, world }) };
     let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
     let shared = Arc::new(Shared::new(workload, options, batches));
@@ -137,13 +136,11 @@ impl Rank<'_> {
         transport: &mut dyn Transport,
         observer: &mut dyn Observer,
     ) -> Result<Option<RunReport>, Ended> {
-        let Shared { workload, options, board, start, .. } = self.shared;
+        let Shared { workload, options, board, .. } = self.shared;
         self.agree(transport)?;
         let rank = self.rank;
-        let mut store = Store::default();
-        let backend = backend(rank, self.shared, &mut store);
-        let row = workload.program.rows.get(rank).map_or(&[][..], Vec::as_slice);
-        let mut walker = Walker { rank, problem: &workload.problem, row, backend, store, board, start: *start };
+        let row = workload.row(rank);
+        let mut walker = walker(rank, self.shared);
         let mut coordinator = Coordinator::new(self.shared, self.name);
         for step in 0.. {
             board.note(rank, step, 0, State::Between);
@@ -159,7 +156,7 @@ impl Rank<'_> {
             }
             let ready_ns = walker.now();
             let spans = walker.step(step, transport)?;
-            let losses = walker.backend.take_losses();
+            let losses = walker.take_losses();
             board.note(rank, step, row.len(), State::Between);
             let record = StepRecord { rank, step, ready_ns, spans, losses };
             for record in self.gather(transport, record)? {
@@ -185,7 +182,7 @@ impl Rank<'_> {
             workload.computation,
             options.steps,
             options.seed,
-            options.optimizer
+            (options.optimizer, options.clip_norm)
         );
         let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -209,10 +206,10 @@ impl Rank<'_> {
         numbers.extend(record.spans.iter().flat_map(|(start, end)| [since(*start), since(*end)]));
         numbers.extend(record.losses.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
-        let rows = &self.shared.workload.program.rows;
+        let workload = &self.shared.workload;
         let record = |(rank, numbers): (usize, Vec<f64>)| {
             let (pairs, _) = numbers.as_chunks::<2>();
-            let (spans, losses) = pairs.split_at(rows.get(rank).map_or(0, Vec::len).min(pairs.len()));
+            let (spans, losses) = pairs.split_at(workload.row(rank).len().min(pairs.len()));
             let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();
             let losses = losses.iter().map(|[microbatch, loss]| (*microbatch as u32, *loss)).collect();
             StepRecord { rank, step, ready_ns: opened, spans, losses }
@@ -262,7 +259,7 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
     if let Some(reporter) = words.keys().next().copied().filter(|peer| *peer < rank) {
         return RunError::Elsewhere { rank, reporter };
     }
-    let silent: Vec<usize> = (0..workload.problem.ranks())
+    let silent: Vec<usize> = (0..workload.world())
         .filter(|peer| *peer != rank && !words.contains_key(peer) && !lost.contains_key(peer))
         .collect();
     let (first, cause) = if !follows(&cause) {

@@ -8,6 +8,7 @@ use pipeplan_core::program::{Message, Step, Way};
 use pipeplan_core::units::Nanos;
 
 use super::board::{Board, State};
+use super::gradients::{Gradients, Position};
 use super::report::Cause;
 use super::stop::Verdict;
 use crate::backend::{Backend, Parcel, Store};
@@ -33,8 +34,8 @@ type Started = BTreeMap<usize, VecDeque<Message>>;
 
 /// One rank.
 pub struct Walker<'a> {
-    /// The rank's number.
-    pub rank: usize,
+    /// Where the rank stands.
+    pub position: Position,
     /// Where stages are.
     pub problem: &'a Problem,
     /// What it executes in each training step.
@@ -43,6 +44,8 @@ pub struct Walker<'a> {
     pub backend: Box<dyn Backend>,
     /// What it holds between steps.
     pub store: Store,
+    /// What it does with gradients before and after its update.
+    pub gradients: Gradients,
     /// Where it says what it does.
     pub board: &'a Board,
     /// The start of the run.
@@ -60,18 +63,32 @@ impl Walker<'_> {
         verdict: &Verdict,
         mut tell: impl FnMut(StepRecord),
     ) -> Result<(), Cause> {
+        let rank = self.position.world_rank();
         for training_step in 0.. {
-            self.board.note(self.rank, training_step, 0, State::Between);
+            self.board.note(rank, training_step, 0, State::Between);
             let ready_ns = self.now();
             transport.barrier()?;
             if !verdict.runs(training_step) {
                 break;
             }
             let spans = self.step(training_step, transport)?;
-            let losses = self.backend.take_losses();
-            tell(StepRecord { rank: self.rank, step: training_step, ready_ns, spans, losses });
+            let losses = self.take_losses();
+            tell(StepRecord { rank, step: training_step, ready_ns, spans, losses });
         }
         Ok(())
+    }
+
+    /// The losses of the step, by microbatch among those of all replicas, as shares of the mean over all.
+    pub(super) fn take_losses(&mut self) -> Vec<(u32, f64)> {
+        let Position { replica, replicas, .. } = self.position;
+        let first = (replica * self.problem.microbatches()) as u32;
+        let losses = self.backend.take_losses().into_iter();
+        losses.map(|(microbatch, loss)| (first + microbatch, loss / replicas as f64)).collect()
+    }
+
+    /// The rank in the world at the other end of `message`.
+    fn peer(&self, message: &Message) -> usize {
+        self.position.in_world(self.problem.rank_of(message.peer_stage(), message.microbatch as usize))
     }
 
     pub(super) fn step(
@@ -80,13 +97,14 @@ impl Walker<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
         self.backend.begin(training_step);
+        let rank = self.position.world_rank();
         let mut spans = Vec::with_capacity(self.row.len());
         let mut started = BTreeMap::new();
         let mut now = self.now();
         for (index, step) in self.row.iter().enumerate() {
             let computes = matches!(step, Step::Compute(_) | Step::Optimizer);
             let state = if computes { State::Computing } else { State::Exchanging };
-            self.board.note(self.rank, training_step, index, state);
+            self.board.note(rank, training_step, index, state);
             match step {
                 Step::Compute(op) => {
                     self.backend.await_inputs(*op, &self.store);
@@ -96,7 +114,11 @@ impl Walker<'_> {
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
                 Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,
                 Step::Wait(messages) => self.wait(training_step, messages, &mut started, transport)?,
-                Step::Optimizer => self.backend.optimize(&mut self.store)?,
+                Step::Optimizer => {
+                    self.gradients.reduce(training_step, &mut *self.backend, transport)?;
+                    self.backend.optimize(&mut self.store)?;
+                    self.gradients.gather(&mut *self.backend, transport)?;
+                }
             }
             let end = self.now();
             spans.push((now, end));
@@ -117,7 +139,7 @@ impl Walker<'_> {
         let (sends, receives): (Vec<Message>, Vec<Message>) =
             messages.iter().partition(|message| message.way == Way::Send);
         for message in receives {
-            let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+            let peer = self.peer(&message);
             started.entry(peer).or_default().push_back(message);
         }
         let sends = sends.into_iter().map(|send| self.outgoing(training_step, send)).collect::<Result<_, _>>()?;
@@ -134,7 +156,7 @@ impl Walker<'_> {
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         for message in messages.iter().filter(|message| message.way == Way::Receive) {
-            let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+            let peer = self.peer(&message);
             let queue = started.entry(peer).or_default();
             // One that was taken on the way to another is no longer in the queue.
             let Some(place) = queue.iter().position(|candidate| candidate == message) else { continue };
@@ -146,7 +168,7 @@ impl Walker<'_> {
 
     /// The parcel of a send, taken from the store.
     fn outgoing(&mut self, training_step: u32, message: Message) -> Result<Outgoing, Cause> {
-        let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+        let peer = self.peer(&message);
         let buffer = self.store.take(Parcel::of(message))?;
         Ok(Outgoing { peer, tag: Tag::of(training_step, message), buffer })
     }
@@ -161,7 +183,7 @@ impl Walker<'_> {
         let mut receives = Vec::new();
         let mut received = Vec::new();
         for message in messages {
-            let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+            let peer = self.peer(&message);
             let parcel = Parcel::of(*message);
             match message.way {
                 Way::Send => sends.push(self.outgoing(training_step, *message)?),

@@ -3,18 +3,21 @@
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::fields::Faults;
-use pipeplan_core::graph::{Graph, Kernel, Role};
-use pipeplan_core::model::Dtype;
-use pipeplan_core::placement::Placement;
+use pipeplan_core::graph::{Graph, Kernel};
+use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
-use pipeplan_core::program::Program;
+use pipeplan_core::program::{Program, Step};
 use pipeplan_core::spec::{ModelWork, Work};
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
+use super::gradients::{Places, Position, places};
 use super::{Precision, RunOptions};
 use crate::backend::cpu::kernels::knows;
+
+/// Most ranks of a run: every two of them have a mailbox for each other.
+const MAX_WORLD: usize = 1024;
 
 /// A plan as ranks execute it: which stage is where, what each rank does, and what each stage computes.
 #[derive(Clone, Debug)]
@@ -56,6 +59,13 @@ pub struct ModelStages {
     pub sequence: u32,
     /// Sequences of one microbatch.
     pub microbatch_size: u32,
+    /// The whole model.
+    pub model: ModelConfig,
+    /// Copies of the whole pipeline, each with microbatches of its own. Rank `r` of copy `d` is rank `d · P + r` of
+    /// the world.
+    pub replicas: u32,
+    /// Whether the copies share out the optimizer's state.
+    pub shares_optimizer: bool,
 }
 
 /// Why a workload cannot be run. Nothing has been started.
@@ -119,20 +129,29 @@ pub enum Refusal {
         /// Its format.
         dtype: Dtype,
     },
-    /// Weights that two ranks would have to keep equal.
+    /// Gradients or weights shared out among replicas.
     #[error(
-        "stage {stage} shares `{weight}` with another stage, and this runner does not yet add up gradients \
-         across stages: plan a model whose head is not tied to its embedding"
+        "the plan shares out gradients or weights among its replicas (zero = {zero}), and this runner only the \
+         optimizer's state: plan with zero = 1"
     )]
-    SharedWeight {
-        /// The stage.
-        stage: usize,
-        /// The weight.
-        weight: String,
+    Zero {
+        /// The plan's stage of ZeRO.
+        zero: u32,
     },
-    /// Two copies of the model.
-    #[error("a two-way placement holds each stage twice, and this runner does not yet add up their gradients")]
-    TwoWay,
+    /// More ranks than threads are good for.
+    #[error("{replicas} replicas of {ranks} ranks are more than {MAX_WORLD} ranks: plan fewer replicas")]
+    TooManyRanks {
+        /// Copies of the pipeline.
+        replicas: u32,
+        /// Ranks of one.
+        ranks: usize,
+    },
+    /// A norm that nothing can have.
+    #[error("gradients cannot be clipped to a norm of {norm}: give a number above 0")]
+    ClipNorm {
+        /// The norm, as text.
+        norm: String,
+    },
     /// Bytes do not fit the vocabulary.
     #[error("text is read as bytes, which needs a vocabulary of 256 or more, and the model has {vocabulary}")]
     Vocabulary {
@@ -243,6 +262,9 @@ impl Workload {
         if derived.stages.len() != problem.stage_count() {
             return Err(Refusal::Stages { stages: problem.stage_count(), graphs: derived.stages.len() });
         }
+        if work.layout.zero > 1 && work.layout.data > 1 {
+            return Err(Refusal::Zero { zero: work.layout.zero });
+        }
         let dtype = match precision {
             None => work.dtype,
             Some(Precision::Single) => Dtype::F32,
@@ -254,6 +276,9 @@ impl Workload {
             graphs: derived.stages.iter().map(|layout| graph_of(&work, layout)).collect(),
             sequence: work.sequence,
             microbatch_size: work.microbatch_size,
+            model: work.model.clone(),
+            replicas: work.layout.data.max(1),
+            shares_optimizer: work.layout.zero == 1,
         });
         Ok(Workload::without_prediction(problem, program, computation))
     }
@@ -269,8 +294,47 @@ impl Workload {
     /// Tokens of one training step; 0 where nothing is trained.
     pub fn step_tokens(&self) -> u64 {
         match &self.computation {
-            Computation::Model(model) => model.microbatch_tokens() * self.problem.microbatches() as u64,
+            Computation::Model(model) => model.microbatch_tokens() * self.step_microbatches() as u64,
             Computation::PlannedTimes { .. } => 0,
+        }
+    }
+
+    /// Copies of the pipeline; 1 where nothing is trained.
+    pub fn replicas(&self) -> usize {
+        match &self.computation {
+            Computation::Model(model) => model.replicas.max(1) as usize,
+            Computation::PlannedTimes { .. } => 1,
+        }
+    }
+
+    /// Ranks of all replicas.
+    pub fn world(&self) -> usize {
+        self.problem.ranks().saturating_mul(self.replicas())
+    }
+
+    /// Microbatches of one training step, over all replicas.
+    pub fn step_microbatches(&self) -> usize {
+        self.problem.microbatches().saturating_mul(self.replicas())
+    }
+
+    /// Where rank `rank` of the world stands.
+    pub fn position(&self, rank: usize) -> Position {
+        let (ranks, replicas) = (self.problem.ranks(), self.replicas());
+        let shares_optimizer =
+            matches!(&self.computation, Computation::Model(model) if model.shares_optimizer && replicas > 1);
+        Position { rank: rank % ranks.max(1), ranks, replica: rank / ranks.max(1), replicas, shares_optimizer }
+    }
+
+    /// What rank `rank` of the world executes.
+    pub fn row(&self, rank: usize) -> &[Step] {
+        self.program.rows.get(self.position(rank).rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where the model's weights lie in a pipeline.
+    pub fn places(&self) -> Places {
+        match &self.computation {
+            Computation::Model(model) => places(&self.problem, &model.graphs),
+            Computation::PlannedTimes { .. } => Places::new(),
         }
     }
 
@@ -283,8 +347,11 @@ impl Workload {
         check::check_program(&self.problem, &self.program, check::Transport::Grouped)
             .map_err(|violations| Refusal::Invalid { violations })?;
         let Computation::Model(model) = &self.computation else { return Ok(None) };
-        if *self.problem.placement() == Placement::TwoWay {
-            return Err(Refusal::TwoWay);
+        if self.world() > MAX_WORLD {
+            return Err(Refusal::TooManyRanks { replicas: model.replicas, ranks: self.problem.ranks() });
+        }
+        if let Some(norm) = options.clip_norm.filter(|norm| !(*norm > 0.0 && norm.is_finite())) {
+            return Err(Refusal::ClipNorm { norm: norm.to_string() });
         }
         let stages = self.problem.stage_count();
         if model.graphs.len() != stages {
@@ -294,12 +361,13 @@ impl Workload {
         self.check_memory()?;
         let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
         let text = options.text.clone();
-        Ok(Some(Batches::new(text, sequence, microbatch_size, self.problem.microbatches(), options.seed)?))
+        Ok(Some(Batches::new(text, sequence, microbatch_size, self.step_microbatches(), options.seed)?))
     }
 
     /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
     fn check_memory(&self) -> Result<(), Refusal> {
-        let needed = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
+        let pipeline = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
+        let needed = pipeline.saturating_mul(self.replicas() as u64);
         match available_bytes() {
             Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
             _ => Ok(()),
@@ -341,12 +409,6 @@ impl ModelStages {
             }
         }
         self.precision()?;
-        for (stage, graph) in self.graphs.iter().enumerate() {
-            let shared = |role: Role| matches!(role, Role::Weight { shared: true, .. });
-            if let Some((_, tensor)) = graph.weights().find(|(_, tensor)| shared(tensor.role)) {
-                return Err(Refusal::SharedWeight { stage, weight: tensor.name.clone() });
-            }
-        }
         self.check_vocabulary()
     }
 

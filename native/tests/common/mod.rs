@@ -101,3 +101,11 @@ pub fn options(steps: u32) -> RunOptions {
 pub fn train(workload: &Workload, options: &RunOptions) -> RunReport {
     run(workload, options, &mut Silent).unwrap_or_else(|error| panic!("{error}"))
 }
+
+/// Losses within `tolerance`, relative to those expected.
+pub fn assert_close_losses(run: &RunReport, expected: &RunReport, tolerance: f64, what: &str) {
+    assert_eq!(run.losses().len(), expected.losses().len(), "{what}");
+    for (found, expected) in run.losses().iter().zip(expected.losses()) {
+        assert!((found - expected).abs() < tolerance * expected.abs().max(1.0), "{what}: {found} {expected}");
+    }
+}

@@ -5,6 +5,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
 use pipeplan_core::model::Dtype;
 
+use crate::backend::Values;
 use crate::transport::Buffer;
 
 /// `f32`, or `f64` for comparisons that rounding must not blur.
@@ -57,6 +58,8 @@ pub trait Element:
     fn pack(values: Vec<Self>) -> Buffer;
     /// Back again; nothing where the buffer holds the other type.
     fn unpack(buffer: Buffer) -> Option<Vec<Self>>;
+    /// As a backend lends them.
+    fn values(values: &mut [Self]) -> Values<'_>;
     /// `c = alpha · a · b + beta · c` by the tuned crate; see [`super::gemm`].
     fn tuned_gemm(call: super::gemm::Checked<'_, Self>);
 }
@@ -97,6 +100,10 @@ impl Element for f32 {
 
     fn unpack(buffer: Buffer) -> Option<Vec<f32>> {
         if let Buffer::F32(values) = buffer { Some(values) } else { None }
+    }
+
+    fn values(values: &mut [f32]) -> Values<'_> {
+        Values::F32(values)
     }
 
     fn tuned_gemm(call: super::gemm::Checked<'_, f32>) {
@@ -140,6 +147,10 @@ impl Element for f64 {
 
     fn unpack(buffer: Buffer) -> Option<Vec<f64>> {
         if let Buffer::F64(values) = buffer { Some(values) } else { None }
+    }
+
+    fn values(values: &mut [f64]) -> Values<'_> {
+        Values::F64(values)
     }
 
     fn tuned_gemm(call: super::gemm::Checked<'_, f64>) {

@@ -12,7 +12,7 @@ use pipeplan_core::units::Bytes;
 use self::element::Element;
 use self::kernels::{Context, Data, Input};
 use super::arena::Lane;
-use super::{Backend, BackendError, Kind, Meter, Parcel, Store};
+use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Share, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments};
 use crate::runner::random::SplitMix64;
@@ -65,6 +65,7 @@ pub struct Cpu<T> {
     context: Context<T>,
     batches: Arc<Batches>,
     optimizer: AdamW,
+    share: Share,
     seed: u64,
     step: u32,
     losses: Vec<(u32, f64)>,
@@ -83,10 +84,26 @@ impl<T: Element> Cpu<T> {
         batches: Arc<Batches>,
         store: &mut Store,
     ) -> Cpu<T> {
-        let stages: BTreeMap<u16, Stage<T>> =
-            stages.into_iter().map(|(number, graph)| (number, Stage::new(graph, seed, &mut store.meter))).collect();
+        Cpu::sharing(stages, stage_count, seed, optimizer, Share::WHOLE, batches, store)
+    }
+
+    /// As [`Cpu::new`], with `share` of the optimizer's state.
+    pub fn sharing(
+        stages: impl IntoIterator<Item = (u16, Graph)>,
+        stage_count: usize,
+        seed: u64,
+        optimizer: AdamW,
+        share: Share,
+        batches: Arc<Batches>,
+        store: &mut Store,
+    ) -> Cpu<T> {
+        let stages: BTreeMap<u16, Stage<T>> = stages
+            .into_iter()
+            .map(|(number, graph)| (number, Stage::new(graph, seed, share, &mut store.meter)))
+            .collect();
         let context = Context::new(Box::new(gemm::Tuned));
-        Cpu { stages, stage_count, context, batches, optimizer, seed, step: 0, losses: Vec::new(), job_bytes: None }
+        let (step, losses, job_bytes) = (0, Vec::new(), None);
+        Cpu { stages, stage_count, context, batches, optimizer, share, seed, step, losses, job_bytes }
     }
 
     /// Notes the bytes of each job from now on.
@@ -140,7 +157,7 @@ impl<T: Element> Cpu<T> {
             return Err(BackendError::OutOfOrder { op });
         }
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
-        let draw = u64::from(self.step) << 32 | u64::from(microbatch);
+        let draw = u64::from(self.step) << 32 | u64::from(self.batches.number(microbatch));
         self.context.dropout_seed = SplitMix64::new(SplitMix64::named(self.seed, "dropout").draw() ^ draw).draw();
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
@@ -255,7 +272,7 @@ fn execute<T: Element>(
 }
 
 impl<T: Element> Stage<T> {
-    fn new(graph: Graph, seed: u64, meter: &mut Meter) -> Stage<T> {
+    fn new(graph: Graph, seed: u64, share: Share, meter: &mut Meter) -> Stage<T> {
         let lifetimes = Lifetimes::of(&graph);
         let fused = (Lifetimes::fused(&graph), fused_order(&graph));
         let mut persistent: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
@@ -269,8 +286,9 @@ impl<T: Element> Stage<T> {
                 Role::WeightGradient { of } => {
                     persistent[id.index()] = Some(Data::Floats(vec![T::ZERO; elements]));
                     let decay = matches!(graph[of].role, Role::Weight { decay: true, .. });
-                    meter.take(Kind::Persistent, 2 * tensor.bytes());
-                    parameters.push(Parameter { weight: of, gradient: id, decay, moments: Moments::new(elements) });
+                    let held = share.of(elements).len();
+                    meter.take(Kind::Persistent, 2 * held as u64 * T::DTYPE.bytes());
+                    parameters.push(Parameter { weight: of, gradient: id, decay, moments: Moments::new(held) });
                 }
                 _ => continue,
             }
@@ -319,7 +337,9 @@ impl<T: Element> Backend for Cpu<T> {
                 let gradient = stage.persistent[parameter.gradient.index()].take();
                 let weight = stage.persistent[parameter.weight.index()].as_mut();
                 if let (Some(Data::Floats(mut gradient)), Some(Data::Floats(weight))) = (gradient, weight) {
-                    self.optimizer.update(self.step, weight, &gradient, &mut parameter.moments, parameter.decay);
+                    let mine = self.share.of(weight.len());
+                    let (weight, moments) = (&mut weight[mine.clone()], &mut parameter.moments);
+                    self.optimizer.update(self.step, weight, &gradient[mine], moments, parameter.decay);
                     gradient.fill(T::ZERO);
                     stage.persistent[parameter.gradient.index()] = Some(Data::Floats(gradient));
                 }
@@ -340,5 +360,27 @@ impl<T: Element> Backend for Cpu<T> {
             stage.graph.weights().filter_map(named).collect()
         };
         self.stages.values().flat_map(of).collect()
+    }
+
+    fn lend(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        work: &mut dyn FnMut(Values<'_>),
+    ) -> Result<(), BackendError> {
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        let Stage { graph, persistent, parameters, .. } = self.stages.get_mut(&stage).ok_or_else(missing)?;
+        let parameter = parameters.iter_mut().find(|parameter| graph[parameter.weight].name == name);
+        let parameter = parameter.ok_or_else(missing)?;
+        let held = match part {
+            Part::Weight => &mut persistent[parameter.weight.index()],
+            Part::Gradient => &mut persistent[parameter.gradient.index()],
+            Part::Mean => return Ok(work(T::values(parameter.moments.mean_mut()))),
+            Part::Square => return Ok(work(T::values(parameter.moments.square_mut()))),
+        };
+        let Some(Data::Floats(values)) = held else { return Err(missing()) };
+        work(T::values(values));
+        Ok(())
     }
 }

@@ -1,0 +1,347 @@
+//! What ranks do with their gradients between the last backward of a training step and the optimizer's update.
+//!
+//! 1. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
+//!    every weight of a two-way placement on two ranks. The gradients of all places are summed and written back to
+//!    each, so that all make the same update and stay equal.
+//! 2. **Replicas.** The copies of the whole pipeline average theirs. Each has divided its losses by its own
+//!    microbatches, so the average is the gradient of the mean over all of them. Where the optimizer's state is shared
+//!    out (ZeRO stage 1), each replica gets the average of its own elements, updates these, and gathers the rest of
+//!    the weights afterwards.
+//! 3. **Clipping.** The norm is that of all gradients together, each weight counted once.
+//!
+//! Everything goes by weights in order of name, sums by stage, then by rank, then by replica: so all ranks call their
+//! collectives in the same order, none waits in a circle, and a second run has the same bits.
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::graph::Graph;
+use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::Problem;
+
+use super::report::Cause;
+use crate::backend::cpu::element::Element;
+use crate::backend::{Backend, BackendError, Part, Share, Values};
+use crate::transport::collectives::{Collectives, Group, Reduction};
+use crate::transport::{Buffer, Transport};
+
+/// Where each weight lies in a pipeline, by name: rank and stage, by rank and then by stage. The first place is its
+/// owner.
+pub type Places = BTreeMap<String, Vec<(usize, u16)>>;
+
+/// Where the weights of `graphs`, one for each stage of `problem`, lie.
+pub fn places(problem: &Problem, graphs: &[Graph]) -> Places {
+    let mut places = Places::new();
+    for rank in 0..problem.ranks() {
+        for stage in stages_held(problem, rank) {
+            for (_, tensor) in graphs.get(stage).into_iter().flat_map(Graph::weights) {
+                places.entry(tensor.name.clone()).or_default().push((rank, stage as u16));
+            }
+        }
+    }
+    places
+}
+
+/// The stages of which `rank` holds the weights, in model order: in a two-way placement also those of the rank at the
+/// other end, for the microbatches that come from there.
+pub fn stages_held(problem: &Problem, rank: usize) -> Vec<usize> {
+    let mut stages = problem.stages_of(rank).to_vec();
+    if *problem.placement() == Placement::TwoWay {
+        stages.extend(problem.stages_of(problem.ranks() - 1 - rank));
+    }
+    stages.sort_unstable();
+    stages.dedup();
+    stages
+}
+
+/// Where a rank stands among the copies of the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The rank in its pipeline.
+    pub rank: usize,
+    /// Ranks of a pipeline.
+    pub ranks: usize,
+    /// The copy of the pipeline.
+    pub replica: usize,
+    /// How many there are.
+    pub replicas: usize,
+    /// Whether the copies share out the optimizer's state.
+    pub shares_optimizer: bool,
+}
+
+impl Position {
+    /// What the rank holds of the optimizer's state.
+    pub fn share(self) -> Share {
+        if self.shares_optimizer {
+            Share { member: self.replica, members: self.replicas }
+        } else {
+            Share::WHOLE
+        }
+    }
+
+    /// This rank in the world.
+    pub fn world_rank(self) -> usize {
+        self.in_world(self.rank)
+    }
+
+    /// The rank in the world of pipeline rank `rank` of the same replica.
+    pub fn in_world(self, rank: usize) -> usize {
+        self.replica * self.ranks + rank
+    }
+}
+
+/// A weight that this rank holds.
+struct Held {
+    name: String,
+    /// Its position among all weights.
+    index: usize,
+    /// This rank's stages that hold it.
+    stages: Vec<u16>,
+    /// The group of the ranks that hold it, by its position in `Gradients::groups`; none where no other does.
+    copies: Option<usize>,
+    is_owner: bool,
+}
+
+/// One rank's part in it.
+pub struct Gradients {
+    position: Position,
+    clip_norm: Option<f64>,
+    weights: usize,
+    held: Vec<Held>,
+    /// Groups of ranks that hold copies. Kept once each, so that calls of one group are counted together.
+    groups: Vec<Group>,
+    /// The same rank of every replica.
+    replicas: Group,
+    /// Whoever adds to the norm.
+    all: Group,
+}
+
+impl Gradients {
+    /// For the rank at `position` of a pipeline whose weights lie at `places`.
+    pub fn new(position: Position, places: &Places, clip_norm: Option<f64>) -> Gradients {
+        let me = position.world_rank();
+        let group = |ranks: Vec<usize>| {
+            // Ranks of a pipeline are distinct, and this one is among them.
+            Group::new(ranks, me).unwrap_or_else(|error| unreachable!("{error}"))
+        };
+        let mut groups: Vec<Group> = Vec::new();
+        let mut held = Vec::new();
+        for (index, (name, places)) in places.iter().enumerate() {
+            let stages: Vec<u16> =
+                places.iter().filter(|(rank, _)| *rank == position.rank).map(|(_, stage)| *stage).collect();
+            if stages.is_empty() {
+                continue;
+            }
+            let mut ranks: Vec<usize> = places.iter().map(|(rank, _)| position.in_world(*rank)).collect();
+            ranks.dedup();
+            let copies = (ranks.len() > 1).then(|| {
+                groups.iter().position(|known| known.ranks() == ranks).unwrap_or_else(|| {
+                    groups.push(group(ranks));
+                    groups.len() - 1
+                })
+            });
+            let is_owner = places.first().is_some_and(|(rank, _)| *rank == position.rank);
+            held.push(Held { name: name.clone(), index, stages, copies, is_owner });
+        }
+        let world = position.ranks * position.replicas;
+        let replicas = (0..position.replicas).map(|replica| replica * position.ranks + position.rank).collect();
+        let all = match position.shares_optimizer {
+            true => (0..world).collect(),
+            false => (0..position.ranks).map(|rank| position.in_world(rank)).collect(),
+        };
+        let (replicas, all) = (group(replicas), group(all));
+        Gradients { position, clip_norm, weights: places.len(), held, groups, replicas, all }
+    }
+
+    /// Makes the gradients of `backend` those of the whole training step `step`.
+    ///
+    /// # Errors
+    /// Where a rank does not come, or a weight is not there.
+    pub fn reduce(
+        &mut self,
+        step: u32,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        self.groups.iter_mut().chain([&mut self.replicas, &mut self.all]).for_each(|group| group.begin(step));
+        for held in &self.held {
+            let Some((first, others)) = held.stages.split_first() else { continue };
+            for stage in others {
+                let other = copy_of(backend, *stage, &held.name, Part::Gradient)?;
+                lend(backend, *first, &held.name, Part::Gradient, |values| {
+                    add(values, &other);
+                    Ok(())
+                })?;
+            }
+            let copies = held.copies.and_then(|at| self.groups.get_mut(at));
+            let (replicas, share) = (&mut self.replicas, self.position.share());
+            if copies.is_some() || replicas.size() > 1 {
+                lend(backend, *first, &held.name, Part::Gradient, |values| match values {
+                    Values::F32(values) => reduce(values, copies, replicas, share, transport),
+                    Values::F64(values) => reduce(values, copies, replicas, share, transport),
+                })?;
+            }
+            spread(backend, held, Part::Gradient)?;
+        }
+        match self.clip_norm {
+            Some(limit) => self.clip(limit, backend, transport),
+            None => Ok(()),
+        }
+    }
+
+    /// Scales all gradients so that their norm is at most `limit`.
+    fn clip(&mut self, limit: f64, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
+        let share = self.position.share();
+        // One place for each weight, 0 from all ranks but those that own it: adding zeros rounds nothing, so the sum
+        // is the same however the weights are dealt to stages.
+        let mut squares = vec![0f64; self.weights];
+        for held in self.held.iter().filter(|held| held.is_owner) {
+            let Some(stage) = held.stages.first() else { continue };
+            squares[held.index] = lend(backend, *stage, &held.name, Part::Gradient, |values| {
+                Ok(match values {
+                    Values::F32(values) => sum_of_squares(&values[share.of(values.len())]),
+                    Values::F64(values) => sum_of_squares(&values[share.of(values.len())]),
+                })
+            })?;
+        }
+        transport.all_reduce(&mut self.all, &mut squares, Reduction::Sum)?;
+        let norm = libm::sqrt(squares.iter().fold(0.0, |sum, square| sum + square));
+        // Not "below": a norm that is no number leaves all as it is, and the next loss tells of it.
+        if norm > limit {
+            let factor = limit / norm;
+            for held in &self.held {
+                for stage in &held.stages {
+                    lend(backend, *stage, &held.name, Part::Gradient, |values| {
+                        match values {
+                            Values::F32(values) => scale(values, factor),
+                            Values::F64(values) => scale(values, factor),
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After the update: where each replica has made a share of it, gathers the weights of all.
+    ///
+    /// # Errors
+    /// As [`Gradients::reduce`].
+    pub fn gather(&mut self, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
+        if !self.position.shares_optimizer || self.replicas.size() < 2 {
+            return Ok(());
+        }
+        for held in &self.held {
+            let Some(first) = held.stages.first() else { continue };
+            let (replicas, share) = (&mut self.replicas, self.position.share());
+            lend(backend, *first, &held.name, Part::Weight, |values| match values {
+                Values::F32(values) => gather(values, replicas, share, transport),
+                Values::F64(values) => gather(values, replicas, share, transport),
+            })?;
+            spread(backend, held, Part::Weight)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lends a part of a weight to work that may fail.
+pub fn lend<R>(
+    backend: &mut dyn Backend,
+    stage: u16,
+    name: &str,
+    part: Part,
+    work: impl FnOnce(Values<'_>) -> Result<R, Cause>,
+) -> Result<R, Cause> {
+    let (mut work, mut done) = (Some(work), None);
+    backend.lend(stage, name, part, &mut |values| done = work.take().map(|work| work(values)))?;
+    let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+    done.unwrap_or_else(|| Err(missing().into()))
+}
+
+/// A copy of a part of a weight.
+pub fn copy_of(backend: &mut dyn Backend, stage: u16, name: &str, part: Part) -> Result<Buffer, Cause> {
+    lend(backend, stage, name, part, |values| {
+        Ok(match values {
+            Values::F32(values) => Buffer::F32(values.to_vec()),
+            Values::F64(values) => Buffer::F64(values.to_vec()),
+        })
+    })
+}
+
+/// Gives all of this rank's copies what the first one holds.
+fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Cause> {
+    let Some((first, others)) = held.stages.split_first() else { return Ok(()) };
+    if others.is_empty() {
+        return Ok(());
+    }
+    let values = copy_of(backend, *first, &held.name, part)?;
+    for stage in others {
+        lend(backend, *stage, &held.name, part, |copy| {
+            match (copy, &values) {
+                (Values::F32(copy), Buffer::F32(values)) => copy.copy_from_slice(values),
+                (Values::F64(copy), Buffer::F64(values)) => copy.copy_from_slice(values),
+                // A backend has one format.
+                _ => {}
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn add(values: Values<'_>, other: &Buffer) {
+    match (values, other) {
+        (Values::F32(values), Buffer::F32(other)) => values.iter_mut().zip(other).for_each(|(a, b)| *a += *b),
+        (Values::F64(values), Buffer::F64(other)) => values.iter_mut().zip(other).for_each(|(a, b)| *a += *b),
+        _ => {}
+    }
+}
+
+/// Over the ranks that hold copies the sum, over replicas the average: of `share` alone where that is not all.
+fn reduce<T: Element>(
+    values: &mut [T],
+    copies: Option<&mut Group>,
+    replicas: &mut Group,
+    share: Share,
+    transport: &mut dyn Transport,
+) -> Result<(), Cause> {
+    if let Some(copies) = copies {
+        transport.all_reduce(copies, values, Reduction::Sum)?;
+    }
+    if replicas.size() < 2 {
+        return Ok(());
+    }
+    if share.members < 2 {
+        return Ok(transport.all_reduce(replicas, values, Reduction::Avg)?);
+    }
+    let counts = counts(values.len(), share);
+    let mine = transport.reduce_scatter(replicas, values, &counts, Reduction::Avg)?;
+    values[share.of(counts.iter().sum())].copy_from_slice(&mine);
+    Ok(())
+}
+
+fn gather<T: Element>(
+    values: &mut [T],
+    replicas: &mut Group,
+    share: Share,
+    transport: &mut dyn Transport,
+) -> Result<(), Cause> {
+    let counts = counts(values.len(), share);
+    let mine = values[share.of(values.len())].to_vec();
+    let all = transport.all_gather(replicas, &mine, &counts)?;
+    values.copy_from_slice(&all);
+    Ok(())
+}
+
+/// The elements of every member's share.
+fn counts(elements: usize, share: Share) -> Vec<usize> {
+    (0..share.members).map(|member| Share { member, ..share }.of(elements).len()).collect()
+}
+
+fn sum_of_squares<T: Element>(values: &[T]) -> f64 {
+    values.iter().fold(0.0, |sum, value| sum + value.wide() * value.wide())
+}
+
+fn scale<T: Element>(values: &mut [T], factor: f64) {
+    values.iter_mut().for_each(|value| *value = T::of(value.wide() * factor));
+}

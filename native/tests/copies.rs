@@ -1,0 +1,117 @@
+//! Whether weights that lie in several places, and pipelines that are there several times, train as one rank does.
+
+mod common;
+
+use common::{assert_close_losses, options, published, train, work};
+use pipeplan::runner::{Precision, RunOptions, RunReport, Workload};
+use pipeplan::transport::Buffer;
+use pipeplan_core::spec::ModelWork;
+
+/// One rank that takes `work`'s whole step by itself.
+fn alone(work: &ModelWork, precision: Precision) -> Workload {
+    let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
+    (work.layout.data, work.layout.zero) = (1, 0);
+    common::one_by_one(&work, precision)
+}
+
+/// Trains `work` as `name` in both types beside one rank, and twice in `f32`.
+fn assert_trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions) -> RunReport {
+    let what = format!(
+        "{name} on {} ranks, {} replicas, zero {}, tied {}",
+        work.pipeline, work.layout.data, work.layout.zero, work.model.tied
+    );
+    let planned = |precision| published(work, name, precision).unwrap_or_else(|| panic!("{what} exists"));
+    let run = train(&planned(Precision::Double), options);
+    let expected = train(&alone(work, Precision::Double), options);
+    assert_close_losses(&run, &expected, 1e-10, &what);
+    assert_eq!(run.weights.len(), expected.weights.len(), "{what}");
+    for (name, weight) in &run.weights {
+        let (Buffer::F64(found), Buffer::F64(expected)) = (weight, &expected.weights[name]) else {
+            panic!("{name} is not in f64");
+        };
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-10, "{name} of {what}: {found} {expected}");
+        }
+    }
+    let run = train(&planned(Precision::Single), options);
+    let expected = train(&alone(work, Precision::Single), options);
+    assert_close_losses(&run, &expected, 1e-5, &what);
+    let again = train(&planned(Precision::Single), options);
+    assert_eq!(bits(&run), bits(&again), "{what} repeats");
+    assert_eq!(run.weights, again.weights, "{what} repeats");
+    run
+}
+
+fn bits(report: &RunReport) -> Vec<u64> {
+    report.losses().iter().map(|loss| loss.to_bits()).collect()
+}
+
+fn with(ranks: usize, data: u32, zero: u32, tied: bool) -> ModelWork {
+    let mut work = work(ranks, 8 / data as usize);
+    (work.layout.data, work.layout.zero, work.model.tied) = (data, zero, tied);
+    work
+}
+
+#[test]
+fn two_way_placements_and_tied_tables_train_as_one_rank() {
+    for (ranks, tied) in [(2, false), (4, false), (2, true), (4, true)] {
+        for name in ["chimera", "dualpipe"] {
+            assert_trains_as_one_rank(&with(ranks, 1, 0, tied), name, &options(20));
+        }
+    }
+    for name in ["1f1b", "interleaved-1f1b", "zb-v"] {
+        assert_trains_as_one_rank(&with(2, 1, 0, true), name, &options(20));
+    }
+}
+
+#[test]
+fn replicas_train_as_one_rank_with_and_without_a_share_of_the_optimizer() {
+    for (ranks, data, zero, name) in
+        [(1, 2, 0, "1f1b"), (1, 4, 1, "gpipe"), (2, 2, 0, "zb-h1"), (2, 4, 1, "1f1b"), (4, 2, 1, "zb-v")]
+    {
+        assert_trains_as_one_rank(&with(ranks, data, zero, false), name, &options(20));
+    }
+    assert_trains_as_one_rank(&with(2, 2, 1, true), "1f1b", &options(20));
+    assert_trains_as_one_rank(&with(2, 2, 1, false), "dualpipe", &options(20));
+}
+
+/// Whatever the cut, the norm is the same number: so pure pipelines clip to the same bits.
+#[test]
+fn clipping_is_the_same_for_every_cut() {
+    let clipped = RunOptions { clip_norm: Some(0.25), ..options(20) };
+    let free = train(&common::one_by_one(&work(1, 8), Precision::Single), &options(20));
+    let expected = train(&common::one_by_one(&work(1, 8), Precision::Single), &clipped);
+    assert_ne!(bits(&free), bits(&expected), "the norm is more than this");
+    for (ranks, name) in [(2, "1f1b"), (4, "zb-v"), (4, "interleaved-1f1b")] {
+        let run = train(&published(&work(ranks, 8), name, Precision::Single).expect("it exists"), &clipped);
+        assert_eq!(bits(&run), bits(&expected), "{name}");
+        assert_eq!(run.weights, expected.weights, "{name}");
+    }
+    assert_trains_as_one_rank(&with(2, 1, 0, true), "dualpipe", &clipped);
+    assert_trains_as_one_rank(&with(2, 2, 0, false), "1f1b", &clipped);
+    assert_trains_as_one_rank(&with(2, 4, 1, true), "1f1b", &clipped);
+}
+
+#[test]
+fn a_limit_beyond_the_norm_changes_nothing() {
+    let workload = published(&work(2, 4), "1f1b", Precision::Single).expect("it exists");
+    let free = train(&workload, &options(3));
+    let clipped = train(&workload, &RunOptions { clip_norm: Some(1e6), ..options(3) });
+    assert_eq!((bits(&free), free.weights), (bits(&clipped), clipped.weights));
+}
+
+#[test]
+fn a_share_of_the_optimizer_takes_its_share_of_the_bytes() {
+    let held = |data: u32, zero: u32| -> Vec<u64> {
+        let report = train(&published(&with(2, data, zero, false), "1f1b", Precision::Single).expect("it"), &options(1));
+        report.memory.iter().map(|memory| memory.persistent_bytes).collect()
+    };
+    let whole = held(4, 0);
+    assert_eq!(whole.len(), 8, "2 ranks of 4 replicas");
+    let shared = held(4, 1);
+    for (rank, (whole, shared)) in whole.iter().zip(&shared).enumerate() {
+        // Weight, gradient and two moments, all in f32: half of it is the optimizer's, and 3 of 4 parts of that go.
+        // A weight whose elements do not divide gives some members one more: here none is left over.
+        assert_eq!(*shared, whole / 2 + whole / 8, "rank {rank}");
+    }
+}
