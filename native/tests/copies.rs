@@ -103,7 +103,8 @@ fn a_limit_beyond_the_norm_changes_nothing() {
 #[test]
 fn a_share_of_the_optimizer_takes_its_share_of_the_bytes() {
     let held = |data: u32, zero: u32| -> Vec<u64> {
-        let report = train(&published(&with(2, data, zero, false), "1f1b", Precision::Single).expect("it"), &options(1));
+        let report =
+            train(&published(&with(2, data, zero, false), "1f1b", Precision::Single).expect("it"), &options(1));
         report.memory.iter().map(|memory| memory.persistent_bytes).collect()
     };
     let whole = held(4, 0);

@@ -71,11 +71,7 @@ pub struct Position {
 impl Position {
     /// What the rank holds of the optimizer's state.
     pub fn share(self) -> Share {
-        if self.shares_optimizer {
-            Share { member: self.replica, members: self.replicas }
-        } else {
-            Share::WHOLE
-        }
+        if self.shares_optimizer { Share { member: self.replica, members: self.replicas } } else { Share::WHOLE }
     }
 
     /// This rank in the world.

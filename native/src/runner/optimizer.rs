@@ -123,8 +123,7 @@ mod tests {
 
     #[test]
     fn the_step_size_rises_in_a_line_and_falls_along_a_cosine() {
-        let adam =
-            AdamW { learning_rate: 1.0, warm_up: 4, decay_until: 12, final_share: 0.2, ..AdamW::default() };
+        let adam = AdamW { learning_rate: 1.0, warm_up: 4, decay_until: 12, final_share: 0.2, ..AdamW::default() };
         let rates = [0, 3, 4, 8, 12, 100].map(|step| adam.rate(step));
         // Half way down a cosine is half way between its ends.
         for (rate, expected) in rates.iter().zip([0.25, 1.0, 1.0, 0.6, 0.2, 0.2]) {
