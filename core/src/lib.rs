@@ -25,6 +25,7 @@ pub mod derive;
 pub mod fields;
 pub mod format;
 pub mod graph;
+pub mod layer_map;
 pub mod layout;
 pub mod link;
 pub mod lower;

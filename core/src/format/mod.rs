@@ -1,6 +1,7 @@
 //! Other forms of a plan or a timeline: for people, and for other people's programs.
 
 pub mod chrome_trace;
+pub mod megatron_layout;
 pub mod svg;
 pub mod text;
 pub mod torch_csv;
