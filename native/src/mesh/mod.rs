@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use pipeplan_core::layer_map::{LayerMapError, layer_place};
+
 use crate::transport::collectives::{Group, GroupError, Reduction};
 
 pub mod local_map;
@@ -71,6 +73,9 @@ pub enum MeshError {
         /// The rank.
         rank: usize,
     },
+    /// Layers that cannot be dealt to the pipeline's ranks.
+    #[error(transparent)]
+    Layers(#[from] LayerMapError),
     /// Ranks that make no group.
     #[error(transparent)]
     Group(#[from] GroupError),
@@ -164,6 +169,32 @@ impl Mesh {
             place = place * size + coordinate;
         }
         self.ranks.get(place).copied()
+    }
+
+    /// The ranks at this coordinate of an axis, in row-major order; none where there is no such axis or coordinate.
+    pub fn slice(&self, axis: usize, coordinate: usize) -> Vec<usize> {
+        let here = |rank: &usize| {
+            self.coordinates(*rank).ok().and_then(|coordinates| coordinates.get(axis).copied()) == Some(coordinate)
+        };
+        self.ranks.iter().copied().filter(here).collect()
+    }
+
+    /// The ranks that hold `layer` of `layers`: all those at its place on the axis `pp`. See
+    /// [`layer_place`](pipeplan_core::layer_map::layer_place) for the deal.
+    ///
+    /// # Errors
+    /// [`MeshError::NoAxis`] where there is no axis `pp`; [`MeshError::Layers`] where the layers cannot be dealt.
+    pub fn ranks_of_layer(
+        &self,
+        layer: u32,
+        layers: u32,
+        schedule: &str,
+        chunks: Option<u32>,
+    ) -> Result<Vec<usize>, MeshError> {
+        let axis = self.axis("pp")?;
+        let ranks = u32::try_from(self.axes[axis].1).unwrap_or(u32::MAX);
+        let place = layer_place(layer, layers, ranks, schedule, chunks)?;
+        Ok(self.slice(axis, place.rank as usize))
     }
 
     /// The ranks that differ from `rank` on no axis but this one, in the order of that axis, as `rank` holds

@@ -49,6 +49,19 @@ fn coordinates_ranks_and_groups_agree() {
 }
 
 #[test]
+fn a_layer_is_held_by_all_ranks_at_its_place_in_the_pipeline() {
+    let mesh = mesh(&[("dp", 2), ("pp", 4)]);
+    assert_eq!(mesh.ranks_of_layer(3, 8, "1F1B", None), Ok(vec![1, 5]));
+    assert_eq!(mesh.ranks_of_layer(3, 8, "vpp", Some(2)), Ok(vec![3, 7]));
+    assert!(mesh.ranks_of_layer(3, 8, "VPP", None).is_err());
+    let without = Mesh::of_sizes(&[("dp", 2)]).expect("a mesh");
+    let text = without.ranks_of_layer(0, 8, "1F1B", None).expect_err("no pipeline").to_string();
+    assert_eq!(text, "the mesh has no axis `pp`; it has (dp=2)");
+    assert_eq!(mesh.slice(0, 1), [4, 5, 6, 7]);
+    assert_eq!(mesh.slice(2, 0), Vec::<usize>::new());
+}
+
+#[test]
 fn a_mesh_that_is_none_says_why() {
     let text = |result: Result<Mesh, MeshError>| result.expect_err("refused").to_string();
     assert_eq!(
