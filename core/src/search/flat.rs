@@ -182,6 +182,11 @@ impl Flat {
         }
     }
 
+    /// Lanes of a rank in one direction, at least 1.
+    pub fn chunks(&self) -> usize {
+        (self.chains[0].lanes / self.ranks).max(1)
+    }
+
     /// The least bytes above the static ones with which `rank` can run at all: one microbatch after the other.
     pub fn least(&self, rank: usize) -> i64 {
         let mut least = 0;

@@ -33,6 +33,10 @@ pub(super) struct Policy {
     pub key_f: Vec<i64>,
     pub key_b: Vec<i64>,
     pub period: i64,
+    /// Microbatches are planned in groups of so many, at least 1: within a group the n-th is `step` later, and
+    /// the next group starts `group · period` later. With 1 all are `period` apart.
+    pub group: u32,
+    pub step: i64,
     /// How long after its B a W is planned; [`NEVER`] for a W that only fills gaps.
     pub w_lag: i64,
     /// The share of a W, in thousandths, that has to fit in the gap that it fills: 0 fills any gap.
@@ -71,6 +75,18 @@ pub(super) struct List {
     alone: Vec<i64>,
     /// Ops started over all calls.
     pub ops: u64,
+}
+
+impl Policy {
+    /// By how much the n-th microbatch is planned later than the first.
+    fn later(&self, n: u32) -> i64 {
+        if self.group == 1 {
+            return i64::from(n).saturating_mul(self.period);
+        }
+        let (groups, within) = (n / self.group, n % self.group);
+        let whole = i64::from(groups) * i64::from(self.group);
+        whole.saturating_mul(self.period).saturating_add(i64::from(within).saturating_mul(self.step))
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -172,7 +188,7 @@ impl List {
             let [f, b, w] = self.done[index];
             if b < self.known_b[index] {
                 let kind = if flat.fused { BW } else { B };
-                let mut key = policy.key_b[index].saturating_add(i64::from(b).saturating_mul(policy.period));
+                let mut key = policy.key_b[index].saturating_add(policy.later(b));
                 if policy.alternate && !self.forward[rank] {
                     key = key.saturating_add(BEHIND);
                 }
@@ -189,7 +205,7 @@ impl List {
                 }
             }
             if f < self.known_f[index] && f - b < policy.caps[index] {
-                let key = policy.key_f[index].saturating_add(i64::from(f).saturating_mul(policy.period));
+                let key = policy.key_f[index].saturating_add(policy.later(f));
                 let mut arrives = self.arrive_f[lane.offset + f as usize];
                 let mut planned = key.saturating_sub(policy.early).max(0) as u64;
                 let key = if policy.alternate && self.forward[rank] { key.saturating_add(BEHIND) } else { key };
@@ -214,7 +230,7 @@ impl List {
                 }
             }
             if !flat.fused && w < b {
-                let key = policy.key_b[index].saturating_add(i64::from(w).saturating_mul(policy.period));
+                let key = policy.key_b[index].saturating_add(policy.later(w));
                 if weights.is_none_or(|other| key < other.key) && held + lane.takes[W as usize] <= limit {
                     weights = Some(Choice { key, lane: index, kind: W });
                 }

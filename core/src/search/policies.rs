@@ -132,6 +132,9 @@ pub(super) struct Recipe {
     /// The least time between microbatches that enter, in thousandths of the least period that memory can
     /// sustain; 0 for none.
     pub gap: i64,
+    /// Microbatches that go through one chunk before the next chunk takes them, as in interleaved schedules;
+    /// 1 for each by itself.
+    pub group: u32,
     /// See [`Policy`].
     pub alternate: bool,
     /// When W is planned after its B, in thousandths of the period; [`FREE`] to fill gaps only.
@@ -155,13 +158,25 @@ impl Recipe {
             let (mut key_f, mut key_b) = (alloc::vec![0; lanes], alloc::vec![0; lanes]);
             for chain in &flat.chains {
                 let range = chain.first_lane..chain.first_lane + chain.lanes;
-                let mut time = 0;
+                // With groups, a chunk starts when the group has gone through the one before.
+                let group = if self.group > 1 { i64::from(self.group) * (shape.period / flat.chunks() as i64) } else { 0 };
+                let is_edge = |lane: usize| lane > range.start && (lane - range.start).is_multiple_of(flat.ranks);
+                let (mut time, mut chunk) = (0, 0);
                 for lane in range.clone() {
                     time += thousandths(shape.step_f[lane], by_chunk(self.forward, lane));
+                    if is_edge(lane) {
+                        time = time.max(chunk + group);
+                        chunk = time;
+                    }
                     key_f[lane] = time;
                 }
-                for lane in range.rev() {
+                chunk = time;
+                for lane in range.clone().rev() {
                     time += thousandths(shape.step_b[lane], by_chunk(self.backward, lane));
+                    if is_edge(lane + 1) {
+                        time = time.max(chunk + group);
+                        chunk = time;
+                    }
                     key_b[lane] = time - thousandths(shape.period, self.bias);
                 }
             }
@@ -206,6 +221,8 @@ impl Recipe {
             early: if self.planned && self.early != FREE { thousandths(shape.period, self.early) } else { NEVER },
             gap: thousandths(sustained, self.gap) as u64,
             alternate: self.alternate,
+            group: if self.planned { self.group } else { 1 },
+            step: period / flat.chunks() as i64,
         }
     }
 
@@ -248,6 +265,9 @@ impl Recipe {
                 4 => next.w_fit = [0, 250, 500, 750, 900, 1000, 1200][random.below(7) as usize],
                 5 => next.patience = [0, 0, 100, 200, 300, 500, 800, 1200][random.below(8) as usize],
                 6 => next.memory = if random.below(3) == 0 { 1000 } else { random.scaled(next.memory, 200, 1000) },
+                7 if next.group > 1 => {
+                    next.group = random.scaled(i64::from(next.group) + 1, 1, 1 << 20) as u32;
+                }
                 7 if random.below(2) == 0 => next.alternate = !next.alternate,
                 7 => next.planned ^= random.below(3) == 0,
                 8..11 => next.forward[end] = random.scaled(next.forward[end], 700, 8000),
@@ -294,6 +314,7 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
         stretch: 1000,
         early: FREE,
         gap: 0,
+        group: 1,
         alternate: false,
         w_lag: FREE,
         w_fit: 1000,
@@ -315,6 +336,17 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
         }
     }
     seeds.push(Recipe { alternate: true, ..base });
+    if flat.chunks() > 1 && flat.chains.len() == 1 {
+        let ranks = flat.ranks as u32;
+        for group in [ranks.div_ceil(2), ranks, (3 * ranks).div_ceil(4)] {
+            for slack in [1000, 1500] {
+                for w_fit in [0, 1000] {
+                    seeds.push(Recipe { group, w_fit, ..planned(slack) });
+                }
+            }
+            seeds.push(Recipe { group, w_lag: 0, ..planned(1000) });
+        }
+    }
     for cap in [2000, 2700, 1500, 1000] {
         for slack in [1500, 1000] {
             for w_fit in [0, 1000] {
