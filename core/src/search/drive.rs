@@ -149,14 +149,14 @@ impl<'a> Search<'a> {
         match self.small.take() {
             None => {
                 let effort = self.effort;
-                let mut known = self.climb(None, effort / 2);
+                let mut known = self.climb(None, effort / 4 * 3);
                 self.add_best(&mut known);
                 self.improve(None, known, effort);
             }
             Some(mut small) => {
                 let effort = self.effort;
-                let known = self.climb(Some(&mut small), effort * 4 / 10);
-                let known = self.improve(Some(&mut small), known, effort * 8 / 10);
+                let known = self.climb(Some(&mut small), effort * 6 / 10);
+                let known = self.improve(Some(&mut small), known, effort / 10 * 9);
                 for candidate in known {
                     self.extend(&mut small, &candidate);
                 }

@@ -159,7 +159,8 @@ impl Recipe {
             for chain in &flat.chains {
                 let range = chain.first_lane..chain.first_lane + chain.lanes;
                 // With groups, a chunk starts when the group has gone through the one before.
-                let group = if self.group > 1 { i64::from(self.group) * (shape.period / flat.chunks() as i64) } else { 0 };
+                let group =
+                    if self.group > 1 { i64::from(self.group) * (shape.period / flat.chunks() as i64) } else { 0 };
                 let is_edge = |lane: usize| lane > range.start && (lane - range.start).is_multiple_of(flat.ranks);
                 let (mut time, mut chunk) = (0, 0);
                 for lane in range.clone() {
