@@ -97,7 +97,7 @@ pub(super) struct Search<'a> {
 }
 
 /// Orders that the climb keeps, and local search starts from.
-const KEPT: usize = 4;
+const KEPT: usize = 6;
 
 impl<'a> Search<'a> {
     pub fn new(
@@ -190,7 +190,9 @@ impl<'a> Search<'a> {
             let recipe = match seeds.next() {
                 Some(seed) => seed,
                 None => {
-                    let from = known[random.below(known.len() as u64) as usize].recipe;
+                    // From the better of two: good recipes have good neighbours, but not all of them.
+                    let one = random.below(known.len() as u64).min(random.below(known.len() as u64));
+                    let from = known[one as usize].recipe;
                     let Some(from) = from else { return known };
                     from.neighbour(&mut random)
                 }
