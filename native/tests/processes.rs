@@ -1,5 +1,6 @@
 //! Ranks as processes over TCP: the same losses as threads, and one report when a process dies or stands still.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -58,13 +59,26 @@ impl Launched {
         let port = listener.local_addr().expect("an address").port();
         drop(listener);
         let start = |rank: usize| {
-            let mut command = pipeplan(&["run", plan.to_str().expect("a path"), "--transport", "tcp", "--json"]);
+            let mut command = pipeplan(&["run", plan.to_str().expect("a path"), "--transport", "tcp"]);
             command.args(more(rank));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
         };
         Launched((0..ranks).map(start).collect())
+    }
+
+    /// Waits until rank 0 has printed the line of its first step, and reads on so that it never has to wait.
+    fn in_training(mut self) -> Launched {
+        let printed = self.0[0].stdout.take().expect("it is piped");
+        let (tell, hear) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(printed).lines().map_while(Result::ok) {
+                let _ = tell.send(line);
+            }
+        });
+        hear.recv_timeout(Duration::from_secs(60)).expect("a first step ends");
+        self
     }
 
     /// Exit code and standard error of each, once all but `except` have ended.
@@ -101,8 +115,7 @@ fn many_steps(_: usize) -> Vec<String> {
 
 #[test]
 fn a_process_that_dies_ends_the_run_with_one_report() {
-    let run = Launched::new(&tiny::plan("death", 3, "1f1b"), 3, many_steps);
-    thread::sleep(Duration::from_secs(2));
+    let run = Launched::new(&tiny::plan("death", 3, "1f1b"), 3, many_steps).in_training();
     let died = Instant::now();
     run.signal(1, "-KILL");
     let ends = run.end(None);
@@ -119,8 +132,7 @@ fn a_process_that_dies_ends_the_run_with_one_report() {
 
 #[test]
 fn where_rank_0_is_gone_the_next_one_reports() {
-    let run = Launched::new(&tiny::plan("head", 3, "1f1b"), 3, many_steps);
-    thread::sleep(Duration::from_secs(2));
+    let run = Launched::new(&tiny::plan("head", 3, "1f1b"), 3, many_steps).in_training();
     run.signal(0, "-KILL");
     let ends = run.end(None);
     assert!(ends[1].1.contains("rank 0 failed: its process ended"), "{}", ends[1].1);
@@ -131,8 +143,7 @@ fn where_rank_0_is_gone_the_next_one_reports() {
 #[test]
 fn a_process_that_stands_still_ends_the_run_after_patience_and_grace() {
     let patient = |_: usize| ["--steps", "100000", "--patience", "3"].map(str::to_string).to_vec();
-    let mut run = Launched::new(&tiny::plan("stall", 2, "1f1b"), 2, patient);
-    thread::sleep(Duration::from_secs(2));
+    let mut run = Launched::new(&tiny::plan("stall", 2, "1f1b"), 2, patient).in_training();
     let stood_still = Instant::now();
     run.signal(1, "-STOP");
     let status = run.0[0].wait().expect("it ends");
@@ -146,8 +157,7 @@ fn a_process_that_stands_still_ends_the_run_after_patience_and_grace() {
 
 #[test]
 fn a_stop_asked_of_one_process_stops_all_after_the_same_step() {
-    let run = Launched::new(&tiny::plan("stop", 2, "1f1b"), 2, many_steps);
-    thread::sleep(Duration::from_secs(2));
+    let run = Launched::new(&tiny::plan("stop", 2, "1f1b"), 2, many_steps).in_training();
     run.signal(1, "-TERM");
     let ends = run.end(None);
     assert_eq!(ends[0].0, Some(130), "{}", ends[0].1);
