@@ -504,6 +504,17 @@ fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
     }
 }
 
+/// The plan for the same spec and problem with another schedule, such as one that an exact search found.
+///
+/// # Errors
+/// [`PlanError::Absent`] where `check` refuses the schedule.
+pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
+    let case = Case { problem: plan.problem.clone(), derived: None };
+    let answer = judge(case, name, schedule)
+        .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
+    into_plan(&plan.spec, answer)
+}
+
 fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let problem = answer.case.problem;
     let program = lower(&problem, &answer.schedule).map_err(PlanError::Deadlock)?;

@@ -120,6 +120,31 @@ fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
     assert_eq!(spans["prediction"], value["prediction"]);
 }
 
+/// Unit costs on four ranks with the memory of three microbatches: 31 is the optimum that CP-SAT proves
+/// (`tests/reference/paper_tables.json`, `own_exact_frontier`).
+#[test]
+fn an_exact_search_finds_the_best_and_says_that_it_is() {
+    let problem = r#"{ "ranks": 4, "microbatches": 8, "placement": "linear", "limit_bytes": 3,
+      "stages": { "forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1,
+                  "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 },
+      "objective": "longest_span" }"#;
+    let folder = folder();
+    let file = path(&folder, "plan.json");
+    let said = printed(&["plan", "-", "--schedule", "best", "--prove", "60", "-o", &file], problem);
+    assert!(said.contains("proved        no schedule of this placement costs less"), "{said}");
+    let plan = json_of(&["plan", &file, "--json"], "");
+    assert_eq!(plan["prediction"]["longest_span_ns"], json!(31), "{said}");
+    printed(&["check", &file], "");
+    // A schedule that was asked for by name is kept, and told how far it is from the best.
+    let kept =
+        printed(&["plan", "-", "--schedule", "1f1b", "--prove", "60"], &problem.replace("\"limit_bytes\": 3,", ""));
+    assert!(kept.contains("1f1b (1F1B)") && kept.contains("proved        no schedule"), "{kept}");
+    for seconds in ["0", "-1", "NaN", "1e9"] {
+        let seconds = format!("--prove={seconds}");
+        assert!(refused(&["plan", "-", &seconds], problem).contains("--prove takes seconds"));
+    }
+}
+
 #[test]
 fn a_small_plan_is_drawn_exactly() {
     let problem =

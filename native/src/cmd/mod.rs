@@ -15,6 +15,7 @@ mod memory;
 mod output;
 mod plan;
 mod processes;
+mod prove;
 mod run;
 mod schema;
 mod search;

@@ -1,14 +1,17 @@
 //! `pipeplan plan`
 
+use pipeplan_core::planner::BEST;
+
 use super::fail::Failure;
 use super::search::Effort;
-use super::{human, input, output, search};
+use super::{human, input, output, prove, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan plan examples/tiny-llama.toml                     show the plan
   pipeplan plan spec.toml --schedule best -o plan.json       write it
-  pipeplan plan problem.json --schedule zb-v --json | jq .prediction";
+  pipeplan plan problem.json --schedule zb-v --json | jq .prediction
+  pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best";
 
 /// Plan a spec: choose or build its schedule, check it, and write the plan.
 #[derive(clap::Args)]
@@ -27,12 +30,24 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     effort: Effort,
+    /// Search exactly for this long: a better plan where `best` was asked for, and a proof of how good it is.
+    /// For some hundred ops; Ctrl-C ends it early
+    #[arg(long, value_name = "SECONDS")]
+    prove: Option<f64>,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = input::spec(&args.spec)?;
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
-    let plan = search::plan(&spec, schedule, args.effort)?;
+    let mut plan = search::plan(&spec, schedule, args.effort)?;
+    let mut proof = String::new();
+    if let Some(seconds) = args.prove {
+        let proved = prove::prove(&plan, seconds)?;
+        proof = proved.sentence();
+        if let (true, Some(better)) = (schedule.as_str() == BEST, proved.better) {
+            plan = better;
+        }
+    }
     if args.json {
         return output::print_bytes(plan.to_json().as_bytes());
     }
@@ -40,8 +55,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some("-") => output::print_bytes(plan.to_json().as_bytes()),
         Some(path) => {
             output::write(path, plan.to_json().as_bytes())?;
-            output::print(&format!("{}plan          {path}\n", human::summary(&plan)))
+            output::print(&format!("{}{proof}plan          {path}\n", human::summary(&plan)))
         }
-        None => super::show::print_plan(&plan),
+        None => {
+            super::show::print_plan(&plan)?;
+            output::print(&proof)
+        }
     }
 }

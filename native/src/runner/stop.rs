@@ -28,6 +28,11 @@ impl StopFlag {
         Ok(flag)
     }
 
+    /// What is raised, for code that knows no more than that.
+    pub fn shared(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.raised)
+    }
+
     /// Asks the run to end.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::SeqCst);
