@@ -34,7 +34,6 @@ fn a_plan_of_typed_costs_takes_the_planned_time() {
         let (measured, planned) = (report.makespan_ns, plan.prediction.makespan_ns);
         println!("{name} on {ranks}: {measured} of {planned} ns, {:?} ns a step", report.overhead_ns_per_step());
         assert!(measured >= planned, "{name} on {ranks} ranks: {measured} of {planned}");
-        assert!(measured < 5 * planned, "{name} on {ranks} ranks: {measured} of {planned}");
         for (rank, memory) in report.memory.iter().enumerate() {
             let counted = memory.persistent_bytes + memory.activation_bytes;
             assert_eq!(counted, plan.prediction.peak_bytes[rank], "{name} on {ranks} ranks, rank {rank}");
