@@ -1,7 +1,9 @@
 //! `pipeplan run`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
@@ -16,6 +18,8 @@ Examples:
   pipeplan run plan.json --trace trace.json
   pipeplan run examples/tiny-llama.toml --steps 100
   pipeplan run plan.json --data book.txt --seed 7 --json
+  pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
+  pipeplan run other-plan.json --resume run --steps 1000
   pipeplan run plan.json --transport tcp
   torchrun --no-python --nproc-per-node 4 pipeplan run plan.json --transport tcp
   mpirun -n 4 pipeplan run plan.json --transport mpi";
@@ -29,21 +33,30 @@ pub struct Args {
     /// The text to train on; a text of this project where not given
     #[arg(long, value_name = "FILE")]
     data: Option<String>,
-    /// Training steps
+    /// Training steps, those before a checkpoint included
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Seed of the weights and of the order of the data
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// AdamW's step size
-    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
-    learning_rate: f64,
+    /// Seed of the weights and of the order of the data; 0, or the checkpoint's, where not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// AdamW's step size; 0.001, or the checkpoint's, where not given
+    #[arg(long, value_name = "RATE")]
+    learning_rate: Option<f64>,
     /// Steps over which the step size rises in a line
-    #[arg(long, value_name = "STEPS", default_value_t = 0)]
-    warm_up: u32,
+    #[arg(long, value_name = "STEPS")]
+    warm_up: Option<u32>,
     /// Let the step size fall along a cosine, to a tenth of it at this step
-    #[arg(long, value_name = "STEP", default_value_t = 0)]
-    decay_until: u32,
+    #[arg(long, value_name = "STEP")]
+    decay_until: Option<u32>,
+    /// Write a checkpoint into this folder at the end, after Ctrl-C too
+    #[arg(long, value_name = "FOLDER")]
+    checkpoint_dir: Option<PathBuf>,
+    /// And one every so many steps
+    #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
+    checkpoint_every: Option<u32>,
+    /// Go on from this checkpoint, or from the latest in this folder, by whatever layout it was written
+    #[arg(long, value_name = "FOLDER")]
+    resume: Option<PathBuf>,
     /// Scale gradients down where the norm of all together is more than this
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f64>,
@@ -122,20 +135,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         None => TEXT.to_vec(),
     };
-    if !(args.learning_rate > 0.0 && args.learning_rate.is_finite()) {
-        return Err(Failure::input(format!("--learning-rate is {}; write a number above 0", args.learning_rate)));
+    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
+    let before = was.map(|manifest| manifest.optimizer).unwrap_or_default();
+    let optimizer = AdamW {
+        learning_rate: args.learning_rate.unwrap_or(before.learning_rate),
+        warm_up: args.warm_up.unwrap_or(before.warm_up),
+        decay_until: args.decay_until.unwrap_or(before.decay_until),
+        ..before
+    };
+    if !(optimizer.learning_rate > 0.0 && optimizer.learning_rate.is_finite()) {
+        return Err(Failure::input(format!(
+            "--learning-rate is {}; write a number above 0",
+            optimizer.learning_rate
+        )));
     }
+    let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
+    let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
+    let saving = args.checkpoint_dir.map(|folder| Saving { folder, every: args.checkpoint_every.unwrap_or(0) });
     let patience = Duration::from_secs(args.patience);
     let options = RunOptions {
-        optimizer: AdamW {
-            learning_rate: args.learning_rate,
-            warm_up: args.warm_up,
-            decay_until: args.decay_until,
-            ..AdamW::default()
-        },
-        clip_norm: args.clip_norm,
+        optimizer,
+        clip_norm,
         steps: args.steps,
-        seed: args.seed,
+        seed,
+        saving,
+        resume,
         text,
         traced_steps: args.traced_steps,
         stop: interrupt::flag(),
@@ -146,7 +171,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let report = if args.json || processes::is_silent() {
         execute(args.transport, &workload, &options, &mut Silent)
     } else {
-        let mut progress = Progress::new(args.steps);
+        let mut progress = Progress::new(options.first_step(), args.steps);
         let result = execute(args.transport, &workload, &options, &mut progress);
         progress.finish();
         result
@@ -160,13 +185,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print_json(&summary(&report))?;
     } else {
         let mut text = drawn(&report);
+        if let Some(folder) = &report.checkpoint {
+            text.push_str(&format!("checkpoint    {}\n", folder.display()));
+        }
         if let Some(path) = &args.trace {
             text.push_str(&format!("trace         {path}\n"));
         }
         output::print(&text)?;
     }
     if report.stopped {
-        return Err(Failure::stopped(format!("stopped after {} of {} steps", report.steps.len(), args.steps)));
+        let done = options.first_step() as usize + report.steps.len();
+        return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
     }
     Ok(())
 }
@@ -203,6 +232,7 @@ fn summary(report: &RunReport) -> Value {
     json!({
         "steps": report.steps.len(),
         "stopped": report.stopped,
+        "checkpoint": report.checkpoint,
         "losses": report.losses(),
         "duration_ns": report.duration_ns,
         "tokens_per_s": report.tokens_per_s(),

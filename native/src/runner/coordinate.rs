@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,10 @@ use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::{Board, RankReport, State};
+use super::checkpoint::Reader;
 use super::data::Batches;
 use super::gradients::{Gradients, stages_held};
-use super::report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
+use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
 use super::walk::{StepRecord, Walker};
 use super::workload::{Computation, Workload};
@@ -44,12 +45,19 @@ pub(super) struct Shared {
     pub(super) batches: Option<Arc<Batches>>,
     pub(super) verdict: Verdict,
     pub(super) board: Board,
+    pub(super) last_checkpoint: Mutex<LastCheckpoint>,
     pub(super) start: Instant,
 }
 
 impl Shared {
     pub(super) fn new(workload: &Workload, options: &RunOptions, batches: Option<Batches>) -> Shared {
+        let last_checkpoint = match (&options.resume, &options.saving) {
+            (Some(checkpoint), _) => LastCheckpoint::At(checkpoint.folder.clone()),
+            (None, Some(_)) => LastCheckpoint::NoneYet,
+            (None, None) => LastCheckpoint::NotAsked,
+        };
         Shared {
+            last_checkpoint: Mutex::new(last_checkpoint),
             workload: workload.clone(),
             options: options.clone(),
             batches: batches.map(Arc::new),
@@ -57,6 +65,11 @@ impl Shared {
             board: Board::new(workload.world(), workload.problem.ranks()),
             start: Instant::now(),
         }
+    }
+
+    /// Where the run can be gone on from.
+    pub(super) fn last_checkpoint(&self) -> LastCheckpoint {
+        self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -89,7 +102,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
         None => Box::new(end),
     };
     let walk = catch_unwind(AssertUnwindSafe(|| {
-        let mut walker = walker(rank, shared);
+        let mut walker = walker(rank, shared)?;
         walker.run(&mut *transport, &shared.verdict, |record| {
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
@@ -115,14 +128,30 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
 }
 
 /// Rank `rank` of the world, ready for its first step.
-pub(super) fn walker(rank: usize, shared: &Shared) -> Walker<'_> {
-    let Shared { workload, options, board, start, .. } = shared;
+///
+/// # Errors
+/// Where the checkpoint from which it goes on cannot be read.
+pub(super) fn walker(rank: usize, shared: &Shared) -> Result<Walker<'_>, Cause> {
+    let Shared { workload, options, board, last_checkpoint, start, .. } = shared;
     let mut store = Store::default();
-    let backend = backend(rank, shared, &mut store);
-    let position = workload.position(rank);
-    let gradients = Gradients::new(position, &workload.places(), options.clip_norm);
-    let (problem, row) = (&workload.problem, workload.row(rank));
-    Walker { position, problem, row, backend, store, gradients, board, start: *start }
+    let mut backend = backend(rank, shared, &mut store);
+    let (position, places) = (workload.position(rank), workload.places());
+    if let Some(checkpoint) = &options.resume {
+        Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
+    }
+    Ok(Walker {
+        position,
+        problem: &workload.problem,
+        row: workload.row(rank),
+        backend,
+        store,
+        gradients: Gradients::new(position, &places, options.clip_norm),
+        first_step: options.first_step(),
+        writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches)),
+        last_checkpoint,
+        board,
+        start: *start,
+    })
 }
 
 /// What executes the ops of `rank`.
@@ -242,7 +271,8 @@ impl<'a> Coordinator<'a> {
         }
         let (rank, cause, ranks) = first;
         let ended_after: Duration = failed_at.elapsed();
-        RunError::Failed(Box::new(Failure { rank, cause, ranks, silent: still_running, ended_after }))
+        let (silent, checkpoint) = (still_running, self.shared.last_checkpoint());
+        RunError::Failed(Box::new(Failure { rank, cause, ranks, silent, checkpoint, ended_after }))
     }
 
     pub(super) fn note(&mut self, record: StepRecord, observer: &mut dyn Observer) {
@@ -282,7 +312,8 @@ impl<'a> Coordinator<'a> {
         let trace = StepTrace { step: step.into(), loss, tokens, rows };
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
-        if step > 0 || self.shared.options.steps == 1 {
+        let options = &self.shared.options;
+        if step > options.first_step() || options.steps - options.first_step() == 1 {
             let whole = timeline.cost_ns(problem.objective()) as f64 * ranks as f64;
             self.busy_and_whole_ns.0 += (1.0 - bubble_ratio) * whole;
             self.busy_and_whole_ns.1 += whole;
@@ -328,7 +359,8 @@ impl<'a> Coordinator<'a> {
             longest_row: workload.program.rows.iter().map(Vec::len).max().unwrap_or(0),
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: workload.predicted_bubble_ratio,
-            stopped: self.steps.len() < self.shared.options.steps as usize,
+            checkpoint: self.shared.last_checkpoint().folder(),
+            stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,
             memory,
             trace,

@@ -16,6 +16,7 @@
 use std::time::Duration;
 
 mod board;
+pub mod checkpoint;
 mod coordinate;
 pub mod data;
 pub mod gradients;
@@ -31,12 +32,13 @@ mod workload;
 pub use board::{RankReport, State};
 pub use coordinate::run;
 pub use processes::run_process;
-pub use report::{Cause, Failure, RankMemory, RunError, RunReport, StepReport};
+pub use report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;
 pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
+use checkpoint::{Checkpoint, Saving};
 use optimizer::AdamW;
 
 /// In which type a run computes.
@@ -52,7 +54,7 @@ pub enum Precision {
 /// What a person chooses for a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Training steps, at least 1.
+    /// Training steps, at least 1, those before a checkpoint included.
     pub steps: u32,
     /// Seed of the weights and of the order of the data.
     pub seed: u64,
@@ -62,6 +64,10 @@ pub struct RunOptions {
     pub clip_norm: Option<f64>,
     /// The text to train on.
     pub text: Vec<u8>,
+    /// Where checkpoints are written; nowhere where not given.
+    pub saving: Option<Saving>,
+    /// The checkpoint from which the run goes on: it counts steps from there, up to the same [`RunOptions::steps`].
+    pub resume: Option<Checkpoint>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
     /// How long other ranks may take to end after one has failed.
@@ -84,6 +90,8 @@ impl Default for RunOptions {
             optimizer: AdamW::default(),
             clip_norm: None,
             text: Vec::new(),
+            saving: None,
+            resume: None,
             transport: ThreadOptions::default(),
             grace: Duration::from_secs(10),
             traced_steps: 20,
@@ -91,6 +99,13 @@ impl Default for RunOptions {
             stop: StopFlag::default(),
             faults: Vec::new(),
         }
+    }
+}
+
+impl RunOptions {
+    /// The first training step that is made, counted from 0.
+    pub fn first_step(&self) -> u32 {
+        self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)
     }
 }
 

@@ -1,9 +1,11 @@
 //! AdamW: Adam with weight decay that does not pass through the moments (arXiv:1711.05101).
 
+use serde::{Deserialize, Serialize};
+
 use crate::backend::cpu::element::Element;
 
 /// The settings of AdamW.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamW {
     /// The step size.
     pub learning_rate: f64,

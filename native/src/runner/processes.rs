@@ -140,9 +140,10 @@ impl Rank<'_> {
         self.agree(transport)?;
         let rank = self.rank;
         let row = workload.row(rank);
-        let mut walker = walker(rank, self.shared);
+        let mut walker = walker(rank, self.shared)?;
+        let mut done = walker.first_step;
         let mut coordinator = Coordinator::new(self.shared, self.name);
-        for step in 0.. {
+        for step in walker.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
@@ -162,7 +163,10 @@ impl Rank<'_> {
             for record in self.gather(transport, record)? {
                 coordinator.note(record, observer);
             }
+            done = step + 1;
+            walker.after_step(done, transport)?;
         }
+        walker.finish(done, transport)?;
         let memory = memory_of(rank, &walker.store.meter, workload);
         let all = transport.gather(&mut self.everyone, 0, numbers_of(&memory))?;
         transport.barrier()?;
@@ -182,7 +186,7 @@ impl Rank<'_> {
             workload.computation,
             options.steps,
             options.seed,
-            (options.optimizer, options.clip_norm)
+            (options.optimizer, options.clip_norm, &options.saving, options.first_step())
         );
         let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -275,7 +279,8 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
     };
     let ranks = board.report(&workload.problem, &workload.program);
     let ended_after: Duration = failed_at.elapsed();
-    RunError::Failed(Box::new(Failure { rank: first, cause, ranks, silent, ended_after }))
+    let checkpoint = shared.last_checkpoint();
+    RunError::Failed(Box::new(Failure { rank: first, cause, ranks, silent, checkpoint, ended_after }))
 }
 
 fn transport_error(cause: &Cause) -> Option<&TransportError> {

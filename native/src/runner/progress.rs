@@ -10,13 +10,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar of `steps`.
-    pub fn new(steps: u32) -> Progress {
+    /// A bar of `steps`, of which `done` are made.
+    pub fn new(done: u32, steps: u32) -> Progress {
         let bar = ProgressBar::new(steps.into());
         let template = "{bar:30} step {pos} of {len}, {eta} left {msg}";
         // A template that does not parse would be a bug here; the default bar does as well.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
+        bar.set_position(done.into());
         Progress { bar }
     }
 

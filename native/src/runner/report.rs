@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pipeplan_core::trace::Trace;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::RankReport;
+use super::checkpoint::CheckpointError;
 use super::workload::Refusal;
 use crate::backend::BackendError;
 use crate::transport::collectives::CollectiveError;
@@ -78,6 +80,8 @@ pub struct RunReport {
     pub trace: Trace,
     /// The final weights by name, where they were asked for.
     pub weights: BTreeMap<String, Buffer>,
+    /// The last checkpoint that is whole: from here the run can go on.
+    pub checkpoint: Option<PathBuf>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
 }
@@ -154,6 +158,9 @@ pub enum Cause {
         /// What it said.
         message: String,
     },
+    /// Writing or reading a checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// The thread died.
     #[error("its thread died: {message}")]
     Died {
@@ -173,6 +180,8 @@ pub struct Failure {
     pub ranks: Vec<RankReport>,
     /// Ranks that had not ended when the grace was over. Their threads end with the process.
     pub silent: Vec<usize>,
+    /// The last checkpoint that is whole, where the run writes any or went on from one.
+    pub checkpoint: LastCheckpoint,
     /// From the failure to the end of the last rank, or to the end of the grace.
     pub ended_after: Duration,
 }
@@ -186,7 +195,33 @@ impl fmt::Display for Failure {
         for rank in &self.silent {
             write!(f, "\n  rank {rank} did not answer within {:.1} s", self.ended_after.as_secs_f64())?;
         }
-        Ok(())
+        match &self.checkpoint {
+            LastCheckpoint::NotAsked => Ok(()),
+            LastCheckpoint::NoneYet => f.write_str("\n  no checkpoint has been written"),
+            LastCheckpoint::At(folder) => {
+                let folder = folder.display();
+                write!(f, "\n  the last good checkpoint is {folder}: go on with `--resume {folder}`")
+            }
+        }
+    }
+}
+
+/// Where a run can be gone on from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LastCheckpoint {
+    /// Checkpoints were not asked for.
+    #[default]
+    NotAsked,
+    /// None has been written yet.
+    NoneYet,
+    /// The last one that is whole.
+    At(PathBuf),
+}
+
+impl LastCheckpoint {
+    /// Its folder.
+    pub fn folder(&self) -> Option<PathBuf> {
+        if let LastCheckpoint::At(folder) = self { Some(folder.clone()) } else { None }
     }
 }
 

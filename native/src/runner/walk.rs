@@ -1,6 +1,8 @@
 //! One rank's walk along its row.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pipeplan_core::problem::Problem;
@@ -8,8 +10,9 @@ use pipeplan_core::program::{Message, Step, Way};
 use pipeplan_core::units::Nanos;
 
 use super::board::{Board, State};
+use super::checkpoint::Writer;
 use super::gradients::{Gradients, Position};
-use super::report::Cause;
+use super::report::{Cause, LastCheckpoint};
 use super::stop::Verdict;
 use crate::backend::{Backend, Parcel, Store};
 use crate::transport::{Incoming, Outgoing, Tag, Transport};
@@ -46,6 +49,12 @@ pub struct Walker<'a> {
     pub store: Store,
     /// What it does with gradients before and after its update.
     pub gradients: Gradients,
+    /// The first training step that it makes.
+    pub first_step: u32,
+    /// Writes its part of checkpoints, where there are any.
+    pub writer: Option<Writer>,
+    /// The last checkpoint of the run.
+    pub last_checkpoint: &'a Mutex<LastCheckpoint>,
     /// Where it says what it does.
     pub board: &'a Board,
     /// The start of the run.
@@ -64,7 +73,8 @@ impl Walker<'_> {
         mut tell: impl FnMut(StepRecord),
     ) -> Result<(), Cause> {
         let rank = self.position.world_rank();
-        for training_step in 0.. {
+        let mut done = self.first_step;
+        for training_step in self.first_step.. {
             self.board.note(rank, training_step, 0, State::Between);
             let ready_ns = self.now();
             transport.barrier()?;
@@ -74,8 +84,32 @@ impl Walker<'_> {
             let spans = self.step(training_step, transport)?;
             let losses = self.take_losses();
             tell(StepRecord { rank, step: training_step, ready_ns, spans, losses });
+            done = training_step + 1;
+            self.after_step(done, transport)?;
         }
+        self.finish(done, transport)
+    }
+
+    /// Writes a checkpoint where one is due after `done` steps.
+    pub(super) fn after_step(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let written = writer.after_step(done, &mut *self.backend, transport)?;
+        self.note_checkpoint(written);
         Ok(())
+    }
+
+    /// Writes the last checkpoint of a run that has ended after `done` steps.
+    pub(super) fn finish(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let written = writer.finish(done, &mut *self.backend, transport)?;
+        self.note_checkpoint(written);
+        Ok(())
+    }
+
+    fn note_checkpoint(&self, written: Option<PathBuf>) {
+        if let Some(folder) = written {
+            *self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = LastCheckpoint::At(folder);
+        }
     }
 
     /// The losses of the step, by microbatch among those of all replicas, as shares of the mean over all.

@@ -1,5 +1,7 @@
 //! What is to be run, and whether it can be.
 
+use std::collections::BTreeMap;
+
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::fields::Faults;
@@ -11,6 +13,7 @@ use pipeplan_core::program::{Program, Step};
 use pipeplan_core::spec::{ModelWork, Work};
 use pipeplan_core::units::{Bytes, Nanos};
 
+use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Writer};
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::gradients::{Places, Position, places};
 use super::{Precision, RunOptions};
@@ -161,6 +164,12 @@ pub enum Refusal {
     /// The text does not do.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A checkpoint from which this run cannot go on, or a place where none can be written.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Nothing is trained.
+    #[error("planned times are run, so there is nothing to write into a checkpoint or to go on from")]
+    NothingToSave,
     /// No steps.
     #[error("a run needs at least 1 step")]
     NoSteps,
@@ -346,7 +355,10 @@ impl Workload {
         // Threads take a group at once, as `Grouped` says, and more slots complete whatever fewer do.
         check::check_program(&self.problem, &self.program, check::Transport::Grouped)
             .map_err(|violations| Refusal::Invalid { violations })?;
-        let Computation::Model(model) = &self.computation else { return Ok(None) };
+        let Computation::Model(model) = &self.computation else {
+            let saves = options.saving.is_some() || options.resume.is_some();
+            return if saves { Err(Refusal::NothingToSave) } else { Ok(None) };
+        };
         if self.world() > MAX_WORLD {
             return Err(Refusal::TooManyRanks { replicas: model.replicas, ranks: self.problem.ranks() });
         }
@@ -361,7 +373,97 @@ impl Workload {
         self.check_memory()?;
         let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
         let text = options.text.clone();
-        Ok(Some(Batches::new(text, sequence, microbatch_size, self.step_microbatches(), options.seed)?))
+        let batches = Batches::new(text, sequence, microbatch_size, self.step_microbatches(), options.seed)?;
+        if let Some(saving) = &options.saving {
+            std::fs::create_dir_all(&saving.folder).map_err(CheckpointError::file(&saving.folder, "made"))?;
+        }
+        if let Some(checkpoint) = &options.resume {
+            self.check_resume(model, checkpoint, options, &batches)?;
+        }
+        Ok(Some(batches))
+    }
+
+    /// Whether going on from `checkpoint` gives what a run without a break gives.
+    fn check_resume(
+        &self,
+        model: &ModelStages,
+        checkpoint: &Checkpoint,
+        options: &RunOptions,
+        batches: &Batches,
+    ) -> Result<(), Refusal> {
+        let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
+        let (was, is) = (&checkpoint.manifest, self.manifest(model, options, batches));
+        if was.step >= options.steps {
+            let what = format!("it has {} training steps, and {} are asked for", was.step, options.steps);
+            return Err(other(format!("{what}: give more steps, since those before it count")).into());
+        }
+        let differs = [
+            ("seed", was.seed.to_string(), is.seed.to_string()),
+            ("text", was.text_digest.clone(), is.text_digest),
+            ("tokens of a sequence", was.sequence.to_string(), is.sequence.to_string()),
+            ("sequences of a training step", was.step_sequences.to_string(), is.step_sequences.to_string()),
+        ];
+        if let Some((what, was, is)) = differs.into_iter().find(|(_, was, is)| was != is) {
+            return Err(other(format!("its {what} is {was}, and this run's is {is}: give the same")).into());
+        }
+        // Its number format may be another one; whatever else the model is decides what is computed.
+        let same = |value: &serde_json::Value| {
+            let mut value = value.clone();
+            value.as_object_mut().map(|fields| fields.remove("torch_dtype"));
+            value
+        };
+        if same(&was.model) != same(&is.model) {
+            return Err(other(format!("its model is {}, and the plan's is {}", was.model, is.model)).into());
+        }
+        Ok(Reader::open(checkpoint)?.check(&self.shapes(model))?)
+    }
+
+    /// The shape of each weight.
+    fn shapes(&self, model: &ModelStages) -> BTreeMap<String, Vec<usize>> {
+        let sizes = |shape: &[u64]| shape.iter().map(|size| *size as usize).collect();
+        let weights = model.graphs.iter().flat_map(|graph| graph.weights());
+        weights.map(|(_, tensor)| (tensor.name.clone(), sizes(&tensor.shape))).collect()
+    }
+
+    /// What checkpoints say of this run.
+    fn manifest(&self, model: &ModelStages, options: &RunOptions, batches: &Batches) -> Manifest {
+        let precision = if model.precision() == Ok(Precision::Double) { "f64" } else { "f32" };
+        Manifest {
+            format: checkpoint::FORMAT.to_string(),
+            version: checkpoint::VERSION,
+            step: options.first_step(),
+            seed: options.seed,
+            precision: precision.to_string(),
+            plan_digest: self.plan_digest.clone(),
+            text_digest: batches.digest(),
+            sequence: model.sequence,
+            step_sequences: self.step_microbatches() as u64 * u64::from(model.microbatch_size),
+            optimizer: options.optimizer,
+            clip_norm: options.clip_norm,
+            model: checkpoint::config(&model.model, precision),
+            layout: checkpoint::Layout {
+                pipeline: self.problem.ranks(),
+                stages: self.problem.stage_count(),
+                data: self.replicas(),
+                shares_optimizer: model.shares_optimizer && self.replicas() > 1,
+            },
+            weights: BTreeMap::new(),
+            optimizer_state: Vec::new(),
+        }
+    }
+
+    /// What writes the part of rank `rank` of the world of each checkpoint.
+    pub(super) fn writer(&self, rank: usize, options: &RunOptions, batches: &Batches) -> Option<Writer> {
+        let (Computation::Model(model), Some(saving)) = (&self.computation, &options.saving) else { return None };
+        Some(Writer {
+            saving: saving.clone(),
+            position: self.position(rank),
+            places: self.places(),
+            shapes: self.shapes(model),
+            manifest: self.manifest(model, options, batches),
+            // Where nothing has been trained, there is nothing to write.
+            written: options.first_step(),
+        })
     }
 
     /// Refuses what the machine's memory cannot hold, where the machine says how much it has.

@@ -1,0 +1,230 @@
+//! What a run leaves on disk so that another can go on from there.
+//!
+//! A checkpoint is a folder `step-000020`, named by the training steps that are in it:
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `manifest.json` | [`Manifest`]: what was trained, how far, and which file holds which weight |
+//! | `config.json` | the model, as Hugging Face's `transformers` reads it |
+//! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once |
+//! | `optimizer-REPLICA-RANK.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight |
+//!
+//! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
+//! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
+//! folder `step-…` is always whole. `examples/transformers_check.py` compares the logits with `transformers`.
+
+use std::path::{Path, PathBuf};
+
+use pipeplan_core::model::{Family, ModelConfig};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+mod read;
+mod write;
+
+pub use read::Reader;
+pub use write::Writer;
+
+use super::optimizer::AdamW;
+
+/// Where and how often checkpoints are written. One is written at the end of a run in any case, early or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saving {
+    /// The folder that holds them, made where it is not there.
+    pub folder: PathBuf,
+    /// Steps from one to the next; 0: only at the end.
+    pub every: u32,
+}
+
+/// What a checkpoint says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: String,
+    /// Raised when older readers can no longer read what is written.
+    pub version: u32,
+    /// Training steps that have been made.
+    pub step: u32,
+    /// The seed of the weights and of the order of the data.
+    pub seed: u64,
+    /// `f32` or `f64`.
+    pub precision: String,
+    /// The digest of the plan that was run.
+    pub plan_digest: String,
+    /// The digest of the text.
+    pub text_digest: String,
+    /// Tokens of one sequence.
+    pub sequence: u32,
+    /// Sequences of one training step, over all microbatches and replicas.
+    pub step_sequences: u64,
+    /// The optimizer's settings.
+    pub optimizer: AdamW,
+    /// The greatest norm of gradients.
+    pub clip_norm: Option<f64>,
+    /// The model, as in `config.json`.
+    pub model: Value,
+    /// How the run that wrote it was laid out: for people, nothing reads it.
+    pub layout: Layout,
+    /// The file of each weight.
+    pub weights: BTreeMap<String, String>,
+    /// The files of the optimizer's state.
+    pub optimizer_state: Vec<String>,
+}
+
+/// How a run was laid out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Ranks of a pipeline.
+    pub pipeline: usize,
+    /// Stages over all ranks.
+    pub stages: usize,
+    /// Copies of the pipeline.
+    pub data: usize,
+    /// Whether they share out the optimizer's state.
+    pub shares_optimizer: bool,
+}
+
+/// The name of the format.
+pub const FORMAT: &str = "pipeplan checkpoint";
+
+/// The version written and read here.
+pub const VERSION: u32 = 1;
+
+const MANIFEST: &str = "manifest.json";
+
+/// A checkpoint on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
+/// Why a checkpoint cannot be written, read or gone on from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// The machine says no.
+    #[error("{} cannot be {done}: {error}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// `read`, `written` or the like.
+        done: &'static str,
+        /// What the machine says.
+        error: String,
+    },
+    /// No checkpoint is there.
+    #[error("{} holds no checkpoint: name a folder `step-…`, or one that holds such folders", path.display())]
+    None {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file that is none of ours, or damaged.
+    #[error("{} is not what it should be: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The run is another one.
+    #[error("the checkpoint {} is of another run: {what}", path.display())]
+    OtherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What differs, and what to do.
+        what: String,
+    },
+}
+
+impl CheckpointError {
+    pub(super) fn file(path: &Path, done: &'static str) -> impl Fn(std::io::Error) -> CheckpointError {
+        move |error| CheckpointError::File { path: path.to_path_buf(), done, error: error.to_string() }
+    }
+}
+
+impl Checkpoint {
+    /// The checkpoint in the folder `path`, or the latest one of those that are folders in it.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] where there is none, or its manifest cannot be read.
+    pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
+        if path.join(MANIFEST).is_file() {
+            return Checkpoint::read(path);
+        }
+        let entries = std::fs::read_dir(path).map_err(CheckpointError::file(path, "read"))?;
+        let step = |name: &str| name.strip_prefix("step-")?.parse::<u32>().ok();
+        let latest = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|folder| folder.join(MANIFEST).is_file())
+            .filter_map(|folder| Some((step(folder.file_name()?.to_str()?)?, folder)))
+            .max();
+        let (_, folder) = latest.ok_or_else(|| CheckpointError::None { path: path.to_path_buf() })?;
+        Checkpoint::read(&folder)
+    }
+
+    fn read(folder: &Path) -> Result<Checkpoint, CheckpointError> {
+        let path = folder.join(MANIFEST);
+        let text = std::fs::read(&path).map_err(CheckpointError::file(&path, "read"))?;
+        let damaged = |what: String| CheckpointError::Damaged { path: path.clone(), what };
+        let value: Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        if value["format"] != FORMAT {
+            return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
+        }
+        if value["version"] != VERSION {
+            return Err(damaged(format!("its version is {}, and this pipeplan reads {VERSION}", value["version"])));
+        }
+        let manifest: Manifest = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+        // Names of files lead nowhere but into the folder.
+        let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
+        if let Some(name) = manifest.weights.values().chain(&manifest.optimizer_state).find(|name| !plain(name)) {
+            return Err(damaged(format!("`{name}` is no file of this folder")));
+        }
+        Ok(Checkpoint { folder: folder.to_path_buf(), manifest })
+    }
+}
+
+/// The name of the folder after `step` training steps.
+fn folder_name(step: u32) -> String {
+    format!("step-{step:06}")
+}
+
+/// The model as `transformers` reads it, weights being in `precision`.
+pub fn config(model: &ModelConfig, precision: &str) -> Value {
+    let dtype = if precision == "f64" { "float64" } else { "float32" };
+    let mut config = json!({
+        "vocab_size": model.vocab,
+        "hidden_size": model.hidden,
+        "intermediate_size": model.ffn,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "max_position_embeddings": model.positions,
+        "tie_word_embeddings": model.tied,
+        "torch_dtype": dtype,
+    });
+    let eps = model.norm_eps_e12 as f64 / 1e12;
+    let particular = match model.family {
+        Family::Llama => json!({
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "rms_norm_eps": eps,
+            "rope_theta": f64::from(model.rope_base),
+            "attention_bias": false,
+            "mlp_bias": false,
+            // Tokens are bytes: none of them begins or ends a text.
+            "bos_token_id": null,
+            "eos_token_id": null,
+        }),
+        // GPT-2's own checkpoints hold matrices the other way round, so this does not claim to be one.
+        Family::Gpt => json!({ "model_type": "pipeplan-gpt", "layer_norm_eps": eps }),
+    };
+    if let (Some(config), Value::Object(particular)) = (config.as_object_mut(), particular) {
+        config.extend(particular);
+    }
+    config
+}

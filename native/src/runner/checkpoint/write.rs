@@ -1,0 +1,231 @@
+//! Writing a checkpoint, every rank its part.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, View, serialize_to_file};
+use serde_json::{Value, json};
+
+use super::{CheckpointError, MANIFEST, Manifest, Saving, folder_name};
+use crate::backend::{Backend, Part};
+use crate::runner::gradients::{Places, Position, copy_of};
+use crate::runner::report::Cause;
+use crate::transport::{Buffer, Transport};
+
+/// One rank's part in writing checkpoints.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    /// Where and how often.
+    pub saving: Saving,
+    /// Where the rank stands.
+    pub position: Position,
+    /// Where weights lie; owners write them.
+    pub places: Places,
+    /// The shape of each weight.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// What all checkpoints of the run say alike.
+    pub manifest: Manifest,
+    /// The step of the last one.
+    pub written: u32,
+}
+
+impl Writer {
+    /// Writes one where it is due after `step` steps. Gives its folder once it is whole.
+    ///
+    /// # Errors
+    /// Where the disk, a weight or another rank fails.
+    pub fn after_step(
+        &mut self,
+        step: u32,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<Option<PathBuf>, Cause> {
+        let due = self.saving.every > 0 && step.is_multiple_of(self.saving.every);
+        if due { self.write(step, backend, transport).map(Some) } else { Ok(None) }
+    }
+
+    /// Writes one at the end of a run of `step` steps, unless it is there.
+    ///
+    /// # Errors
+    /// As [`Writer::after_step`].
+    pub fn finish(
+        &mut self,
+        step: u32,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<Option<PathBuf>, Cause> {
+        if step == self.written { Ok(None) } else { self.write(step, backend, transport).map(Some) }
+    }
+
+    fn write(
+        &mut self,
+        step: u32,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<PathBuf, Cause> {
+        let folder = self.saving.folder.join(folder_name(step));
+        let partial = self.saving.folder.join(format!(".{}.partial", folder_name(step)));
+        let is_first = self.position.world_rank() == 0;
+        if is_first {
+            remove(&partial)?;
+            fs::create_dir_all(&partial).map_err(CheckpointError::file(&partial, "made"))?;
+        }
+        transport.barrier()?;
+        self.write_part(&partial, backend)?;
+        transport.barrier()?;
+        if is_first {
+            self.publish(step, &partial, &folder)?;
+        }
+        transport.barrier()?;
+        self.written = step;
+        Ok(folder)
+    }
+
+    /// The weights that this rank owns, and its share of their optimizer state.
+    fn write_part(&self, partial: &Path, backend: &mut dyn Backend) -> Result<(), Cause> {
+        let Position { rank, replica, shares_optimizer, .. } = self.position;
+        let owned = || {
+            self.places.iter().filter_map(|(name, places)| {
+                places.first().filter(|(owner, _)| *owner == rank).map(|(_, stage)| (name, *stage))
+            })
+        };
+        if let Some(file) = weight_files(&self.places).get(&rank).filter(|_| replica == 0) {
+            let mut tensors = Vec::new();
+            for (name, stage) in owned() {
+                let values = copy_of(backend, stage, name, Part::Weight)?;
+                let shape = self.shapes.get(name).cloned().unwrap_or_else(|| vec![values.values()]);
+                tensors.push((name.clone(), Stored { shape, values }));
+            }
+            save(&partial.join(file), tensors)?;
+        }
+        if (replica == 0 || shares_optimizer) && owned().next().is_some() {
+            let mut tensors = Vec::new();
+            for (name, stage) in owned() {
+                let elements = self.shapes.get(name).map_or(0, |shape| shape.iter().product());
+                let start = self.position.share().of(elements).start;
+                for (part, what) in [(Part::Mean, "mean"), (Part::Square, "square")] {
+                    let values = copy_of(backend, stage, name, part)?;
+                    tensors.push((format!("{what}/{start}/{name}"), Stored { shape: vec![values.values()], values }));
+                }
+            }
+            save(&partial.join(optimizer_file(replica, rank)), tensors)?;
+        }
+        Ok(())
+    }
+
+    /// Once all ranks have written: what describes it, and its name.
+    fn publish(&self, step: u32, partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
+        let files = weight_files(&self.places);
+        let file_of = |places: &Vec<(usize, u16)>| files.get(&places.first()?.0).cloned();
+        let weights: BTreeMap<String, String> =
+            self.places.iter().filter_map(|(name, places)| Some((name.clone(), file_of(places)?))).collect();
+        let replicas = if self.position.shares_optimizer { self.position.replicas } else { 1 };
+        let optimizer_state: Vec<String> =
+            (0..replicas).flat_map(|replica| files.keys().map(move |rank| optimizer_file(replica, *rank))).collect();
+        let mut total = 0;
+        for file in files.values().chain(&optimizer_state) {
+            let path = partial.join(file);
+            let size =
+                fs::metadata(&path).map_err(CheckpointError::file(&path, "found: all ranks write to one folder"))?;
+            total += if file.starts_with("model") { size.len() } else { 0 };
+        }
+        if files.len() > 1 {
+            let index = json!({ "metadata": { "total_size": total }, "weight_map": weights });
+            write_json(&partial.join("model.safetensors.index.json"), &index)?;
+        }
+        write_json(&partial.join("config.json"), &self.manifest.model)?;
+        let manifest = Manifest { step, weights, optimizer_state, ..self.manifest.clone() };
+        let path = partial.join(MANIFEST);
+        let value = serde_json::to_value(&manifest)
+            .map_err(|error| CheckpointError::Damaged { path: path.clone(), what: error.to_string() })?;
+        write_json(&path, &value)?;
+        sync(partial)?;
+        // One of an earlier run: it goes when the new one is whole.
+        let old = self.saving.folder.join(format!(".{}.old", folder_name(step)));
+        remove(&old)?;
+        if folder.exists() {
+            fs::rename(folder, &old).map_err(CheckpointError::file(folder, "replaced"))?;
+        }
+        fs::rename(partial, folder).map_err(CheckpointError::file(folder, "named"))?;
+        sync(&self.saving.folder)?;
+        remove(&old)
+    }
+}
+
+/// The file of the weights of each rank that owns some.
+fn weight_files(places: &Places) -> BTreeMap<usize, String> {
+    let mut owners: Vec<usize> = places.values().filter_map(|places| Some(places.first()?.0)).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let count = owners.len();
+    let name = |(at, rank): (usize, usize)| match count {
+        1 => (rank, "model.safetensors".to_string()),
+        _ => (rank, format!("model-{:05}-of-{count:05}.safetensors", at + 1)),
+    };
+    owners.into_iter().enumerate().map(name).collect()
+}
+
+fn optimizer_file(replica: usize, rank: usize) -> String {
+    format!("optimizer-{replica}-{rank}.safetensors")
+}
+
+/// A tensor to be written.
+struct Stored {
+    shape: Vec<usize>,
+    values: Buffer,
+}
+
+impl View for Stored {
+    fn dtype(&self) -> Dtype {
+        if matches!(self.values, Buffer::F64(_)) { Dtype::F64 } else { Dtype::F32 }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match &self.values {
+            Buffer::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Buffer::F64(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Buffer::Nothing => Cow::Borrowed(&[]),
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        self.values.bytes() as usize
+    }
+}
+
+fn save(path: &Path, tensors: Vec<(String, Stored)>) -> Result<(), CheckpointError> {
+    // Readers of other frameworks ask for it.
+    let about = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let failed = |error: String| CheckpointError::File { path: path.to_path_buf(), done: "written", error };
+    serialize_to_file(tensors, Some(about), path).map_err(|error| failed(error.to_string()))?;
+    sync(path)
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<(), CheckpointError> {
+    fs::write(path, format!("{value:#}\n")).map_err(CheckpointError::file(path, "written"))?;
+    sync(path)
+}
+
+/// Waits until a file or folder is on disk, so that a name never comes before what it names.
+fn sync(path: &Path) -> Result<(), CheckpointError> {
+    // Not every system lets a folder be opened.
+    if path.is_dir() && cfg!(not(unix)) {
+        return Ok(());
+    }
+    fs::File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::file(path, "put on disk"))
+}
+
+fn remove(folder: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(CheckpointError::file(folder, "removed")(error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,239 @@
+//! Whether a run that goes on from a checkpoint is the run that was never broken off.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{assert_close_losses, options, published, train, work};
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::{
+    LastCheckpoint, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run,
+};
+use pipeplan::transport::Buffer;
+use pipeplan::transport::faulty::Faults;
+use pipeplan_core::spec::ModelWork;
+
+fn planned(ranks: usize, data: u32, zero: u32, name: &str, precision: Precision) -> Workload {
+    published(&laid_out(ranks, data, zero), name, precision).unwrap_or_else(|| panic!("{name} exists"))
+}
+
+fn laid_out(ranks: usize, data: u32, zero: u32) -> ModelWork {
+    let mut work = work(ranks, 8 / data as usize);
+    (work.layout.data, work.layout.zero) = (data, zero);
+    work
+}
+
+fn saving(folder: &Path, steps: u32, every: u32) -> RunOptions {
+    RunOptions { saving: Some(Saving { folder: folder.to_path_buf(), every }), ..options(steps) }
+}
+
+fn resuming(folder: &Path, steps: u32) -> RunOptions {
+    RunOptions { resume: Some(Checkpoint::open(folder).expect("a checkpoint")), ..options(steps) }
+}
+
+fn bits(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+fn refused(workload: &Workload, options: &RunOptions) -> String {
+    match run(workload, options, &mut Silent) {
+        Err(RunError::Refused(refusal)) => refusal.to_string(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the run ended well"),
+    }
+}
+
+fn assert_same(run: &RunReport, whole: &RunReport, what: &str) {
+    let from = whole.losses().len() - run.losses().len();
+    assert_eq!(bits(&run.losses()), bits(&whole.losses()[from..]), "{what}");
+    assert_eq!(run.weights, whole.weights, "{what}");
+}
+
+#[test]
+fn a_run_goes_on_to_the_same_bits_on_its_own_layout() {
+    for (ranks, data, zero, name) in
+        [(1, 1, 0, "1f1b"), (2, 1, 0, "dualpipe"), (2, 2, 1, "zb-v"), (4, 2, 0, "1f1b"), (1, 4, 1, "gpipe")]
+    {
+        let what = format!("{name} on {ranks} ranks, {data} replicas, zero {zero}");
+        let workload = planned(ranks, data, zero, name, Precision::Single);
+        let whole = train(&workload, &options(7));
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = train(&workload, &saving(folder.path(), 4, 2));
+        assert_eq!(first.checkpoint, Some(folder.path().join("step-000004")), "{what}");
+        for (from, left) in [("step-000002", 5), ("step-000004", 3)] {
+            let rest = train(&workload, &resuming(&folder.path().join(from), 7));
+            assert_eq!(rest.losses().len(), left, "{what}");
+            assert_eq!(rest.steps[0].step as usize, 7 - left, "{what}");
+            assert_same(&rest, &whole, &what);
+        }
+        let names: Vec<String> = fs::read_dir(folder.path())
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        assert_eq!(names.len(), 2, "nothing half-written is left: {names:?}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_by_another_layout() {
+    let layouts =
+        [(1, 1, 0, "1f1b"), (4, 1, 0, "zb-h1"), (2, 4, 1, "1f1b"), (2, 2, 0, "dualpipe"), (2, 1, 0, "zb-v")];
+    let whole = train(&planned(1, 1, 0, "1f1b", Precision::Double), &options(6));
+    for (at, from) in layouts.into_iter().enumerate() {
+        let folder = tempfile::tempdir().expect("a folder");
+        train(&planned(from.0, from.1, from.2, from.3, Precision::Double), &saving(folder.path(), 3, 0));
+        let to = layouts[(at + 1) % layouts.len()];
+        let rest = train(&planned(to.0, to.1, to.2, to.3, Precision::Double), &resuming(folder.path(), 6));
+        let what = format!("from {from:?} to {to:?}");
+        let expected = RunReport { steps: whole.steps[3..].to_vec(), ..whole.clone() };
+        assert_close_losses(&rest, &expected, 1e-10, &what);
+        for (name, weight) in &rest.weights {
+            let (Buffer::F64(found), Buffer::F64(expected)) = (weight, &whole.weights[name]) else {
+                panic!("{name} is not in f64");
+            };
+            let far = found.iter().zip(expected).any(|(found, expected)| (found - expected).abs() > 1e-10);
+            assert!(!far, "{name} {what}");
+        }
+    }
+    // Pure pipelines that gather in order keep every bit.
+    let folder = tempfile::tempdir().expect("a folder");
+    train(&planned(4, 1, 0, "1f1b", Precision::Single), &saving(folder.path(), 3, 0));
+    let rest = train(&planned(2, 1, 0, "zb-v", Precision::Single), &resuming(folder.path(), 6));
+    assert_same(&rest, &train(&planned(1, 1, 0, "1f1b", Precision::Single), &options(6)), "1f1b to zb-v");
+}
+
+/// Raises the flag in step 2.
+struct Stopper(StopFlag);
+
+impl Observer for Stopper {
+    fn step_ended(&mut self, step: &StepReport) {
+        if step.step == 2 {
+            self.0.raise();
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_leaves_a_checkpoint_and_so_does_one_that_fails() {
+    let workload = planned(2, 2, 1, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = saving(folder.path(), 100_000, 0);
+    let stopped = run(&workload, &options, &mut Stopper(options.stop.clone())).expect("it ends well");
+    let steps = stopped.steps.len() as u32;
+    assert!(stopped.stopped && steps < 100, "{steps}");
+    assert_eq!(Checkpoint::open(folder.path()).expect("one").manifest.step, steps);
+    let whole = train(&workload, &common::options(steps + 2));
+    assert_same(&train(&workload, &resuming(folder.path(), steps + 2)), &whole, "after Ctrl-C");
+
+    // One exchange in a step of rank 0 is a time at which it can die: far behind the first checkpoint.
+    let folder = tempfile::tempdir().expect("a folder");
+    let death = Faults { death: Some(300), ..Faults::default() };
+    let dying = RunOptions { faults: vec![(3, death)], ..saving(folder.path(), 1000, 1) };
+    let Err(RunError::Failed(failure)) = run(&workload, &dying, &mut Silent) else { panic!("it dies") };
+    assert_eq!(failure.rank, 3);
+    let LastCheckpoint::At(last) = &failure.checkpoint else { panic!("{failure}") };
+    assert!(failure.to_string().ends_with(&format!("go on with `--resume {}`", last.display())), "{failure}");
+    let found = Checkpoint::open(folder.path()).expect("one");
+    assert_eq!(found.folder, *last);
+    let whole = train(&workload, &common::options(found.manifest.step + 2));
+    assert_same(&train(&workload, &resuming(last, found.manifest.step + 2)), &whole, "after a death");
+
+    let death = Faults { death: Some(3), ..Faults::default() };
+    let early = RunOptions { faults: vec![(1, death)], ..saving(folder.path(), 5, 1) };
+    let Err(RunError::Failed(failure)) = run(&workload, &early, &mut Silent) else { panic!("it dies") };
+    assert!(failure.to_string().ends_with("no checkpoint has been written"), "{failure}");
+}
+
+#[test]
+fn weights_have_the_names_and_shapes_of_hugging_face() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = train(&planned(2, 1, 0, "1f1b", Precision::Single), &saving(folder.path(), 1, 0));
+    let step = report.checkpoint.expect("one");
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(step.join(name)).expect("a file")).expect("JSON")
+    };
+    let config = json("config.json");
+    assert_eq!(config["architectures"][0], "LlamaForCausalLM");
+    assert_eq!((&config["num_hidden_layers"], &config["num_key_value_heads"]), (&8.into(), &2.into()));
+    assert_eq!(config["rms_norm_eps"], 1e-5);
+    let index = json("model.safetensors.index.json");
+    let map = index["weight_map"].as_object().expect("a map");
+    // Of a layer: four projections of attention, three of the feed-forward part, two norms.
+    assert_eq!(map.len(), 8 * 9 + 3);
+    let layer = "model.layers.7";
+    let shapes = [
+        ("model.embed_tokens.weight".to_string(), vec![256, 16]),
+        (format!("{layer}.self_attn.q_proj.weight"), vec![16, 16]),
+        (format!("{layer}.self_attn.k_proj.weight"), vec![8, 16]),
+        (format!("{layer}.mlp.down_proj.weight"), vec![16, 24]),
+        (format!("{layer}.input_layernorm.weight"), vec![16]),
+        ("model.norm.weight".to_string(), vec![16]),
+        ("lm_head.weight".to_string(), vec![256, 16]),
+    ];
+    for (name, shape) in shapes {
+        let file = fs::read(step.join(map[&name].as_str().expect("a file"))).expect("a file");
+        let tensors = safetensors::SafeTensors::deserialize(&file).expect("whole");
+        let tensor = tensors.tensor(&name).expect("it is there");
+        assert_eq!(tensor.shape(), shape, "{name}");
+        let Buffer::F32(expected) = &report.weights[&name] else { panic!("{name} is not in f32") };
+        let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(tensor.data(), bytes, "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_checkpoint_or_of_another_run_is_refused() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = Checkpoint::open(folder.path()).expect_err("empty");
+    assert!(missing.to_string().contains("holds no checkpoint"), "{missing}");
+    train(&workload, &saving(folder.path(), 2, 0));
+    let good = || resuming(folder.path(), 4);
+    let mut wider = laid_out(2, 1, 0);
+    wider.model.ffn = 32;
+    let wider = published(&wider, "1f1b", Precision::Single).expect("it exists");
+    let fewer = published(&work(2, 4), "1f1b", Precision::Single).expect("it exists");
+    let other_text = common::text().into_iter().rev().collect();
+    let cases = [
+        (&workload, RunOptions { steps: 2, ..good() }, "give more steps"),
+        (&workload, RunOptions { seed: 1, ..good() }, "its seed is 42"),
+        (&workload, RunOptions { text: other_text, ..good() }, "its text is"),
+        (&fewer, good(), "its sequences of a training step is 16, and this run's is 8"),
+        (&wider, good(), "its model is"),
+    ];
+    for (workload, options, says) in cases {
+        let refusal = refused(workload, &options);
+        assert!(refusal.contains(says), "{refusal}");
+    }
+    let blocked = RunOptions { saving: Some(Saving { folder: "/dev/null/x".into(), every: 1 }), ..options(1) };
+    assert!(refused(&workload, &blocked).contains("/dev/null/x cannot be made"));
+    // Whatever is cut off or written over is found before anything starts.
+    let step = folder.path().join("step-000002");
+    let opened = good();
+    for file in ["optimizer-0-1.safetensors", "model-00001-of-00002.safetensors"] {
+        let whole = fs::read(step.join(file)).expect("a file");
+        for length in [0, 4, 50, whole.len() - 1] {
+            fs::write(step.join(file), &whole[..length]).expect("written");
+            let refusal = refused(&workload, &opened);
+            assert!(refusal.contains(file), "{length}: {refusal}");
+        }
+        fs::write(step.join(file), [0xff; 64]).expect("written");
+        assert!(refused(&workload, &opened).contains("its header is said to have"));
+        fs::remove_file(step.join(file)).expect("removed");
+        assert!(refused(&workload, &opened).contains(&format!("{file} cannot be read")));
+        fs::write(step.join(file), whole).expect("written");
+    }
+    let manifest = fs::read_to_string(step.join("manifest.json")).expect("a file");
+    for (from, to, says) in [
+        ("\"version\": 1", "\"version\": 2", "version is 2"),
+        ("pipeplan checkpoint", "something", "`format`"),
+        ("\"optimizer-0-0.", "\"../optimizer-0-0.", "no file of this folder"),
+        ("\"seed\"", "\"sead\"", "missing field `seed`"),
+        ("{", "", "manifest.json is not what it should be"),
+    ] {
+        fs::write(step.join("manifest.json"), manifest.replacen(from, to, 1)).expect("written");
+        let error = Checkpoint::open(folder.path()).expect_err("damaged").to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
