@@ -465,8 +465,11 @@ impl Best {
 }
 
 /// Every problem that `spec` leaves open: a typed one for each placement, a model's for each way in which
-/// published schedules deal stages.
-fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
+/// published schedules deal stages. Never empty.
+///
+/// # Errors
+/// [`PlanError::Spec`] where no problem follows from the spec.
+pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
     match &spec.work {
         Work::Typed(statement) => {
             let place = |placement| statement.problem(placement).map(|problem| Case { problem, derived: None });

@@ -10,6 +10,7 @@
 
 pub mod draw;
 pub mod form;
+pub mod frontier;
 pub mod message;
 pub mod scene;
 pub mod text;

@@ -91,8 +91,12 @@ pub enum Said {
     },
     /// The next row of the comparison.
     Compared(Row),
-    /// All that was asked for has been said.
+    /// All that was asked for has been said. The chart of time against memory may still grow.
     Done,
+    /// What is new about time against memory.
+    Charted(ChartNews),
+    /// Why the schedule that was asked for does not fit in memory.
+    Unfit(Box<Unfit>),
     /// A plan file.
     Exported {
         /// Its text.
@@ -155,6 +159,77 @@ pub struct Picture {
     pub rows: Vec<Vec<WireSpan>>,
     /// What it costs.
     pub figures: Figures,
+    /// Its bytes by rank and kind; empty where costs are typed.
+    pub memory: Vec<RankBytes>,
+}
+
+/// The bytes of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankBytes {
+    /// Held throughout, by kind: in the order of [`kinds_of_bytes`](crate::wire::kinds_of_bytes).
+    pub fixed: Vec<u64>,
+    /// The most that microbatches hold at once.
+    pub activations: u64,
+    /// The op during which that is.
+    pub at: String,
+    /// All together.
+    pub peak: u64,
+    /// What it may hold.
+    pub limit: Option<u64>,
+}
+
+/// A schedule that does not fit, and what would help.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfit {
+    /// The schedule whose bytes these are: the one that was asked for, or the one that comes nearest.
+    pub schedule: String,
+    /// Its bytes by rank and kind.
+    pub memory: Vec<RankBytes>,
+    /// Single changes that help, the best first.
+    pub reliefs: Vec<ReliefRow>,
+}
+
+/// A single change of the spec that needs less memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReliefRow {
+    /// The field's path.
+    pub field: String,
+    /// Its value now.
+    pub from: String,
+    /// The value to try, and after a comma what that entails.
+    pub to: String,
+    /// The most bytes of a rank then.
+    pub peak: u64,
+    /// Whether every rank then fits.
+    pub fits: bool,
+    /// What the schedule then costs.
+    pub cost_ns: u64,
+}
+
+/// A schedule's memory and cost: a point of time against memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChartPoint {
+    /// The most bytes that a rank holds.
+    pub bytes: u64,
+    /// The cost, by the spec's objective.
+    pub cost_ns: u64,
+    /// Idle share under the objective.
+    pub bubble_ratio: f64,
+    /// The schedule, as a person calls it.
+    pub by: String,
+}
+
+/// What is new about time against memory.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct ChartNews {
+    /// It is of another spec than the points so far.
+    pub started: bool,
+    /// Below this no schedule exists.
+    pub least_bytes: Option<u64>,
+    /// Schedules that are faster than all known ones with as much memory.
+    pub points: Vec<ChartPoint>,
+    /// No more will come.
+    pub finished: bool,
 }
 
 /// The figures of a plan.

@@ -8,7 +8,7 @@ use pipeplan_core::timeline::Timeline;
 
 use crate::draw::lane::Lane;
 use crate::draw::memory::Curve;
-use crate::message::{Figures, Measured, Picture, WireSpan};
+use crate::message::{Figures, Measured, Picture, RankBytes, WireSpan};
 use crate::{text, wire};
 
 /// Rows that have travelled, as lanes.
@@ -28,6 +28,8 @@ pub struct Scene {
     curves: Vec<OnceLock<Curve>>,
     /// What it costs.
     pub figures: Figures,
+    /// Its bytes by rank and kind; empty where costs are typed.
+    pub memory: Vec<RankBytes>,
 }
 
 impl Scene {
@@ -45,7 +47,14 @@ impl Scene {
             return None;
         }
         let curves = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
-        Some(Scene { schedule: picture.schedule, problem, lanes, curves, figures: picture.figures })
+        Some(Scene {
+            schedule: picture.schedule,
+            problem,
+            lanes,
+            curves,
+            figures: picture.figures,
+            memory: picture.memory,
+        })
     }
 
     /// Bytes over time on `rank`, worked out when first looked at: of many ranks few are in sight.
@@ -95,11 +104,7 @@ impl Scene {
 
     /// Where its stages are, in words.
     pub fn placement(&self) -> String {
-        let placement = self.problem.placement().name().unwrap_or("stages placed by a list");
-        match self.problem.chunks() {
-            1 => placement.to_owned(),
-            chunks => format!("{placement}, {chunks} chunks a rank"),
-        }
+        wire::placement(&self.problem)
     }
 
     /// The most bytes of any rank.

@@ -1,13 +1,17 @@
 //! Spans and figures on their way from the worker to the page.
 
 use pipeplan_core::bounds;
+use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::planner::{Answer, gap};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::schedule;
 use pipeplan_core::timeline::{Span, Timeline};
+use pipeplan_core::verdict::{self, RankMemory, Relief};
 
-use crate::message::{FieldFault, Figures, Picture, Reply, Row, RowCosts, Said, WireSpan};
+use crate::message::{
+    ChartPoint, FieldFault, Figures, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said, WireSpan,
+};
 use crate::text;
 
 const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
@@ -80,6 +84,56 @@ pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
         problem: problem.statement().to_value().to_string(),
         rows: timeline.rows.iter().map(|row| pack(row)).collect(),
         figures: figures(problem, timeline),
+        memory: Vec::new(),
+    }
+}
+
+/// An answer as the page shows it.
+pub fn picture_of(answer: &Answer) -> Picture {
+    let (problem, timeline) = (&answer.case.problem, &answer.timeline);
+    let memory = answer.case.derived.as_ref().map(|derived| verdict::by_rank(derived, problem, timeline));
+    Picture { memory: ranks_bytes(&memory.unwrap_or_default()), ..picture(&answer.name, problem, timeline) }
+}
+
+/// The kinds of bytes that a rank holds throughout, in the order in which they travel.
+pub fn kinds_of_bytes() -> Vec<&'static str> {
+    StaticBytes::default().kinds().iter().map(|(name, _)| *name).collect()
+}
+
+/// Bytes by rank and kind as they travel.
+pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
+    let wire = |rank: &RankMemory| RankBytes {
+        fixed: rank.fixed.kinds().iter().map(|(_, bytes)| *bytes).collect(),
+        activations: rank.activations,
+        at: rank.at.map(|op| op.to_string()).unwrap_or_default(),
+        peak: rank.peak,
+        limit: rank.limit,
+    };
+    ranks.iter().map(wire).collect()
+}
+
+/// A change that helps, as it travels.
+pub fn relief(relief: Relief) -> ReliefRow {
+    let Relief { field, from, to, peak, fits, cost_ns } = relief;
+    ReliefRow { field: field.to_owned(), from, to, peak, fits, cost_ns }
+}
+
+/// A schedule as a point of time against memory.
+pub fn chart_point(problem: &Problem, timeline: &Timeline, by: String) -> ChartPoint {
+    ChartPoint {
+        bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
+        cost_ns: timeline.cost_ns(problem.objective()),
+        bubble_ratio: timeline.bubble_ratio(problem.objective()),
+        by,
+    }
+}
+
+/// Where a problem's stages are, in words.
+pub fn placement(problem: &Problem) -> String {
+    let placement = problem.placement().name().unwrap_or("stages placed by a list");
+    match problem.chunks() {
+        1 => placement.to_owned(),
+        chunks => format!("{placement}, {chunks} chunks a rank"),
     }
 }
 
@@ -127,10 +181,12 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
 
 /// The name a person reads.
 pub fn title(name: &str) -> String {
-    schedule::find(name).map_or_else(
-        || if name == pipeplan_core::planner::BEST { "Best".to_owned() } else { name.to_owned() },
-        |published| published.title.to_owned(),
-    )
+    match (schedule::find(name), name.split_once(':')) {
+        (Some(published), Some((_, group))) => format!("{}, groups of {group}", published.title),
+        (Some(published), None) => published.title.to_owned(),
+        (None, _) if name == pipeplan_core::planner::BEST => "Best".to_owned(),
+        (None, _) => name.to_owned(),
+    }
 }
 
 /// Core's faults as they travel.

@@ -7,15 +7,20 @@ use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
 use pipeplan_core::schedule;
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::simulate::simulate;
-use pipeplan_core::spec::Spec;
+use pipeplan_core::spec::{Spec, Work as SpecWork};
 use pipeplan_core::trace::Trace;
+use pipeplan_core::verdict::{self, RankMemory};
 
-use crate::message::{Ask, FieldFault, Measured, Question, Reply, Row, Said, TraceSummary};
+use crate::frontier::Chart;
+use crate::message::{Ask, FieldFault, Measured, Question, Reply, Row, Said, TraceSummary, Unfit};
 use crate::{text, wire};
 
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
 /// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
 const SHOW_WITHIN_MS: f64 = 50.0;
+/// How long nothing has to be asked before the chart of time against memory begins: while a hand drags, every moment
+/// is for plans.
+const REST_MS: i32 = 200;
 
 /// The worker's memory between questions.
 pub struct Work {
@@ -23,7 +28,19 @@ pub struct Work {
     clock: fn() -> f64,
     questions: VecDeque<Question>,
     comparison: Option<Comparison>,
+    explanation: Option<Explanation>,
+    chart: Option<Chart>,
     trace: Option<Trace>,
+}
+
+/// Why a schedule does not fit in memory, as far as it is known.
+struct Explanation {
+    id: u32,
+    spec: Spec,
+    /// Schedules whose bytes are still to be looked at.
+    names: Vec<String>,
+    /// The one that needs least: its bytes, and its name.
+    nearest: Option<(u64, String)>,
 }
 
 /// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
@@ -43,7 +60,7 @@ struct Comparison {
 impl Work {
     /// A worker that knows nothing yet. `clock` tells milliseconds.
     pub fn new(clock: fn() -> f64) -> Work {
-        Work { clock, questions: VecDeque::new(), comparison: None, trace: None }
+        Work { clock, questions: VecDeque::new(), comparison: None, explanation: None, chart: None, trace: None }
     }
 
     /// Takes a question. Those that it makes pointless are forgotten.
@@ -52,21 +69,67 @@ impl Work {
         self.questions.push_back(question);
     }
 
-    /// Does the next piece of work. Empty when there is none.
+    /// Does the next piece of work. Empty when there is none, or when it has led to nothing new.
     pub fn step(&mut self) -> Vec<Reply> {
-        let (id, said) = match self.questions.pop_front() {
+        let (id, mut said) = match self.questions.pop_front() {
             Some(Question { id, ask }) => (id, self.answer(id, ask)),
-            None => match &mut self.comparison {
-                Some(running) => (running.id, running.step()),
-                None => return Vec::new(),
-            },
+            None => self.go_on(),
         };
+        self.explain_later(id, &said);
+        let last = said.pop_if(|said| *said == Said::Done);
+        said.extend(self.chart.as_mut().and_then(Chart::take_news).map(Said::Charted));
+        said.extend(last);
         said.into_iter().map(|said| Reply { id, said }).collect()
+    }
+
+    /// The next piece of what has been begun, the most wanted first.
+    fn go_on(&mut self) -> (u32, Vec<Said>) {
+        let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
+        if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
+            return (id, running.step(&mut self.chart));
+        }
+        if let Some(explanation) = &mut self.explanation {
+            let (id, step) = (explanation.id, explanation.step());
+            if step.is_some() {
+                self.explanation = None;
+            }
+            return (id, step.flatten().into_iter().collect());
+        }
+        if let Some(chart) = self.chart.as_mut().filter(|chart| !chart.is_finished()) {
+            chart.step();
+        }
+        (id, Vec::new())
     }
 
     /// Whether [`Work::step`] has anything to do.
     pub fn is_idle(&self) -> bool {
-        self.questions.is_empty() && self.comparison.as_ref().is_none_or(|comparison| comparison.finished)
+        self.is_answered() && self.chart.as_ref().is_none_or(Chart::is_finished)
+    }
+
+    /// Whether nothing is left but the chart of time against memory.
+    fn is_answered(&self) -> bool {
+        let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
+        self.questions.is_empty() && compared && self.explanation.is_none()
+    }
+
+    /// How long to wait for a question before the next step.
+    pub fn rest_ms(&self) -> i32 {
+        let begins = self.is_answered() && self.chart.as_ref().is_some_and(|chart| !chart.has_begun());
+        if begins { REST_MS } else { 0 }
+    }
+
+    /// A model that has no plan may lack memory: what it needs is worked out after the comparison.
+    fn explain_later(&mut self, id: u32, said: &[Said]) {
+        let Some(spec) = self.comparison.as_ref().map(|comparison| &comparison.spec) else { return };
+        for said in said {
+            if let (Said::NoPlan { schedule, .. }, SpecWork::Model(_)) = (said, &spec.work)
+                && !schedule.is_empty()
+            {
+                let all = || schedule::published().iter().map(|published| published.name.to_owned()).collect();
+                let names = if schedule == BEST { all() } else { vec![schedule.clone()] };
+                self.explanation = Some(Explanation { id, spec: spec.clone(), names, nearest: None });
+            }
+        }
     }
 
     fn answer(&mut self, id: u32, ask: Ask) -> Vec<Said> {
@@ -87,13 +150,14 @@ impl Work {
 
     fn plan(&mut self, id: u32, spec: Spec) -> Vec<Said> {
         let name = spec.schedule.clone();
+        self.explanation = None;
         if name == BEST {
             let mut said = self.start_comparison(id, spec, true);
             let until = (self.clock)() + SHOW_WITHIN_MS;
             if let Some(running) = &mut self.comparison {
                 // Never less than all published schedules: a hand that drags on would else see nothing.
                 while !running.finished && (!running.has_offered_all() || (self.clock)() < until) {
-                    said.extend(running.step_quietly());
+                    said.extend(running.step_quietly(&mut self.chart));
                 }
                 said.extend(running.show());
             }
@@ -117,6 +181,9 @@ impl Work {
     }
 
     fn start_comparison(&mut self, id: u32, spec: Spec, shows_best: bool) -> Vec<Said> {
+        if self.chart.as_ref().is_none_or(|chart| !chart.is_of(&spec)) {
+            self.chart = Some(Chart::new(&spec));
+        }
         match &mut self.comparison {
             Some(running) if same_work(&running.spec, &spec) => {
                 running.id = id;
@@ -148,7 +215,14 @@ impl Work {
             Ok(timeline) => timeline,
             Err(deadlock) => return vec![unreadable("plan", deadlock.to_string())],
         };
-        let picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
+        let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
+        // A plan of ours follows from its spec; what its bytes are for is not in the file.
+        let cases = planner::open_cases(&plan.spec).unwrap_or_default();
+        if let Some(derived) =
+            cases.into_iter().find(|case| case.problem == plan.problem).and_then(|case| case.derived)
+        {
+            picture.memory = wire::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
+        }
         let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
         said.extend(self.start_comparison(id, plan.spec, false));
         said.extend(self.done());
@@ -195,8 +269,8 @@ impl Comparison {
     }
 
     /// The next row or the next search, and the plan on screen where it has become better.
-    fn step(&mut self) -> Vec<Said> {
-        let mut said = self.step_quietly();
+    fn step(&mut self, chart: &mut Option<Chart>) -> Vec<Said> {
+        let mut said = self.step_quietly(chart);
         // A plan before all published schedules have been looked at would only flicker.
         if self.has_offered_all() {
             said.extend(self.show());
@@ -207,13 +281,16 @@ impl Comparison {
         said
     }
 
-    fn step_quietly(&mut self) -> Vec<Said> {
+    fn step_quietly(&mut self, chart: &mut Option<Chart>) -> Vec<Said> {
         if self.finished {
             return Vec::new();
         }
         if let Some(published) = schedule::published().get(self.next) {
             self.next += 1;
             let answer = planner::answer(&self.spec, published);
+            if let (Some(chart), Ok(answer)) = (chart, &answer) {
+                chart.offer(answer);
+            }
             let row = match &answer {
                 Ok(answer) => wire::row(published.name, answer),
                 Err(absent) => wire::absent_row(published.name, Some(absent.reason.clone())),
@@ -225,6 +302,9 @@ impl Comparison {
             Ok(true) => Vec::new(),
             Ok(false) => {
                 self.finished = true;
+                if let (Some(chart), Some(best)) = (chart, self.best.so_far()) {
+                    chart.offer(best);
+                }
                 vec![Said::Compared(self.best_row())]
             }
             Err(error) => {
@@ -276,6 +356,38 @@ impl Comparison {
     }
 }
 
+impl Explanation {
+    /// Looks at the next schedule. `Some` at the end, with what is to be said where memory is what lacks.
+    fn step(&mut self) -> Option<Option<Said>> {
+        let most = |ranks: &[RankMemory]| ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
+        if let Some(name) = self.names.pop() {
+            let verdict = schedule::find(&name).and_then(|published| verdict::verdict(&self.spec, &published).ok());
+            if let Some((_, ranks)) = verdict
+                && self.nearest.as_ref().is_none_or(|(least, _)| most(&ranks) < *least)
+            {
+                self.nearest = Some((most(&ranks), name));
+            }
+            return None;
+        }
+        Some(self.unfit().map(|unfit| Said::Unfit(Box::new(unfit))))
+    }
+
+    fn unfit(&self) -> Option<Unfit> {
+        let (_, name) = self.nearest.as_ref()?;
+        let published = schedule::find(name)?;
+        let (_, ranks) = verdict::verdict(&self.spec, &published).ok()?;
+        if ranks.iter().all(RankMemory::fits) {
+            return None;
+        }
+        let reliefs = verdict::reliefs(&self.spec, &published).unwrap_or_default();
+        Some(Unfit {
+            schedule: name.clone(),
+            memory: wire::ranks_bytes(&ranks),
+            reliefs: reliefs.into_iter().map(wire::relief).collect(),
+        })
+    }
+}
+
 /// The bytes in “needs at least 123 bytes”.
 fn least_need(reason: &str) -> u64 {
     let after = reason.split_once("at least ").map_or("", |(_, after)| after);
@@ -283,7 +395,7 @@ fn least_need(reason: &str) -> u64 {
 }
 
 fn picture(answer: &Answer) -> crate::message::Picture {
-    wire::picture(&answer.name, &answer.case.problem, &answer.timeline)
+    wire::picture_of(answer)
 }
 
 /// The plan file of a spec with the schedule that it names, byte for byte what the command line writes.
@@ -362,10 +474,61 @@ mod tests {
 
     fn finish(work: &mut Work) -> Vec<Reply> {
         let mut replies = Vec::new();
-        while !work.is_idle() {
+        while !work.is_answered() {
             replies.extend(work.step());
         }
+        // The chart is a matter of its own.
+        replies.retain(|reply| !matches!(reply.said, Said::Charted(_)));
         replies
+    }
+
+    /// What the page makes of everything that is said of the chart, until there is nothing left to say.
+    fn charted(work: &mut Work) -> crate::draw::chart::Chart {
+        let mut chart = crate::draw::chart::Chart::default();
+        while !work.is_idle() {
+            for reply in work.step() {
+                if let Said::Charted(news) = reply.said {
+                    chart.hear(news);
+                }
+            }
+        }
+        chart
+    }
+
+    #[test]
+    fn the_chart_reaches_from_the_least_memory_to_the_best_of_all() {
+        let mut work = Work::new(|| 0.0);
+        let small = SPEC.replace("\"microbatches\": 8", "\"microbatches\": 4");
+        work.take(plan(1, &small));
+        let chart = charted(&mut work);
+        assert!(chart.finished && !chart.stale);
+        // One microbatch at a time: a forward's bytes on every rank, and no overlap of ranks at all.
+        assert_eq!((chart.least_bytes, chart.curve[0].bytes), (Some(2), 2));
+        let free = planner::plan(&Spec::read(&small).unwrap(), BEST).unwrap();
+        assert_eq!(chart.curve.last().map(|point| point.cost_ns), Some(free.prediction.makespan_ns));
+        // Another limit is another place on the same chart.
+        work.take(plan(2, &small.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 4,")));
+        finish(&mut work);
+        assert!(work.is_idle());
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_told_what_would() {
+        let spec = r#"{ "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" }, "schedule": "1f1b",
+            "parallel": { "pipeline": 2 }, "training": { "microbatches": 4, "microbatch_size": 2 }, "memory": { "limit_bytes": 1000 } }"#;
+        for (schedule, explained) in [("1f1b", "1f1b"), ("best", "")] {
+            let mut work = Work::new(|| 0.0);
+            work.take(plan(1, &spec.replace("1f1b", schedule)));
+            let replies = finish(&mut work);
+            let Some(Said::Unfit(unfit)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
+            assert!(explained.is_empty() || unfit.schedule == explained);
+            assert_eq!(unfit.memory.len(), 2);
+            for rank in &unfit.memory {
+                assert_eq!(rank.fixed.iter().sum::<u64>() + rank.activations, rank.peak);
+                assert_eq!(rank.fixed.len(), wire::kinds_of_bytes().len());
+            }
+            assert!(unfit.reliefs.iter().any(|relief| relief.field == "training.recompute"));
+        }
     }
 
     #[test]

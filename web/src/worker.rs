@@ -36,7 +36,11 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
             for reply in replies.into_iter().flat_map(wire::in_parts) {
                 post(&scope, &reply);
             }
-            if !work.borrow().is_idle() {
+            let rest_ms = work.borrow().rest_ms();
+            if rest_ms > 0 {
+                let later = Closure::once_into_js(go_on.clone());
+                let _ = scope.set_timeout_with_callback_and_timeout_and_arguments_0(later.unchecked_ref(), rest_ms);
+            } else if !work.borrow().is_idle() {
                 go_on();
             }
         })

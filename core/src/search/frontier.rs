@@ -4,7 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::flat::{F, Flat};
-use super::{Effort, Flow, Infeasible, search};
+use super::{Effort, Flow, Found, search};
+use crate::op::Op;
 use crate::problem::Problem;
 use crate::schedule::Schedule;
 use crate::timeline::peak_bytes;
@@ -36,35 +37,8 @@ pub fn frontier(
     effort: Effort,
     observer: &mut dyn FnMut(&Point) -> Flow,
 ) -> Vec<Point> {
-    let free = problem.with_limits(vec![None; problem.ranks()]);
-    let flat = Flat::new(&free);
-    let ranks = problem.ranks();
-    let least = (0..ranks).map(|rank| least_bytes(&free, &flat, rank)).max().unwrap_or(0);
-    let Ok(all) = search(&free, effort, None, &mut |_| Flow::Continue) else { return Vec::new() };
-    let peak = |rank: usize| peak_bytes(problem, rank, all.schedule.rows[rank].iter().copied());
-    let most = (0..ranks).map(peak).max().unwrap_or(0).max(least);
-    let steps = points.max(2) as u64 - 1;
-    let mut answer: Vec<Point> = Vec::with_capacity(points);
-    for step in 0..=steps {
-        let limit_bytes = least + (u128::from(most - least) * u128::from(step) / u128::from(steps)) as u64;
-        if answer.last().is_some_and(|last| last.limit_bytes == limit_bytes) {
-            continue;
-        }
-        let limited = problem.with_limits(vec![Some(limit_bytes); ranks]);
-        let given = if step == steps { Some(&all.schedule) } else { answer.last().map(|point| &point.schedule) };
-        let point = match search(&limited, effort, given, &mut |_| Flow::Continue) {
-            Ok(found) => {
-                Point { limit_bytes, cost_ns: found.cost_ns, bound_ns: found.bound_ns, schedule: found.schedule }
-            }
-            Err(Infeasible { .. }) => continue,
-        };
-        // The last point starts from the schedule without a limit; the one before may still be better.
-        let point = match answer.last() {
-            Some(last) if last.cost_ns < point.cost_ns => {
-                Point { limit_bytes, bound_ns: point.bound_ns, ..last.clone() }
-            }
-            _ => point,
-        };
+    let mut answer = Vec::with_capacity(points);
+    for point in Frontier::new(problem, points, effort) {
         let flow = observer(&point);
         answer.push(point);
         if flow == Flow::Stop {
@@ -72,6 +46,76 @@ pub fn frontier(
         }
     }
     answer
+}
+
+/// [`frontier()`] point by point: a page has to listen between two.
+#[derive(Clone, Debug)]
+pub struct Frontier {
+    problem: Problem,
+    effort: Effort,
+    least: Bytes,
+    /// The best schedule without a limit, and the most that it holds; none before the first point.
+    all: Option<(Schedule, Bytes)>,
+    steps: u64,
+    next_step: u64,
+    last: Option<Point>,
+}
+
+impl Frontier {
+    /// The points of `problem`, of which none has been looked for yet.
+    pub fn new(problem: &Problem, points: usize, effort: Effort) -> Frontier {
+        let free = problem.with_limits(vec![None; problem.ranks()]);
+        let flat = Flat::new(&free);
+        let least = (0..problem.ranks()).map(|rank| least_bytes(&free, &flat, rank)).max().unwrap_or(0);
+        let steps = points.max(2) as u64 - 1;
+        Frontier { problem: free, effort, least, all: None, steps, next_step: 0, last: None }
+    }
+
+    /// The least limit with which any schedule exists.
+    pub fn least_bytes(&self) -> Bytes {
+        self.least
+    }
+
+    /// The point at `limit_bytes`, which is the last one where `all` is given.
+    fn point(&self, limit_bytes: Bytes, all: Option<&Schedule>) -> Option<Point> {
+        let limited = self.problem.with_limits(vec![Some(limit_bytes); self.problem.ranks()]);
+        let given = all.or(self.last.as_ref().map(|point| &point.schedule));
+        let found = search(&limited, self.effort, given, &mut |_| Flow::Continue).ok()?;
+        let Found { cost_ns, bound_ns, schedule, .. } = found;
+        // The last point starts from the schedule without a limit; the one before may still be better.
+        Some(match &self.last {
+            Some(last) if last.cost_ns < cost_ns => Point { limit_bytes, bound_ns, ..last.clone() },
+            _ => Point { limit_bytes, cost_ns, bound_ns, schedule },
+        })
+    }
+}
+
+impl Iterator for Frontier {
+    type Item = Point;
+
+    fn next(&mut self) -> Option<Point> {
+        if self.all.is_none() {
+            let all = search(&self.problem, self.effort, None, &mut |_| Flow::Continue).ok()?.schedule;
+            let peak = |(rank, row): (usize, &Vec<Op>)| peak_bytes(&self.problem, rank, row.iter().copied());
+            let most = all.rows.iter().enumerate().map(peak).max().unwrap_or(0).max(self.least);
+            self.all = Some((all, most));
+        }
+        let (all, most) = self.all.as_ref()?;
+        while self.next_step <= self.steps {
+            let step = self.next_step;
+            self.next_step += 1;
+            let above = u128::from(most - self.least) * u128::from(step) / u128::from(self.steps);
+            let limit_bytes = self.least + above as u64;
+            if self.last.as_ref().is_some_and(|last| last.limit_bytes == limit_bytes) {
+                continue;
+            }
+            if let Some(point) = self.point(limit_bytes, (step == self.steps).then_some(all)) {
+                self.last = Some(point.clone());
+                return Some(point);
+            }
+        }
+        None
+    }
 }
 
 /// The least limit of `rank` with which any schedule exists.

@@ -37,7 +37,7 @@ mod steady;
 use drive::Search;
 use eval::Cost;
 use flat::Flat;
-pub use frontier::{Point, frontier};
+pub use frontier::{Frontier, Point, frontier};
 
 const SIZE_EFFORT: u64 = 600;
 const MOST_SIZE_EFFORT: u64 = 40_000_000;

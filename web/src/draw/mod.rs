@@ -8,8 +8,9 @@
 //!
 //! [`view`] maps between them and clamps zoom and pan; [`lane`] holds one rank's spans; [`raster`] turns a
 //! lane into one row of pixels, whatever the number of spans under a pixel; [`memory`] does so for bytes
-//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`colour`] holds the palette.
+//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`chart`] draws time against memory; [`colour`] holds the palette.
 
+pub mod chart;
 pub mod colour;
 pub mod lane;
 pub mod memory;

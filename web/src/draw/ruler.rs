@@ -33,7 +33,7 @@ pub fn ticks(view: View, width_px: f64, apart_px: f64) -> Vec<Tick> {
 }
 
 /// The smallest of 1, 2 and 5 times a power of ten that is not below `least`.
-fn round_step(least: f64) -> Option<f64> {
+pub(super) fn round_step(least: f64) -> Option<f64> {
     if !(least.is_finite() && least > 0.0) {
         return None;
     }

@@ -19,8 +19,12 @@ pub enum Group {
     Links,
     /// Ranks and chunks.
     Parallel,
+    /// Devices beyond the pipeline's ranks.
+    Split,
     /// What one step trains.
     Training,
+    /// How operators are written.
+    Operators,
     /// The memory of a rank.
     Memory,
     /// What is judged.
@@ -31,6 +35,8 @@ pub enum Group {
     Costs,
     /// Bytes that typed ops need while they run.
     Workspace,
+    /// The same for the fused backward.
+    Fused,
     /// A line of costs for each stage.
     StageList,
     /// Typed limits and hops.
@@ -125,11 +131,38 @@ pub const FIELDS: &[Field] = &[
     of("cluster.node_link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
     of("parallel.pipeline", "Ranks", Unit::Whole, Group::Parallel, "Pipeline ranks, P"),
     of("parallel.chunks", "Chunks a rank", Unit::Whole, Group::Parallel, "V, for schedules that may choose"),
+    of(
+        "parallel.partition",
+        "Layers",
+        Unit::Text,
+        Group::Parallel,
+        "How layers are dealt to stages: a name, or the number of layers of each stage with commas between",
+    ),
+    of("parallel.tensor", "Tensor", Unit::Whole, Group::Split, "Devices that share a stage"),
+    of(
+        "parallel.sequence_parallel",
+        "Sequence",
+        Unit::Flag,
+        Group::Split,
+        "Whether they split norms over tokens too",
+    ),
+    of("parallel.data", "Copies", Unit::Whole, Group::Split, "Copies of the whole pipeline (data parallel)"),
+    of("parallel.zero", "Copies share", Unit::Whole, Group::Split, "What copies share out (ZeRO, arXiv:1910.02054)"),
     of("training.microbatches", "Microbatches", Unit::Whole, Group::Training, "Of one step, M"),
     of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
     of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
     of("training.dtype", "Format", Unit::Text, Group::Training, "Of weights and activations"),
+    of("training.recompute", "Recompute", Unit::Text, Group::Operators, "Activations made again in the backward"),
+    of("training.attention", "Attention", Unit::Text, Group::Operators, "Whether its scores are kept in memory"),
+    of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),
     of("memory.limit_bytes", "Limit a rank", Unit::Of(GIB, "GiB"), Group::Memory, "The device's memory where empty"),
+    of(
+        "memory.overhead_bytes",
+        "Framework",
+        Unit::Of(GIB, "GiB"),
+        Group::Memory,
+        "What the framework holds besides: contexts, communicators, fragmentation",
+    ),
     of("objective", "Shorten", Unit::Text, Group::Objective, ""),
     of("problem.ranks", "Ranks", Unit::Whole, Group::Shape, "P"),
     of("problem.chunks", "Chunks a rank", Unit::Whole, Group::Shape, "V"),
@@ -147,7 +180,7 @@ pub const FIELDS: &[Field] = &[
         "Costs of each stage",
         Unit::Stages,
         Group::StageList,
-        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W. Empty: the costs above.",
+        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W, BW. Empty: the costs above.",
     ),
     of("problem.stages.forward_ns", "F", Unit::Whole, Group::Costs, "Forward"),
     of("problem.stages.backward_input_ns", "B", Unit::Whole, Group::Costs, "Backward for inputs"),
@@ -158,6 +191,20 @@ pub const FIELDS: &[Field] = &[
     of("problem.stages.forward_workspace_bytes", "F", Unit::Whole, Group::Workspace, "Only while F runs"),
     of("problem.stages.backward_input_workspace_bytes", "B", Unit::Whole, Group::Workspace, "Only while B runs"),
     of("problem.stages.backward_weight_workspace_bytes", "W", Unit::Whole, Group::Workspace, "Only while W runs"),
+    of(
+        "problem.stages.backward_workspace_bytes",
+        "BW",
+        Unit::Whole,
+        Group::Fused,
+        "Only while the fused BW runs; empty: the larger of B's and W's",
+    ),
+    of(
+        "problem.overlap_permille",
+        "Pairs hide, ‰",
+        Unit::Whole,
+        Group::Limits,
+        "Of the shorter op, where a schedule runs F and B as a pair",
+    ),
     of("problem.transfer_ns", "Hop", Unit::Whole, Group::Limits, "One transfer between neighbouring ranks, in ns"),
     of(
         "problem.static_bytes",
@@ -181,7 +228,7 @@ pub fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
 }
 
-const STAGE_KEYS: [&str; 9] = [
+const STAGE_KEYS: [&str; 10] = [
     "forward_ns",
     "backward_input_ns",
     "backward_weight_ns",
@@ -191,6 +238,7 @@ const STAGE_KEYS: [&str; 9] = [
     "forward_workspace_bytes",
     "backward_input_workspace_bytes",
     "backward_weight_workspace_bytes",
+    "backward_workspace_bytes",
 ];
 
 impl Unit {
@@ -279,14 +327,14 @@ impl Unit {
     }
 }
 
-/// A stage of up to nine numbers in a line. What is no number stays text; what is missing stays out.
+/// A stage of up to ten numbers in a line. What is no number stays text; what is missing stays out.
 fn stage(line: &str) -> Value {
     let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
     let mut keys = STAGE_KEYS.iter();
     let mut table = serde_json::Map::new();
     for word in words {
-        // A tenth number is named as what it is: one too many.
-        let key = keys.next().copied().unwrap_or("a tenth number");
+        // An eleventh number is named as what it is: one too many.
+        let key = keys.next().copied().unwrap_or("an eleventh number");
         table.insert(key.to_owned(), Unit::Whole.value_of(word));
     }
     Value::Object(table)

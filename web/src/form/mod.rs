@@ -113,6 +113,44 @@ impl Form {
         }
     }
 
+    /// Where this kind of spec says its limit.
+    pub fn limit_path(&self) -> &'static str {
+        match self.kind {
+            Kind::Model => "memory.limit_bytes",
+            Kind::Typed => "problem.limit_bytes",
+        }
+    }
+
+    /// Makes a change that needs less memory: the value before a comma of `to`. Smaller microbatches become as many
+    /// more, so that a step still trains on as much.
+    pub fn relieve(&mut self, path: &str, to: &str) {
+        let value = to.split(',').next().unwrap_or(to).trim();
+        if path == "training.microbatch_size"
+            && let Ok(microbatches) = self.text("training.microbatches").trim().parse::<u32>()
+        {
+            self.set("training.microbatches", microbatches.saturating_mul(2).to_string());
+        }
+        self.set(path, value);
+    }
+
+    /// The schedule without the size of its groups, and that size.
+    pub fn schedule_and_group(&self) -> (&str, &str) {
+        let schedule = self.text("schedule");
+        schedule.split_once(':').unwrap_or((schedule, ""))
+    }
+
+    /// Whether the schedule's groups have a size that can be chosen.
+    pub fn takes_groups(&self) -> bool {
+        pipeplan_core::schedule::find(&format!("{}:1", self.schedule_and_group().0)).is_some()
+    }
+
+    /// Sets the size of the schedule's groups; empty for the schedule's own.
+    pub fn set_group(&mut self, group: &str) {
+        let schedule = self.schedule_and_group().0;
+        let name = if group.is_empty() { schedule.to_owned() } else { format!("{schedule}:{group}") };
+        self.set("schedule", name);
+    }
+
     /// The spec's JSON. Fields of the other kind stay out.
     pub fn to_value(&self) -> Value {
         let mut root = Map::new();
@@ -174,6 +212,23 @@ impl Form {
     }
 }
 
+/// The text of a limit that holds at least `bytes`, as short as a thousandth more allows.
+pub fn limit_text(path: &str, bytes: u64) -> String {
+    match field(path).map(|field| field.unit) {
+        Some(Unit::Of(factor, _)) => {
+            let exact = bytes as f64 / factor;
+            let text = |decimals: i32| {
+                let power = 10f64.powi(decimals);
+                ((exact * power).ceil() / power, decimals as usize)
+            };
+            let short = (1..=9).map(text).find(|(value, _)| *value <= exact * 1.001);
+            let (value, decimals) = short.unwrap_or_else(|| text(9));
+            crate::text::trimmed(value, decimals)
+        }
+        _ => bytes.to_string(),
+    }
+}
+
 /// Puts a value at a dotted path, making tables on the way. A table wins over a text that stands in its way:
 /// a device by hand over a device's name, which becomes the table's `name`.
 fn put(root: &mut Map<String, Value>, path: &str, value: Value) {
@@ -223,20 +278,15 @@ fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) 
         }
     };
     drop("model", &by_model);
-    drop(
-        "training",
-        &by_model.as_ref().map(
-            |defaults| json!({ "training": { "sequence": at(defaults, "training.sequence"), "microbatch_size": 1 } }),
-        ),
-    );
-    drop(
-        "training",
-        &by_device.as_ref().map(|defaults| json!({ "training": { "dtype": at(defaults, "training.dtype") } })),
-    );
-    drop(
-        "parallel",
-        &Some(json!({ "parallel": { "chunks": at(by_device.as_ref().unwrap_or(&Value::Null), "parallel.chunks") } })),
-    );
+    // The tokens of a sequence are the model's matter, and what has to be said is no default.
+    let mut usual = by_device.clone();
+    for needed in ["training.microbatches", "training.sequence", "parallel.pipeline"] {
+        usual.iter_mut().for_each(|usual| drop_at(usual, needed));
+    }
+    let sequence = by_model.as_ref().and_then(|defaults| at(defaults, "training.sequence"));
+    drop("training", &sequence.map(|sequence| json!({ "training": { "sequence": sequence } })));
+    drop("training", &usual);
+    drop("parallel", &usual);
     drop("cluster", &by_device);
     drop("cluster.link", &by_device);
     drop("cluster.node_link", &by_device);

@@ -34,6 +34,112 @@ fn every_spec_of_the_catalog_opens_as_a_form_that_means_it() {
     }
 }
 
+/// Every path of `value` at which no table stands.
+fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(table) => {
+            for (key, value) in table {
+                leaves(value, &if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, found);
+            }
+        }
+        _ => found.push(path.to_owned()),
+    }
+}
+
+#[test]
+fn every_field_of_a_spec_is_in_the_form() {
+    for value in [
+        json!({
+            "name": "all of it", "schedule": "interleaved-1f1b:6", "objective": "longest_span",
+            "model": { "name": "llama-2-7b", "layers": 30 },
+            "cluster": { "device": "h100", "devices_per_node": 4, "link": "pcie-4" },
+            "parallel": { "pipeline": 2, "chunks": 3, "partition": [4, 5, 5, 5, 5, 6], "tensor": 4, "sequence_parallel": true, "data": 2, "zero": 3 },
+            "training": {
+                "microbatches": 12, "microbatch_size": 3, "sequence": 512, "dtype": "f32",
+                "attention": "materialised", "dropout": true, "recompute": "selective",
+            },
+            "memory": { "limit_bytes": 12_345_678_901u64, "overhead_bytes": 987_654_321u64 },
+        }),
+        json!({ "name": "typed", "schedule": "interleaved-zb:4", "problem": {
+            "ranks": 2, "chunks": 2, "microbatches": 8, "placement": "any", "backward": "split", "objective": "longest_span",
+            "overlap_permille": 350, "transfer_ns": 9, "static_bytes": 4, "limit_bytes": 99,
+            "stages": {
+                "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7,
+                "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1,
+                "forward_workspace_bytes": 1, "backward_input_workspace_bytes": 2, "backward_weight_workspace_bytes": 3,
+                "backward_workspace_bytes": 6,
+            },
+        } }),
+    ] {
+        let spec = Spec::from_value(&value).unwrap();
+        let mut paths = Vec::new();
+        leaves(&spec.to_value(), "", &mut paths);
+        for path in paths {
+            assert!(field(&path).is_some(), "{path} has no field");
+        }
+        let form = Form::of(&spec);
+        assert_eq!(form.text("schedule"), spec.schedule);
+        assert_eq!(read(&form), Ok(spec.clone()), "{form:?}");
+        // And through a link.
+        let linked = pipeplan_core::link::read(&pipeplan_core::link::write(&spec)).unwrap();
+        assert_eq!(read(&Form::of(&linked)), Ok(spec));
+    }
+}
+
+#[test]
+fn groups_are_a_part_of_the_schedule_s_name() {
+    let mut form = Form::default();
+    form.set("schedule", "interleaved-1f1b");
+    assert!(form.takes_groups());
+    form.set_group("6");
+    assert_eq!((form.text("schedule"), form.schedule_and_group()), ("interleaved-1f1b:6", ("interleaved-1f1b", "6")));
+    assert!(form.takes_groups());
+    form.set_group("");
+    assert_eq!(form.text("schedule"), "interleaved-1f1b");
+    form.set("schedule", "zb-v");
+    assert!(!form.takes_groups());
+}
+
+#[test]
+fn a_limit_is_short_and_never_below_its_bytes() {
+    for (bytes, text) in
+        [(80u64 << 30, "80"), (22_922_039_296, "21.35"), (1 << 20, "0.000977"), (12_345_678, "0.0115")]
+    {
+        let limit = limit_text("memory.limit_bytes", bytes);
+        assert_eq!(limit, text);
+        let read = Unit::Of((1u64 << 30) as f64, "").value_of(&limit).as_u64().unwrap();
+        assert!(read >= bytes);
+    }
+    assert_eq!(limit_text("problem.limit_bytes", 17), "17");
+}
+
+#[test]
+fn a_change_for_memory_is_made_in_the_form() {
+    let mut form = Form::default();
+    form.set("training.microbatch_size", "4");
+    form.relieve("training.microbatch_size", "2, with twice the microbatches");
+    assert_eq!((form.text("training.microbatch_size"), form.text("training.microbatches")), ("2", "48"));
+    form.relieve("parallel.pipeline", "16, on twice the devices");
+    form.relieve("training.recompute", "full");
+    assert_eq!((form.text("parallel.pipeline"), form.text("training.recompute")), ("16", "full"));
+    assert!(read(&form).is_ok());
+}
+
+#[test]
+fn a_short_spec_is_a_short_form() {
+    let value = json!({
+        "model": { "name": "gpt-3-175b" }, "cluster": { "device": "a100-80" },
+        "parallel": { "pipeline": 8 }, "training": { "microbatches": 24 },
+    });
+    let form = Form::of(&Spec::from_value(&value).unwrap());
+    let said: Vec<&str> = FIELDS
+        .iter()
+        .map(|field| field.path)
+        .filter(|path| !path.starts_with("problem") && !form.text(path).is_empty())
+        .collect();
+    assert_eq!(said, ["schedule", "model.name", "cluster.device", "parallel.pipeline", "training.microbatches"]);
+}
+
 #[test]
 fn sizes_and_figures_by_hand_survive() {
     let mut form = Form::default();
@@ -59,7 +165,7 @@ fn typed_costs_survive_also_as_lists() {
             "backward": "fused", "objective": "longest_span", "transfer_ns": 9,
             "stages": [
                 { "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
-                { "forward_ns": 8, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 4, "backward_input_bytes": -2, "backward_weight_bytes": -2, "backward_weight_workspace_bytes": 4 },
+                { "forward_ns": 8, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 4, "backward_input_bytes": -2, "backward_weight_bytes": -2, "backward_weight_workspace_bytes": 4, "backward_workspace_bytes": 0 },
             ] }),
     ] {
         let spec = Spec::typed(Statement::read(&value).unwrap());
@@ -77,6 +183,14 @@ fn what_cannot_be_read_is_named_at_its_field() {
         ("memory.limit_bytes", "lots", "\"lots\""),
         ("cluster.link.latency_ns", "x", "\"x\""),
         ("cluster.device", "abacus", "\"abacus\""),
+        ("parallel.tensor", "3", "3"),
+        ("parallel.zero", "4", "4"),
+        ("parallel.partition", "most", "\"most\""),
+        ("parallel.partition", "4, x", "\"4, x\""),
+        ("training.recompute", "some", "\"some\""),
+        ("training.dropout", "perhaps", "\"perhaps\""),
+        ("memory.overhead_bytes", "-1", "-1"),
+        ("schedule", "interleaved-1f1b:0", "\"interleaved-1f1b:0\""),
     ] {
         let mut form = Form::default();
         form.set(path, text);
@@ -94,8 +208,53 @@ fn what_cannot_be_read_is_named_at_its_field() {
     assert_eq!(Form::field_of(&faults[0]).map(|field| field.path), Some(STAGE_LIST));
 }
 
+/// A field of a model's spec with a few values that it may have beside its default.
+fn choices() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
+    let all = [
+        ("/model/layers", vec![json!(30), json!(64)]),
+        ("/model/tied", vec![json!(true)]),
+        ("/cluster/device", vec![json!("cpu"), json!({ "name": "h100", "launch_ns": 77 })]),
+        ("/cluster/devices_per_node", vec![json!(3)]),
+        ("/cluster/node_link", vec![json!({ "latency_ns": 1234 })]),
+        ("/parallel/chunks", vec![json!(1), json!(5)]),
+        ("/parallel/partition", vec![json!("layers"), json!("layers-and-ends"), json!([7, 8, 7, 8]), json!([31, 1])]),
+        ("/parallel/tensor", vec![json!(2), json!(8)]),
+        ("/parallel/sequence_parallel", vec![json!(true)]),
+        ("/parallel/data", vec![json!(2), json!(7)]),
+        ("/parallel/zero", vec![json!(1), json!(2), json!(3)]),
+        ("/training/microbatch_size", vec![json!(1), json!(4)]),
+        ("/training/sequence", vec![json!(128)]),
+        ("/training/dtype", vec![json!("f32"), json!("f64"), json!("bf16")]),
+        ("/training/attention", vec![json!("materialised")]),
+        ("/training/dropout", vec![json!(true)]),
+        ("/training/recompute", vec![json!("selective"), json!("cheap"), json!("full")]),
+        ("/memory/limit_bytes", vec![json!(1), json!(80u64 << 30)]),
+        ("/memory/overhead_bytes", vec![json!(1), json!(3u64 << 30)]),
+        ("/objective", vec![json!("longest_span")]),
+        ("/schedule", vec![json!("interleaved-zb:6"), json!("zb-v")]),
+    ];
+    let chosen = all.map(|(path, values)| {
+        prop::option::of(prop::sample::select(values)).prop_map(move |value| Some((path, value?)))
+    });
+    chosen.to_vec().prop_map(|chosen| chosen.into_iter().flatten().collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_spec_of_a_model_survives_the_form(choices in choices()) {
+        let mut value = json!({
+            "model": { "name": "llama-2-7b" }, "cluster": { "device": "a100-80" },
+            "parallel": { "pipeline": 2 }, "training": { "microbatches": 6 }, "memory": {}, "objective": "makespan", "schedule": "best",
+        });
+        for (path, chosen) in choices {
+            let (table, key) = path.rsplit_once('/').unwrap();
+            value.pointer_mut(table).unwrap()[key] = chosen;
+        }
+        let spec = Spec::from_value(&value).unwrap();
+        prop_assert_eq!(read(&Form::of(&spec)), Ok(spec));
+    }
 
     #[test]
     fn numbers_with_units_survive_exactly(number in 0u64..1 << 50) {

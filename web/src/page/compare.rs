@@ -119,5 +119,6 @@ fn cost_ns(costs: &RowCosts, objective: Objective) -> u64 {
 }
 
 fn chosen_schedule(typed: &str) -> &str {
-    if typed.is_empty() { BEST } else { typed }
+    let name = typed.split(':').next().unwrap_or(typed);
+    if name.is_empty() { BEST } else { name }
 }

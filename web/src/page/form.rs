@@ -36,6 +36,7 @@ pub fn SpecForm() -> impl IntoView {
             <fieldset>
                 <legend>"Schedule"</legend>
                 <Select alone=true path="schedule" choices=schedules() />
+                <GroupSize />
                 <Text path="name" />
             </fieldset>
         </form>
@@ -76,15 +77,23 @@ fn ModelFields() -> impl IntoView {
             <legend>"Cluster"</legend>
             <Select alone=true path="cluster.device" choices=devices() />
             {move || own_device.get().then(|| view! { <div class="pairs"><Texts group=Group::Device but="" /></div> })}
-            <details>
-                <summary>"Nodes and links"</summary>
+            <Folded title="Nodes and links" groups=&[Group::Links]>
                 <div class="pairs"><Texts group=Group::Links but="" /></div>
-            </details>
+            </Folded>
         </fieldset>
         <fieldset>
             <legend>"Pipeline"</legend>
             <Slid path="parallel.pipeline" />
             <Text path="parallel.chunks" />
+            <Text path="parallel.partition" list="balanced layers layers-and-ends" />
+            <Folded title="Tensor and data parallel" groups=&[Group::Split]>
+                <div class="pairs">
+                    <Text path="parallel.tensor" />
+                    <Select path="parallel.sequence_parallel" choices=named(&[("", "whole"), ("true", "split, too")]) />
+                    <Text path="parallel.data" />
+                    <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (ZeRO 1)"), ("2", "+ gradients (2)"), ("3", "+ weights (3)")]) />
+                </div>
+            </Folded>
         </fieldset>
         <fieldset>
             <legend>"Training step"</legend>
@@ -94,10 +103,16 @@ fn ModelFields() -> impl IntoView {
                 <Text path="training.sequence" />
             </div>
             <Select path="training.dtype" choices=named(&[("", "as the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+            <Folded title="Recomputation and attention" groups=&[Group::Operators]>
+                <Select path="training.recompute" choices=named(&[("", "nothing"), ("selective", "selective"), ("cheap", "cheap operators"), ("full", "whole layers")]) />
+                <Select path="training.attention" choices=named(&[("", "flash"), ("materialised", "scores in memory")]) />
+                <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
+            </Folded>
         </fieldset>
         <fieldset>
             <legend>"Memory"</legend>
             <Slid path="memory.limit_bytes" />
+            <Text path="memory.overhead_bytes" />
         </fieldset>
         <fieldset>
             <legend>"Objective"</legend>
@@ -116,6 +131,7 @@ fn TypedFields() -> impl IntoView {
             <Text path="problem.chunks" />
             <Text path="problem.placement" list="linear looped v wave two-way any" />
             <Select path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused only")]) />
+            <Text path="problem.overlap_permille" />
         </fieldset>
         <fieldset>
             <legend>"Time of an op, ns"</legend>
@@ -125,12 +141,12 @@ fn TypedFields() -> impl IntoView {
         <fieldset>
             <legend>"Bytes of an op"</legend>
             <div class="triples"><Triple paths=["problem.stages.forward_bytes", "problem.stages.backward_input_bytes", "problem.stages.backward_weight_bytes"] /></div>
-            <details>
-                <summary>"Workspace and single stages"</summary>
+            <Folded title="Workspace and single stages" groups=&[Group::Workspace, Group::Fused, Group::StageList]>
                 <p class="help">"Bytes only while an op runs:"</p>
                 <div class="triples"><Texts group=Group::Workspace but="" /></div>
+                <Text path="problem.stages.backward_workspace_bytes" />
                 <Lines path=crate::form::STAGE_LIST />
-            </details>
+            </Folded>
         </fieldset>
         <fieldset>
             <legend>"Memory"</legend>
@@ -142,6 +158,51 @@ fn TypedFields() -> impl IntoView {
             <Select alone=true path="problem.objective" choices=objectives() />
         </fieldset>
     }
+}
+
+/// Fields that are seldom needed. Opens by itself where one of them says something or is at fault.
+#[component]
+fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let mine = |field: &&Field| groups.contains(&field.group);
+    let open = Memo::new(move |was: Option<&bool>| {
+        let said =
+            planner.form.with(|form| FIELDS.iter().filter(mine).any(|field| !form.text(field.path).is_empty()));
+        let faulty = planner
+            .faults
+            .with(|faults| faults.iter().filter_map(Form::field_of).any(|field| groups.contains(&field.group)));
+        // Emptying the last field does not take it away from under the hand.
+        was == Some(&true) || said || faulty
+    });
+    view! {
+        <details prop:open=open>
+            <summary>{title}</summary>
+            {children()}
+        </details>
+    }
+}
+
+/// Microbatches of a group, for schedules that have groups.
+#[component]
+fn GroupSize() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let shown = Memo::new(move |_| planner.form.with(Form::takes_groups) || !group(planner).is_empty());
+    let text = Memo::new(move |_| group(planner));
+    move || {
+        shown.get().then(|| {
+            view! {
+                <div class="field">
+                    <label for="schedule-group" title="Microbatches that go through a chunk before the next chunk's turn">"Groups of"</label>
+                    <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="as many as ranks" prop:value=text
+                        on:input=move |event| planner.change_with(|form| form.set_group(event_target_value(&event).trim())) />
+                </div>
+            }
+        })
+    }
+}
+
+fn group(planner: Planner) -> String {
+    planner.form.with(|form| form.schedule_and_group().1.to_owned())
 }
 
 /// All fields of a group but one.
@@ -281,7 +342,13 @@ fn Slid(path: &'static str) -> impl IntoView {
 fn Select(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
-    let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
+    let text = Memo::new(move |_| {
+        planner.form.with(|form| match path {
+            // The size of its groups has a field of its own.
+            "schedule" => form.schedule_and_group().0.to_owned(),
+            _ => form.text(path).to_owned(),
+        })
+    });
     let known: Vec<String> = choices.iter().map(|(name, _)| name.clone()).collect();
     // A name that no choice has, as a file may hold: shown as it is instead of as the first choice.
     let other = move || {

@@ -9,7 +9,9 @@ mod courier;
 mod figures;
 mod files;
 mod form;
+mod frontier;
 mod legend;
+mod memory;
 mod overlay;
 mod state;
 mod timeline;
@@ -54,6 +56,8 @@ fn Page() -> impl IntoView {
                 <Notices notice=planner.notice />
                 <figures::FigureRow />
                 <timeline::TimelinePanel />
+                <memory::MemoryPanel />
+                <frontier::FrontierPanel />
                 <compare::Compare />
             </main>
         </div>

@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use super::browser;
 use super::courier::Courier;
+use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
-use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary};
+use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary, Unfit};
 use crate::scene::{MeasuredScene, Scene, lanes_of, measured_scale};
 use crate::text;
 
@@ -48,6 +49,10 @@ pub struct Planner {
     pub scene: RwSignal<Option<Arc<Scene>>>,
     /// Why there is no plan on screen.
     pub no_plan: RwSignal<Option<String>>,
+    /// What to change where the plan does not fit in memory.
+    pub unfit: RwSignal<Option<Arc<Unfit>>>,
+    /// Time against memory, as far as it is known.
+    pub chart: RwSignal<Chart>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
     /// The open trace.
@@ -91,6 +96,8 @@ impl Planner {
             resolved: RwSignal::new(Value::Null),
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
+            unfit: RwSignal::new(None),
+            chart: RwSignal::new(Chart::default()),
             rows: RwSignal::new(Vec::new()),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
@@ -236,10 +243,15 @@ impl Planner {
             Said::NoPlan { reason, .. } if !stale => {
                 self.shown.set_value(id);
                 self.no_plan.set(Some(reason));
+                self.unfit.set(None);
                 self.show(None);
             }
+            Said::Unfit(unfit) if newest => self.unfit.set(Some(Arc::new(*unfit))),
+            // In order, whatever question it answers: there is one chart, and it says when it starts anew.
+            Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
             Said::Refused(faults) if newest => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
+                self.unfit.set(None);
                 self.show(None);
             }
             Said::Comparing { .. } => {}
@@ -296,6 +308,7 @@ impl Planner {
         let before = self.extent();
         if scene.is_some() {
             self.no_plan.set(None);
+            self.unfit.set(None);
         }
         self.scene.set(scene);
         self.carry_view(before);

@@ -335,7 +335,7 @@ fn describe(planner: Planner) -> String {
     })
 }
 
-fn follow_width(holder: &web_sys::HtmlElement, width: RwSignal<f64>) {
+pub(super) fn follow_width(holder: &web_sys::HtmlElement, width: RwSignal<f64>) {
     let measured = holder.clone();
     let measure = Closure::<dyn FnMut()>::new(move || {
         let now = f64::from(measured.client_width()).max(120.0);

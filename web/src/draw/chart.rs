@@ -1,0 +1,373 @@
+//! Time against memory as a step chart.
+
+use core::fmt::Write;
+
+use super::ruler::round_step;
+use crate::message::{ChartNews, ChartPoint};
+use crate::text::{self, trimmed};
+
+/// Height of the drawing in CSS pixels.
+pub const HEIGHT: f64 = 168.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 22.0;
+
+/// Puts a point into a curve of rising bytes and falling cost. False where the curve has as good a one already; what
+/// is no better than the point goes.
+pub fn insert(curve: &mut Vec<ChartPoint>, point: ChartPoint) -> bool {
+    let after = curve.partition_point(|known| known.bytes <= point.bytes);
+    if after.checked_sub(1).and_then(|last| curve.get(last)).is_some_and(|last| last.cost_ns <= point.cost_ns) {
+        return false;
+    }
+    let from = curve.partition_point(|known| known.bytes < point.bytes);
+    let beaten = curve.iter().skip(from).take_while(|known| known.cost_ns >= point.cost_ns).count();
+    curve.splice(from..from + beaten, [point]);
+    true
+}
+
+/// What the page knows of time against memory.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Chart {
+    /// Rising bytes, falling cost.
+    pub curve: Vec<ChartPoint>,
+    /// Below this no schedule exists.
+    pub least_bytes: Option<u64>,
+    /// Whether all of it is known.
+    pub finished: bool,
+    /// Whether it is of the spec before the one in the form.
+    pub stale: bool,
+}
+
+impl Chart {
+    /// Takes what is new. The points of another spec stay until the first of this one come: nothing flickers.
+    pub fn hear(&mut self, news: ChartNews) {
+        if news.started {
+            self.stale = true;
+        }
+        if self.stale && (!news.points.is_empty() || news.least_bytes.is_some() || news.finished) {
+            *self = Chart::default();
+        }
+        self.least_bytes = news.least_bytes.or(self.least_bytes);
+        for point in news.points {
+            insert(&mut self.curve, point);
+        }
+        self.finished |= news.finished;
+    }
+
+    /// What memory buys: the best of all that hold at most `bytes`; the one that holds least where none does.
+    pub fn within(&self, bytes: f64) -> Option<usize> {
+        let fitting = self.curve.partition_point(|point| point.bytes as f64 <= bytes);
+        (!self.curve.is_empty()).then(|| fitting.saturating_sub(1))
+    }
+}
+
+/// What is drawn against memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Measure {
+    /// Idle share.
+    #[default]
+    Bubble,
+    /// The cost.
+    Time,
+}
+
+impl Measure {
+    fn of(self, point: &ChartPoint) -> f64 {
+        match self {
+            Measure::Bubble => point.bubble_ratio,
+            Measure::Time => point.cost_ns as f64,
+        }
+    }
+}
+
+/// What stands out in a drawing.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Marks {
+    /// The limit in force.
+    pub limit_bytes: Option<u64>,
+    /// The plan on screen.
+    pub plan: Option<ChartPoint>,
+    /// The point that is looked at.
+    pub picked: Option<usize>,
+}
+
+/// Where bytes and values are on a drawing of some width.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plot {
+    width_px: f64,
+    measure: Measure,
+    /// Left and right end.
+    bytes: (f64, f64),
+    /// Lower and upper end.
+    values: (f64, f64),
+}
+
+impl Plot {
+    /// A drawing that shows the whole curve, the plan, and the limit where it is not far off. `None` without a curve.
+    pub fn new(chart: &Chart, marks: &Marks, measure: Measure, width_px: f64) -> Option<Plot> {
+        let points = || chart.curve.iter().chain(&marks.plan);
+        let held = points().map(|point| point.bytes).chain(chart.least_bytes);
+        let (least, most) = (held.clone().min()? as f64, held.max()? as f64);
+        let span = (most - least).max(most * 0.02).max(1.0);
+        let limit = marks.limit_bytes.map(|limit| limit as f64);
+        let near = limit.filter(|limit| (least - 0.3 * span..=most + 0.8 * span).contains(limit));
+        let (left, right) = near.map_or((least, most), |limit| (least.min(limit), most.max(limit)));
+        let values = || points().map(|point| measure.of(point)).filter(|value| value.is_finite());
+        let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
+        if low > high {
+            return None;
+        }
+        // A small bubble is near none, so its scale starts there; a time is never near none.
+        let low = if measure == Measure::Bubble { 0.0 } else { low - (high - low) * 0.1 };
+        let room = (high - low).max(high.abs() * 0.01).max(1e-6);
+        Some(Plot {
+            width_px: width_px.max(LEFT + RIGHT + 40.0),
+            measure,
+            bytes: (left - 0.04 * span, right.max(left + span) + 0.06 * span),
+            values: (low, high.max(low + room) + room * 0.06),
+        })
+    }
+
+    /// Canvas x of an amount of memory.
+    pub fn x_of(&self, bytes: f64) -> f64 {
+        LEFT + (bytes - self.bytes.0) / (self.bytes.1 - self.bytes.0) * (self.width_px - LEFT - RIGHT)
+    }
+
+    /// The memory at canvas x.
+    pub fn bytes_at(&self, x_px: f64) -> f64 {
+        self.bytes.0 + (x_px - LEFT) / (self.width_px - LEFT - RIGHT) * (self.bytes.1 - self.bytes.0)
+    }
+
+    fn y_of(&self, value: f64) -> f64 {
+        let share = (value - self.values.0) / (self.values.1 - self.values.0);
+        HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
+    }
+
+    /// The curve: level until more memory saves time.
+    pub fn path(&self, curve: &[ChartPoint]) -> String {
+        let mut path = String::new();
+        for (index, point) in curve.iter().enumerate() {
+            let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
+            let _ = if index == 0 { write!(path, "M{x:.1} {y:.1}") } else { write!(path, "H{x:.1}V{y:.1}") };
+        }
+        if !curve.is_empty() {
+            let _ = write!(path, "H{:.1}", self.width_px - RIGHT);
+        }
+        path
+    }
+
+    /// Labelled places on the axis of memory.
+    pub fn byte_ticks(&self) -> Vec<(f64, String)> {
+        let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        let (unit, name) = units.into_iter().find(|(unit, _)| self.bytes.1 >= *unit as f64).unwrap_or((1, "B"));
+        let unit = unit as f64;
+        let count = ((self.width_px - LEFT - RIGHT) / 84.0).max(2.0);
+        let ticks = scale((self.bytes.0.max(0.0) / unit, self.bytes.1 / unit), count);
+        ticks.into_iter().map(|(value, label)| (self.x_of(value * unit), format!("{label} {name}"))).collect()
+    }
+
+    /// Labelled places on the axis of what is drawn.
+    pub fn value_ticks(&self) -> Vec<(f64, String)> {
+        let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
+        let (unit, name) = match self.measure {
+            Measure::Bubble => (0.01, "%"),
+            Measure::Time => units.into_iter().find(|(unit, _)| self.values.1 >= *unit).unwrap_or((1.0, "ns")),
+        };
+        let ticks = scale((self.values.0 / unit, self.values.1 / unit), 4.0);
+        ticks.into_iter().map(|(value, label)| (self.y_of(value * unit), format!("{label} {name}"))).collect()
+    }
+
+    /// The drawing, as what stands within an `svg` element of its width and [`HEIGHT`]. Colours are the page's.
+    pub fn svg(&self, chart: &Chart, marks: &Marks) -> String {
+        let (bottom, right) = (HEIGHT - BOTTOM, self.width_px - RIGHT);
+        let mut svg = String::new();
+        if let Some(least) = chart.least_bytes {
+            let x = self.x_of(least as f64).clamp(LEFT, right);
+            let _ = write!(
+                svg,
+                "<rect class=\"none\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"/>",
+                x - LEFT,
+                bottom - TOP
+            );
+        }
+        for (y, label) in self.value_ticks() {
+            let _ = write!(
+                svg,
+                "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{right:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+                LEFT - 6.0,
+                y + 4.0
+            );
+        }
+        for (x, label) in self.byte_ticks() {
+            let _ = write!(
+                svg,
+                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
+                HEIGHT - 6.0
+            );
+        }
+        let _ = write!(svg, "<path class=\"curve\" d=\"{}\"/>", self.path(&chart.curve));
+        if let Some(limit) = marks.limit_bytes {
+            self.draw_limit(&mut svg, limit);
+        }
+        for (index, point) in chart.curve.iter().enumerate() {
+            let class = if marks.picked == Some(index) { "picked" } else { "point" };
+            self.draw_point(&mut svg, class, point);
+        }
+        if let Some(plan) = &marks.plan {
+            self.draw_point(&mut svg, "plan", plan);
+        }
+        svg
+    }
+
+    fn draw_limit(&self, svg: &mut String, limit: u64) {
+        let (bottom, right) = (HEIGHT - BOTTOM, self.width_px - RIGHT);
+        let x = self.x_of(limit as f64);
+        let label = format!("limit {}", text::bytes(limit));
+        if x <= right {
+            let x = x.max(LEFT);
+            let _ = write!(svg, "<path class=\"limit\" d=\"M{x:.1} {TOP}V{bottom}\"/>");
+            let (at, anchor) = if x > self.width_px / 2.0 { (x - 5.0, "end") } else { (x + 5.0, "start") };
+            let _ = write!(
+                svg,
+                "<text class=\"limit\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{label}</text>",
+                TOP + 10.0
+            );
+        } else {
+            let _ = write!(
+                svg,
+                "<text class=\"limit\" x=\"{right:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label} →</text>",
+                TOP + 10.0
+            );
+        }
+    }
+
+    fn draw_point(&self, svg: &mut String, class: &str, point: &ChartPoint) {
+        let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
+        let radius = if class == "point" { 2.0 } else { 4.5 };
+        let _ = write!(svg, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
+    }
+}
+
+/// About `count` round values between two ends, with as many decimals as they need.
+fn scale((low, high): (f64, f64), count: f64) -> Vec<(f64, String)> {
+    let Some(step) = round_step((high - low) / count) else { return Vec::new() };
+    let decimals = (-step.log10()).ceil().clamp(0.0, 9.0) as usize;
+    let first = (low / step).ceil();
+    (0..100)
+        .map(|index| (first + f64::from(index)) * step)
+        .take_while(|value| *value <= high)
+        .map(|value| (value, trimmed(value, decimals)))
+        .collect()
+}
+
+/// A point in a sentence.
+pub fn describe(point: &ChartPoint) -> String {
+    format!(
+        "{}: {}, bubble {} ({})",
+        text::bytes(point.bytes),
+        text::duration(point.cost_ns as f64),
+        text::percent(point.bubble_ratio),
+        point.by
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn point(bytes: u64, cost_ns: u64) -> ChartPoint {
+        // As if there were 100 ns of work.
+        ChartPoint { bytes, cost_ns, bubble_ratio: 1.0 - 100.0 / cost_ns.max(100) as f64, by: "1F1B".to_owned() }
+    }
+
+    fn chart(points: &[(u64, u64)]) -> Chart {
+        let mut chart = Chart::default();
+        let points = points.iter().map(|(bytes, cost_ns)| point(*bytes, *cost_ns)).collect();
+        chart.hear(ChartNews { started: true, least_bytes: Some(8), points, finished: false });
+        chart
+    }
+
+    #[test]
+    fn only_what_more_memory_buys_stays() {
+        let chart = chart(&[(30, 150), (10, 200), (20, 200), (20, 170), (40, 150), (25, 140), (10, 180)]);
+        let curve: Vec<(u64, u64)> = chart.curve.iter().map(|point| (point.bytes, point.cost_ns)).collect();
+        assert_eq!(curve, [(10, 180), (20, 170), (25, 140)]);
+        assert_eq!([9.0, 10.0, 24.9, 1e9].map(|bytes| chart.within(bytes)), [Some(0), Some(0), Some(1), Some(2)]);
+        assert_eq!(Chart::default().within(1.0), None);
+    }
+
+    #[test]
+    fn the_chart_before_stays_until_there_is_another() {
+        let mut chart = chart(&[(10, 200)]);
+        chart.hear(ChartNews { started: true, ..ChartNews::default() });
+        assert!(chart.stale && chart.curve.len() == 1);
+        chart.hear(ChartNews { points: vec![point(5, 300), point(6, 250)], ..ChartNews::default() });
+        assert!(!chart.stale && chart.curve.len() == 2 && chart.least_bytes.is_none());
+        chart.hear(ChartNews { least_bytes: Some(4), finished: true, ..ChartNews::default() });
+        assert!(chart.finished && chart.curve.len() == 2 && chart.least_bytes == Some(4));
+    }
+
+    #[test]
+    fn the_curve_is_level_and_then_falls() {
+        let chart = chart(&[(10, 200), (20, 125)]);
+        for measure in [Measure::Bubble, Measure::Time] {
+            let plot = Plot::new(&chart, &Marks::default(), measure, 400.0).unwrap();
+            let [x0, x1] = [10.0, 20.0].map(|bytes| plot.x_of(bytes));
+            let path = plot.path(&chart.curve);
+            assert!(path.starts_with(&format!("M{x0:.1} ")) && path.contains(&format!("H{x1:.1}V")), "{path}");
+            assert!(path.ends_with(&format!("H{:.1}", 400.0 - RIGHT)), "{path}");
+            assert!((plot.bytes_at(plot.x_of(17.0)) - 17.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn a_far_limit_is_named_at_the_edge_and_a_near_one_is_drawn() {
+        let chart = chart(&[(1000, 200), (2000, 150)]);
+        let drawn = |limit_bytes| {
+            let marks = Marks { limit_bytes: Some(limit_bytes), ..Marks::default() };
+            Plot::new(&chart, &marks, Measure::Bubble, 500.0).unwrap().svg(&chart, &marks)
+        };
+        assert!(drawn(2500).contains("<path class=\"limit\""));
+        assert!(!drawn(90_000).contains("<path class=\"limit\"") && drawn(90_000).contains("limit 87.89 KiB →"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_curve_is_the_best_of_all_points(points in prop::collection::vec((0u64..60, 0u64..60), 1..40)) {
+            let chart = chart(&points);
+            for bytes in 0..60 {
+                let best = points.iter().filter(|(held, _)| *held <= bytes).map(|(_, cost)| *cost).min();
+                if let Some(best) = best {
+                    prop_assert_eq!(chart.curve[chart.within(bytes as f64).unwrap()].cost_ns, best);
+                }
+            }
+            prop_assert!(chart.curve.windows(2).all(|pair| pair[0].bytes < pair[1].bytes && pair[0].cost_ns > pair[1].cost_ns));
+        }
+
+        #[test]
+        fn everything_is_drawn_within_the_drawing(
+            points in prop::collection::vec((0u64..1 << 45, 1u64..1 << 50), 1..12),
+            limit in prop::option::of(0u64..1 << 46),
+            width in 0.0f64..2000.0,
+            time in any::<bool>(),
+        ) {
+            let chart = chart(&points);
+            let marks = Marks { limit_bytes: limit, plan: Some(point(points[0].0, points[0].1)), picked: Some(0) };
+            let measure = if time { Measure::Time } else { Measure::Bubble };
+            let plot = Plot::new(&chart, &marks, measure, width).unwrap();
+            for point in &chart.curve {
+                let (x, y) = (plot.x_of(point.bytes as f64), plot.y_of(measure.of(point)));
+                prop_assert!((LEFT..=plot.width_px - RIGHT).contains(&x) && (TOP..=HEIGHT - BOTTOM).contains(&y), "{x} {y}");
+            }
+            for (x, _) in plot.byte_ticks() {
+                prop_assert!((LEFT - 0.1..=plot.width_px - RIGHT + 0.1).contains(&x), "{x}");
+            }
+            prop_assert!(!plot.value_ticks().is_empty());
+            prop_assert!(!plot.svg(&chart, &marks).contains("NaN"));
+        }
+    }
+}

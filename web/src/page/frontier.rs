@@ -1,0 +1,145 @@
+//! Time against memory: what each byte buys.
+
+use leptos::html;
+use leptos::prelude::*;
+use pipeplan_core::spec::Work;
+use web_sys::{KeyboardEvent, MouseEvent};
+
+use super::state::Planner;
+use super::timeline::follow_width;
+use crate::draw::chart::{HEIGHT, Marks, Measure, Plot, describe};
+use crate::form::limit_text;
+use crate::message::ChartPoint;
+use crate::text;
+
+#[component]
+pub fn FrontierPanel() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let holder = NodeRef::<html::Div>::new();
+    let width = RwSignal::new(600.0_f64);
+    let measure = RwSignal::new(Measure::default());
+    let picked = RwSignal::new(None::<usize>);
+    Effect::new(move |_| {
+        if let Some(holder) = holder.get() {
+            follow_width(&holder, width);
+        }
+    });
+    let marks = Memo::new(move |_| Marks { limit_bytes: limit(planner), plan: plan(planner), picked: picked.get() });
+    let plot = Memo::new(move |_| {
+        let still = Marks { picked: None, ..marks.get() };
+        planner.chart.with(|chart| Plot::new(chart, &still, measure.get(), width.get()))
+    });
+    let drawing = move || {
+        let plot = plot.get()?;
+        Some(planner.chart.with(|chart| marks.with(|marks| plot.svg(chart, marks))))
+    };
+    let pick_at = move |event: &MouseEvent| {
+        let Some(holder) = holder.get_untracked() else { return };
+        let x = f64::from(event.client_x()) - holder.get_bounding_client_rect().left();
+        let bytes = plot.with_untracked(|plot| plot.as_ref().map(|plot| plot.bytes_at(x)));
+        picked.set(bytes.and_then(|bytes| planner.chart.with_untracked(|chart| chart.within(bytes))));
+    };
+    let choose = move || {
+        let point =
+            picked.get_untracked().and_then(|at| planner.chart.with_untracked(|chart| chart.curve.get(at).cloned()));
+        if let Some(point) = point {
+            limit_to(planner, point.bytes);
+        }
+    };
+    let on_key = move |event: KeyboardEvent| {
+        let last = planner.chart.with_untracked(|chart| chart.curve.len()).saturating_sub(1);
+        let at = picked.get_untracked();
+        let to = match event.key().as_str() {
+            "ArrowLeft" | "ArrowDown" => at.map_or(last, |at| at.saturating_sub(1)),
+            "ArrowRight" | "ArrowUp" => at.map_or(0, |at| (at + 1).min(last)),
+            "Home" => 0,
+            "End" => last,
+            "Enter" | " " => {
+                event.prevent_default();
+                return choose();
+            }
+            "Escape" => return picked.set(None),
+            _ => return,
+        };
+        event.prevent_default();
+        picked.set(Some(to));
+    };
+    let readout = Memo::new(move |_| {
+        let point = picked.get().and_then(|at| planner.chart.with(|chart| chart.curve.get(at).cloned()));
+        point.map_or_else(|| summary(planner), |point| describe(&point))
+    });
+    view! {
+        <section class="panel frontier" aria-label="Time against memory" data-test="frontier"
+            class:stale=move || planner.chart.with(|chart| chart.stale)
+            data-state=move || if planner.chart.with(|chart| chart.finished && !chart.stale) { "finished" } else { "searching" }>
+            <div class="toolbar">
+                <h2>{move || match measure.get() { Measure::Bubble => "Bubble against memory", Measure::Time => "Time against memory" }}</h2>
+                <span class="note" data-test="frontier-readout">{readout}</span>
+                <div class="buttons" role="group" aria-label="What is drawn">
+                    <Choice measure this=Measure::Bubble title="Bubble" test="frontier-bubble" />
+                    <Choice measure this=Measure::Time title="Time" test="frontier-time" />
+                </div>
+            </div>
+            <div class="chart" node_ref=holder tabindex="0" role="slider" data-test="frontier-chart"
+                title="Click a place to plan the best schedule within that memory"
+                aria-label="Memory limit by its best schedule; arrow keys move, Enter sets the limit"
+                aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
+                aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
+                on:pointermove=move |event| pick_at(&event)
+                on:pointerleave=move |_| picked.set(None)
+                on:click=move |event| { pick_at(&event); choose(); }
+                on:keydown=on_key>
+                <svg aria-hidden="true" height=HEIGHT width=move || width.get() inner_html=move || drawing().unwrap_or_default()></svg>
+            </div>
+        </section>
+    }
+}
+
+#[component]
+fn Choice(measure: RwSignal<Measure>, this: Measure, title: &'static str, test: &'static str) -> impl IntoView {
+    view! {
+        <button type="button" data-test=test aria-pressed=move || (measure.get() == this).to_string()
+            on:click=move |_| measure.set(this)>{title}</button>
+    }
+}
+
+/// What is said while nothing is pointed at.
+fn summary(planner: Planner) -> String {
+    planner.chart.with(|chart| {
+        let least = chart.least_bytes.map(|least| format!("No schedule exists below {} a rank.", text::bytes(least)));
+        let more = (!chart.finished || chart.stale).then(|| "Searching…".to_owned());
+        [least, more].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    })
+}
+
+/// The limit in force: the tightest where ranks have several.
+fn limit(planner: Planner) -> Option<u64> {
+    planner.spec.with(|spec| match &spec.as_ref()?.work {
+        Work::Model(work) => Some(work.limit_bytes.unwrap_or(work.device.memory_bytes)),
+        Work::Typed(statement) => statement.limit_bytes.iter().copied().flatten().min(),
+    })
+}
+
+/// The plan on screen as a point.
+fn plan(planner: Planner) -> Option<ChartPoint> {
+    planner.scene.with(|scene| {
+        let scene = scene.as_ref()?;
+        let figures = &scene.figures;
+        let by_span = figures.objective == pipeplan_core::problem::Objective::LongestSpan.name();
+        Some(ChartPoint {
+            bytes: scene.peak_bytes(),
+            cost_ns: if by_span { figures.longest_span_ns } else { figures.makespan_ns },
+            bubble_ratio: figures.bubble_ratio,
+            by: String::new(),
+        })
+    })
+}
+
+/// Asks for the best schedule within `bytes`.
+fn limit_to(planner: Planner, bytes: u64) {
+    planner.change_with(|form| {
+        let path = form.limit_path();
+        form.set(path, limit_text(path, bytes));
+        form.set("schedule", pipeplan_core::planner::BEST);
+    });
+}

@@ -1,0 +1,110 @@
+//! Bytes by rank and kind, and what to change first where they do not fit.
+
+use leptos::prelude::*;
+
+use super::state::Planner;
+use crate::form::field;
+use crate::message::{RankBytes, ReliefRow};
+use crate::{text, wire};
+
+/// More rows than these tell a person nothing.
+const MOST_ROWS: usize = 64;
+
+#[component]
+pub fn MemoryPanel() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let unfit = Memo::new(move |_| planner.unfit.with(Option::is_some));
+    let ranks = Memo::new(move |_| {
+        let unfit = planner.unfit.with(|unfit| unfit.as_ref().map(|unfit| unfit.memory.clone()));
+        unfit
+            .or_else(|| planner.scene.with(|scene| scene.as_ref().map(|scene| scene.memory.clone())))
+            .unwrap_or_default()
+    });
+    let known = Memo::new(move |_| ranks.with(|ranks| !ranks.is_empty()));
+    let whose = move || {
+        planner
+            .unfit
+            .with(|unfit| unfit.as_ref().map(|unfit| format!(": {} does not fit", wire::title(&unfit.schedule))))
+    };
+    move || {
+        known.get().then(|| {
+            view! {
+                <details class="panel memory" data-test="memory" prop:open=unfit>
+                    <summary>"Memory by rank"{whose}</summary>
+                    {move || planner.unfit.get().map(|unfit| view! { <Reliefs reliefs=unfit.reliefs.clone() /> })}
+                    {move || view! { <Ranks ranks=ranks.get() /> }}
+                </details>
+            }
+        })
+    }
+}
+
+/// What would help, each with what it comes to.
+#[component]
+fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    if reliefs.is_empty() {
+        return view! { <p class="hint">"No single change of the spec needs less; give a rank more memory or fewer layers."</p> }.into_any();
+    }
+    let row = move |relief: ReliefRow| {
+        let label = field(&relief.field).map_or(relief.field.clone(), |field| field.label.to_owned());
+        let change = format!("{label}: {} → {}", relief.from, relief.to);
+        let fits = if relief.fits { "fits" } else { "still too much" };
+        let comes_to =
+            format!("{} at most, {fits}; {}", text::bytes(relief.peak), text::duration(relief.cost_ns as f64));
+        view! {
+            <li><button type="button" title="Change it" data-test=format!("relief-{}", relief.field)
+                on:click=move |_| planner.change_with(|form| form.relieve(&relief.field, &relief.to))>{change}</button>
+            <span class="note">{comes_to}</span></li>
+        }
+    };
+    view! {
+        <p class="hint">"What to change first:"</p>
+        <ul class="reliefs" data-test="reliefs">{reliefs.into_iter().take(8).map(row).collect_view()}</ul>
+    }
+    .into_any()
+}
+
+#[component]
+fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
+    // A kind that no rank holds would be an empty column.
+    let held = |kind: usize| ranks.iter().any(|rank| rank.fixed.get(kind).is_some_and(|bytes| *bytes > 0));
+    let kinds: Vec<(usize, &str)> =
+        wire::kinds_of_bytes().into_iter().enumerate().filter(|(kind, _)| held(*kind)).collect();
+    let heads = kinds.iter().map(|(_, name)| view! { <th scope="col" class="number">{*name}</th> }).collect_view();
+    let more = ranks.len().saturating_sub(MOST_ROWS);
+    let row = |(rank, bytes): (usize, &RankBytes)| {
+        let over = bytes.limit.is_some_and(|limit| bytes.peak > limit);
+        let cells = kinds.iter().map(|(kind, _)| {
+            let amount = bytes.fixed.get(*kind).copied().unwrap_or(0);
+            view! { <td class="number">{text::bytes(amount)}</td> }
+        });
+        let at = if bytes.at.is_empty() { String::new() } else { format!("most of it during {}", bytes.at) };
+        let room = bytes.limit.map_or_else(
+            || "—".to_owned(),
+            |limit| match limit.checked_sub(bytes.peak) {
+                Some(room) => text::bytes(room),
+                None => format!("−{}", text::bytes(bytes.peak - limit)),
+            },
+        );
+        view! {
+            <tr class:over=over>
+                <th scope="row">{rank}</th>
+                {cells.collect_view()}
+                <td class="number" title=at>{text::bytes(bytes.activations)}</td>
+                <td class="number">{text::bytes(bytes.peak)}</td>
+                <td class="number">{room}</td>
+            </tr>
+        }
+    };
+    let rows = ranks.iter().take(MOST_ROWS).enumerate().map(row).collect_view();
+    view! {
+        <div class="scroll">
+            <table>
+                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th></tr></thead>
+                <tbody>{rows}</tbody>
+            </table>
+        </div>
+        {(more > 0).then(|| view! { <p class="hint">{format!("and {more} more ranks")}</p> })}
+    }
+}
