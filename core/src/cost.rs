@@ -4,7 +4,7 @@
 //! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
 
 use crate::cluster::{Device, Link};
-use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator};
+use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator, Spread, TensorId};
 use crate::units::{Bytes, Nanos};
 
 /// Share of the device's matmul rate that large matmuls reach, in thousandths. Of bf16 on A100 and H100, by
@@ -17,6 +17,33 @@ pub const ATTENTION_PER_MILLE: u64 = 550;
 pub const ATTENTION_GRAD_PER_MILLE: u64 = 450;
 /// Share of the memory's rate that operators reach which only pass over their tensors.
 pub const MEMORY_PER_MILLE: u64 = 800;
+
+/// What joins the devices of one rank in their collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// Those that share matrices.
+    pub tensor: Link,
+    /// Those that hold parts of a sequence.
+    pub context: Link,
+    /// Those that experts are dealt to.
+    pub expert: Link,
+}
+
+impl Peers {
+    /// The same link for all.
+    pub const fn all(link: Link) -> Peers {
+        Peers { tensor: link, context: link, expert: link }
+    }
+
+    fn link(&self, kernel: &Kernel) -> &Link {
+        match kernel {
+            Kernel::SpreadAttention(_) | Kernel::SpreadAttentionGrad(_) => &self.context,
+            Kernel::Dispatch { .. } | Kernel::DispatchGrad { .. } => &self.expert,
+            Kernel::Combine { .. } | Kernel::CombineGrad { .. } => &self.expert,
+            _ => &self.tensor,
+        }
+    }
+}
 
 /// What an operator does, whatever the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -48,16 +75,16 @@ impl Load {
         Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator) }
     }
 
-    /// The time on `device`, whose peers in a collective are reached by `link`. Only an operator without effect takes
-    /// none.
-    pub fn time(&self, kernel: &Kernel, device: &Device, link: &Link) -> Nanos {
+    /// The time on `device`, whose peers in a collective are reached as `peers` says. Only an operator without effect
+    /// takes none.
+    pub fn time(&self, kernel: &Kernel, device: &Device, peers: &Peers) -> Nanos {
         if matches!(kernel, Kernel::Replicate { .. }) {
             return 0;
         }
-        let collective = if self.sent > 0 { link.time(self.sent) } else { 0 };
+        let collective = if self.sent > 0 { peers.link(kernel).time(self.sent) } else { 0 };
         let per_mille = match kernel {
-            Kernel::Attention(_) => ATTENTION_PER_MILLE,
-            Kernel::AttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
+            Kernel::Attention(_) | Kernel::SpreadAttention(_) => ATTENTION_PER_MILLE,
+            Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
             _ => MATMUL_PER_MILLE,
         };
         let arithmetic = at_rate(self.flops, device.matmul_flops, per_mille);
@@ -75,11 +102,21 @@ fn at_rate(amount: u128, rate: u64, per_mille: u64) -> Nanos {
     Nanos::try_from(time).unwrap_or(Nanos::MAX)
 }
 
-/// Bytes that a ring collective sends from each of its devices: its large side once over the ring for a gather or a
-/// scatter, twice for a reduction that all get.
+/// Bytes that a collective sends from each of its devices. In a ring, its large side once over the ring for a gather or
+/// a scatter, twice for a reduction that all get; of what all exchange, everything but its own part; around a ring of
+/// devices that attend, everybody's keys and values, and in the backward their gradients too.
 fn sent(graph: &Graph, operator: &Operator) -> Bytes {
     let (Some(input), Some(output)) = (operator.inputs.first(), operator.outputs.first()) else { return 0 };
+    if let Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) = operator.kernel {
+        let forward = matches!(operator.kernel, Kernel::SpreadAttention(_));
+        let (first, blocks) = if forward { (1, 1) } else { (2, 2) };
+        let kept = operator.inputs.get(first..first + 2).unwrap_or_default();
+        let part = kept.iter().fold(0, |sum: Bytes, input| sum.saturating_add(graph[input.tensor].bytes()));
+        return part.saturating_mul(blocks * spread.ways.saturating_sub(1));
+    }
     let (large, ways, rounds) = match operator.kernel {
+        Kernel::Dispatch { ways } | Kernel::CombineGrad { ways } => (*output, ways, 1),
+        Kernel::DispatchGrad { ways } | Kernel::Combine { ways } => (input.tensor, ways, 1),
         Kernel::AllReduce { ways } => (input.tensor, ways, 2),
         Kernel::ReduceScatter { ways } => (input.tensor, ways, 1),
         Kernel::AllGather { ways } => (*output, ways, 1),
@@ -103,6 +140,17 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
         // Scores and output: 2 products. Its gradient: the scores again, dV, dP, dQ and dK: 5.
         Kernel::Attention(heads) => attention_product(elements(0), heads).saturating_mul(2),
         Kernel::AttentionGrad(heads) => attention_product(elements(1), heads).saturating_mul(5),
+        Kernel::SpreadAttention(spread) => spread_product(elements(0), spread, [1, 1]),
+        Kernel::SpreadAttentionGrad(spread) => spread_product(elements(1), spread, [3, 2]),
+        // Each row meets one expert's matrix.
+        Kernel::ExpertMatMul { .. } | Kernel::ExpertMatMulGrad => {
+            let columns = |id: TensorId| u128::from(graph[id].shape.last().copied().unwrap_or(0));
+            let other = match operator.kernel {
+                Kernel::ExpertMatMul { .. } => operator.outputs.first().copied(),
+                _ => operator.inputs.get(1).map(|input| input.tensor),
+            };
+            2 * elements(0).saturating_mul(other.map_or(0, columns))
+        }
         // Materialised products are whole matrices: 2 operations for every position.
         Kernel::Scores(heads) => whole_product(elements(0), heads),
         Kernel::ScoresGrad(heads) => whole_product(elements(1), heads).saturating_mul(2),
@@ -121,17 +169,23 @@ fn attention_product(query_elements: u128, heads: Heads) -> u128 {
     query_elements.saturating_mul(u128::from(heads.sequence) + 1)
 }
 
+/// Operations of products with queries and keys, and of products with values, from the elements of Q.
+fn spread_product(query_elements: u128, spread: Spread, [with_keys, with_values]: [u128; 2]) -> u128 {
+    let keys = attention_product(query_elements, spread.heads);
+    let values = keys / u128::from(spread.heads.width.max(1)) * u128::from(spread.value_width);
+    keys.saturating_mul(with_keys).saturating_add(values.saturating_mul(with_values))
+}
+
 /// Operations of one product of attention that materialises its scores, from the elements of Q.
 fn whole_product(query_elements: u128, heads: Heads) -> u128 {
     query_elements.saturating_mul(2 * u128::from(heads.sequence))
 }
 
-/// Times of F, B and W of one microbatch: the sums over their operators. Devices that share a stage are joined by
-/// `link`.
-pub fn job_times(graph: &Graph, device: &Device, link: &Link) -> [Nanos; 3] {
+/// Times of F, B and W of one microbatch: the sums over their operators. Devices of a rank are joined as `peers` says.
+pub fn job_times(graph: &Graph, device: &Device, peers: &Peers) -> [Nanos; 3] {
     let mut times = [0 as Nanos; 3];
     for operator in &graph.operators {
-        let time = Load::of(graph, operator).time(&operator.kernel, device, link);
+        let time = Load::of(graph, operator).time(&operator.kernel, device, peers);
         let total = &mut times[operator.job as usize];
         *total = total.saturating_add(time);
     }
@@ -196,7 +250,7 @@ mod tests {
         for (slow, fast) in [("cpu", "a100-80"), ("a100-40", "a100-80"), ("a100-80", "h100"), ("h100", "h200")] {
             let (mut slow, mut fast) = (device(slow), device(fast));
             (slow.launch_ns, fast.launch_ns) = (0, 0);
-            let link = Link { bytes_per_s: 1, latency_ns: 0 };
+            let link = Peers::all(Link { bytes_per_s: 1, latency_ns: 0 });
             let (slow, fast) = (job_times(&graph, &slow, &link), job_times(&graph, &fast, &link));
             assert!(slow.iter().zip(&fast).all(|(slow, fast)| slow >= fast));
         }

@@ -5,9 +5,9 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
-use crate::cluster::Link;
-use crate::cost;
+use crate::cost::{self, Peers};
 use crate::fields::{Fault, Faults};
 use crate::graph::Graph;
 use crate::graph::build::{StageShape, stage_graph};
@@ -84,12 +84,13 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     }
     let ranks = work.pipeline as usize;
     let mut parts = Parts { work, known: BTreeMap::new() };
-    let equal = |ends| PartCosts { layer_ns: 1, embedding_ns: ends, head_ns: ends };
+    let layers = work.model.layers;
+    let equal = |ends| PartCosts::equal(layers, 1, ends, ends);
     let stages = match &work.layout.partition {
-        Partition::Balanced => partition::even(work.model.layers, ranks, chunks, parts.costs()),
-        Partition::Layers => partition::even(work.model.layers, ranks, chunks, equal(0)),
-        Partition::LayersAndEnds => partition::even(work.model.layers, ranks, chunks, equal(1)),
-        Partition::ByHand(counts) => partition::by_hand(work.model.layers, ranks, chunks, counts),
+        Partition::Balanced => partition::balanced(ranks, chunks, &parts.costs()),
+        Partition::Layers => partition::balanced(ranks, chunks, &equal(0)),
+        Partition::LayersAndEnds => partition::balanced(ranks, chunks, &equal(1)),
+        Partition::ByHand(counts) => partition::by_hand(layers, ranks, chunks, counts),
     }?;
     let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
 
@@ -153,25 +154,32 @@ struct Part {
     before_own: StaticBytes,
 }
 
-/// The kinds of stage met so far. Layers are all alike, so their number is enough.
+/// The kinds of stage met so far. Layers with one feed-forward part are all alike, and so are those with experts, so
+/// their numbers are enough.
 struct Parts<'w> {
     work: &'w ModelWork,
-    known: BTreeMap<(u32, bool, bool), Part>,
+    known: BTreeMap<([u32; 2], bool, bool), Part>,
 }
 
 impl Parts<'_> {
     fn part(&mut self, layout: &StageLayout) -> Part {
-        let key = (layout.layers.end - layout.layers.start, layout.embedding, layout.head);
+        let count = |experts: bool| {
+            layout.layers.clone().filter(|layer| self.work.model.has_experts(*layer) == experts).count() as u32
+        };
+        let key = ([count(false), count(true)], layout.embedding, layout.head);
         if let Some(part) = self.known.get(&key) {
             return *part;
         }
         let graph = graph_of(self.work, layout);
-        let (layout, largest) = (&self.work.layout, memory::largest_layer(&graph));
-        let shared_out =
-            |shares_after| StaticBytes::of_stage(&graph, shares_after).shared_out(layout.zero, layout.data, largest);
+        let (layout, (largest, largest_experts)) = (&self.work.layout, memory::largest_layer(&graph));
+        let shared_out = |shares_after| {
+            let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after);
+            let experts = experts.shared_out(layout.zero, layout.expert_copies(), largest_experts);
+            bytes.shared_out(layout.zero, layout.copies(), largest).with_experts(&experts)
+        };
         let part = Part {
             cost: memory::stage_cost(
-                cost::job_times(&graph, &self.work.device, &tensor_link(self.work)),
+                cost::job_times(&graph, &self.work.device, &peers(self.work)),
                 Lifetimes::of(&graph).memory(&graph),
                 Lifetimes::fused(&graph).memory_fused(&graph),
             ),
@@ -185,16 +193,23 @@ impl Parts<'_> {
 
     /// What the partition balances.
     fn costs(&self) -> PartCosts {
-        let time = |layers: u32, embedding: bool, head: bool| {
-            let graph = graph_of(self.work, &StageLayout { layers: 0..layers, embedding, head });
-            cost::job_times(&graph, &self.work.device, &tensor_link(self.work))
+        let time = |layers: Range<u32>, embedding: bool, head: bool| {
+            let graph = graph_of(self.work, &StageLayout { layers, embedding, head });
+            cost::job_times(&graph, &self.work.device, &peers(self.work))
                 .into_iter()
                 .fold(0, Nanos::saturating_add)
         };
+        let model = &self.work.model;
+        // Those of the first layer and of the last are all that there are.
+        let ends = [0, model.layers - 1].map(|layer| (model.has_experts(layer), time(layer..layer + 1, false, false)));
+        let of = |layer| {
+            let kind = model.has_experts(layer);
+            ends.iter().find(|(experts, _)| *experts == kind).map_or(0, |(_, time)| *time)
+        };
         PartCosts {
-            layer_ns: time(1, false, false),
-            embedding_ns: time(0, true, false),
-            head_ns: time(0, false, true),
+            layers_ns: (0..model.layers).map(of).collect(),
+            embedding_ns: time(0..0, true, false),
+            head_ns: time(0..0, false, true),
         }
     }
 }
@@ -217,9 +232,17 @@ fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts:
     by_rank
 }
 
-/// What joins the devices of one rank.
-fn tensor_link(work: &ModelWork) -> Link {
-    if work.layout.form.tensor <= work.devices_per_node { work.link } else { work.node_link }
+/// What joins the devices of one rank. They are in order in their nodes, so a group that spans more than a node has
+/// every message counted as leaving it.
+fn peers(work: &ModelWork) -> Peers {
+    let form = work.layout.form;
+    let link = |devices: u64| if devices <= work.devices_per_node.into() { work.link } else { work.node_link };
+    let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));
+    Peers {
+        tensor: link(tensor),
+        context: link(tensor * context),
+        expert: link(if form.whole_experts { expert.max(tensor) } else { tensor * expert }),
+    }
 }
 
 /// Hop times from the bytes of a boundary: ranks fill nodes in order, each with all of its devices. Every device sends
@@ -227,6 +250,7 @@ fn tensor_link(work: &ModelWork) -> Link {
 fn transfers(work: &ModelWork) -> Transfers {
     let tokens = u64::from(work.microbatch_size).saturating_mul(work.sequence.into());
     let form = work.layout.form;
+    let tokens = tokens.div_ceil(form.context.max(1).into());
     let tokens = if form.sequence_parallel { tokens.div_ceil(form.tensor.max(1).into()) } else { tokens };
     let bytes = tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes());
     let (within, between) = (work.link.time(bytes), work.node_link.time(bytes));
@@ -312,7 +336,7 @@ fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster;
+    use crate::cluster::{self, Link};
     use crate::graph::form::{Form, Recompute};
     use crate::layout::Layout;
     use crate::model::catalog;
@@ -352,8 +376,10 @@ mod tests {
                 let layers: u32 = derived.stages.iter().map(|layout| layout.layers.end - layout.layers.start).sum();
                 assert_eq!(layers, entry.config.layers);
                 let cost = derived.statement.stages[1];
-                // B's matmuls are F's with other operands, W's too; attention comes on top.
-                assert!(cost.forward_ns > 0 && cost.backward_input_ns >= cost.backward_weight_ns, "{}", entry.name);
+                // B's matmuls are F's with other operands, W's too; attention comes on top. The gradients of many experts
+                // are more to read and write than their products are to compute.
+                let usual = entry.config.variant.experts.is_some() || cost.backward_input_ns >= cost.backward_weight_ns;
+                assert!(cost.forward_ns > 0 && usual, "{}", entry.name);
             }
         }
     }

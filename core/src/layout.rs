@@ -64,6 +64,14 @@ impl Layout {
     /// What is wrong with it for `model` and `sequence` tokens; fields are named as in a spec.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
         self.form.find_faults(model, sequence, "parallel", faults);
+        let copies = self.expert_copies_of();
+        if let Some((devices, works)) = copies {
+            faults.push(Fault::new(
+                "parallel.expert",
+                self.form.expert,
+                format!("a number that divides the {devices} devices that hold other tokens (data × context), such as {works}"),
+            ));
+        }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
             if !(least..=most).contains(&value) {
                 faults.push(Fault::new(field, value, format!("a whole number from {least} to {most}")));
@@ -77,8 +85,36 @@ impl Layout {
         }
     }
 
-    /// Devices of one pipeline rank. They are next to each other: tensor parallelism innermost, then the copies.
+    /// Devices of one pipeline rank. They are next to each other: tensor parallelism innermost, then the parts of a
+    /// sequence, then the copies.
     pub fn devices_per_rank(&self) -> u64 {
-        u64::from(self.form.tensor.max(1)) * u64::from(self.data.max(1))
+        u64::from(self.form.tensor.max(1)).saturating_mul(self.copies())
+    }
+
+    /// Devices that hold the same weights of a stage, but for experts: what ZeRO shares out over.
+    pub fn copies(&self) -> u64 {
+        u64::from(self.data.max(1)) * u64::from(self.form.context.max(1))
+    }
+
+    /// Devices that hold other tokens, over which experts may be dealt.
+    fn token_devices(&self) -> u64 {
+        let whole = if self.form.whole_experts { self.form.tensor.max(1) } else { 1 };
+        self.copies().saturating_mul(whole.into())
+    }
+
+    /// Devices that hold the same experts.
+    pub fn expert_copies(&self) -> u64 {
+        (self.token_devices() / u64::from(self.form.expert.max(1))).max(1)
+    }
+
+    /// Where experts cannot be dealt evenly: the devices there are, and the nearest degree that works.
+    fn expert_copies_of(&self) -> Option<(u64, u64)> {
+        let devices = self.token_devices();
+        let expert = u64::from(self.form.expert.max(1));
+        if devices.is_multiple_of(expert) {
+            return None;
+        }
+        let divisors = (1..=devices.min(MAX_DEGREE.into())).filter(|degree| devices.is_multiple_of(*degree));
+        Some((devices, divisors.min_by_key(|degree| (degree.abs_diff(expert), *degree)).unwrap_or(1)))
     }
 }

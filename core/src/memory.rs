@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::graph::liveness::JobMemory;
-use crate::graph::{Graph, Job, Role};
+use crate::graph::{Graph, Job, Role, TensorId};
 use crate::model::Dtype;
 use crate::problem::StageCost;
 use crate::units::{Bytes, Nanos};
@@ -66,8 +66,8 @@ impl StaticBytes {
     /// last perhaps with less.
     ///
     /// [`Layout::zero`]: crate::layout::Layout::zero
-    pub fn shared_out(&self, zero: u32, copies: u32, largest_layer: Bytes) -> StaticBytes {
-        let copies = u64::from(copies.max(1));
+    pub fn shared_out(&self, zero: u32, copies: u64, largest_layer: Bytes) -> StaticBytes {
+        let copies = copies.max(1);
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
         StaticBytes {
             weights: share(3, self.weights),
@@ -79,21 +79,29 @@ impl StaticBytes {
         }
     }
 
-    /// What the weights of a stage need, and the buffers of its messages: an activation and a gradient for each
-    /// neighbour, sent or received. Stages of one rank hand over without a copy, so one buffer, counted with the later
-    /// stage, serves both ends: `shares_after` says that the next stage is on the same rank.
-    pub fn of_stage(graph: &Graph, shares_after: bool) -> StaticBytes {
-        let mut bytes = StaticBytes::default();
+    /// The sum with what the experts of the same layers hold: gathered together with them.
+    pub fn with_experts(&self, experts: &StaticBytes) -> StaticBytes {
+        let gathered = self.gathered.saturating_add(experts.gathered);
+        StaticBytes { gathered, ..self.plus(experts) }
+    }
+
+    /// What the weights of a stage need, those of its experts apart, and the buffers of its messages: an activation and
+    /// a gradient for each neighbour, sent or received. Stages of one rank hand over without a copy, so one buffer,
+    /// counted with the later stage, serves both ends: `shares_after` says that the next stage is on the same rank.
+    pub fn of_stage(graph: &Graph, shares_after: bool) -> (StaticBytes, StaticBytes) {
+        let (mut bytes, mut experts) = (StaticBytes::default(), StaticBytes::default());
         for (_, tensor) in graph.tensors() {
             match tensor.role {
-                Role::Weight { .. } => {
+                Role::Weight { experts: of_experts, .. } => {
+                    let bytes = if of_experts { &mut experts } else { &mut bytes };
                     bytes.weights = bytes.weights.saturating_add(tensor.bytes());
                     if tensor.dtype == Dtype::Bf16 {
                         let master = tensor.elements().saturating_mul(Dtype::F32.bytes());
                         bytes.master_weights = bytes.master_weights.saturating_add(master);
                     }
                 }
-                Role::WeightGradient { .. } => {
+                Role::WeightGradient { of } => {
+                    let bytes = if is_of_experts(graph, of) { &mut experts } else { &mut bytes };
                     bytes.gradients = bytes.gradients.saturating_add(tensor.bytes());
                     bytes.optimizer = bytes.optimizer.saturating_add(tensor.bytes().saturating_mul(2));
                 }
@@ -106,23 +114,28 @@ impl StaticBytes {
                 _ => {}
             }
         }
-        bytes
+        (bytes, experts)
     }
 }
 
-/// Bytes of the weights of the layer of `graph` that has the most; the embedding and the head count as one.
-pub fn largest_layer(graph: &Graph) -> Bytes {
-    let mut by_layer: BTreeMap<Option<u32>, Bytes> = BTreeMap::new();
+fn is_of_experts(graph: &Graph, weight: TensorId) -> bool {
+    matches!(graph[weight].role, Role::Weight { experts: true, .. })
+}
+
+/// Bytes of the weights of the layer of `graph` that has the most, and the same for experts; the embedding and the head
+/// count as one layer.
+pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
+    let mut by_layer: BTreeMap<(bool, Option<u32>), Bytes> = BTreeMap::new();
     for operator in graph.job(Job::F) {
         for input in &operator.inputs {
-            let tensor = &graph[input.tensor];
-            if matches!(tensor.role, Role::Weight { .. }) {
-                let sum = by_layer.entry(operator.layer).or_default();
-                *sum = sum.saturating_add(tensor.bytes());
+            if matches!(graph[input.tensor].role, Role::Weight { .. }) {
+                let sum = by_layer.entry((is_of_experts(graph, input.tensor), operator.layer)).or_default();
+                *sum = sum.saturating_add(graph[input.tensor].bytes());
             }
         }
     }
-    by_layer.into_values().max().unwrap_or(0)
+    let most = |experts| by_layer.iter().filter(|(key, _)| key.0 == experts).map(|(_, bytes)| *bytes).max().unwrap_or(0);
+    (most(false), most(true))
 }
 
 /// What a scheduler may know of a stage: times and bytes of F, B and W, and bytes of the fused BW.

@@ -19,31 +19,147 @@ pub struct StageLayout {
     pub head: bool,
 }
 
-/// What a layer, the embedding and the head cost a stage for one microbatch: F, B and W together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What layers, the embedding and the head cost a stage for one microbatch: F, B and W together.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartCosts {
-    /// Of one decoder layer.
-    pub layer_ns: Nanos,
+    /// Of each decoder layer.
+    pub layers_ns: Vec<Nanos>,
     /// Of the embedding, on the first stage.
     pub embedding_ns: Nanos,
     /// Of the final norm, the head and the loss, on the last stage.
     pub head_ns: Nanos,
 }
 
-/// Deals `layers` equal layers to the stages of `ranks × chunks`, in model order and at least one to each, so that
-/// the largest stage time is as small as it can be, and among those deals the stage times are as even as they can
-/// be (their squares sum to the least). Stages that tie are served from the last: it holds the fewest microbatches.
-///
-/// Each layer goes to the stage that is left cheapest by it. Times are convex in the number of layers, so this
-/// greedy choice is optimal for both aims (Fox, Operations Research 14, 1966). Takes `layers · log stages`.
+impl PartCosts {
+    /// Those of `layers` equal layers.
+    pub fn equal(layers: u32, layer_ns: Nanos, embedding_ns: Nanos, head_ns: Nanos) -> PartCosts {
+        PartCosts { layers_ns: vec![layer_ns; layers as usize], embedding_ns, head_ns }
+    }
+
+    /// Time of `layers` on `stage` of `stages`.
+    fn time(&self, stage: usize, stages: usize, layers: &[Nanos]) -> Nanos {
+        let ends = if stage == 0 { self.embedding_ns } else { 0 };
+        let ends = ends.saturating_add(if stage + 1 == stages { self.head_ns } else { 0 });
+        layers.iter().fold(ends, |sum: Nanos, layer| sum.saturating_add(*layer))
+    }
+}
+
+/// Deals layers to the stages of `ranks × chunks`, in model order and at least one to each, so that the largest stage
+/// time is as small as it can be, and among those deals the stage times are as even as they can be (their squares sum
+/// to the least).
 ///
 /// # Errors
 /// Fewer layers than stages, at the field that says how many stages there are.
-pub fn even(layers: u32, ranks: usize, chunks: usize, costs: PartCosts) -> Result<Vec<StageLayout>, Fault> {
+pub fn balanced(ranks: usize, chunks: usize, costs: &PartCosts) -> Result<Vec<StageLayout>, Fault> {
+    let layers = costs.layers_ns.len() as u32;
     let stages = ranks * chunks;
     if stages == 0 || layers as usize / stages == 0 {
         return Err(too_many_stages(layers, ranks, chunks));
     }
+    if costs.layers_ns.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok(even(stages, costs));
+    }
+    // Everything fits, so there always is a deal.
+    within(ranks, chunks, costs, &mut |_| true)
+}
+
+/// As [`balanced`], with stages only that `fits` accepts. A part of what fits must fit too.
+///
+/// The least largest time is found by bisection: for a given one, stages take as many layers as they may, each in turn.
+/// Then the evenest of the deals within it, by dynamic programming over (stage, layers so far). Takes `stages · layers`
+/// times the layers of a stage.
+///
+/// # Errors
+/// As [`balanced`], and where no deal fits.
+pub fn within(
+    ranks: usize,
+    chunks: usize,
+    costs: &PartCosts,
+    fits: &mut dyn FnMut(&StageLayout) -> bool,
+) -> Result<Vec<StageLayout>, Fault> {
+    let layers = costs.layers_ns.len();
+    let stages = ranks * chunks;
+    if stages == 0 || layers / stages == 0 {
+        return Err(too_many_stages(layers as u32, ranks, chunks));
+    }
+    let layout = |stage: usize, layers: Range<usize>| StageLayout {
+        layers: layers.start as u32..layers.end as u32,
+        embedding: stage == 0,
+        head: stage + 1 == stages,
+    };
+    // Only the last stage may end at the last layer, and each has to leave one for every later stage.
+    let last_end = |stage: usize| layers - (stages - 1 - stage);
+    let mut reaches = |most: Nanos| {
+        let mut from = 0;
+        for stage in 0..stages {
+            let mut to = from;
+            while to < last_end(stage)
+                && costs.time(stage, stages, &costs.layers_ns[from..=to]) <= most
+                && fits(&layout(stage, from..to + 1))
+            {
+                to += 1;
+            }
+            if to == from {
+                return false;
+            }
+            from = to;
+        }
+        from == layers
+    };
+    let nothing = || Fault::new("parallel.partition", "a limit that no deal of the layers fits", "a larger limit");
+    let (mut least, mut most) = (0, costs.time(0, 1, &costs.layers_ns));
+    if !reaches(most) {
+        return Err(nothing());
+    }
+    while least < most {
+        let middle = least + (most - least) / 2;
+        if reaches(middle) { most = middle } else { least = middle + 1 }
+    }
+
+    // By layers so far, counted from one for each stage: the least sum of squares, and by stage where the stage starts.
+    let width = layers - stages + 1;
+    let mut squares: Vec<Option<u128>> = vec![None; width];
+    let mut starts: Vec<Vec<u32>> = Vec::with_capacity(stages);
+    for stage in 0..stages {
+        let (mut next, mut from_where) = (vec![None; width], vec![0u32; width]);
+        for at in 0..width {
+            let end = at + stage + 1;
+            for start in (stage..end).rev() {
+                let time = costs.time(stage, stages, &costs.layers_ns[start..end]);
+                if time > most || !fits(&layout(stage, start..end)) {
+                    break;
+                }
+                let before = if stage == 0 { (start == 0).then_some(0) } else { squares[start - stage] };
+                let Some(before) = before else { continue };
+                let sum = before.saturating_add(u128::from(time) * u128::from(time));
+                if next[at].is_none_or(|known| sum < known) {
+                    (next[at], from_where[at]) = (Some(sum), start as u32);
+                }
+            }
+        }
+        squares = next;
+        starts.push(from_where);
+    }
+    if squares[width - 1].is_none() {
+        return Err(nothing());
+    }
+    let mut layouts = Vec::with_capacity(stages);
+    let mut end = layers;
+    for stage in (0..stages).rev() {
+        let start = starts[stage][end - stage - 1] as usize;
+        layouts.push(layout(stage, start..end));
+        end = start;
+    }
+    layouts.reverse();
+    Ok(layouts)
+}
+
+/// [`balanced`] for equal layers. Stages that tie are served from the last: it holds the fewest microbatches.
+///
+/// Each layer goes to the stage that is left cheapest by it. Times are convex in the number of layers, so this
+/// greedy choice is optimal for both aims (Fox, Operations Research 14, 1966). Takes `layers · log stages`.
+fn even(stages: usize, costs: &PartCosts) -> Vec<StageLayout> {
+    let layer_ns = costs.layers_ns.first().copied().unwrap_or(0);
     let mut count = vec![1u32; stages];
     let mut time = vec![0 as Nanos; stages];
     time[0] = costs.embedding_ns;
@@ -53,14 +169,14 @@ pub fn even(layers: u32, ranks: usize, chunks: usize, costs: PartCosts) -> Resul
     let mut cheapest: alloc::collections::BinaryHeap<core::cmp::Reverse<(Nanos, usize)>> = time
         .iter()
         .enumerate()
-        .map(|(stage, time)| core::cmp::Reverse((time.saturating_add(costs.layer_ns), stages - stage)))
+        .map(|(stage, time)| core::cmp::Reverse((time.saturating_add(layer_ns), stages - stage)))
         .collect();
-    for _ in stages..layers as usize {
+    for _ in stages..costs.layers_ns.len() {
         let Some(core::cmp::Reverse((time, position))) = cheapest.pop() else { break };
         count[stages - position] += 1;
-        cheapest.push(core::cmp::Reverse((time.saturating_add(costs.layer_ns), position)));
+        cheapest.push(core::cmp::Reverse((time.saturating_add(layer_ns), position)));
     }
-    Ok(from_counts(&count))
+    from_counts(&count)
 }
 
 /// Deals `layers` by hand: `counts` has one entry for each stage of `ranks × chunks`.
@@ -125,25 +241,34 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn times(layouts: &[StageLayout], costs: PartCosts) -> Vec<u64> {
-        let time = |layout: &StageLayout| {
-            u64::from(layout.layers.end - layout.layers.start) * costs.layer_ns
-                + if layout.embedding { costs.embedding_ns } else { 0 }
-                + if layout.head { costs.head_ns } else { 0 }
+    fn times(layouts: &[StageLayout], costs: &PartCosts) -> Vec<u64> {
+        let time = |(stage, layout): (usize, &StageLayout)| {
+            let layers = &costs.layers_ns[layout.layers.start as usize..layout.layers.end as usize];
+            costs.time(stage, layouts.len(), layers)
         };
-        layouts.iter().map(time).collect()
+        layouts.iter().enumerate().map(time).collect()
     }
 
-    /// The smallest largest stage time and the smallest sum of squares, by trying every deal.
-    fn best(layers: u32, stages: u32, costs: PartCosts) -> (u64, u64) {
-        let mut best = (u64::MAX, u64::MAX);
+    /// The smallest largest stage time and the smallest sum of squares, by trying every deal that `fits`.
+    fn best(stages: u32, costs: &PartCosts, fits: &dyn Fn(&StageLayout) -> bool) -> Option<(u64, u64)> {
+        let mut best = None;
         let mut counts = Vec::new();
-        try_all(layers, stages, &mut counts, &mut |counts| {
-            let times = times(&from_counts(counts), costs);
-            let squares = times.iter().map(|time| time * time).sum();
-            best = best.min((times.iter().copied().max().unwrap_or(0), squares));
+        try_all(costs.layers_ns.len() as u32, stages, &mut counts, &mut |counts| {
+            let layouts = from_counts(counts);
+            if !layouts.iter().all(fits) {
+                return;
+            }
+            let found = figures(&layouts, costs);
+            if best.is_none_or(|best| found < best) {
+                best = Some(found);
+            }
         });
         best
+    }
+
+    fn figures(layouts: &[StageLayout], costs: &PartCosts) -> (u64, u64) {
+        let times = times(layouts, costs);
+        (times.iter().copied().max().unwrap_or(0), times.iter().map(|time| time * time).sum())
     }
 
     fn try_all(layers: u32, stages: u32, counts: &mut Vec<u32>, visit: &mut impl FnMut(&[u32])) {
@@ -160,6 +285,13 @@ mod tests {
         }
     }
 
+    fn assert_dealt(layouts: &[StageLayout], layers: usize) {
+        assert_eq!(layouts[0].layers.start, 0);
+        assert_eq!(layouts[layouts.len() - 1].layers.end as usize, layers);
+        assert!(layouts.windows(2).all(|pair| pair[0].layers.end == pair[1].layers.start));
+        assert!(layouts.iter().all(|layout| !layout.layers.is_empty()));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -168,22 +300,44 @@ mod tests {
             (stages, layers) in (1u32..5).prop_flat_map(|stages| (Just(stages), stages..12)),
             layer_ns in 1u64..20, embedding_ns in 0u64..60, head_ns in 0u64..60,
         ) {
-            let costs = PartCosts { layer_ns, embedding_ns, head_ns };
-            let layouts = even(layers, stages as usize, 1, costs).unwrap();
-            let times = times(&layouts, costs);
-            let found = (times.iter().copied().max().unwrap_or(0), times.iter().map(|time| time * time).sum());
-            prop_assert_eq!(found, best(layers, stages, costs));
-            prop_assert_eq!(layouts[0].layers.start, 0);
-            prop_assert_eq!(layouts[layouts.len() - 1].layers.end, layers);
-            prop_assert!(layouts.windows(2).all(|pair| pair[0].layers.end == pair[1].layers.start));
+            let costs = PartCosts::equal(layers, layer_ns, embedding_ns, head_ns);
+            let layouts = balanced(stages as usize, 1, &costs).unwrap();
+            prop_assert_eq!(Some(figures(&layouts, &costs)), best(stages, &costs, &|_| true));
+            assert_dealt(&layouts, layers as usize);
+            // The other way to the same answer.
+            let other = within(stages as usize, 1, &costs, &mut |_| true).unwrap();
+            prop_assert_eq!(figures(&other, &costs), figures(&layouts, &costs));
+        }
+
+        /// Layers of two kinds, as where the first have no experts, and a limit that earlier stages meet sooner.
+        #[test]
+        fn no_deal_within_a_limit_is_better(
+            (stages, layers_ns) in (1usize..5).prop_flat_map(|stages| {
+                (Just(stages), prop::collection::vec(1u64..20, stages..11))
+            }),
+            embedding_ns in 0u64..40, head_ns in 0u64..40, limit in 4u64..60,
+        ) {
+            let costs = PartCosts { layers_ns, embedding_ns, head_ns };
+            let fits = |layout: &StageLayout| {
+                let in_flight = stages as u64 - u64::from(layout.layers.start).min(stages as u64 - 1);
+                in_flight * layout.layers.len() as u64 <= limit
+            };
+            match (within(stages, 1, &costs, &mut |layout| fits(layout)), best(stages as u32, &costs, &fits)) {
+                (Ok(layouts), Some(best)) => {
+                    prop_assert!(layouts.iter().all(fits));
+                    assert_dealt(&layouts, costs.layers_ns.len());
+                    prop_assert_eq!(figures(&layouts, &costs), best);
+                }
+                (Err(fault), None) => prop_assert_eq!(fault.field, "parallel.partition"),
+                (found, best) => prop_assert!(false, "{found:?} {best:?}"),
+            }
         }
     }
 
     #[test]
     fn equal_layers_are_dealt_equally() {
-        let costs = PartCosts { layer_ns: 10, embedding_ns: 0, head_ns: 0 };
-        let counts: Vec<u32> =
-            even(10, 4, 1, costs).unwrap().iter().map(|layout| layout.layers.end - layout.layers.start).collect();
+        let costs = PartCosts::equal(10, 10, 0, 0);
+        let counts: Vec<usize> = balanced(4, 1, &costs).unwrap().iter().map(|layout| layout.layers.len()).collect();
         assert_eq!(counts, [2, 2, 3, 3], "the last stages hold the fewest microbatches");
     }
 
@@ -200,13 +354,13 @@ mod tests {
 
     #[test]
     fn more_stages_than_layers_are_refused_with_what_works() {
-        let costs = PartCosts { layer_ns: 1, embedding_ns: 0, head_ns: 0 };
-        let fault = even(8, 4, 3, costs).unwrap_err();
+        let costs = PartCosts::equal(8, 1, 0, 0);
+        let fault = balanced(4, 3, &costs).unwrap_err();
         assert_eq!(
             alloc::string::ToString::to_string(&fault),
             "parallel.chunks: found 3, accepted is at most 2: 4 ranks then hold 8 stages for the model's 8 layers"
         );
-        let fault = even(8, 16, 1, costs).unwrap_err();
+        let fault = balanced(16, 1, &costs).unwrap_err();
         assert_eq!(fault.field, "parallel.pipeline");
     }
 }

@@ -46,9 +46,9 @@ fn bytes_by_kind_add_up_to_the_peak() {
         assert_eq!(rank["peak_bytes"].as_u64(), Some(fixed + activations), "{rank}");
         assert_eq!(rank["limit_bytes"], 100u64 << 30);
     }
-    // 1F1B holds p - s microbatches on stage s, so what rank 0 holds is about eight times what rank 7 does.
+    // 1F1B holds p - s microbatches on stage s: 7 on rank 1 and 2 on rank 6, whose stages are alike.
     let held = |rank: usize| ranks[rank]["activation_bytes"].as_u64().unwrap();
-    assert!(held(0) > 6 * held(6), "{} {}", held(0), held(6));
+    assert!(10 * held(1) > 34 * held(6) && 10 * held(1) < 36 * held(6), "{} {}", held(1), held(6));
     // B alone frees almost nothing: SwiGLU even has more gradients of outputs than W leaves inputs to free.
     for stage in shown["held_for_weight_permille"].as_array().unwrap() {
         assert!((850..1050).contains(&stage.as_u64().unwrap()), "{stage}");
@@ -96,4 +96,37 @@ fn typed_costs_and_unknown_names_are_refused() {
     let (code, _, error) = run(&["memory", "-", "--schedule", "1f1c"], &spec(""));
     assert_eq!(code, Some(2));
     assert!(error.contains("no schedule is called `1f1c`"), "{error}");
+}
+
+/// A spec that names a `config.json`, from the folder of the spec.
+#[test]
+fn a_config_json_is_read_from_beside_the_spec() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let write = |name: &str, text: &str| std::fs::write(at(name), text).unwrap();
+    let config = r#"{ "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6, "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2 }"#;
+    write("config.json", config);
+    let spec = |model: &str| {
+        format!(
+            "schedule = \"1f1b\"\n[model]\n{model}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 8\ndata = 8\n\
+             zero = 1\nexpert = 4\n[training]\nmicrobatches = 16\nsequence = 4096"
+        )
+    };
+    write("named.toml", &spec("name = \"mixtral-8x7b\""));
+    write("file.toml", &spec("config = \"config.json\""));
+    write("folder.toml", &spec("config = \".\""));
+    let shown = json_of(&["memory", &at("named.toml"), "--json"], "");
+    assert_eq!(json_of(&["memory", &at("file.toml"), "--json"], ""), shown);
+    assert_eq!(json_of(&["memory", &at("folder.toml"), "--json"], ""), shown);
+
+    write("config.json", &config.replace("\"hidden_size\"", "\"width\""));
+    let (code, _, error) = run(&["memory", &at("file.toml")], "");
+    assert_eq!(code, Some(2));
+    assert!(error.contains("model.config.hidden_size: found nothing"), "{error}");
+    write("lost.toml", &spec("config = \"lost.json\""));
+    let (code, _, error) = run(&["memory", &at("lost.toml")], "");
+    assert_eq!(code, Some(2));
+    assert!(error.contains("lost.json cannot be read"), "{error}");
 }

@@ -109,6 +109,15 @@ impl Backward<'_> {
         self.contribute(tensor, more);
     }
 
+    /// New gradients of two tensors by one `kernel`, from `inputs`.
+    fn contribute_both(&mut self, tensors: [TensorId; 2], kernel: Kernel, inputs: &[TensorId]) {
+        let outputs = tensors.map(|tensor| self.gradient_tensor(tensor));
+        self.push(Job::B, kernel, inputs, &outputs);
+        for (tensor, gradient) in tensors.into_iter().zip(outputs) {
+            self.contribute(tensor, gradient);
+        }
+    }
+
     /// As [`Backward::contribute_by`] for a matmul, which can add to the sum so far itself.
     fn contribute_matmul(&mut self, tensor: TensorId, a: TensorId, b: TensorId, transpose_b: bool) {
         let so_far = self.gradient[tensor.index()];
@@ -190,20 +199,72 @@ impl Backward<'_> {
                         self.contribute(tensor, gradient);
                     }
                 }
+                Kernel::SpreadAttention(spread) => {
+                    let (q, k, v) = (input(0)?, input(1)?, input(2)?);
+                    let (attended, log_sum_exp) = (output(0)?, output(1)?);
+                    let gradients = [q, k, v].map(|tensor| self.gradient_tensor(tensor));
+                    let mut outputs = gradients.to_vec();
+                    if let Some(ring) = output(2) {
+                        let ring = self.gradient_tensor(ring);
+                        // Keys and values, and the gradients of both.
+                        if let Some(blocks) = self.graph.tensors[ring.index()].shape.first_mut() {
+                            *blocks *= 2;
+                        }
+                        outputs.push(ring);
+                    }
+                    let kernel = Kernel::SpreadAttentionGrad(spread);
+                    self.push(Job::B, kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
+                    for (tensor, gradient) in [q, k, v].into_iter().zip(gradients) {
+                        self.contribute(tensor, gradient);
+                    }
+                }
+                Kernel::HeadNorm { width, .. } => {
+                    let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
+                    self.accumulate(Job::B, Kernel::HeadNormGainGrad { width }, &[dy, x, inverse], gain);
+                    self.contribute_by(x, Kernel::HeadNormInputGrad { width }, &[dy, x, inverse, gain]);
+                }
+                Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
+                    let kernel = Kernel::RopeTail { sequence, heads, width, tail, base, inverse: !inverse };
+                    self.contribute_by(input(0)?, kernel, &[dy]);
+                }
+                Kernel::SplitColumns => {
+                    let right = self.gradient[output(1)?.index()]?;
+                    self.contribute_by(input(0)?, Kernel::JoinColumns, &[dy, right]);
+                }
+                Kernel::LatentKeys { heads } => {
+                    let values = self.gradient[output(1)?.index()]?;
+                    self.contribute_both([input(0)?, input(1)?], Kernel::LatentKeysGrad { heads }, &[dy, values]);
+                }
+                Kernel::Route { .. } => {
+                    let (logits, chosen) = (input(0)?, output(1)?);
+                    self.contribute_by(logits, Kernel::RouteGrad, &[dy, logits, chosen]);
+                }
+                Kernel::Dispatch { ways } => {
+                    self.contribute_by(input(0)?, Kernel::DispatchGrad { ways }, &[dy, input(1)?]);
+                }
+                Kernel::Combine { ways } => {
+                    let (rows, weights, chosen) = (input(0)?, input(1)?, input(2)?);
+                    let kernel = Kernel::CombineGrad { ways };
+                    self.contribute_both([rows, weights], kernel, &[dy, rows, weights, chosen]);
+                }
+                Kernel::ExpertMatMul { transpose_b } => {
+                    let (x, weight) = (input(0)?, input(1)?);
+                    let kernel = Kernel::ExpertMatMul { transpose_b: !transpose_b };
+                    self.contribute_by(x, kernel, &[dy, weight]);
+                    self.accumulate(Job::W, Kernel::ExpertMatMulGrad, &[dy, x], weight);
+                }
+                Kernel::GeGlu => {
+                    let (gate, up) = (input(0)?, input(1)?);
+                    self.contribute_both([gate, up], Kernel::GeGluGrad, &[dy, gate, up]);
+                }
                 Kernel::Scores(heads) => {
                     let (q, k) = (input(0)?, input(1)?);
-                    let outputs = [q, k].map(|tensor| self.gradient_tensor(tensor));
-                    self.push(Job::B, Kernel::ScoresGrad(heads), &[dy, q, k], &outputs);
-                    self.contribute(q, outputs[0]);
-                    self.contribute(k, outputs[1]);
+                    self.contribute_both([q, k], Kernel::ScoresGrad(heads), &[dy, q, k]);
                 }
                 Kernel::Softmax => self.contribute_by(input(0)?, Kernel::SoftmaxGrad, &[dy, output(0)?]),
                 Kernel::Attend(heads) => {
                     let (weights, v) = (input(0)?, input(1)?);
-                    let outputs = [weights, v].map(|tensor| self.gradient_tensor(tensor));
-                    self.push(Job::B, Kernel::AttendGrad(heads), &[dy, weights, v], &outputs);
-                    self.contribute(weights, outputs[0]);
-                    self.contribute(v, outputs[1]);
+                    self.contribute_both([weights, v], Kernel::AttendGrad(heads), &[dy, weights, v]);
                 }
                 Kernel::Dropout { .. } => self.contribute_by(input(0)?, Kernel::DropoutGrad, &[dy, output(1)?]),
                 Kernel::Replicate { ways } => self.contribute_by(input(0)?, Kernel::AllReduce { ways }, &[dy]),
@@ -213,10 +274,7 @@ impl Backward<'_> {
                 Kernel::ReduceScatter { ways } => self.contribute_by(input(0)?, Kernel::AllGather { ways }, &[dy]),
                 Kernel::SwiGlu => {
                     let (gate, up) = (input(0)?, input(1)?);
-                    let outputs = [gate, up].map(|tensor| self.gradient_tensor(tensor));
-                    self.push(Job::B, Kernel::SwiGluGrad, &[dy, gate, up], &outputs);
-                    self.contribute(gate, outputs[0]);
-                    self.contribute(up, outputs[1]);
+                    self.contribute_both([gate, up], Kernel::SwiGluGrad, &[dy, gate, up]);
                 }
                 Kernel::Gelu => {
                     let x = input(0)?;
@@ -235,6 +293,16 @@ impl Backward<'_> {
                 | Kernel::LayerNormGainGrad
                 | Kernel::BiasGrad
                 | Kernel::AttentionGrad(_)
+                | Kernel::SpreadAttentionGrad(_)
+                | Kernel::HeadNormInputGrad { .. }
+                | Kernel::HeadNormGainGrad { .. }
+                | Kernel::JoinColumns
+                | Kernel::LatentKeysGrad { .. }
+                | Kernel::RouteGrad
+                | Kernel::DispatchGrad { .. }
+                | Kernel::CombineGrad { .. }
+                | Kernel::ExpertMatMulGrad
+                | Kernel::GeGluGrad
                 | Kernel::ScoresGrad(_)
                 | Kernel::SoftmaxGrad
                 | Kernel::AttendGrad(_)

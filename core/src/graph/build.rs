@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::form::{AttentionForm, Form};
-use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Stream, Tensor, TensorId, Use};
+use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Spread, Stream, Tensor, TensorId, Use};
 use super::{backward, gpt, liveness, llama, recompute};
 use crate::model::{Dtype, Family, ModelConfig};
 
@@ -78,7 +78,7 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
         let targets = build.tokens_of(Role::Targets);
         let statistics = build.statistics();
         let loss = build.tensor("loss", vec![1], statistics, Role::Loss);
-        let log_sum_exp = build.tensor("log_sum_exp", vec![shape.tokens()], statistics, Role::Intermediate);
+        let log_sum_exp = build.tensor("log_sum_exp", vec![build.all_tokens], statistics, Role::Intermediate);
         let kernel = Kernel::CrossEntropy { microbatches: microbatches.into() };
         build.operator(kernel, &[logits, targets], &[loss, log_sum_exp]);
     } else if build.graph[stream].role == Role::Intermediate {
@@ -97,7 +97,8 @@ pub(super) struct Builder {
     pub(super) form: Form,
     /// Dropouts so far in this layer.
     dropouts: u64,
-    /// Tokens of the microbatch, of which `tokens` are this device's where the graph is being built.
+    /// Tokens of the microbatch (of this device's part of each sequence, where sequences are dealt out), of which `tokens`
+    /// are this device's where the graph is being built.
     all_tokens: u64,
     /// Whether another stage holds the other copy of a tied table.
     pub(super) shares_table: bool,
@@ -106,18 +107,24 @@ pub(super) struct Builder {
 
 impl Builder {
     fn new(model: ModelConfig, shape: &StageShape) -> Builder {
+        let tokens = shape.tokens().div_ceil(shape.form.context.max(1).into());
         Builder {
             graph: Graph::default(),
             model,
-            tokens: shape.tokens(),
+            tokens,
             sequence: shape.sequence.into(),
             layer: None,
             form: shape.form,
             dropouts: 0,
-            all_tokens: shape.tokens(),
+            all_tokens: tokens,
             shares_table: model.tied && !(shape.has_embedding && shape.has_head),
             dtype: shape.dtype,
         }
+    }
+
+    /// Columns of `x`.
+    pub(super) fn width_of(&self, x: TensorId) -> u64 {
+        self.graph[x].shape.last().copied().unwrap_or(1)
     }
 
     pub(super) fn hidden(&self) -> u64 {
@@ -179,7 +186,8 @@ impl Builder {
     }
 
     pub(super) fn new_weight(&mut self, name: String, shape: Vec<u64>, init: Init, shared: bool) -> TensorId {
-        let role = Role::Weight { init, decay: shape.len() > 1, shared };
+        // A matrix of each expert has three sizes.
+        let role = Role::Weight { init, decay: shape.len() > 1, shared, experts: shape.len() > 2 };
         self.graph.add(name, shape, self.dtype, role)
     }
 
@@ -205,7 +213,7 @@ impl Builder {
     }
 
     /// From here on, tensors hold only this device's tokens, where tokens are shared out.
-    fn split_tokens(&mut self) {
+    pub(super) fn split_tokens(&mut self) {
         if self.form.sequence_parallel {
             self.tokens = self.all_tokens.div_ceil(self.ways());
         }
@@ -218,12 +226,12 @@ impl Builder {
         if ways == 1 {
             return x;
         }
-        let hidden = self.hidden();
+        let width = self.width_of(x);
         if self.form.sequence_parallel {
             self.tokens = self.all_tokens;
-            self.apply(Kernel::AllGather { ways }, &[x], name, hidden)
+            self.apply(Kernel::AllGather { ways }, &[x], name, width)
         } else {
-            self.apply(Kernel::Replicate { ways }, &[x], name, hidden)
+            self.apply(Kernel::Replicate { ways }, &[x], name, width)
         }
     }
 
@@ -261,6 +269,11 @@ impl Builder {
     pub(super) fn attention(&mut self, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
         let heads = self.heads();
         let width = heads.query * heads.width;
+        let (ways, latent) = (u64::from(self.form.context.max(1)), self.model.variant.latent);
+        if ways > 1 || latent.is_some() {
+            let value_width = latent.map_or(heads.width, |latent| latent.value_width.into());
+            return self.spread_attention([q, k, v], Spread { heads, value_width, ways });
+        }
         match self.form.attention {
             AttentionForm::Flash => {
                 let log_sum_exp = self.statistic("attention log-sum-exp", Some(heads.query));
@@ -280,6 +293,32 @@ impl Builder {
                 self.apply(Kernel::Attend(heads), &[weights, v], "attended", width)
             }
         }
+    }
+
+    /// Flash attention with values of their own width, or over several devices.
+    fn spread_attention(&mut self, inputs: [TensorId; 3], spread: Spread) -> TensorId {
+        let heads = spread.heads;
+        let log_sum_exp = self.statistic("attention log-sum-exp", Some(heads.query));
+        let kernel = Kernel::SpreadAttention(spread);
+        let attended = self.apply(kernel, &inputs, "attended", heads.query * spread.value_width);
+        let mut others = vec![log_sum_exp];
+        if spread.ways > 1 {
+            let shape = vec![2, self.tokens, self.width_of(inputs[1]) + self.width_of(inputs[2])];
+            others.push(self.tensor("ring of keys and values", shape, self.dtype, Role::Intermediate));
+        }
+        if let Some(operator) = self.graph.operators.last_mut() {
+            operator.outputs.extend(others);
+        }
+        attended
+    }
+
+    /// A matrix of other rows than one a token.
+    pub(super) fn rows(&mut self, name: &str, rows: u64, width: u64) -> TensorId {
+        let id = self.activation(name, width, Role::Intermediate);
+        if let Some(first) = self.graph.tensors[id.index()].shape.first_mut() {
+            *first = rows;
+        }
+        id
     }
 
     /// An operator of one output of `width` columns.

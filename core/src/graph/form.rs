@@ -69,7 +69,18 @@ pub struct Form {
     pub tensor: u32,
     /// Whether those devices also share the tokens of what lies between the matrices (arXiv:2205.05198 §4.2.2).
     pub sequence_parallel: bool,
+    /// Devices that each hold a part of every sequence, c (arXiv:2310.01889).
+    pub context: u32,
+    /// Devices that a layer's experts are dealt to, out of those that hold other tokens.
+    pub expert: u32,
+    /// Whether an expert's matrices are on one device even where `tensor` devices share the others.
+    pub whole_experts: bool,
+    /// Copies of tokens that reach the device with the most of them over the average, in thousandths.
+    pub imbalance_permille: u32,
 }
+
+/// The most that one device may see over the average, in thousandths.
+pub const MAX_IMBALANCE_PERMILLE: u32 = 1_000_000;
 
 impl Default for Form {
     fn default() -> Form {
@@ -79,6 +90,10 @@ impl Default for Form {
             recompute: Recompute::None,
             tensor: 1,
             sequence_parallel: false,
+            context: 1,
+            expert: 1,
+            whole_experts: false,
+            imbalance_permille: 1000,
         }
     }
 }
@@ -94,10 +109,15 @@ impl Form {
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, path: &str, faults: &mut Vec<Fault>) {
         let field = if path.is_empty() { String::from("tensor") } else { format!("{path}.tensor") };
         let tensor = self.tensor;
+        self.find_spread_faults(model, sequence, path, faults);
+        let expert_ffn = model.variant.experts.map_or(0, |experts| if self.whole_experts { 0 } else { experts.ffn });
+        let shared_ffn = model.variant.experts.map_or(0, |experts| experts.shared_ffn);
+        let part = sequence / self.context.max(1);
         let divides = |tensor: u32| {
             let heads = model.heads.is_multiple_of(tensor)
                 && (model.kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(model.kv_heads.max(1)));
-            heads && model.ffn.is_multiple_of(tensor) && (!self.sequence_parallel || sequence.is_multiple_of(tensor))
+            let widths = [model.ffn, expert_ffn, shared_ffn].iter().all(|width| width.is_multiple_of(tensor));
+            heads && widths && (!self.sequence_parallel || part.is_multiple_of(tensor))
         };
         if tensor == 0 || tensor > MAX_DEGREE || !divides(tensor) {
             let nearest = (1..=model.heads.min(MAX_DEGREE))
@@ -113,6 +133,50 @@ impl Form {
                     model.heads, model.kv_heads
                 ),
             ));
+        }
+    }
+
+    /// What keeps sequences and experts from being dealt out so.
+    fn find_spread_faults(&self, model: &ModelConfig, sequence: u32, path: &str, faults: &mut Vec<Fault>) {
+        let field = |name: &str| if path.is_empty() { String::from(name) } else { format!("{path}.{name}") };
+        let nearest = |wanted: u32, of: u32| {
+            let divisors = (1..=of.min(MAX_DEGREE)).filter(|degree| of.is_multiple_of(*degree));
+            divisors.min_by_key(|degree| (degree.abs_diff(wanted), *degree)).unwrap_or(1)
+        };
+        if self.context == 0 || self.context > MAX_DEGREE || !sequence.is_multiple_of(self.context) {
+            let works = nearest(self.context, sequence);
+            let accepted = format!("a number that divides the sequence ({sequence}), such as {works}");
+            faults.push(Fault::new(field("context"), self.context, accepted));
+        }
+        let spread = self.context > 1 || model.variant.latent.is_some();
+        if spread && self.attention == AttentionForm::Materialised {
+            let accepted = "flash, where sequences are dealt to devices or attention is latent";
+            faults.push(Fault::new("training.attention", self.attention.name(), accepted));
+        }
+        match model.variant.experts {
+            None => {
+                for (name, said) in [("expert", self.expert != 1), ("whole_experts", self.whole_experts)] {
+                    if said {
+                        faults.push(Fault::new(field(name), "it", "nothing: the model has no experts"));
+                    }
+                }
+            }
+            Some(experts) => {
+                if self.expert == 0 || !experts.count.is_multiple_of(self.expert) {
+                    let works = nearest(self.expert, experts.count);
+                    let accepted = format!("a number that divides the experts ({}), such as {works}", experts.count);
+                    faults.push(Fault::new(field("expert"), self.expert, accepted));
+                }
+                if self.whole_experts && self.tensor > 1 && !self.sequence_parallel {
+                    let accepted = "whole experts only with sequence_parallel: each device routes tokens of its own";
+                    faults.push(Fault::new(field("whole_experts"), "true", accepted));
+                }
+            }
+        }
+        if !(1000..=MAX_IMBALANCE_PERMILLE).contains(&self.imbalance_permille) {
+            let found = f64::from(self.imbalance_permille) / 1000.0;
+            let accepted = format!("a number from 1 (none) to {}", MAX_IMBALANCE_PERMILLE / 1000);
+            faults.push(Fault::new("training.expert_imbalance", found, accepted));
         }
     }
 }

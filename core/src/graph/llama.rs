@@ -1,5 +1,6 @@
-//! A Llama-like decoder: RMSNorm, rotary positions, grouped KV heads, SwiGLU, no biases. Names and shapes of
-//! weights are those of Hugging Face's Llama checkpoints.
+//! A Llama-like decoder: RMSNorm, rotary positions, grouped KV heads, SwiGLU, no biases, and what newer models of the
+//! kind change in it ([`Variant`](crate::model::Variant)). Names and shapes of weights are those of Hugging Face's
+//! checkpoints; the matrices of a layer's experts are held as one.
 //!
 //! Source: arXiv:2302.13971 §2.2; arXiv:2307.09288 §2.2 (grouped KV heads).
 
@@ -8,7 +9,8 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::build::Builder;
-use super::{Init, Kernel, TensorId};
+use super::{Init, Kernel, TensorId, experts, latent};
+use crate::model::Activation;
 
 const TABLE: &str = "model.embed_tokens.weight";
 
@@ -24,32 +26,95 @@ pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
-    let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
-    let heads = build.heads();
-    let (query, key_value) = (heads.query * heads.width, heads.key_value * heads.width);
+    let hidden = build.hidden();
+    let variant = build.model.variant;
 
     let normed = rms_norm(build, x, weight("input_layernorm.weight"), "attention input");
-    let normed = build.enter_split(normed, "attention input of all devices");
-    let q = build.linear(normed, &weight("self_attn.q_proj"), query, "q before rotation");
-    let k = build.linear(normed, &weight("self_attn.k_proj"), key_value, "k before rotation");
-    let v = build.linear(normed, &weight("self_attn.v_proj"), key_value, "v");
-    let q = rotate(build, q, heads.query, "q");
-    let k = rotate(build, k, heads.key_value, "k");
-    let attended = build.attention(q, k, v);
+    let attended = match variant.latent {
+        Some(latent) => latent::attention(build, normed, latent, &weight),
+        None => attention(build, normed, &weight),
+    };
     let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected");
-    let projected = build.leave_split(projected, "attention of all devices");
+    let mut projected = build.leave_split(projected, "attention of all devices");
+    if variant.post_norms {
+        projected = rms_norm(build, projected, weight("post_attention_layernorm.weight"), "attention normed");
+    }
     let projected = build.dropout(projected, "attention with dropout");
     let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
 
-    let normed = rms_norm(build, x, weight("post_attention_layernorm.weight"), "feed-forward input");
-    let normed = build.enter_split(normed, "feed-forward input of all devices");
-    let gate = build.linear(normed, &weight("mlp.gate_proj"), ffn, "gate");
-    let up = build.linear(normed, &weight("mlp.up_proj"), ffn, "up");
-    let product = build.apply(Kernel::SwiGlu, &[gate, up], "gated", ffn);
-    let down = build.linear(product, &weight("mlp.down_proj"), hidden, "feed-forward projected");
-    let down = build.leave_split(down, "feed-forward of all devices");
+    let before = if variant.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+    let normed = rms_norm(build, x, weight(&format!("{before}.weight")), "feed-forward input");
+    let mut down = match variant.experts {
+        Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, &weight),
+        _ => {
+            let entered = build.enter_split(normed, "feed-forward input of all devices");
+            let ffn = build.share(build.model.ffn);
+            let down = gated(build, entered, ffn, &weight("mlp"));
+            build.leave_split(down, "feed-forward of all devices")
+        }
+    };
+    if variant.post_norms {
+        down = rms_norm(build, down, weight("post_feedforward_layernorm.weight"), "feed-forward normed");
+    }
     let down = build.dropout(down, "feed-forward with dropout");
     build.apply(Kernel::Add, &[x, down], "output", hidden)
+}
+
+/// Attention of this device's heads, before its last matrix.
+fn attention(build: &mut Builder, normed: TensorId, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let heads = build.heads();
+    let normed = build.enter_split(normed, "attention input of all devices");
+    let mut projected = |name: &str, part: &str, heads: u64| {
+        let width = heads * u64::from(build.model.head_dim);
+        let x = build.linear(normed, &weight(&format!("self_attn.{part}_proj")), width, name);
+        if !build.model.variant.qkv_bias {
+            return x;
+        }
+        let bias = format!("self_attn.{part}_proj.bias");
+        let bias = build.new_weight(weight(&bias), vec![width], Init::Zeros, false);
+        build.apply(Kernel::AddBias, &[x, bias], name, width)
+    };
+    let q = projected("q before rotation", "q", heads.query);
+    let k = projected("k before rotation", "k", heads.key_value);
+    let v = projected("v", "v", heads.key_value);
+    let q = head_norm(build, q, heads.query, weight("self_attn.q_norm.weight"));
+    let k = head_norm(build, k, heads.key_value, weight("self_attn.k_norm.weight"));
+    let q = rotate(build, q, heads.query, "q");
+    let k = rotate(build, k, heads.key_value, "k");
+    build.attention(q, k, v)
+}
+
+/// The norm of each head, where the model has one.
+fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: String) -> TensorId {
+    if !build.model.variant.qk_norm {
+        return x;
+    }
+    let width = u64::from(build.model.head_dim);
+    let gain = build.new_weight(weight, vec![width], Init::Ones, false);
+    let inverse = build.statistic("inverse rms of heads", Some(heads));
+    let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width };
+    let normed = build.apply(kernel, &[x, gain], "normed heads", heads * width);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.push(inverse);
+    }
+    normed
+}
+
+/// A gated feed-forward part of inner width `ffn`, its result not yet summed over devices.
+pub(super) fn gated(build: &mut Builder, x: TensorId, ffn: u64, weight: &str) -> TensorId {
+    let hidden = build.hidden();
+    let gate = build.linear(x, &format!("{weight}.gate_proj"), ffn, "gate");
+    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "up");
+    let product = build.apply(gate_kernel(build.model.variant.activation), &[gate, up], "gated", ffn);
+    build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected")
+}
+
+/// What joins the gate and the other half.
+pub(super) const fn gate_kernel(activation: Activation) -> Kernel {
+    match activation {
+        Activation::Silu => Kernel::SwiGlu,
+        Activation::Gelu => Kernel::GeGlu,
+    }
 }
 
 /// The residual stream to logits.
@@ -59,8 +124,9 @@ pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     build.logits(normed, TABLE)
 }
 
-fn rms_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
-    let hidden = build.hidden();
+/// RMSNorm of the rows of `x`.
+pub(super) fn rms_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
+    let hidden = build.width_of(x);
     let gain = build.new_weight(weight, vec![hidden], Init::Ones, false);
     let inverse = build.statistic("inverse rms", None);
     let kernel = Kernel::RmsNorm { eps_e12: build.model.norm_eps_e12 };

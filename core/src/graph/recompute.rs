@@ -102,7 +102,15 @@ fn is_attention_core(operator: &Operator, before: Option<&Operator>) -> bool {
 
 /// What passes over its inputs once, beside the core of attention.
 fn is_cheap(kernel: &Kernel) -> bool {
-    matches!(kernel, Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } | Kernel::SwiGlu | Kernel::Gelu)
+    matches!(
+        kernel,
+        Kernel::RmsNorm { .. }
+            | Kernel::LayerNorm { .. }
+            | Kernel::HeadNorm { .. }
+            | Kernel::SwiGlu
+            | Kernel::GeGlu
+            | Kernel::Gelu
+    )
 }
 
 /// By tensor: the forward operator that makes it.

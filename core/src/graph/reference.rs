@@ -214,6 +214,26 @@ impl<'g> Arena<'g> {
             | Kernel::AllReduce { .. }
             | Kernel::AllGather { .. }
             | Kernel::ReduceScatter { .. } => panic!("one device only"),
+            Kernel::SpreadAttention(_)
+            | Kernel::SpreadAttentionGrad(_)
+            | Kernel::HeadNorm { .. }
+            | Kernel::HeadNormInputGrad { .. }
+            | Kernel::HeadNormGainGrad { .. }
+            | Kernel::RopeTail { .. }
+            | Kernel::SplitColumns
+            | Kernel::JoinColumns
+            | Kernel::LatentKeys { .. }
+            | Kernel::LatentKeysGrad { .. }
+            | Kernel::Route { .. }
+            | Kernel::RouteGrad
+            | Kernel::Dispatch { .. }
+            | Kernel::DispatchGrad { .. }
+            | Kernel::Combine { .. }
+            | Kernel::CombineGrad { .. }
+            | Kernel::ExpertMatMul { .. }
+            | Kernel::ExpertMatMulGrad
+            | Kernel::GeGlu
+            | Kernel::GeGluGrad => panic!("no kernel runs this yet"),
             Kernel::SwiGlu => vec![by_element(&|e| x[0][e] * sigma(x[0][e]) * x[1][e])],
             Kernel::SwiGluGrad => {
                 let (dy, gate, up) = (x[0], x[1], x[2]);
@@ -555,6 +575,7 @@ fn tiny(family: Family, tied: bool) -> ModelConfig {
         rope_base: 100,
         norm_eps_e12: 10_000_000,
         tied,
+        variant: crate::model::Variant::USUAL,
     }
 }
 

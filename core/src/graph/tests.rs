@@ -12,24 +12,50 @@ use super::form::Form;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;
-use crate::model::{Family, ModelConfig};
+use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant};
+
+fn variant() -> impl Strategy<Value = Variant> {
+    let experts = (2u32..9, 1u32..3, 1u32..9, 0u32..5, 0u32..3).prop_map(
+        |(count, active, ffn, shared_ffn, dense_layers)| Experts { count, active, ffn, shared_ffn, dense_layers },
+    );
+    let latent = (0u32..4, 1u32..4, 1u32..5).prop_map(|(query_rank, key_value_rank, value_width)| Latent {
+        query_rank,
+        key_value_rank,
+        rope_width: 2,
+        value_width,
+    });
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (flags, prop::option::of(experts), prop::option::of(latent)).prop_map(
+        |((qkv_bias, qk_norm, post_norms, gelu), experts, latent)| Variant {
+            qkv_bias,
+            qk_norm,
+            post_norms,
+            activation: if gelu { Activation::Gelu } else { Activation::Silu },
+            experts,
+            latent,
+        },
+    )
+}
 
 fn config() -> impl Strategy<Value = ModelConfig> {
     let sizes = (1u32..5, 1u32..5, 1u32..4, 1u32..4, 1u32..9, 2u32..20);
-    (sizes, any::<bool>(), any::<bool>()).prop_map(|((layers, hidden, kv_heads, group, ffn, vocab), llama, tied)| {
+    let kind = (any::<bool>(), any::<bool>(), variant());
+    (sizes, kind).prop_map(|((layers, hidden, kv_heads, group, ffn, vocab), (llama, tied, variant))| {
+        let latent = llama && variant.latent.is_some();
         ModelConfig {
             family: if llama { Family::Llama } else { Family::Gpt },
             layers,
             hidden: 2 * hidden,
             heads: kv_heads * group,
-            kv_heads,
-            head_dim: 2,
+            kv_heads: if latent { kv_heads * group } else { kv_heads },
+            head_dim: if latent { 4 } else { 2 },
             ffn,
             vocab,
             positions: 16,
             rope_base: 10_000,
             norm_eps_e12: 10_000_000,
             tied,
+            variant: if llama { variant } else { Variant::USUAL },
         }
     })
 }
@@ -39,13 +65,18 @@ fn form() -> impl Strategy<Value = Form> {
     let attention = prop_oneof![Just(AttentionForm::Flash), Just(AttentionForm::Materialised)];
     let recompute =
         prop::sample::select(vec![Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full]);
-    (attention, any::<bool>(), recompute, 1u32..4, any::<bool>()).prop_map(
-        |(attention, dropout, recompute, tensor, sequence_parallel)| Form {
+    let spread = (1u32..4, 1u32..4, any::<bool>(), 1000u32..2000);
+    (attention, any::<bool>(), recompute, 1u32..4, any::<bool>(), spread).prop_map(
+        |(attention, dropout, recompute, tensor, sequence_parallel, spread)| Form {
             attention,
             dropout,
             recompute,
             tensor,
             sequence_parallel,
+            context: spread.0,
+            expert: spread.1,
+            whole_experts: spread.2 && sequence_parallel,
+            imbalance_permille: spread.3,
         },
     )
 }
@@ -225,7 +256,10 @@ fn weights_of_all_stages_are_the_model() {
         let parts = whole(0..cut, true, false) + whole(cut..model.layers, false, true);
         let twice = if model.tied { u64::from(model.vocab) * u64::from(model.hidden) } else { 0 };
         assert_eq!(parts, model.parameters() + twice, "{}", entry.name);
-        assert_eq!(whole(0..1, false, false), model.layer_parameters(), "{}", entry.name);
+        for layer in [0, model.layers - 1] {
+            let counted = whole(layer..layer + 1, false, false);
+            assert_eq!(counted, model.layer_parameters(layer), "{} layer {layer}", entry.name);
+        }
     }
 }
 
@@ -333,7 +367,8 @@ fn the_four_published_models_hold_what_is_published() {
             [(false, Recompute::None, plain), (true, Recompute::Selective, lean)]
         {
             let attention = AttentionForm::Materialised;
-            let form = Form { attention, dropout: true, recompute, tensor: 8, sequence_parallel };
+            let form =
+                Form { attention, dropout: true, recompute, tensor: 8, sequence_parallel, ..Form::default() };
             let shape = StageShape {
                 layers: 1..2,
                 has_embedding: false,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, Partition};
-use crate::model::{Dtype, Family, ModelConfig};
+use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
 use crate::spec::{ModelWork, Spec, Work};
@@ -41,6 +41,7 @@ struct WireModel {
     rope_base: u32,
     norm_eps_e12: u64,
     tied: bool,
+    variant: WireVariant,
     device_name: String,
     matmul_flops: u64,
     memory_bytes_per_s: u64,
@@ -61,12 +62,28 @@ struct WireModel {
 }
 
 #[derive(Serialize, Deserialize)]
+struct WireVariant {
+    qkv_bias: bool,
+    qk_norm: bool,
+    post_norms: bool,
+    gelu: bool,
+    /// Count, active, ffn, shared ffn, dense layers.
+    experts: Option<[u32; 5]>,
+    /// Query rank, key and value rank, rope width, value width.
+    latent: Option<[u32; 4]>,
+}
+
+#[derive(Serialize, Deserialize)]
 struct WireLayout {
     attention: WireAttention,
     dropout: bool,
     recompute: WireRecompute,
     tensor: u32,
     sequence_parallel: bool,
+    context: u32,
+    expert: u32,
+    whole_experts: bool,
+    imbalance_permille: u32,
     data: u32,
     zero: u32,
     partition: WirePartition,
@@ -201,6 +218,7 @@ fn model_to_wire(work: &ModelWork) -> WireModel {
         rope_base: work.model.rope_base,
         norm_eps_e12: work.model.norm_eps_e12,
         tied: work.model.tied,
+        variant: variant_to_wire(&work.model.variant),
         device_name: work.device.name.clone(),
         matmul_flops: work.device.matmul_flops,
         memory_bytes_per_s: work.device.memory_bytes_per_s,
@@ -246,6 +264,7 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
             rope_base: wire.rope_base,
             norm_eps_e12: wire.norm_eps_e12,
             tied: wire.tied,
+            variant: variant_from_wire(wire.variant),
         },
         device: Device {
             name: wire.device_name,
@@ -273,6 +292,41 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
     }
 }
 
+fn variant_to_wire(variant: &Variant) -> WireVariant {
+    WireVariant {
+        qkv_bias: variant.qkv_bias,
+        qk_norm: variant.qk_norm,
+        post_norms: variant.post_norms,
+        gelu: variant.activation == Activation::Gelu,
+        experts: variant.experts.map(|of| [of.count, of.active, of.ffn, of.shared_ffn, of.dense_layers]),
+        latent: variant.latent.map(|of| [of.query_rank, of.key_value_rank, of.rope_width, of.value_width]),
+    }
+}
+
+fn variant_from_wire(wire: WireVariant) -> Variant {
+    let experts = |[count, active, ffn, shared_ffn, dense_layers]: [u32; 5]| Experts {
+        count,
+        active,
+        ffn,
+        shared_ffn,
+        dense_layers,
+    };
+    let latent = |[query_rank, key_value_rank, rope_width, value_width]: [u32; 4]| Latent {
+        query_rank,
+        key_value_rank,
+        rope_width,
+        value_width,
+    };
+    Variant {
+        qkv_bias: wire.qkv_bias,
+        qk_norm: wire.qk_norm,
+        post_norms: wire.post_norms,
+        activation: if wire.gelu { Activation::Gelu } else { Activation::Silu },
+        experts: wire.experts.map(experts),
+        latent: wire.latent.map(latent),
+    }
+}
+
 fn layout_to_wire(layout: &Layout) -> WireLayout {
     WireLayout {
         attention: match layout.form.attention {
@@ -288,6 +342,10 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
         },
         tensor: layout.form.tensor,
         sequence_parallel: layout.form.sequence_parallel,
+        context: layout.form.context,
+        expert: layout.form.expert,
+        whole_experts: layout.form.whole_experts,
+        imbalance_permille: layout.form.imbalance_permille,
         data: layout.data,
         zero: layout.zero,
         partition: match &layout.partition {
@@ -316,6 +374,10 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             },
             tensor: wire.tensor,
             sequence_parallel: wire.sequence_parallel,
+            context: wire.context,
+            expert: wire.expert,
+            whole_experts: wire.whole_experts,
+            imbalance_permille: wire.imbalance_permille,
         },
         data: wire.data,
         zero: wire.zero,

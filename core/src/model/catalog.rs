@@ -1,6 +1,6 @@
 //! Public models by name.
 
-use super::{Family, ModelConfig};
+use super::{Activation, Experts, Family, Latent, ModelConfig, Variant};
 
 /// One model of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,56 @@ const fn llama(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32, vo
         rope_base: 10_000,
         norm_eps_e12: 10_000_000,
         tied: false,
+        variant: Variant::USUAL,
+    }
+}
+
+const fn mixtral(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, positions: u32) -> ModelConfig {
+    let experts = Experts { count: 8, active: 2, ffn, shared_ffn: 0, dense_layers: 0 };
+    ModelConfig {
+        positions,
+        rope_base: 1_000_000,
+        variant: Variant { experts: Some(experts), ..Variant::USUAL },
+        ..llama(layers, hidden, heads, 8, ffn, vocab)
+    }
+}
+
+/// All have 128-wide heads.
+const fn qwen_2_5(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32, positions: u32) -> ModelConfig {
+    // 152064 for all sizes from 7B on.
+    ModelConfig {
+        positions,
+        rope_base: 1_000_000,
+        norm_eps_e12: 1_000_000,
+        variant: Variant { qkv_bias: true, ..Variant::USUAL },
+        ..llama(layers, hidden, heads, kv_heads, ffn, 152_064)
+    }
+}
+
+/// All have 128-wide heads, whose number does not follow from the hidden width.
+const fn qwen_3(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32, experts: Option<Experts>) -> ModelConfig {
+    ModelConfig {
+        head_dim: 128,
+        positions: 40_960,
+        rope_base: 1_000_000,
+        norm_eps_e12: 1_000_000,
+        variant: Variant { qk_norm: true, experts, ..Variant::USUAL },
+        ..llama(layers, hidden, heads, kv_heads, ffn, 151_936)
+    }
+}
+
+const fn qwen_3_experts(ffn: u32) -> Experts {
+    Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0 }
+}
+
+const fn gemma_2(layers: u32, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32) -> ModelConfig {
+    ModelConfig {
+        head_dim,
+        positions: 8192,
+        norm_eps_e12: 1_000_000,
+        tied: true,
+        variant: Variant { post_norms: true, activation: Activation::Gelu, ..Variant::USUAL },
+        ..llama(layers, hidden, heads, kv_heads, ffn, 256_000)
     }
 }
 
@@ -108,9 +158,113 @@ static CATALOG: &[Entry] = &[
             rope_base: 10_000,
             norm_eps_e12: 10_000_000,
             tied: true,
+            variant: Variant::USUAL,
         },
         sequence: 2048,
         source: "arXiv:2005.14165, Table 2.1; vocabulary of GPT-2",
+    },
+    Entry {
+        name: "mistral-7b",
+        title: "Mistral 7B",
+        config: ModelConfig { positions: 32_768, ..llama(32, 4096, 32, 8, 14336, 32000) },
+        // Its window of 4096 tokens hides nothing at this length.
+        sequence: 4096,
+        source: "arXiv:2310.06825, Table 1, and the published configuration of v0.1",
+    },
+    Entry {
+        name: "mixtral-8x7b",
+        title: "Mixtral 8x7B",
+        config: mixtral(32, 4096, 32, 14336, 32000, 32_768),
+        sequence: 4096,
+        source: "arXiv:2401.04088, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "mixtral-8x22b",
+        title: "Mixtral 8x22B",
+        config: mixtral(56, 6144, 48, 16384, 32000, 65_536),
+        sequence: 4096,
+        source: "its published configuration, v0.1",
+    },
+    Entry {
+        name: "qwen-2.5-7b",
+        title: "Qwen 2.5 7B",
+        config: qwen_2_5(28, 3584, 28, 4, 18944, 131_072),
+        sequence: 4096,
+        source: "arXiv:2412.15115, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "qwen-2.5-32b",
+        title: "Qwen 2.5 32B",
+        config: qwen_2_5(64, 5120, 40, 8, 27648, 131_072),
+        sequence: 4096,
+        source: "arXiv:2412.15115, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "qwen-2.5-72b",
+        title: "Qwen 2.5 72B",
+        config: ModelConfig { norm_eps_e12: 10_000_000, ..qwen_2_5(80, 8192, 64, 8, 29568, 131_072) },
+        sequence: 4096,
+        source: "arXiv:2412.15115, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "qwen-3-8b",
+        title: "Qwen 3 8B",
+        config: qwen_3(36, 4096, 32, 8, 12288, None),
+        sequence: 4096,
+        source: "arXiv:2505.09388, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "qwen-3-32b",
+        title: "Qwen 3 32B",
+        config: qwen_3(64, 5120, 64, 8, 25600, None),
+        sequence: 4096,
+        source: "arXiv:2505.09388, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "qwen-3-30b-a3b",
+        title: "Qwen 3 30B-A3B",
+        config: qwen_3(48, 2048, 32, 4, 6144, Some(qwen_3_experts(768))),
+        sequence: 4096,
+        source: "arXiv:2505.09388, Table 2, and its published configuration",
+    },
+    Entry {
+        name: "qwen-3-235b-a22b",
+        title: "Qwen 3 235B-A22B",
+        config: qwen_3(94, 4096, 64, 4, 12288, Some(qwen_3_experts(1536))),
+        sequence: 4096,
+        source: "arXiv:2505.09388, Table 2, and its published configuration",
+    },
+    Entry {
+        name: "gemma-2-9b",
+        title: "Gemma 2 9B",
+        config: gemma_2(42, 3584, 16, 8, 256, 14336),
+        // Every other layer's window of 4096 tokens hides nothing at this length.
+        sequence: 4096,
+        source: "arXiv:2408.00118, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "gemma-2-27b",
+        title: "Gemma 2 27B",
+        config: gemma_2(46, 4608, 32, 16, 128, 36864),
+        sequence: 4096,
+        source: "arXiv:2408.00118, Table 1, and its published configuration",
+    },
+    Entry {
+        name: "deepseek-v3",
+        title: "DeepSeek-V3 671B",
+        config: ModelConfig {
+            head_dim: 192,
+            positions: 163_840,
+            norm_eps_e12: 1_000_000,
+            variant: Variant {
+                experts: Some(Experts { count: 256, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 3 }),
+                latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
+                ..Variant::USUAL
+            },
+            ..llama(61, 7168, 128, 128, 18432, 129_280)
+        },
+        sequence: 4096,
+        source: "arXiv:2412.19437 §4.2 and its published configuration, without multi-token prediction",
     },
 ];
 
@@ -119,9 +273,23 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// Llama: the count of the public checkpoints (`total_size / 2` of `model.safetensors.index.json`).
-    /// GPT-3: 174,600 million, arXiv:2005.14165, table D.1.
-    pub(crate) const PUBLISHED: [(&str, u64, u64); 6] = [
+    /// The count of the public checkpoints (`total_size / 2` of `model.safetensors.index.json`), to the last parameter.
+    /// GPT-3: 174,600 million, arXiv:2005.14165, table D.1. DeepSeek-V3: 671 billion, arXiv:2412.19437; its checkpoint
+    /// holds multi-token prediction too.
+    pub(crate) const PUBLISHED: [(&str, u64, u64); 19] = [
+        ("mistral-7b", 7_241_732_096, 0),
+        ("mixtral-8x7b", 46_702_792_704, 0),
+        ("mixtral-8x22b", 140_620_634_112, 0),
+        ("qwen-2.5-7b", 7_615_616_512, 0),
+        ("qwen-2.5-32b", 32_763_876_352, 0),
+        ("qwen-2.5-72b", 72_706_203_648, 0),
+        ("qwen-3-8b", 8_190_735_360, 0),
+        ("qwen-3-32b", 32_762_123_264, 0),
+        ("qwen-3-30b-a3b", 30_532_122_624, 0),
+        ("qwen-3-235b-a22b", 235_093_634_560, 0),
+        ("gemma-2-9b", 9_241_705_984, 0),
+        ("gemma-2-27b", 27_227_128_320, 0),
+        ("deepseek-v3", 671_000_000_000, 50_000_000),
         ("llama-2-7b", 6_738_415_616, 0),
         ("llama-2-13b", 13_015_864_320, 0),
         ("llama-2-70b", 68_976_648_192, 0),
@@ -135,6 +303,22 @@ mod tests {
         for (name, published, within) in PUBLISHED {
             let counted = find(name).map(|entry| entry.config.parameters());
             assert!(counted.is_some_and(|counted| counted.abs_diff(published) <= within), "{name}: {counted:?}");
+        }
+    }
+
+    /// What a token meets, as the models' reports say it, to their last digit. DeepSeek counts no embedding.
+    #[test]
+    fn active_counts_are_the_published_ones() {
+        let billions = |name: &str| find(name).map(|entry| entry.config.active_parameters() as f64 / 1e9).unwrap_or(0.0);
+        for (name, published, within) in [
+            ("mixtral-8x7b", 12.9, 0.05),
+            ("mixtral-8x22b", 39.1, 0.1),
+            ("qwen-3-30b-a3b", 3.3, 0.06),
+            ("qwen-3-235b-a22b", 22.0, 0.3),
+            ("deepseek-v3", 37.5, 0.5),
+            ("llama-2-7b", 6.74, 0.01),
+        ] {
+            assert!((billions(name) - published).abs() <= within, "{name}: {}", billions(name));
         }
     }
 

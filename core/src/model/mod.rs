@@ -1,6 +1,7 @@
 //! Models as a person names them: sizes of a decoder, and a [`catalog`] of public ones.
 
 pub mod catalog;
+pub mod hf_config;
 
 use alloc::format;
 use alloc::string::String;
@@ -65,6 +66,83 @@ impl Family {
     }
 }
 
+/// The function of a gated feed-forward part's gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Activation {
+    /// `x · σ(x)`: SwiGLU.
+    #[default]
+    Silu,
+    /// GELU in its tanh form: GeGLU.
+    Gelu,
+}
+
+impl Activation {
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu",
+        }
+    }
+}
+
+/// A feed-forward part of many experts, of which a router picks a few for each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Experts {
+    /// Experts of a layer.
+    pub count: u32,
+    /// Those that see a token.
+    pub active: u32,
+    /// Inner width of one.
+    pub ffn: u32,
+    /// Inner width of what every token passes besides: that of all shared experts together, or 0.
+    pub shared_ffn: u32,
+    /// The model's first layers that have one dense feed-forward part instead.
+    pub dense_layers: u32,
+}
+
+/// Multi-head latent attention: queries, keys and values are expanded from narrow latents (arXiv:2405.04434 §2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Latent {
+    /// Width of the queries' latent; 0 where queries come from the residual stream itself.
+    pub query_rank: u32,
+    /// Width of the latent of keys and values.
+    pub key_value_rank: u32,
+    /// Columns of each head that rotary positions turn; a key's are shared by all heads.
+    pub rope_width: u32,
+    /// Width of a head of the values.
+    pub value_width: u32,
+}
+
+/// What departs from a family's usual layer. All of it is for [`Family::Llama`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Variant {
+    /// Whether q, k and v have biases (Qwen 2).
+    pub qkv_bias: bool,
+    /// Whether each head of q and k is normed (Qwen 3).
+    pub qk_norm: bool,
+    /// Whether what attention and feed-forward add to the stream is normed too (Gemma 2).
+    pub post_norms: bool,
+    /// The gate's function.
+    pub activation: Activation,
+    /// Experts in place of one feed-forward part.
+    pub experts: Option<Experts>,
+    /// Attention from latents.
+    pub latent: Option<Latent>,
+}
+
+impl Variant {
+    /// A family's usual layer.
+    pub const USUAL: Variant = Variant {
+        qkv_bias: false,
+        qk_norm: false,
+        post_norms: false,
+        activation: Activation::Silu,
+        experts: None,
+        latent: None,
+    };
+}
+
 /// The sizes of a decoder-only transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ModelConfig {
@@ -78,7 +156,7 @@ pub struct ModelConfig {
     pub heads: u32,
     /// Key and value heads; divides `heads`.
     pub kv_heads: u32,
-    /// Width of one head.
+    /// Width of one head of the queries and keys.
     pub head_dim: u32,
     /// Inner width of the feed-forward part.
     pub ffn: u32,
@@ -93,10 +171,14 @@ pub struct ModelConfig {
     pub norm_eps_e12: u64,
     /// Whether the head is the embedding's table.
     pub tied: bool,
+    /// What departs from the family's usual layer.
+    pub variant: Variant,
 }
 
 /// Most layers of a model.
 pub const MAX_LAYERS: u32 = 4096;
+/// Most experts of a layer.
+pub const MAX_EXPERTS: u32 = 65_536;
 /// Largest width, vocabulary or sequence of a model. Products of three such sizes and a dtype fit in `u128`, and
 /// a tensor of two in `u64`.
 pub const MAX_SIZE: u32 = 1 << 22;
@@ -114,20 +196,71 @@ impl ModelConfig {
             Family::Llama => 0,
             Family::Gpt => u64::from(self.positions) * u64::from(self.hidden),
         };
-        u64::from(self.layers) * self.layer_parameters() + table + positions + norm + head
+        (0..self.layers)
+            .fold(table + positions + norm + head, |sum, layer| sum.saturating_add(self.layer_parameters(layer)))
     }
 
-    /// Parameters of one decoder layer.
-    pub fn layer_parameters(&self) -> u64 {
+    /// Parameters that a token meets: of the experts only those that see it.
+    pub fn active_parameters(&self) -> u64 {
+        let Some(experts) = self.variant.experts else { return self.parameters() };
+        let idle = u64::from(experts.count.saturating_sub(experts.active));
+        let idle = idle.saturating_mul(self.gated_parameters(experts.ffn));
+        let sparse = u64::from(self.layers.saturating_sub(experts.dense_layers));
+        self.parameters().saturating_sub(sparse.saturating_mul(idle))
+    }
+
+    /// Whether `layer` has experts.
+    pub fn has_experts(&self, layer: u32) -> bool {
+        self.variant.experts.is_some_and(|experts| layer >= experts.dense_layers)
+    }
+
+    /// Parameters of a gated feed-forward part of this inner width.
+    fn gated_parameters(&self, ffn: u32) -> u64 {
+        3 * u64::from(self.hidden) * u64::from(ffn)
+    }
+
+    /// Parameters of the decoder layer `layer`.
+    pub fn layer_parameters(&self, layer: u32) -> u64 {
         let (hidden, ffn) = (u64::from(self.hidden), u64::from(self.ffn));
-        let query = u64::from(self.heads) * u64::from(self.head_dim);
-        let key_value = u64::from(self.kv_heads) * u64::from(self.head_dim);
+        let (query, key_value) = (self.query_width(), u64::from(self.kv_heads) * u64::from(self.head_dim));
         let attention = hidden * (2 * query + 2 * key_value);
         match self.family {
-            Family::Llama => attention + 3 * hidden * ffn + 2 * hidden,
+            Family::Llama => {
+                let norms = if self.variant.post_norms { 4 * hidden } else { 2 * hidden };
+                let attention = match self.variant.latent {
+                    Some(latent) => self.latent_parameters(&latent),
+                    None => attention,
+                };
+                let bias = if self.variant.qkv_bias { query + 2 * key_value } else { 0 };
+                let heads = if self.variant.qk_norm { 2 * u64::from(self.head_dim) } else { 0 };
+                let feed_forward = match self.variant.experts {
+                    Some(experts) if self.has_experts(layer) => {
+                        u64::from(experts.count)
+                            .saturating_mul(self.gated_parameters(experts.ffn) + hidden)
+                            .saturating_add(self.gated_parameters(experts.shared_ffn))
+                    }
+                    _ => self.gated_parameters(self.ffn),
+                };
+                (attention + bias + heads + norms).saturating_add(feed_forward)
+            }
             // Biases of q, k, v, o and of both feed-forward matrices; gain and bias of two norms.
             Family::Gpt => attention + query + 2 * key_value + hidden + 2 * hidden * ffn + ffn + hidden + 4 * hidden,
         }
+    }
+
+    /// Columns of all queries.
+    fn query_width(&self) -> u64 {
+        u64::from(self.heads) * u64::from(self.head_dim)
+    }
+
+    /// Parameters of one layer's latent attention.
+    fn latent_parameters(&self, latent: &Latent) -> u64 {
+        let (hidden, heads, query) = (u64::from(self.hidden), u64::from(self.heads), self.query_width());
+        let [query_rank, rank, rope, value] =
+            [latent.query_rank, latent.key_value_rank, latent.rope_width, latent.value_width].map(u64::from);
+        let queries = if query_rank == 0 { hidden * query } else { query_rank * (hidden + 1 + query) };
+        let own = u64::from(self.head_dim).saturating_sub(rope);
+        queries + hidden * (rank + rope) + rank + rank * heads * (own + value) + heads * value * hidden
     }
 
     /// What is wrong with the sizes, each with its field below `path` and the nearest value that works.
@@ -177,8 +310,55 @@ impl ModelConfig {
                 fault("rope_base", 0, "a whole number from 1, such as 10000".into());
             }
         }
+        self.find_variant_faults(&mut fault);
         if self.norm_eps_e12 == 0 || self.norm_eps_e12 > 1_000_000_000_000 {
             fault("norm_eps", self.norm_eps_e12, "above 0 and at most 1, such as 1e-5".into());
+        }
+    }
+
+    /// What is wrong with what departs from the usual layer.
+    fn find_variant_faults(&self, fault: &mut impl FnMut(&str, u64, String)) {
+        let variant = &self.variant;
+        if self.family == Family::Gpt && *variant != Variant::USUAL {
+            fault("family", 0, "llama: biases, head norms, gates, experts and latents are variants of it".into());
+        }
+        if let Some(experts) = variant.experts {
+            for (field, value, least, most) in [
+                ("experts.count", experts.count, 1, MAX_EXPERTS),
+                ("experts.active", experts.active, 1, experts.count.max(1)),
+                ("experts.ffn", experts.ffn, 1, MAX_SIZE),
+                ("experts.shared_ffn", experts.shared_ffn, 0, MAX_SIZE),
+                ("experts.dense_layers", experts.dense_layers, 0, self.layers),
+            ] {
+                if !(least..=most).contains(&value) {
+                    fault(field, value.into(), format!("a whole number from {least} to {most}"));
+                }
+            }
+        }
+        if let Some(latent) = variant.latent {
+            for (field, value, least, most) in [
+                ("latent.query_rank", latent.query_rank, 0, MAX_SIZE),
+                ("latent.key_value_rank", latent.key_value_rank, 1, MAX_SIZE),
+                ("latent.rope_width", latent.rope_width, 2, self.head_dim.saturating_sub(1)),
+                ("latent.value_width", latent.value_width, 1, MAX_SIZE),
+            ] {
+                if !(least..=most).contains(&value) {
+                    fault(field, value.into(), format!("a whole number from {least} to {most}"));
+                }
+            }
+            if !latent.rope_width.is_multiple_of(2) {
+                fault("latent.rope_width", latent.rope_width.into(), "an even number: rotary positions turn pairs".into());
+            }
+            if u64::from(self.heads) * u64::from(latent.value_width) > u64::from(MAX_SIZE) {
+                let accepted = format!("at most {MAX_SIZE} for heads × value_width");
+                fault("latent.value_width", latent.value_width.into(), accepted);
+            }
+            if variant.qkv_bias || variant.qk_norm {
+                fault("latent.key_value_rank", latent.key_value_rank.into(), "no latents beside qkv_bias or qk_norm".into());
+            }
+            if self.kv_heads != self.heads {
+                fault("kv_heads", self.kv_heads.into(), format!("heads ({}): every head has its own keys", self.heads));
+            }
         }
     }
 }

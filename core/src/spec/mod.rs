@@ -28,6 +28,11 @@
 //! | `model.kv_heads` | key and value heads | the catalog's; as many as `heads` by hand |
 //! | `model.head_dim` | width of a head | `hidden / heads` |
 //! | `model.positions` | the longest sequence | the catalog's; `training.sequence` by hand |
+//! | `model.config` | the content of a `config.json` as Hugging Face's libraries write it ([read so](crate::model::hf_config)), instead of a name or sizes; for the command line its path | none |
+//! | `model.qkv_bias`, `.qk_norm`, `.post_norms` | biases of q, k and v; norms of their heads; norms of what is added to the stream | the catalog's; false by hand |
+//! | `model.activation` | the gate's: `silu` or `gelu` | the catalog's; `silu` by hand |
+//! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0) and `dense_layers` (0), or `none` | the catalog's; `none` by hand |
+//! | `model.latent` | latent attention: a table of `query_rank` (0), `key_value_rank`, `rope_width` and `value_width`, or `none` | the catalog's; `none` by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
 //! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, `launch_ns` | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
@@ -37,6 +42,9 @@
 //! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, or a list by stage | `balanced` |
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
+//! | `parallel.context` | devices that hold parts of every sequence | 1 |
+//! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
+//! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average | 1 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
 //! | `training.sequence` | tokens of a sequence | the catalog's |
@@ -63,12 +71,12 @@ use alloc::string::String;
 use serde_json::{Map, Value, json};
 
 pub(crate) use text::parse_json;
-pub use text::{SpecError, Syntax};
+pub use text::{SpecError, Syntax, parse};
 
 use crate::canonical;
 use crate::cluster::{Device, Link};
 use crate::layout::{Layout, Partition};
-use crate::model::{Dtype, ModelConfig};
+use crate::model::{Dtype, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
 use crate::units::Bytes;
 
@@ -186,6 +194,43 @@ impl ModelWork {
         if !self.model_name.is_empty() {
             model["name"] = json!(self.model_name);
         }
+        let form = &self.layout.form;
+        let usual = catalog::find(&self.model_name).map_or(Variant::USUAL, |entry| entry.config.variant);
+        // Most models are their family's usual ones, and most layouts deal neither sequences nor experts out.
+        if self.model.variant != Variant::USUAL || usual != Variant::USUAL {
+            write_variant(&self.model.variant, &mut model);
+        }
+        let mut parallel = json!({
+            "pipeline": self.pipeline,
+            "chunks": self.chunks,
+            "partition": match &self.layout.partition {
+                Partition::ByHand(counts) => json!(counts),
+                partition => json!(partition.name()),
+            },
+            "tensor": form.tensor,
+            "sequence_parallel": form.sequence_parallel,
+            "data": self.layout.data,
+            "zero": self.layout.zero,
+        });
+        let mut training = json!({
+            "microbatches": self.microbatches,
+            "microbatch_size": self.microbatch_size,
+            "sequence": self.sequence,
+            "dtype": self.dtype.name(),
+            "attention": form.attention.name(),
+            "dropout": form.dropout,
+            "recompute": form.recompute.name(),
+        });
+        if form.context > 1 {
+            parallel["context"] = json!(form.context);
+        }
+        if self.model.variant.experts.is_some() {
+            parallel["expert"] = json!(form.expert);
+            parallel["whole_experts"] = json!(form.whole_experts);
+        }
+        if form.imbalance_permille != 1000 {
+            training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
+        }
         let mut memory = Map::new();
         if let Some(limit) = self.limit_bytes {
             memory.insert(String::from("limit_bytes"), json!(limit));
@@ -210,35 +255,34 @@ impl ModelWork {
                     "node_link": link(&self.node_link),
                 }),
             ),
-            (
-                "parallel",
-                json!({
-                    "pipeline": self.pipeline,
-                    "chunks": self.chunks,
-                    "partition": match &self.layout.partition {
-                        Partition::ByHand(counts) => json!(counts),
-                        partition => json!(partition.name()),
-                    },
-                    "tensor": self.layout.form.tensor,
-                    "sequence_parallel": self.layout.form.sequence_parallel,
-                    "data": self.layout.data,
-                    "zero": self.layout.zero,
-                }),
-            ),
-            (
-                "training",
-                json!({
-                    "microbatches": self.microbatches,
-                    "microbatch_size": self.microbatch_size,
-                    "sequence": self.sequence,
-                    "dtype": self.dtype.name(),
-                    "attention": self.layout.form.attention.name(),
-                    "dropout": self.layout.form.dropout,
-                    "recompute": self.layout.form.recompute.name(),
-                }),
-            ),
+            ("parallel", parallel),
+            ("training", training),
             ("memory", Value::Object(memory)),
             ("objective", json!(self.objective.name())),
         ]
     }
+}
+
+fn write_variant(variant: &Variant, model: &mut Value) {
+    model["qkv_bias"] = json!(variant.qkv_bias);
+    model["qk_norm"] = json!(variant.qk_norm);
+    model["post_norms"] = json!(variant.post_norms);
+    model["activation"] = json!(variant.activation.name());
+    model["experts"] = variant.experts.map_or(json!("none"), |experts| {
+        json!({
+            "count": experts.count,
+            "active": experts.active,
+            "ffn": experts.ffn,
+            "shared_ffn": experts.shared_ffn,
+            "dense_layers": experts.dense_layers,
+        })
+    });
+    model["latent"] = variant.latent.map_or(json!("none"), |latent| {
+        json!({
+            "query_rank": latent.query_rank,
+            "key_value_rank": latent.key_value_rank,
+            "rope_width": latent.rope_width,
+            "value_width": latent.value_width,
+        })
+    });
 }

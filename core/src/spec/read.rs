@@ -9,9 +9,11 @@ use serde_json::Value;
 use super::{ModelWork, Spec, Work};
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
-use crate::graph::form::{AttentionForm, Form, Recompute};
+use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
 use crate::layout::{Layout, MAX_DEGREE, Partition};
-use crate::model::{Dtype, Family, MAX_LAYERS, MAX_SIZE, ModelConfig, catalog};
+use crate::model::{
+    Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_SIZE, ModelConfig, Variant, catalog, hf_config,
+};
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
 
@@ -117,8 +119,9 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     else {
         return None;
     };
-    let Form { tensor, sequence_parallel, .. } = layout.form;
-    let layout = Layout { form: Form { tensor, sequence_parallel, ..training.form }, overhead_bytes, ..layout };
+    let Form { attention, dropout, recompute, imbalance_permille, .. } = training.form;
+    let form = Form { attention, dropout, recompute, imbalance_permille, ..layout.form };
+    let layout = Layout { form, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
         config.positions = training.sequence;
@@ -160,8 +163,11 @@ fn read_layout(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Layout {
     let tensor = degree("tensor", 1, MAX_DEGREE.into(), 1);
     let data = degree("data", 1, MAX_DEGREE.into(), 1);
     let zero = degree("zero", 0, 3, 0);
+    let context = degree("context", 1, MAX_DEGREE.into(), 1);
+    let expert = degree("expert", 1, MAX_DEGREE.into(), 1);
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
-    let form = Form { tensor, sequence_parallel, ..Form::default() };
+    let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
+    let form = Form { tensor, sequence_parallel, context, expert, whole_experts, ..Form::default() };
     Layout { form, data, zero, partition: read_partition(parallel, faults), overhead_bytes: 0 }
 }
 
@@ -207,7 +213,8 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
     let before = faults.len();
     let name = table.text("name", faults).unwrap_or_default();
     let entry = catalog::find(name);
-    let known = entry.map(|entry| &entry.config);
+    let read = read_config(&mut table, faults);
+    let known = read.as_ref().or(entry.map(|entry| &entry.config));
     let family = table
         .choice("family", &[("llama", Family::Llama), ("gpt", Family::Gpt)], faults)
         .or(known.map(|known| known.family))
@@ -238,8 +245,9 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
     let rope_base = table.whole("rope_base", 1..=u64::from(u32::MAX), faults).map(|base| base as u32);
     let norm_eps_e12 = table.positive("norm_eps", 1.0, faults).map(|eps| libm::round(eps * 1e12) as u64);
     let tied = table.flag("tied", faults);
+    let variant = read_variant(&mut table, known.map_or(Variant::USUAL, |known| known.variant), faults);
 
-    if !missing.is_empty() {
+    if !missing.is_empty() && table.get("config").is_none() {
         let sizes = missing.join(", ");
         if name.is_empty() {
             faults.push(Fault::new(
@@ -252,7 +260,9 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
             faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
         }
     }
-    let head_dim = typed_head_dim.or(whole_width);
+    // A width of the catalog's stands as long as what it belongs to is the catalog's too.
+    let of_known = known.filter(|known| hidden == Some(known.hidden) && heads == Some(known.heads));
+    let head_dim = typed_head_dim.or(of_known.map(|known| known.head_dim)).or(whole_width);
     if let (None, Some(hidden), Some(heads), None) = (head_dim, hidden, heads, table.get("head_dim")) {
         let accepted = format!("a width, as {hidden} hidden does not divide by {heads} heads");
         faults.push(Fault::new(table.path("head_dim"), "nothing", accepted));
@@ -274,8 +284,81 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
         rope_base: rope_base.or(known.map(|known| known.rope_base)).unwrap_or(default::ROPE_BASE),
         norm_eps_e12: norm_eps_e12.or(known.map(|known| known.norm_eps_e12)).unwrap_or(default::NORM_EPS_E12),
         tied: tied.or(known.map(|known| known.tied)).unwrap_or(false),
+        variant,
     };
     Some(Model { name: name.to_string(), config, sequence: entry.map(|entry| entry.sequence) })
+}
+
+/// The sizes in a `config.json`, where the model is said so.
+fn read_config(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
+    match table.get("config")? {
+        value @ Value::Object(_) => hf_config::read(value, &table.path("config"), faults),
+        other => {
+            let accepted = "the content of a config.json as a table; a path only where the command line reads a file";
+            faults.push(Fault::new(table.path("config"), shown(other), accepted));
+            None
+        }
+    }
+}
+
+/// What departs from the family's usual layer, and from `known` only where it is said.
+fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) -> Variant {
+    let activations = [Activation::Silu, Activation::Gelu].map(|activation| (activation.name(), activation));
+    let none = |table: &mut Table<'_>, key| table.get(key).and_then(Value::as_str) == Some("none");
+    let experts = if none(table, "experts") { None } else { read_experts(table, known.experts, faults) };
+    let latent = if none(table, "latent") { None } else { read_latent(table, known.latent, faults) };
+    Variant {
+        qkv_bias: table.flag("qkv_bias", faults).unwrap_or(known.qkv_bias),
+        qk_norm: table.flag("qk_norm", faults).unwrap_or(known.qk_norm),
+        post_norms: table.flag("post_norms", faults).unwrap_or(known.post_norms),
+        activation: table.choice("activation", &activations, faults).unwrap_or(known.activation),
+        experts,
+        latent,
+    }
+}
+
+/// A size that is typed, or known; where neither says, a fault.
+fn part_size(table: &mut Table<'_>, key: &'static str, known: Option<u32>, faults: &mut Vec<Fault>) -> Option<u32> {
+    let range = 0..=u64::from(MAX_SIZE);
+    let typed = match known {
+        Some(_) => table.whole(key, range, faults),
+        None => table.needed_whole(key, range, faults),
+    };
+    typed.map(|size| size as u32).or(known)
+}
+
+fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<Fault>) -> Option<Experts> {
+    let Some(mut table) = table.table("experts", faults) else { return known };
+    let mut size = |key, known| part_size(&mut table, key, known, faults);
+    let count = size("count", known.map(|known| known.count));
+    let active = size("active", known.map(|known| known.active));
+    let ffn = size("ffn", known.map(|known| known.ffn));
+    let shared_ffn = size("shared_ffn", Some(known.map_or(0, |known| known.shared_ffn)));
+    let dense_layers = size("dense_layers", Some(known.map_or(0, |known| known.dense_layers)));
+    table.finish(faults);
+    Some(Experts {
+        count: count?,
+        active: active?,
+        ffn: ffn?,
+        shared_ffn: shared_ffn?,
+        dense_layers: dense_layers?,
+    })
+}
+
+fn read_latent(table: &mut Table<'_>, known: Option<Latent>, faults: &mut Vec<Fault>) -> Option<Latent> {
+    let Some(mut table) = table.table("latent", faults) else { return known };
+    let mut size = |key, known| part_size(&mut table, key, known, faults);
+    let query_rank = size("query_rank", Some(known.map_or(0, |known| known.query_rank)));
+    let key_value_rank = size("key_value_rank", known.map(|known| known.key_value_rank));
+    let rope_width = size("rope_width", known.map(|known| known.rope_width));
+    let value_width = size("value_width", known.map(|known| known.value_width));
+    table.finish(faults);
+    Some(Latent {
+        query_rank: query_rank?,
+        key_value_rank: key_value_rank?,
+        rope_width: rope_width?,
+        value_width: value_width?,
+    })
 }
 
 fn names() -> Vec<&'static str> {
@@ -316,7 +399,9 @@ fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
     let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
     let recompute = [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full];
     let recompute = recompute.map(|choice| (choice.name(), choice));
+    let imbalance = table.positive("expert_imbalance", f64::from(MAX_IMBALANCE_PERMILLE) / 1000.0, faults);
     Form {
+        imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
         recompute: table.choice("recompute", &recompute, faults).unwrap_or_default(),

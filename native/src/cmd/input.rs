@@ -2,12 +2,12 @@
 
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pipeplan_core::fields::Faults;
 use pipeplan_core::link;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
-use pipeplan_core::spec::{Spec, SpecError, Syntax};
+use pipeplan_core::spec::{self, Spec, SpecError, Syntax};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
@@ -63,12 +63,49 @@ fn spec_of(source: &Source) -> Result<Spec, Failure> {
     if format_of(&source.text) == Some("pipeplan-plan") {
         return Ok(plan_of(source)?.spec);
     }
-    Spec::read(&source.text).map_err(|error| match error {
+    read_spec(source)?.map_err(|error| match error {
         SpecError::Syntax(syntax) => syntax_failure(&source.name, &source.text, &syntax),
         SpecError::Link(error) => Failure::input(error),
         SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
     })
 }
+
+/// Reads a spec, and the file that its `model.config` names.
+fn read_spec(source: &Source) -> Result<Result<Spec, SpecError>, Failure> {
+    if link::looks_like_one(&source.text) {
+        return Ok(Spec::read(&source.text));
+    }
+    let mut value = match spec::parse(&source.text) {
+        Ok(value) => value,
+        Err(error) => return Ok(Err(error)),
+    };
+    let named = value.pointer("/model/config").and_then(Value::as_str).map(PathBuf::from);
+    if let (Some(named), Some(config)) = (named, value.pointer_mut("/model/config")) {
+        *config = config_file(source, &named)?;
+    }
+    Ok(Spec::from_value(&value).map_err(SpecError::from))
+}
+
+/// A `config.json`, or the one in a folder, looked for beside the spec.
+fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
+    let beside = Path::new(&source.name).parent().filter(|_| Path::new(&source.name).exists());
+    let mut path = beside.map_or_else(|| named.to_owned(), |folder| folder.join(named));
+    if path.is_dir() {
+        path.push("config.json");
+    }
+    let shown = path.display();
+    let cannot = |error: &dyn std::fmt::Display| {
+        Failure::input(format!("model.config: {shown} cannot be read: {error}"))
+            .with_help("give the path of a model's config.json, from the spec's folder")
+    };
+    let mut text = String::new();
+    let file = std::fs::File::open(&path).map_err(|error| cannot(&error))?;
+    file.take(MAX_CONFIG_BYTES).read_to_string(&mut text).map_err(|error| cannot(&error))?;
+    serde_json::from_str(&text).map_err(|error| cannot(&error))
+}
+
+/// Most bytes of a `config.json`; real ones have a few thousand.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// A plan, or the plan of a spec.
 pub fn plan(argument: &str) -> Result<Plan, Failure> {

@@ -178,25 +178,28 @@ fn table(ranks: &[RankMemory]) -> String {
         .chain(kinds.iter().map(|(_, name)| *name))
         .chain(["activations", "peak", "left", "peak during"])
         .collect();
+    // One unit for all, so that columns stay narrow and can be compared.
+    let most = ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
+    let (unit, name) = if most >= 1 << 30 { (1u64 << 30, "GiB") } else { (1 << 20, "MiB") };
+    let scaled = |bytes: Bytes| format!("{:.2}", bytes as f64 / unit as f64);
     let row = |rank: &RankMemory| {
         let fixed = rank.fixed.kinds();
         let mut cells = vec![rank.rank.to_string()];
-        cells.extend(kinds.iter().map(|(at, _)| human::bytes(fixed[*at].1)));
-        cells.extend([human::bytes(rank.activations), human::bytes(rank.peak)]);
-        cells.push(left(rank));
-        cells.push(rank.at.map_or_else(String::new, |op| format!("{op} at {}", human::duration(rank.at_ns))));
+        cells.extend(kinds.iter().map(|(at, _)| scaled(fixed[*at].1)));
+        cells.extend([scaled(rank.activations), scaled(rank.peak), left(rank, &scaled)]);
+        cells.push(rank.at.map_or_else(String::new, |op| op.to_string()));
         cells
     };
     let rows: Vec<Vec<String>> = ranks.iter().map(row).collect();
-    human::table(&header, &rows, kinds.len() + 3)
+    format!("{}all in {name}\n", human::table(&header, &rows, kinds.len() + 4))
 }
 
 /// What the limit leaves, below 0 where it does not suffice.
-fn left(rank: &RankMemory) -> String {
+fn left(rank: &RankMemory, scaled: &dyn Fn(Bytes) -> String) -> String {
     match rank.limit {
         None => "no limit".to_owned(),
-        Some(limit) if rank.fits() => human::bytes(limit - rank.peak),
-        Some(limit) => format!("-{}", human::bytes(rank.peak - limit)),
+        Some(limit) if rank.fits() => scaled(limit - rank.peak),
+        Some(limit) => format!("-{}", scaled(rank.peak - limit)),
     }
 }
 

@@ -7,7 +7,7 @@ use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
 use pipeplan_core::fields::Faults;
 use pipeplan_core::lower::lower;
-use pipeplan_core::model::{Dtype, Family, ModelConfig};
+use pipeplan_core::model::{Dtype, Family, ModelConfig, Variant};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::schedule::{self, Schedule};
@@ -37,6 +37,7 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
             rope_base: 10_000,
             norm_eps_e12: 10_000_000,
             tied: false,
+            variant: Variant::USUAL,
         },
         device: cpu.device(Dtype::F32),
         devices_per_node: 64,

@@ -136,7 +136,30 @@ impl<'a, T: Element> Call<'a, '_, T> {
 pub const fn knows(kernel: &Kernel) -> bool {
     !matches!(
         kernel,
-        Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::AllGather { .. } | Kernel::ReduceScatter { .. }
+        Kernel::Replicate { .. }
+            | Kernel::AllReduce { .. }
+            | Kernel::AllGather { .. }
+            | Kernel::ReduceScatter { .. }
+            | Kernel::SpreadAttention(_)
+            | Kernel::SpreadAttentionGrad(_)
+            | Kernel::HeadNorm { .. }
+            | Kernel::HeadNormInputGrad { .. }
+            | Kernel::HeadNormGainGrad { .. }
+            | Kernel::RopeTail { .. }
+            | Kernel::SplitColumns
+            | Kernel::JoinColumns
+            | Kernel::LatentKeys { .. }
+            | Kernel::LatentKeysGrad { .. }
+            | Kernel::Route { .. }
+            | Kernel::RouteGrad
+            | Kernel::Dispatch { .. }
+            | Kernel::DispatchGrad { .. }
+            | Kernel::Combine { .. }
+            | Kernel::CombineGrad { .. }
+            | Kernel::ExpertMatMul { .. }
+            | Kernel::ExpertMatMulGrad
+            | Kernel::GeGlu
+            | Kernel::GeGluGrad
     )
 }
 
@@ -191,6 +214,26 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Replicate { .. }
         | Kernel::AllReduce { .. }
         | Kernel::AllGather { .. }
+        | Kernel::SpreadAttention(_)
+        | Kernel::SpreadAttentionGrad(_)
+        | Kernel::HeadNorm { .. }
+        | Kernel::HeadNormInputGrad { .. }
+        | Kernel::HeadNormGainGrad { .. }
+        | Kernel::RopeTail { .. }
+        | Kernel::SplitColumns
+        | Kernel::JoinColumns
+        | Kernel::LatentKeys { .. }
+        | Kernel::LatentKeysGrad { .. }
+        | Kernel::Route { .. }
+        | Kernel::RouteGrad
+        | Kernel::Dispatch { .. }
+        | Kernel::DispatchGrad { .. }
+        | Kernel::Combine { .. }
+        | Kernel::CombineGrad { .. }
+        | Kernel::ExpertMatMul { .. }
+        | Kernel::ExpertMatMulGrad
+        | Kernel::GeGlu
+        | Kernel::GeGluGrad
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
 }

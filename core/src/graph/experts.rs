@@ -1,0 +1,86 @@
+//! A feed-forward part of many experts: a router, copies of tokens on their way to the experts' devices, the experts'
+//! matrices, and the way back.
+//!
+//! Devices that share matrices (tensor parallelism) either split each expert's too, or hold whole experts and each route
+//! their own tokens ([`Form::whole_experts`](super::form::Form::whole_experts)). What auxiliary losses need is left out:
+//! a few numbers for each expert.
+//!
+//! Source: arXiv:2101.03961 (routing), arXiv:2401.04088 §2.1 (gated experts), arXiv:2401.06066 (shared experts).
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+
+use super::build::Builder;
+use super::llama::{gate_kernel, gated};
+use super::{Init, Kernel, Role, TensorId};
+use crate::model::{Dtype, Experts};
+
+/// The feed-forward part of one layer, on this device's tokens.
+pub(super) fn feed_forward(
+    build: &mut Builder,
+    normed: TensorId,
+    part: Experts,
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
+    let hidden = build.hidden();
+    let shared_ffn = build.share(part.shared_ffn);
+    let apart = build.form.whole_experts && build.ways() > 1;
+    if apart {
+        // Each device routes the tokens that it holds between the matrices.
+        let ffn = part.ffn.into();
+        let routed = routed(build, normed, part, ffn, weight);
+        if shared_ffn == 0 {
+            return routed;
+        }
+        let entered = build.enter_split(normed, "shared experts' input of all devices");
+        let shared = gated(build, entered, shared_ffn, &weight("mlp.shared_experts"));
+        let shared = build.leave_split(shared, "shared experts of all devices");
+        return build.apply(Kernel::Add, &[shared, routed], "all experts", hidden);
+    }
+    let entered = build.enter_split(normed, "experts' input of all devices");
+    let ffn = build.share(part.ffn);
+    let mut sum = routed(build, entered, part, ffn, weight);
+    if shared_ffn > 0 {
+        let shared = gated(build, entered, shared_ffn, &weight("mlp.shared_experts"));
+        sum = build.apply(Kernel::Add, &[shared, sum], "all experts", hidden);
+    }
+    build.leave_split(sum, "experts of all devices")
+}
+
+/// The experts that a router picks, each of inner width `ffn` on this device.
+fn routed(build: &mut Builder, x: TensorId, part: Experts, ffn: u64, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, active) = (build.hidden(), u64::from(part.active));
+    let ways = u64::from(build.form.expert.max(1));
+    let logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router");
+    let weights = build.apply(Kernel::Route { active }, &[logits], "weights of experts", active);
+    let chosen = build.tensor("chosen experts", vec![build.tokens, active], Dtype::I32, Role::Intermediate);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.push(chosen);
+    }
+
+    let rows = rows(build.tokens, active, build.form.imbalance_permille);
+    let dispatched = build.rows("dispatched", rows, hidden);
+    build.operator(Kernel::Dispatch { ways }, &[x, chosen], &[dispatched]);
+    let local = u64::from(part.count).div_ceil(ways);
+    let gate = times(build, dispatched, weight("mlp.experts.gate_proj"), [local, ffn, hidden], "experts' gate");
+    let up = times(build, dispatched, weight("mlp.experts.up_proj"), [local, ffn, hidden], "experts' up");
+    let product = build.rows("experts' gated", rows, ffn);
+    build.operator(gate_kernel(build.model.variant.activation), &[gate, up], &[product]);
+    let down = times(build, product, weight("mlp.experts.down_proj"), [local, hidden, ffn], "experts' projected");
+    build.apply(Kernel::Combine { ways }, &[down, weights, chosen], "experts combined", hidden)
+}
+
+/// Copies of tokens that reach one device: the average, times the imbalance.
+fn rows(tokens: u64, active: u64, imbalance_permille: u32) -> u64 {
+    tokens.saturating_mul(active).saturating_mul(imbalance_permille.into()).div_ceil(1000)
+}
+
+/// Each row of `x` times its expert's matrix of `[experts, out, in]`.
+fn times(build: &mut Builder, x: TensorId, weight: String, shape: [u64; 3], name: &str) -> TensorId {
+    let rows = build.graph[x].shape.first().copied().unwrap_or(0);
+    let weight = build.new_weight(format!("{weight}.weight"), shape.to_vec(), Init::Normal, false);
+    let output = build.rows(name, rows, shape[1]);
+    build.operator(Kernel::ExpertMatMul { transpose_b: true }, &[x, weight], &[output]);
+    output
+}

@@ -1,0 +1,57 @@
+//! Multi-head latent attention: queries, keys and values are expanded from narrow latents, and a part of each key that
+//! carries its position is shared by all heads.
+//!
+//! Devices that share matrices each hold all of those that make latents, and split those that expand them by heads.
+//!
+//! Source: arXiv:2405.04434 §2.1; names of weights are those of DeepSeek-V3's checkpoint.
+
+use alloc::string::String;
+
+use super::build::Builder;
+use super::llama::rms_norm;
+use super::{Kernel, TensorId};
+use crate::model::Latent;
+
+/// Attention of this device's heads, before its last matrix.
+pub(super) fn attention(
+    build: &mut Builder,
+    normed: TensorId,
+    latent: Latent,
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
+    let heads = build.heads();
+    let [rank, rope, value] = [latent.key_value_rank, latent.rope_width, latent.value_width].map(u64::from);
+    let base = u64::from(build.model.rope_base);
+
+    // Everything narrow is made on this device's tokens, before tokens are gathered.
+    let query_latent = (latent.query_rank > 0).then(|| {
+        let x = build.linear(normed, &weight("self_attn.q_a_proj"), latent.query_rank.into(), "query latent");
+        rms_norm(build, x, weight("self_attn.q_a_layernorm.weight"), "query latent normed")
+    });
+    let both = build.linear(normed, &weight("self_attn.kv_a_proj_with_mqa"), rank + rope, "latent and shared key");
+    let narrow = build.rows("latent", build.tokens, rank);
+    let shared = build.rows("shared key", build.tokens, rope);
+    build.operator(Kernel::SplitColumns, &[both], &[narrow, shared]);
+    let narrow = rms_norm(build, narrow, weight("self_attn.kv_a_layernorm.weight"), "latent normed");
+
+    let tokens = build.tokens;
+    let from = build.enter_split(query_latent.unwrap_or(normed), "queries' input of all devices");
+    build.tokens = tokens;
+    let narrow = build.enter_split(narrow, "latent of all devices");
+    build.tokens = tokens;
+    let shared = build.enter_split(shared, "shared key of all devices");
+    let part = if query_latent.is_some() { "self_attn.q_b_proj" } else { "self_attn.q_proj" };
+    let q = build.linear(from, &weight(part), heads.query * heads.width, "q before rotation");
+    let (sequence, width) = (build.sequence, heads.width);
+    let kernel = Kernel::RopeTail { sequence, heads: heads.query, width, tail: rope, base, inverse: false };
+    let q = build.apply(kernel, &[q], "q", heads.query * width);
+    let kernel = Kernel::Rope { sequence, heads: 1, width: rope, base, inverse: false };
+    let shared = build.apply(kernel, &[shared], "shared key rotated", rope);
+
+    let own = width.saturating_sub(rope) + value;
+    let expanded = build.linear(narrow, &weight("self_attn.kv_b_proj"), heads.query * own, "expanded latent");
+    let k = build.rows("k", build.tokens, heads.query * width);
+    let v = build.rows("v", build.tokens, heads.query * value);
+    build.operator(Kernel::LatentKeys { heads: heads.query }, &[expanded, shared], &[k, v]);
+    build.attention(q, k, v)
+}

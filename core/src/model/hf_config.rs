@@ -1,0 +1,358 @@
+//! A model's sizes from the `config.json` that Hugging Face's libraries write beside a checkpoint.
+//!
+//! Read are `model_type` and what gives a layer its sizes; all the rest (dropout, tokens, versions, quantisation) says
+//! nothing about bytes and operations here and is passed over. A size that is missing is a fault, and never a guess, but
+//! for those that the family's own library defines as equal to another.
+//!
+//! Not read: sliding windows, which count as whole attention (more operations than needed beyond the window), and
+//! multi-token prediction.
+
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use serde_json::Value;
+
+use super::{Activation, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_SIZE, ModelConfig, Variant};
+use crate::fields::{Fault, Table, one_of_like, shown};
+
+/// Every `model_type` that is read.
+pub const MODEL_TYPES: [&str; 9] =
+    ["deepseek_v3", "gemma2", "gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
+
+/// The sizes that `value`, the content of a `config.json` at the field `path`, describes. None where something is
+/// missing or wrong, with every fault among `faults`.
+pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
+    let mut table = Table::of(value, path, faults)?;
+    let kind = table.get("model_type").cloned().unwrap_or(Value::Null);
+    let name = kind.as_str().unwrap_or_default();
+    if !MODEL_TYPES.contains(&name) {
+        let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
+        faults.push(Fault::new(table.path("model_type"), found, one_of_like(name, &MODEL_TYPES)));
+        return None;
+    }
+    let before = faults.len();
+    let mut reader = Reader { table, faults };
+    let config = if name == "gpt2" { reader.gpt2() } else { reader.llama_like(name) };
+    config.filter(|_| reader.faults.len() == before)
+}
+
+struct Reader<'v, 'f> {
+    table: Table<'v>,
+    faults: &'f mut Vec<Fault>,
+}
+
+impl Reader<'_, '_> {
+    /// A size that has to be there.
+    fn size(&mut self, key: &'static str) -> Option<u32> {
+        self.table.needed_whole(key, 1..=u64::from(MAX_SIZE), self.faults).map(|size| size as u32)
+    }
+
+    /// A size that may be absent.
+    fn optional(&mut self, key: &'static str) -> Option<u32> {
+        self.table.whole(key, 0..=u64::from(MAX_SIZE), self.faults).map(|size| size as u32)
+    }
+
+    fn layers(&mut self, key: &'static str) -> Option<u32> {
+        self.table.needed_whole(key, 1..=u64::from(MAX_LAYERS), self.faults).map(|layers| layers as u32)
+    }
+
+    /// A norm's `eps` in units of 10⁻¹².
+    fn eps(&mut self, key: &'static str) -> Option<u64> {
+        if self.table.get(key).is_none() {
+            self.faults.push(Fault::new(self.table.path(key), "nothing", "a number above 0, such as 1e-5"));
+            return None;
+        }
+        self.table.positive(key, 1.0, self.faults).map(|eps| libm::round(eps * 1e12) as u64)
+    }
+
+    fn flag(&mut self, key: &'static str, otherwise: bool) -> bool {
+        self.table.flag(key, self.faults).unwrap_or(otherwise)
+    }
+
+    /// The base of rotary positions: at the top, or among the `rope_parameters` of newer files; 10,000 where neither
+    /// says.
+    fn rope_base(&mut self) -> u32 {
+        let most = f64::from(u32::MAX);
+        let own = self.table.positive("rope_theta", most, self.faults);
+        let nested = self.table.table("rope_parameters", self.faults);
+        let nested = nested.and_then(|mut table| table.positive("rope_theta", most, self.faults));
+        own.or(nested).map_or(10_000, |base| libm::round(base) as u32)
+    }
+
+    fn llama_like(&mut self, name: &str) -> Option<ModelConfig> {
+        let layers = self.layers("num_hidden_layers");
+        let hidden = self.size("hidden_size");
+        let heads = self.size("num_attention_heads");
+        let ffn = self.size("intermediate_size");
+        let vocab = self.size("vocab_size");
+        let positions = self.size("max_position_embeddings");
+        let norm_eps_e12 = self.eps("rms_norm_eps");
+        let latent = if name == "deepseek_v3" { self.latent() } else { None };
+        let kv_heads = match name {
+            // Every head expands keys of its own.
+            "deepseek_v3" => heads,
+            // The library takes as many as heads where an old file says nothing.
+            "llama" => self.optional("num_key_value_heads").or(heads),
+            _ => self.size("num_key_value_heads"),
+        };
+        let experts = self.experts(name, ffn, layers);
+        if self.flag("attention_bias", false) && name != "qwen2" {
+            let field = self.table.path("attention_bias");
+            self.faults.push(Fault::new(field, "true", "false: biases of attention are known of qwen2 only"));
+        }
+        let variant = Variant {
+            qkv_bias: name == "qwen2",
+            qk_norm: matches!(name, "qwen3" | "qwen3_moe"),
+            post_norms: name == "gemma2",
+            activation: if name == "gemma2" { Activation::Gelu } else { Activation::Silu },
+            experts: experts?,
+            latent: latent.map(|(latent, _)| latent),
+        };
+        let head_dim = match latent {
+            Some((latent, own)) => Some(own.saturating_add(latent.rope_width)),
+            None => self.head_dim(name, hidden, heads),
+        };
+        Some(ModelConfig {
+            family: Family::Llama,
+            layers: layers?,
+            hidden: hidden?,
+            heads: heads?,
+            kv_heads: kv_heads?,
+            head_dim: head_dim?,
+            ffn: ffn?,
+            vocab: vocab?,
+            positions: positions?,
+            rope_base: self.rope_base(),
+            norm_eps_e12: norm_eps_e12?,
+            tied: self.flag("tie_word_embeddings", name == "gemma2"),
+            variant,
+        })
+    }
+
+    /// The width of a head: said, or for most families what the heads share of the hidden width.
+    fn head_dim(&mut self, name: &str, hidden: Option<u32>, heads: Option<u32>) -> Option<u32> {
+        if let Some(width) = self.optional("head_dim") {
+            return Some(width);
+        }
+        // These families' widths do not follow from their heads.
+        if matches!(name, "gemma2" | "qwen3" | "qwen3_moe") {
+            return self.size("head_dim");
+        }
+        let (hidden, heads) = (hidden?, heads?);
+        if !hidden.is_multiple_of(heads) {
+            let accepted = format!("a width, as hidden_size ({hidden}) does not divide by {heads} heads");
+            self.faults.push(Fault::new(self.table.path("head_dim"), "nothing", accepted));
+            return None;
+        }
+        Some(hidden / heads)
+    }
+
+    /// The experts of the family, if it has any; none at all where a field is missing.
+    fn experts(&mut self, name: &str, ffn: Option<u32>, layers: Option<u32>) -> Option<Option<Experts>> {
+        let mut count = |key| {
+            self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32)
+        };
+        let experts = match name {
+            "mixtral" => {
+                let (count, active) = (count("num_local_experts"), count("num_experts_per_tok"));
+                Experts { count: count?, active: active?, ffn: ffn?, shared_ffn: 0, dense_layers: 0 }
+            }
+            "qwen3_moe" => {
+                let (count, active) = (count("num_experts"), count("num_experts_per_tok"));
+                let ffn = self.size("moe_intermediate_size");
+                self.every("decoder_sparse_step");
+                let dense = self.table.get("mlp_only_layers").and_then(Value::as_array);
+                if let Some(some) = dense.filter(|layers| !layers.is_empty()) {
+                    let found = format!("{} layers", some.len());
+                    self.faults.push(Fault::new(self.table.path("mlp_only_layers"), found, "an empty list"));
+                }
+                Experts { count: count?, active: active?, ffn: ffn?, shared_ffn: 0, dense_layers: 0 }
+            }
+            "deepseek_v3" => {
+                let (count, active) = (count("n_routed_experts"), count("num_experts_per_tok"));
+                let ffn = self.size("moe_intermediate_size");
+                let shared = self.optional("n_shared_experts").unwrap_or(0);
+                self.every("moe_layer_freq");
+                let first = "first_k_dense_replace";
+                let most = u64::from(layers.unwrap_or(MAX_LAYERS));
+                let dense_layers = self.table.needed_whole(first, 0..=most, self.faults).map(|count| count as u32);
+                let shared_ffn = shared.saturating_mul(ffn?);
+                Experts { count: count?, active: active?, ffn: ffn?, shared_ffn, dense_layers: dense_layers? }
+            }
+            _ => return Some(None),
+        };
+        Some(Some(experts))
+    }
+
+    /// Experts in every layer are the only case that is known.
+    fn every(&mut self, key: &'static str) {
+        self.table.whole(key, 1..=1, self.faults);
+    }
+
+    /// The latents, and the columns of a head that carry no position.
+    fn latent(&mut self) -> Option<(Latent, u32)> {
+        let query_rank = self.optional("q_lora_rank").unwrap_or(0);
+        let key_value_rank = self.size("kv_lora_rank");
+        let own = self.size("qk_nope_head_dim");
+        let rope_width = self.size("qk_rope_head_dim");
+        let value_width = self.size("v_head_dim");
+        let latent = Latent {
+            query_rank,
+            key_value_rank: key_value_rank?,
+            rope_width: rope_width?,
+            value_width: value_width?,
+        };
+        Some((latent, own?))
+    }
+
+    fn gpt2(&mut self) -> Option<ModelConfig> {
+        let layers = self.layers("n_layer");
+        let hidden = self.size("n_embd");
+        let heads = self.size("n_head");
+        let vocab = self.size("vocab_size");
+        let positions = self.size("n_positions");
+        let norm_eps_e12 = self.eps("layer_norm_epsilon");
+        // The library takes 4 times the hidden width where the file says nothing.
+        let ffn = self.optional("n_inner").or(hidden.map(|hidden| hidden.saturating_mul(4)));
+        let head_dim = self.head_dim("gpt2", hidden, heads);
+        Some(ModelConfig {
+            family: Family::Gpt,
+            layers: layers?,
+            hidden: hidden?,
+            heads: heads?,
+            kv_heads: heads?,
+            head_dim: head_dim?,
+            ffn: ffn?,
+            vocab: vocab?,
+            positions: positions?,
+            rope_base: 10_000,
+            norm_eps_e12: norm_eps_e12?,
+            tied: self.flag("tie_word_embeddings", true),
+            variant: Variant::USUAL,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::catalog;
+    use serde_json::json;
+
+    fn read_ok(value: &Value) -> ModelConfig {
+        let mut faults = Vec::new();
+        read(value, "model.config", &mut faults).unwrap_or_else(|| panic!("{faults:?}"))
+    }
+
+    /// The fields of the published files that say sizes.
+    fn published(name: &str) -> Value {
+        let base = |kind: &str, sizes: [u64; 6], eps: f64, theta: f64| {
+            let [layers, hidden, heads, kv_heads, ffn, vocab] = sizes;
+            json!({
+                "architectures": ["ForCausalLM"], "model_type": kind, "num_hidden_layers": layers, "hidden_size": hidden,
+                "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": ffn,
+                "vocab_size": vocab, "rms_norm_eps": eps, "rope_theta": theta, "tie_word_embeddings": false,
+                "sliding_window": null, "torch_dtype": "bfloat16", "attention_bias": false,
+            })
+        };
+        let mut config = match name {
+            "llama-3-8b" => base("llama", [32, 4096, 32, 8, 14336, 128_256], 1e-5, 500_000.0),
+            "mistral-7b" => base("mistral", [32, 4096, 32, 8, 14336, 32000], 1e-5, 10_000.0),
+            "mixtral-8x7b" => base("mixtral", [32, 4096, 32, 8, 14336, 32000], 1e-5, 1e6),
+            "qwen-2.5-7b" => base("qwen2", [28, 3584, 28, 4, 18944, 152_064], 1e-6, 1e6),
+            "qwen-3-8b" => base("qwen3", [36, 4096, 32, 8, 12288, 151_936], 1e-6, 1e6),
+            "qwen-3-30b-a3b" => base("qwen3_moe", [48, 2048, 32, 4, 6144, 151_936], 1e-6, 1e6),
+            "gemma-2-9b" => base("gemma2", [42, 3584, 16, 8, 14336, 256_000], 1e-6, 1e4),
+            _ => base("deepseek_v3", [61, 7168, 128, 128, 18432, 129_280], 1e-6, 1e4),
+        };
+        let more = match name {
+            "llama-3-8b" => json!({ "max_position_embeddings": 8192 }),
+            "mistral-7b" => json!({ "max_position_embeddings": 32768, "sliding_window": 4096 }),
+            "mixtral-8x7b" => {
+                json!({ "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2 })
+            }
+            "qwen-2.5-7b" => json!({ "max_position_embeddings": 131_072 }),
+            "qwen-3-8b" => json!({ "max_position_embeddings": 40960, "head_dim": 128 }),
+            "qwen-3-30b-a3b" => json!({
+                "max_position_embeddings": 40960, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+                "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [],
+            }),
+            "gemma-2-9b" => {
+                json!({ "max_position_embeddings": 8192, "head_dim": 256, "tie_word_embeddings": null })
+            }
+            _ => json!({
+                "max_position_embeddings": 163_840, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+                "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+                "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1,
+            }),
+        };
+        for (key, value) in more.as_object().into_iter().flatten() {
+            config[key] = value.clone();
+        }
+        config
+    }
+
+    const NAMES: [&str; 8] = [
+        "llama-3-8b",
+        "mistral-7b",
+        "mixtral-8x7b",
+        "qwen-2.5-7b",
+        "qwen-3-8b",
+        "qwen-3-30b-a3b",
+        "gemma-2-9b",
+        "deepseek-v3",
+    ];
+
+    #[test]
+    fn published_files_are_the_catalog_s_models() {
+        for name in NAMES {
+            assert_eq!(Some(read_ok(&published(name))), catalog::find(name).map(|entry| entry.config), "{name}");
+        }
+        let gpt2 = json!({
+            "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+            "layer_norm_epsilon": 1e-5, "n_inner": null, "n_ctx": 1024,
+        });
+        // The published checkpoint's own count.
+        assert_eq!(read_ok(&gpt2).parameters(), 124_439_808);
+    }
+
+    /// Of every size that a family needs, leaving it out names it; nothing else is asked for.
+    #[test]
+    fn a_missing_size_is_named() {
+        let optional = ["rope_theta", "tie_word_embeddings", "sliding_window", "torch_dtype", "attention_bias"];
+        let also = ["architectures", "n_shared_experts", "decoder_sparse_step", "mlp_only_layers", "moe_layer_freq"];
+        for name in NAMES {
+            let whole = published(name);
+            for key in whole.as_object().into_iter().flatten().map(|(key, _)| key) {
+                let mut without = whole.clone();
+                without[key] = Value::Null;
+                let mut faults = Vec::new();
+                let read = read(&without, "model.config", &mut faults);
+                let defined = match name {
+                    "llama-3-8b" => key == "num_key_value_heads",
+                    "deepseek-v3" => key == "num_key_value_heads" || key == "q_lora_rank",
+                    _ => false,
+                };
+                if optional.contains(&key.as_str()) || also.contains(&key.as_str()) || defined {
+                    assert!(read.is_some(), "{name} {key}: {faults:?}");
+                } else {
+                    assert_eq!(faults.len(), 1, "{name} {key}: {faults:?}");
+                    assert_eq!(faults[0].field, format!("model.config.{key}"));
+                    assert_eq!(faults[0].found, "nothing");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_kinds_are_refused_by_name() {
+        let mut faults = Vec::new();
+        assert!(read(&json!({ "model_type": "bert" }), "model.config", &mut faults).is_none());
+        assert_eq!((faults[0].field.as_str(), faults[0].found.as_str()), ("model.config.model_type", "\"bert\""));
+        faults.clear();
+        assert!(read(&json!([]), "model.config", &mut faults).is_none());
+        assert!(read(&json!({}), "model.config", &mut faults).is_none());
+        assert_eq!(faults.len(), 2);
+    }
+}
