@@ -195,13 +195,12 @@ impl Parts<'_> {
     fn costs(&self) -> PartCosts {
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
             let graph = graph_of(self.work, &StageLayout { layers, embedding, head });
-            cost::job_times(&graph, &self.work.device, &peers(self.work))
-                .into_iter()
-                .fold(0, Nanos::saturating_add)
+            cost::job_times(&graph, &self.work.device, &peers(self.work)).into_iter().fold(0, Nanos::saturating_add)
         };
         let model = &self.work.model;
         // Those of the first layer and of the last are all that there are.
-        let ends = [0, model.layers - 1].map(|layer| (model.has_experts(layer), time(layer..layer + 1, false, false)));
+        let ends =
+            [0, model.layers - 1].map(|layer| (model.has_experts(layer), time(layer..layer + 1, false, false)));
         let of = |layer| {
             let kind = model.has_experts(layer);
             ends.iter().find(|(experts, _)| *experts == kind).map_or(0, |(_, time)| *time)
@@ -378,7 +377,8 @@ mod tests {
                 let cost = derived.statement.stages[1];
                 // B's matmuls are F's with other operands, W's too; attention comes on top. The gradients of many experts
                 // are more to read and write than their products are to compute.
-                let usual = entry.config.variant.experts.is_some() || cost.backward_input_ns >= cost.backward_weight_ns;
+                let usual =
+                    entry.config.variant.experts.is_some() || cost.backward_input_ns >= cost.backward_weight_ns;
                 assert!(cost.forward_ns > 0 && usual, "{}", entry.name);
             }
         }

@@ -134,7 +134,8 @@ pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
             }
         }
     }
-    let most = |experts| by_layer.iter().filter(|(key, _)| key.0 == experts).map(|(_, bytes)| *bytes).max().unwrap_or(0);
+    let most =
+        |experts| by_layer.iter().filter(|(key, _)| key.0 == experts).map(|(_, bytes)| *bytes).max().unwrap_or(0);
     (most(false), most(true))
 }
 

@@ -15,9 +15,10 @@ use crate::model::catalog;
 use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant};
 
 fn variant() -> impl Strategy<Value = Variant> {
-    let experts = (2u32..9, 1u32..3, 1u32..9, 0u32..5, 0u32..3).prop_map(
-        |(count, active, ffn, shared_ffn, dense_layers)| Experts { count, active, ffn, shared_ffn, dense_layers },
-    );
+    let experts =
+        (2u32..9, 1u32..3, 1u32..9, 0u32..5, 0u32..3).prop_map(|(count, active, ffn, shared_ffn, dense_layers)| {
+            Experts { count, active, ffn, shared_ffn, dense_layers }
+        });
     let latent = (0u32..4, 1u32..4, 1u32..5).prop_map(|(query_rank, key_value_rank, value_width)| Latent {
         query_rank,
         key_value_rank,
@@ -367,8 +368,7 @@ fn the_four_published_models_hold_what_is_published() {
             [(false, Recompute::None, plain), (true, Recompute::Selective, lean)]
         {
             let attention = AttentionForm::Materialised;
-            let form =
-                Form { attention, dropout: true, recompute, tensor: 8, sequence_parallel, ..Form::default() };
+            let form = Form { attention, dropout: true, recompute, tensor: 8, sequence_parallel, ..Form::default() };
             let shape = StageShape {
                 layers: 1..2,
                 has_embedding: false,

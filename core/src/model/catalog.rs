@@ -68,7 +68,14 @@ const fn qwen_2_5(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32,
 }
 
 /// All have 128-wide heads, whose number does not follow from the hidden width.
-const fn qwen_3(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32, experts: Option<Experts>) -> ModelConfig {
+const fn qwen_3(
+    layers: u32,
+    hidden: u32,
+    heads: u32,
+    kv_heads: u32,
+    ffn: u32,
+    experts: Option<Experts>,
+) -> ModelConfig {
     ModelConfig {
         head_dim: 128,
         positions: 40_960,
@@ -309,7 +316,8 @@ mod tests {
     /// What a token meets, as the models' reports say it, to their last digit. DeepSeek counts no embedding.
     #[test]
     fn active_counts_are_the_published_ones() {
-        let billions = |name: &str| find(name).map(|entry| entry.config.active_parameters() as f64 / 1e9).unwrap_or(0.0);
+        let billions =
+            |name: &str| find(name).map(|entry| entry.config.active_parameters() as f64 / 1e9).unwrap_or(0.0);
         for (name, published, within) in [
             ("mixtral-8x7b", 12.9, 0.05),
             ("mixtral-8x22b", 39.1, 0.1),

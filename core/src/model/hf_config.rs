@@ -150,9 +150,8 @@ impl Reader<'_, '_> {
 
     /// The experts of the family, if it has any; none at all where a field is missing.
     fn experts(&mut self, name: &str, ffn: Option<u32>, layers: Option<u32>) -> Option<Option<Experts>> {
-        let mut count = |key| {
-            self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32)
-        };
+        let mut count =
+            |key| self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32);
         let experts = match name {
             "mixtral" => {
                 let (count, active) = (count("num_local_experts"), count("num_experts_per_tok"));

@@ -234,11 +234,9 @@ impl ModelConfig {
                 let bias = if self.variant.qkv_bias { query + 2 * key_value } else { 0 };
                 let heads = if self.variant.qk_norm { 2 * u64::from(self.head_dim) } else { 0 };
                 let feed_forward = match self.variant.experts {
-                    Some(experts) if self.has_experts(layer) => {
-                        u64::from(experts.count)
-                            .saturating_mul(self.gated_parameters(experts.ffn) + hidden)
-                            .saturating_add(self.gated_parameters(experts.shared_ffn))
-                    }
+                    Some(experts) if self.has_experts(layer) => u64::from(experts.count)
+                        .saturating_mul(self.gated_parameters(experts.ffn) + hidden)
+                        .saturating_add(self.gated_parameters(experts.shared_ffn)),
                     _ => self.gated_parameters(self.ffn),
                 };
                 (attention + bias + heads + norms).saturating_add(feed_forward)
@@ -347,17 +345,29 @@ impl ModelConfig {
                 }
             }
             if !latent.rope_width.is_multiple_of(2) {
-                fault("latent.rope_width", latent.rope_width.into(), "an even number: rotary positions turn pairs".into());
+                fault(
+                    "latent.rope_width",
+                    latent.rope_width.into(),
+                    "an even number: rotary positions turn pairs".into(),
+                );
             }
             if u64::from(self.heads) * u64::from(latent.value_width) > u64::from(MAX_SIZE) {
                 let accepted = format!("at most {MAX_SIZE} for heads × value_width");
                 fault("latent.value_width", latent.value_width.into(), accepted);
             }
             if variant.qkv_bias || variant.qk_norm {
-                fault("latent.key_value_rank", latent.key_value_rank.into(), "no latents beside qkv_bias or qk_norm".into());
+                fault(
+                    "latent.key_value_rank",
+                    latent.key_value_rank.into(),
+                    "no latents beside qkv_bias or qk_norm".into(),
+                );
             }
             if self.kv_heads != self.heads {
-                fault("kv_heads", self.kv_heads.into(), format!("heads ({}): every head has its own keys", self.heads));
+                fault(
+                    "kv_heads",
+                    self.kv_heads.into(),
+                    format!("heads ({}): every head has its own keys", self.heads),
+                );
             }
         }
     }

@@ -336,13 +336,7 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
     let shared_ffn = size("shared_ffn", Some(known.map_or(0, |known| known.shared_ffn)));
     let dense_layers = size("dense_layers", Some(known.map_or(0, |known| known.dense_layers)));
     table.finish(faults);
-    Some(Experts {
-        count: count?,
-        active: active?,
-        ffn: ffn?,
-        shared_ffn: shared_ffn?,
-        dense_layers: dense_layers?,
-    })
+    Some(Experts { count: count?, active: active?, ffn: ffn?, shared_ffn: shared_ffn?, dense_layers: dense_layers? })
 }
 
 fn read_latent(table: &mut Table<'_>, known: Option<Latent>, faults: &mut Vec<Fault>) -> Option<Latent> {
