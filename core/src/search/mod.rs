@@ -16,6 +16,7 @@
 //! run, not in time, so the same problem and effort give the same answer everywhere.
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::fmt;
 
 use crate::bounds::lower_bound;
@@ -165,12 +166,13 @@ fn search(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let flat = Flat::new(problem);
-    for rank in 0..flat.ranks {
-        if flat.least(rank) > flat.limit[rank] {
-            let limit_bytes = problem.limit_bytes(rank).unwrap_or(0);
-            let least_bytes = limit_bytes + (flat.least(rank) - flat.limit[rank]) as u64;
-            return Err(Infeasible { rank, least_bytes, limit_bytes });
-        }
+    // Of several ranks the one that lacks most: a person who gives as much is not sent back for another rank.
+    let lacks = |rank: usize| (flat.least(rank) - flat.limit[rank], Reverse(rank));
+    if let Some((lack, Reverse(rank))) = (0..flat.ranks).map(lacks).max()
+        && lack > 0
+    {
+        let limit_bytes = problem.limit_bytes(rank).unwrap_or(0);
+        return Err(Infeasible { rank, least_bytes: limit_bytes + lack as u64, limit_bytes });
     }
     let bound_ns = lower_bound(problem).value_ns;
     // Large schedules need some effort for their size alone: to be built and run a few hundred times.

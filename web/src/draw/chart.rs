@@ -174,7 +174,7 @@ impl Plot {
             Measure::Bubble => (0.01, "%"),
             Measure::Time => units.into_iter().find(|(unit, _)| self.values.1 >= *unit).unwrap_or((1.0, "ns")),
         };
-        let ticks = scale((self.values.0 / unit, self.values.1 / unit), 4.0);
+        let ticks = scale((self.values.0 / unit, self.values.1 / unit), 6.0);
         ticks.into_iter().map(|(value, label)| (self.y_of(value * unit), format!("{label} {name}"))).collect()
     }
 
