@@ -436,7 +436,9 @@ fn export(spec: &str) -> Said {
 
 fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
     let published = schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_owned() })?;
+    // With the size of its groups, which the published schedule does not know as a part of its name.
     planner::answer(spec, &published)
+        .map(|answer| Answer { name: name.to_owned(), ..answer })
         .map_err(|absent| PlanError::Absent { schedule: wire::title(name), reason: absent.reason })
 }
 
@@ -573,6 +575,16 @@ mod tests {
         assert_eq!(makespans.min(), shown);
         let plan = Plan::from_json(&plan_file(SPEC, None).unwrap()).unwrap();
         assert_eq!(Some(plan.prediction.makespan_ns), shown);
+    }
+
+    #[test]
+    fn a_plan_keeps_the_size_of_its_groups() {
+        let mut work = Work::new(|| 0.0);
+        let spec = SPEC.replace("\"chunks\": 1, \"placement\": \"linear\"", "\"chunks\": 2");
+        work.take(plan(1, &format!(r#"{{ "schedule": "interleaved-1f1b:8", "problem": {spec} }}"#)));
+        let first = work.step().remove(0).said;
+        assert!(matches!(&first, Said::Planned(picture) if picture.schedule == "interleaved-1f1b:8"), "{first:?}");
+        assert_eq!(wire::title("interleaved-1f1b:8"), "Interleaved 1F1B, groups of 8");
     }
 
     #[test]

@@ -81,7 +81,6 @@ pub fn FrontierPanel() -> impl IntoView {
                 </div>
             </div>
             <div class="chart" node_ref=holder tabindex="0" role="slider" data-test="frontier-chart"
-                title="Click a place to plan the best schedule within that memory"
                 aria-label="Memory limit by its best schedule; arrow keys move, Enter sets the limit"
                 aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
                 aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
@@ -107,7 +106,9 @@ fn Choice(measure: RwSignal<Measure>, this: Measure, title: &'static str, test: 
 fn summary(planner: Planner) -> String {
     planner.chart.with(|chart| {
         let least = chart.least_bytes.map(|least| format!("No schedule exists below {} a rank.", text::bytes(least)));
-        let more = (!chart.finished || chart.stale).then(|| "Searching…".to_owned());
+        let searching = !chart.finished || chart.stale;
+        let more = if searching { "Searching…" } else { "Click a place to plan within its memory." };
+        let more = Some(more.to_owned());
         [least, more].into_iter().flatten().collect::<Vec<_>>().join(" ")
     })
 }
