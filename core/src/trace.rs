@@ -12,6 +12,9 @@
 //!                            "start_ns": [0, 10, 12, 40, 60], "end_ns": [10, 12, 40, 60, 61] } ] } ] }
 //! ```
 //!
+//! Where the run had copies of the pipeline, `rows` and `peak_bytes` have the ranks of the first copy, then those of the
+//! second and so on.
+//!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
 

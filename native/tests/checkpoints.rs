@@ -237,3 +237,49 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+/// A spec of `pipeline` ranks in `data` replicas, in `folder`: 4 microbatches a step, over all.
+fn spec(folder: &Path, pipeline: u32, data: u32) -> std::path::PathBuf {
+    let path = folder.join(format!("{pipeline}x{data}.toml"));
+    let microbatches = 4 / data;
+    let spec = format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 4\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+         pipeline = {pipeline}\ndata = {data}\nzero = 1\n[training]\nmicrobatches = {microbatches}\nsequence = 16\n"
+    );
+    fs::write(&path, spec).expect("a spec is written");
+    path
+}
+
+fn losses(arguments: &[&str]) -> Vec<f64> {
+    let output = assert_cmd::Command::cargo_bin("pipeplan").expect("it is built").args(arguments).output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    summary["losses"].as_array().expect("losses").iter().filter_map(serde_json::Value::as_f64).collect()
+}
+
+/// The command takes seed, step size and clipping from the checkpoint; ranks may be threads before and processes after.
+#[test]
+fn the_command_goes_on_as_before_over_processes_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (plan, other) = (spec(folder.path(), 2, 2), spec(folder.path(), 1, 1));
+    let (plan, other) = (plan.to_str().expect("a path"), other.to_str().expect("a path"));
+    let saved = folder.path().join("saved");
+    let saved = saved.to_str().expect("a path");
+    let settings = ["--seed", "5", "--clip-norm", "0.5", "--learning-rate", "0.002", "--warm-up", "3", "--json"];
+    let with = |first: &[&'static str]| -> Vec<String> {
+        let words = ["run", plan].into_iter().chain(first.iter().copied()).chain(settings);
+        words.map(str::to_string).collect()
+    };
+    let whole = with(&["--steps", "5"]);
+    let whole = losses(&whole.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut part = with(&["--steps", "3"]);
+    part.extend(["--checkpoint-dir".to_string(), saved.to_string()]);
+    losses(&part.iter().map(String::as_str).collect::<Vec<_>>());
+    let rest = losses(&["run", plan, "--steps", "5", "--resume", saved, "--transport", "tcp", "--json"]);
+    assert_eq!(bits(&rest), bits(&whole[3..]));
+    let alone = losses(&["run", other, "--steps", "5", "--resume", saved, "--json"]);
+    for (found, expected) in alone.iter().zip(&whole[3..]) {
+        assert!((found - expected).abs() < 1e-5 * expected, "{alone:?} {whole:?}");
+    }
+}

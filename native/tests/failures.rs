@@ -154,7 +154,7 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
         let refusal = refuse(&workload, &options).to_string();
         assert!(refusal.contains(says), "{what}: {refusal}");
     }
-    let mut shared_out = work(2, 2);
+    let mut shared_out = work(1, 2);
     (shared_out.layout.data, shared_out.layout.zero) = (2, 2);
     let single = one_by_one(&work(1, 2), Precision::Single);
     let refusal = Workload::new(&shared_out, &single.problem, &single.program, None).expect_err("ZeRO stage 2");

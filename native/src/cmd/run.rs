@@ -218,11 +218,14 @@ fn execute(
 }
 
 fn summary(report: &RunReport) -> Value {
+    let ranks = (report.memory.len() / report.replicas.max(1)).max(1);
     let memory: Vec<Value> = report
         .memory
         .iter()
-        .map(|rank| {
+        .enumerate()
+        .map(|(at, rank)| {
             json!({
+                "replica": at / ranks, "rank": at % ranks,
                 "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
                 "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
                 "transfer_bytes": rank.transfer_bytes,
@@ -273,6 +276,11 @@ fn drawn(report: &RunReport) -> String {
         human::percent(report.bubble_ratio),
         human::percent(report.predicted_bubble_ratio)
     ));
+    let ranks = report.memory.len() / report.replicas.max(1);
+    let name = |rank: usize| match report.replicas {
+        0 | 1 => rank.to_string(),
+        _ => format!("{rank} (rank {} of replica {})", rank % ranks.max(1), rank / ranks.max(1)),
+    };
     let rows: Vec<Vec<String>> = report
         .memory
         .iter()
@@ -283,7 +291,7 @@ fn drawn(report: &RunReport) -> String {
                 predicted => format!("{:+.2} %", 100.0 * (memory.high_water_bytes as f64 / predicted as f64 - 1.0)),
             };
             vec![
-                rank.to_string(),
+                name(rank),
                 human::bytes(memory.high_water_bytes),
                 human::bytes(memory.predicted_bytes),
                 error,

@@ -363,6 +363,7 @@ impl<'a> Coordinator<'a> {
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,
             memory,
+            replicas: workload.replicas(),
             trace,
             weights,
         }

@@ -74,8 +74,10 @@ pub struct RunReport {
     pub bubble_ratio: f64,
     /// The plan's prediction of the same.
     pub predicted_bubble_ratio: f64,
-    /// By rank.
+    /// By rank of the world: those of replica 0, then those of replica 1 and so on.
     pub memory: Vec<RankMemory>,
+    /// Copies of the pipeline.
+    pub replicas: usize,
     /// The last steps' spans.
     pub trace: Trace,
     /// The final weights by name, where they were asked for.

@@ -130,7 +130,7 @@ pub enum CheckpointError {
         what: String,
     },
     /// The run is another one.
-    #[error("the checkpoint {} is of another run: {what}", path.display())]
+    #[error("this run cannot go on from {}: {what}", path.display())]
     OtherRun {
         /// The checkpoint.
         path: PathBuf,
