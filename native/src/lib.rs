@@ -7,4 +7,5 @@ pub mod backend;
 pub mod bootstrap;
 pub mod mesh;
 pub mod runner;
+pub mod selftest;
 pub mod transport;

@@ -13,6 +13,8 @@ use crate::transport::Buffer;
 
 pub mod arena;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod modelled;
 
 /// Executes the ops of one rank.
@@ -22,6 +24,14 @@ pub trait Backend {
 
     /// Waits for what `op` needs, where that arrives by itself after its transfer. Not part of the op's time.
     fn await_inputs(&mut self, _op: Op, _store: &Store) {}
+
+    /// Makes what a transfer has brought this backend's own, such as by a copy into its memory.
+    ///
+    /// # Errors
+    /// [`BackendError`] where there is no room for it.
+    fn take_in(&mut self, buffer: Buffer) -> Result<Buffer, BackendError> {
+        Ok(buffer)
+    }
 
     /// Runs `op`: takes what it needs of other stages out of `store` and leaves there what it makes for
     /// them.
@@ -141,6 +151,12 @@ pub enum BackendError {
     OutOfOrder {
         /// The op.
         op: Op,
+    },
+    /// The device that computes could not.
+    #[error("{message}")]
+    Device {
+        /// What it said.
+        message: String,
     },
     /// The training diverged.
     #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]

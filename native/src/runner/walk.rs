@@ -229,7 +229,7 @@ impl Walker<'_> {
         }
         let buffers = transport.exchange(sends, &receives)?;
         for (parcel, buffer) in received.into_iter().zip(buffers) {
-            self.store.put(parcel, buffer);
+            self.store.put(parcel, self.backend.take_in(buffer)?);
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ fn shortened(buffer: Buffer) -> Buffer {
             values.pop();
             Buffer::F64(values)
         }
-        Buffer::Nothing => Buffer::Nothing,
+        unchanged @ (Buffer::OnCard(_) | Buffer::Nothing) => unchanged,
     }
 }
 

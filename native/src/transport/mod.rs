@@ -12,7 +12,9 @@
 //! - **No hang.** Every wait ends: with what was waited for, with the engine's time-out, or at once when
 //!   some rank calls [`Transport::abort`].
 
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pipeplan_core::program::{Message, Payload};
@@ -36,6 +38,8 @@ pub enum Buffer {
     F32(Vec<f32>),
     /// 64-bit floats.
     F64(Vec<f64>),
+    /// Memory of a device, which stays there.
+    OnCard(OnCard),
     /// No data, where only the time of a run is modelled.
     Nothing,
 }
@@ -46,6 +50,7 @@ impl Buffer {
         match self {
             Buffer::F32(values) => 4 * values.len() as u64,
             Buffer::F64(values) => 8 * values.len() as u64,
+            Buffer::OnCard(memory) => memory.bytes,
             Buffer::Nothing => 0,
         }
     }
@@ -55,7 +60,7 @@ impl Buffer {
         match self {
             Buffer::F32(values) => values.len(),
             Buffer::F64(values) => values.len(),
-            Buffer::Nothing => 0,
+            Buffer::OnCard(_) | Buffer::Nothing => 0,
         }
     }
 
@@ -64,6 +69,7 @@ impl Buffer {
         match self {
             Buffer::F32(_) => "f32",
             Buffer::F64(_) => "f64",
+            Buffer::OnCard(_) => "device",
             Buffer::Nothing => "untyped",
         }
     }
@@ -71,6 +77,38 @@ impl Buffer {
 
 /// Channels from one rank to another: activations, gradients, parts of collectives.
 pub(crate) const CHANNELS: usize = 3;
+
+/// Memory of a device. What it is, only the backend of that device knows.
+#[derive(Clone)]
+pub struct OnCard {
+    content: Arc<dyn Any + Send + Sync>,
+    bytes: u64,
+}
+
+impl OnCard {
+    /// `content`, which holds `bytes` bytes.
+    pub fn new(content: Arc<dyn Any + Send + Sync>, bytes: u64) -> OnCard {
+        OnCard { content, bytes }
+    }
+
+    /// What it was made of.
+    pub fn content(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.content)
+    }
+}
+
+impl fmt::Debug for OnCard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes on a device", self.bytes)
+    }
+}
+
+/// The same memory, and not only the same content.
+impl PartialEq for OnCard {
+    fn eq(&self, other: &OnCard) -> bool {
+        Arc::ptr_eq(&self.content, &other.content)
+    }
+}
 
 /// Which parcel this is: both ends derive the same tag from the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

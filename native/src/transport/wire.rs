@@ -93,7 +93,8 @@ impl Frame {
                     }
                 };
                 let format = match buffer {
-                    Buffer::Nothing => 0,
+                    // A device's memory means nothing to another process: its backend hands out the host's.
+                    Buffer::Nothing | Buffer::OnCard(_) => 0,
                     Buffer::F32(_) => 1,
                     Buffer::F64(_) => 2,
                 };
@@ -117,7 +118,7 @@ impl Frame {
                 values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
             }
             Frame::Words(words) => bytes.extend_from_slice(words.cause.as_bytes()),
-            Frame::Parcel(_, Buffer::Nothing) | Frame::Goodbye => {}
+            Frame::Parcel(_, Buffer::Nothing | Buffer::OnCard(_)) | Frame::Goodbye => {}
         }
         bytes
     }

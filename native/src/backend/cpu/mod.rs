@@ -307,7 +307,7 @@ impl<T: Element> Stage<T> {
 
 /// A weight's first values. They are drawn in `f64`, so `f32` and `f64` runs start from the same numbers
 /// up to rounding.
-fn initial<T: Element>(seed: u64, name: &str, init: Init, elements: usize) -> Vec<T> {
+pub(crate) fn initial<T: Element>(seed: u64, name: &str, init: Init, elements: usize) -> Vec<T> {
     match init {
         Init::Ones => vec![T::ONE; elements],
         Init::Zeros => vec![T::ZERO; elements],

@@ -19,7 +19,7 @@ mod embedding;
 mod loss;
 mod materialised;
 mod norm;
-mod rope;
+pub(crate) mod rope;
 #[cfg(test)]
 mod tests;
 

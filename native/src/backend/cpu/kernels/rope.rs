@@ -13,7 +13,7 @@ pub fn table<T: Element>(sequence: u64, width: u64, base: u64) -> Vec<(T, T)> {
         .collect()
 }
 
-pub fn rope<T: Element>(
+pub(super) fn rope<T: Element>(
     call: &mut Call<'_, '_, T>,
     table: &[(T, T)],
     (sequence, heads, width): (u64, u64, u64),

@@ -1,0 +1,314 @@
+//! What the CUDA backend asks of a card: memory, copies, launches, matrix products and times, in the order asked for.
+//!
+//! Two engines answer: [`nvidia`](super::nvidia), and [`host`](super::host), which runs the same kernels compiled for
+//! the processor. All that decides what is launched on which bytes lies on this side, so the second proves it without a
+//! GPU.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pipeplan_core::units::{Bytes, Nanos};
+
+/// A place in a card's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(pub(super) u64);
+
+/// Number formats that a card computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// 32-bit float.
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Format {
+    /// Bytes of a number.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Format::F32 => 4,
+            Format::Bf16 => 2,
+        }
+    }
+
+    /// The end of the names of kernels in this format.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Format::F32 => "f32",
+            Format::Bf16 => "bf16",
+        }
+    }
+}
+
+/// What every kernel takes, laid out as `Args` in `kernels/prelude.cuh`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct Args {
+    /// Buffers.
+    pub p: [u64; 10],
+    /// Whole numbers.
+    pub n: [i64; 12],
+    /// Floats.
+    pub f: [f32; 10],
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The kernel's name, with the suffix of its format.
+    pub kernel: String,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of shared memory that the launch chooses.
+    pub shared: u32,
+    /// What it takes.
+    pub args: Args,
+}
+
+/// A matrix of a product: row-major, `row` elements from row to row, and transposed where so marked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Matrix {
+    /// Its first element.
+    pub at: Address,
+    /// Elements from row to row.
+    pub row: u64,
+    /// Elements from one product of the batch to the next.
+    pub step: u64,
+    /// Whether its transpose is meant.
+    pub transposed: bool,
+    /// Its number format.
+    pub format: Format,
+}
+
+/// `c = alpha · a · b + beta · c`, `count` times, `c` being `rows` by `columns`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// Rows of `a` (transposed where so marked) and `c`.
+    pub rows: u64,
+    /// Columns of `a`, rows of `b`.
+    pub inner: u64,
+    /// Columns of `b` and `c`.
+    pub columns: u64,
+    /// The left matrix.
+    pub a: Matrix,
+    /// The right matrix.
+    pub b: Matrix,
+    /// The result; never transposed.
+    pub c: Matrix,
+    /// Factor of the product.
+    pub alpha: f32,
+    /// Factor of what `c` holds; with 0 it is not read.
+    pub beta: f32,
+    /// Products of the batch.
+    pub count: u64,
+}
+
+/// Why a card could not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CardError {
+    /// Libraries are missing.
+    #[error("the GPU cannot be used:{}", list(.0))]
+    Missing(Vec<String>),
+    /// There is no such GPU.
+    #[error("GPU {ordinal} was asked for, and the driver knows {count}")]
+    NoSuchCard {
+        /// The number asked for.
+        ordinal: usize,
+        /// GPUs that there are.
+        count: usize,
+    },
+    /// The memory is full.
+    #[error("the GPU has no {} MiB left for one tensor: plan a smaller model, or fewer or smaller microbatches", bytes >> 20)]
+    Full {
+        /// Bytes asked for.
+        bytes: Bytes,
+    },
+    /// A kernel could not be compiled.
+    #[error("the kernels cannot be compiled: {0}")]
+    Compile(String),
+    /// A call failed.
+    #[error("{call} failed: {reason}")]
+    Call {
+        /// What was called.
+        call: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+fn list(items: &[String]) -> String {
+    items.iter().map(|item| format!("\n  {item}")).collect()
+}
+
+impl CardError {
+    /// `call` failed and said `reason`.
+    pub fn call(call: impl fmt::Display, reason: impl fmt::Display) -> CardError {
+        CardError::Call { call: call.to_string(), reason: reason.to_string() }
+    }
+}
+
+/// One rank's queue of work on a card. Everything is done in the order asked for; only [`Card::read`],
+/// [`Card::finish`] and [`Card::stop_watch`] wait.
+pub trait Card: Send + Sync {
+    /// What it is, for people.
+    fn name(&self) -> String;
+
+    /// Bytes of shared memory that a block may have.
+    fn shared_bytes(&self) -> u32;
+
+    /// Memory whose content is not defined.
+    ///
+    /// # Errors
+    /// [`CardError`], as all others.
+    fn allocate(&self, bytes: Bytes) -> Result<Address, CardError>;
+
+    /// Gives memory back once all that was asked for before is done.
+    fn free(&self, at: Address, bytes: Bytes);
+
+    /// Fills memory from the host's.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError>;
+
+    /// Waits, then reads memory.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError>;
+
+    /// Copies within the card.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError>;
+
+    /// Sets bytes to 0.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError>;
+
+    /// Starts a kernel.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn launch(&self, launch: &Launch) -> Result<(), CardError>;
+
+    /// Starts a product.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn product(&self, product: &Product) -> Result<(), CardError>;
+
+    /// Waits until all is done.
+    ///
+    /// # Errors
+    /// [`CardError`], also of what was asked for earlier.
+    fn finish(&self) -> Result<(), CardError>;
+
+    /// Starts a watch on the card's own clock, in its queue.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn start_watch(&self) -> Result<(), CardError>;
+
+    /// Waits, and says what the card took since [`Card::start_watch`].
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn stop_watch(&self) -> Result<Nanos, CardError>;
+
+    /// The most bytes that this queue's allocations held at once, as the card's own allocator counts them; none where
+    /// it does not.
+    fn high_water_bytes(&self) -> Option<Bytes>;
+}
+
+/// Memory of a card, given back when dropped.
+pub struct Memory {
+    card: Arc<dyn Card>,
+    at: Address,
+    bytes: Bytes,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.at.0)
+    }
+}
+
+impl Memory {
+    /// `bytes` of `card`, whose content is not defined.
+    ///
+    /// # Errors
+    /// [`CardError::Full`], or another.
+    pub fn new(card: &Arc<dyn Card>, bytes: Bytes) -> Result<Memory, CardError> {
+        // An empty tensor still is somewhere.
+        Ok(Memory { card: Arc::clone(card), at: card.allocate(bytes.max(1))?, bytes })
+    }
+
+    /// `bytes` of `card`, all 0.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn zeros(card: &Arc<dyn Card>, bytes: Bytes) -> Result<Memory, CardError> {
+        let memory = Memory::new(card, bytes)?;
+        card.zero(memory.at, bytes)?;
+        Ok(memory)
+    }
+
+    /// What `content` holds, on `card`.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn holding(card: &Arc<dyn Card>, content: &[u8]) -> Result<Memory, CardError> {
+        let memory = Memory::new(card, content.len() as Bytes)?;
+        card.write(memory.at, content)?;
+        Ok(memory)
+    }
+
+    /// The same content in memory of `card`, which may be another queue; it is there when this returns.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn copied_to(&self, card: &Arc<dyn Card>) -> Result<Memory, CardError> {
+        let copy = Memory::new(card, self.bytes)?;
+        card.copy(self.at, copy.at, self.bytes)?;
+        card.finish()?;
+        Ok(copy)
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// Its start.
+    pub fn at(&self) -> Address {
+        self.at
+    }
+
+    /// The place `offset` bytes on, within this memory.
+    pub fn after(&self, offset: Bytes) -> Address {
+        assert!(offset <= self.bytes, "a place {offset} bytes into {self:?}");
+        Address(self.at.0 + offset)
+    }
+
+    /// Waits, and reads it all.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn read(&self) -> Result<Vec<u8>, CardError> {
+        let mut bytes = vec![0; self.bytes as usize];
+        self.card.read(self.at, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.card.free(self.at, self.bytes.max(1));
+    }
+}

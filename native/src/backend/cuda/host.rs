@@ -1,0 +1,209 @@
+//! The kernels compiled for the processor by its C++ compiler: a card that every machine has. Slow, and as exact a check
+//! of kernels, launches and the walk as there is without a GPU.
+#![allow(unsafe_code, reason = "calls a library that was just compiled, on memory that it allocates itself")]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use libloading::Library;
+use pipeplan_core::units::{Bytes, Nanos};
+
+use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Product};
+use super::source;
+
+/// `pipeplan_launch` of `kernels/host_launch.h`.
+type Run = unsafe extern "C" fn(unsafe extern "C" fn(Args), *const Args, *const u32, u32, u32);
+
+/// The compiled kernels.
+struct Kernels {
+    library: Library,
+    run: Run,
+}
+
+impl Kernels {
+    /// Compiles them, once in the life of the process.
+    fn get() -> Result<Arc<Kernels>, CardError> {
+        static KERNELS: OnceLock<Result<Arc<Kernels>, CardError>> = OnceLock::new();
+        KERNELS.get_or_init(|| Kernels::compile().map(Arc::new)).clone()
+    }
+
+    fn compile() -> Result<Kernels, CardError> {
+        let fail = |error: &dyn std::fmt::Display| CardError::Compile(error.to_string());
+        let folder = tempfile::tempdir().map_err(|error| fail(&error))?;
+        let (text, object) = (folder.path().join("kernels.cpp"), folder.path().join("libkernels.so"));
+        std::fs::write(&text, source::for_host()).map_err(|error| fail(&error))?;
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
+        // No fused multiply-add: the same bits on every processor.
+        let flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off"];
+        let output = Command::new(&compiler).args(flags).arg("-o").arg(&object).arg(&text).output();
+        let output = output.map_err(|error| CardError::Compile(format!("{compiler} cannot be started: {error}")))?;
+        if !output.status.success() {
+            return Err(CardError::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        // SAFETY: the library is ours and has no initialisers.
+        let library = unsafe { Library::new(&object) }.map_err(|error| fail(&error))?;
+        // SAFETY: that is its type.
+        let run = *unsafe { library.get::<Run>(b"pipeplan_launch") }.map_err(|error| fail(&error))?;
+        Ok(Kernels { library, run })
+    }
+}
+
+/// A queue whose work is done at once.
+pub struct Host {
+    kernels: Arc<Kernels>,
+    watch: Mutex<Instant>,
+    /// Bytes held, and at most.
+    held: Mutex<(Bytes, Bytes)>,
+}
+
+impl Host {
+    /// With the kernels, compiled now where they have not been yet.
+    ///
+    /// # Errors
+    /// [`CardError::Compile`], also where there is no compiler.
+    pub fn new() -> Result<Host, CardError> {
+        Ok(Host { kernels: Kernels::get()?, watch: Mutex::new(Instant::now()), held: Mutex::default() })
+    }
+}
+
+/// As far apart as a card's allocations, so that code that counts on their alignment runs here too.
+fn layout(bytes: Bytes) -> Result<Layout, CardError> {
+    Layout::from_size_align(bytes as usize, 256).map_err(|_| CardError::Full { bytes })
+}
+
+fn number(format: Format, at: u64, index: u64) -> f32 {
+    // SAFETY: `launch` has checked that the matrix lies within its buffer.
+    unsafe {
+        match format {
+            Format::F32 => *(at as *const f32).add(index as usize),
+            Format::Bf16 => f32::from_bits(u32::from(*(at as *const u16).add(index as usize)) << 16),
+        }
+    }
+}
+
+impl Card for Host {
+    fn name(&self) -> String {
+        "kernels compiled for this processor".to_string()
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        // That of an H100.
+        227 << 10
+    }
+
+    fn allocate(&self, bytes: Bytes) -> Result<Address, CardError> {
+        // SAFETY: never of size 0: `Memory` asks for 1 byte at least.
+        let start = unsafe { alloc(layout(bytes)?) };
+        if start.is_null() {
+            return Err(CardError::Full { bytes });
+        }
+        // Numbers that nobody wrote are no numbers, so that whoever reads them is found.
+        // SAFETY: the memory was just allocated.
+        unsafe { start.write_bytes(0xff, bytes as usize) };
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.0 += bytes;
+        held.1 = held.1.max(held.0);
+        Ok(Address(start as u64))
+    }
+
+    fn free(&self, at: Address, bytes: Bytes) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).0 -= bytes;
+        if let Ok(layout) = layout(bytes) {
+            // SAFETY: `Memory` frees what it was given, once, with the size that it asked for.
+            unsafe { dealloc(at.0 as *mut u8, layout) };
+        }
+    }
+
+    fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
+        // SAFETY: `Memory` is as long as what it holds.
+        unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
+        // SAFETY: as above.
+        unsafe { (from.0 as *const u8).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
+        // SAFETY: both places have that many bytes, which `Memory` says.
+        unsafe { (from.0 as *const u8).copy_to(to.0 as *mut u8, bytes as usize) };
+        Ok(())
+    }
+
+    fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
+        // SAFETY: as above.
+        unsafe { (at.0 as *mut u8).write_bytes(0, bytes as usize) };
+        Ok(())
+    }
+
+    fn launch(&self, launch: &Launch) -> Result<(), CardError> {
+        // SAFETY: every kernel takes one `Args`; which bytes it touches is decided in `launch`.
+        unsafe {
+            let kernel = self
+                .kernels
+                .library
+                .get::<unsafe extern "C" fn(Args)>(launch.kernel.as_bytes())
+                .map_err(|error| CardError::call(&launch.kernel, error))?;
+            (self.kernels.run)(*kernel, &launch.args, launch.grid.as_ptr(), launch.threads, launch.shared);
+        }
+        Ok(())
+    }
+
+    fn product(&self, product: &Product) -> Result<(), CardError> {
+        let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
+        let at = |matrix: &Matrix, step: u64, row: u64, column: u64| {
+            let (row, column) = if matrix.transposed { (column, row) } else { (row, column) };
+            step * matrix.step + row * matrix.row + column
+        };
+        for step in 0..*count {
+            for i in 0..*rows {
+                for j in 0..*columns {
+                    let product =
+                        |k| number(a.format, a.at.0, at(a, step, i, k)) * number(b.format, b.at.0, at(b, step, k, j));
+                    let sum: f32 = (0..*inner).map(product).sum();
+                    let place = at(c, step, i, j);
+                    let kept = if *beta == 0.0 { 0.0 } else { beta * number(c.format, c.at.0, place) };
+                    let value = alpha * sum + kept;
+                    // SAFETY: as in `number`.
+                    unsafe {
+                        match c.format {
+                            Format::F32 => *(c.at.0 as *mut f32).add(place as usize) = value,
+                            Format::Bf16 => *(c.at.0 as *mut u16).add(place as usize) = bf16_bits(value),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+
+    fn start_watch(&self) -> Result<(), CardError> {
+        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(())
+    }
+
+    fn stop_watch(&self) -> Result<Nanos, CardError> {
+        Ok(self.watch.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_nanos() as Nanos)
+    }
+
+    fn high_water_bytes(&self) -> Option<Bytes> {
+        Some(self.held.lock().unwrap_or_else(PoisonError::into_inner).1)
+    }
+}
+
+/// The nearest bfloat16, ties to even.
+pub fn bf16_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        return 0x7fff;
+    }
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}

@@ -1,0 +1,284 @@
+// The same for bf16 on tensor cores, for common head widths D: tiles of 64 by 64, 4 warps of 16 rows each. A warp's
+// scores stay in its registers, where the result of one product has the layout that the next one wants on its left
+// (arXiv:2307.08691 section 3.3). Arguments as in attention.cu.
+
+#define TILE 64
+#define WARPS 4
+#define LOG2_E 1.44269504088896341f
+
+#if !defined(PIPEPLAN_HOST)
+// c += a * b, 16 x 8 x 16. Lane `4 g + t` holds of c rows g and g + 8, columns 2 t and 2 t + 1.
+__device__ __forceinline__ void mma(float* c, const unsigned* a, unsigned b0, unsigned b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Four 8 x 8 matrices; lane i gives the address of row i mod 8 of matrix i / 8, and gets of each matrix, in row i / 4,
+// columns 2 (i mod 4) and the next.
+__device__ __forceinline__ void load_matrices(unsigned* to, const bf16* row) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address));
+}
+// The same, each matrix transposed.
+__device__ __forceinline__ void load_transposed(unsigned* to, const bf16* row) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address));
+}
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+#endif
+
+// 64 rows of one head in shared memory. 16 bytes more a row put the rows of a matrix into different banks.
+template <int D> struct Rows {
+    bf16 v[TILE][D + 8];
+};
+
+template <int D> __device__ __forceinline__ void fetch_rows(Rows<D>& to, const void* from, ll row_length, ll rows) {
+    for (int index = threadIdx.x; index < TILE * D / 8; index += WARPS * 32) {
+        int i = index / (D / 8), j = index % (D / 8) * 8;
+        Pack<bf16> value = {};
+        if (i < rows) value = *(const Pack<bf16>*)((const bf16*)from + i * row_length + j);
+        *(Pack<bf16>*)&to.v[i][j] = value;
+    }
+}
+
+template <int N> __device__ __forceinline__ void clear_tile(float (&c)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0.0f;
+}
+
+// c = this warp's 16 rows of `a` times the rows of `b`, transposed: 16 x 64.
+template <int D> __device__ __forceinline__ void rows_times_rows(float (&c)[8][4], const Rows<D>& a, const Rows<D>& b) {
+    int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+    clear_tile(c);
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+        unsigned left[4], right[4];
+        load_matrices(left, &a.v[first + lane % 16][k + lane / 16 * 8]);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            load_matrices(right, &b.v[n * 16 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
+            mma(c[2 * n], left, right[0], right[1]);
+            mma(c[2 * n + 1], left, right[2], right[3]);
+        }
+    }
+}
+
+// c += s times `b`, 16 x D, where s is a warp's 16 x 64 in registers.
+template <int D> __device__ __forceinline__ void scores_times_rows(float (&c)[D / 8][4], const float (&s)[8][4], const Rows<D>& b) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        unsigned left[4] = {pack(s[2 * k][0], s[2 * k][1]), pack(s[2 * k][2], s[2 * k][3]),
+                            pack(s[2 * k + 1][0], s[2 * k + 1][1]), pack(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            unsigned right[4];
+            load_transposed(right, &b.v[k * 16 + lane % 16][n * 16 + lane / 16 * 8]);
+            mma(c[2 * n], left, right[0], right[1]);
+            mma(c[2 * n + 1], left, right[2], right[3]);
+        }
+    }
+}
+
+// Writes a warp's 16 x D, rows times `even` and (8 rows on) `odd`, where they are among the first `rows` of the tile.
+template <int D> __device__ __forceinline__ void put_tile(void* to, const float (&c)[D / 8][4], ll row_length, ll rows, float even, float odd) {
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+        int j = n * 8 + lane % 4 * 2;
+        if (row < rows) *(unsigned*)((bf16*)to + row * row_length + j) = pack(c[n][0] * even, c[n][1] * even);
+        if (row + 8 < rows) *(unsigned*)((bf16*)to + (row + 8) * row_length + j) = pack(c[n][2] * odd, c[n][3] * odd);
+    }
+}
+
+// The two rows of one head that a thread's results belong to: do times o, over the columns.
+template <int D> __device__ __forceinline__ float along_row(const void* d_o, const void* o, ll at) {
+    float sum = 0.0f;
+    int part = threadIdx.x % 4;
+    for (int j = part * 2; j < D; j += 8) {
+        for (int one = 0; one < 2; one++) sum += load(((const bf16*)d_o)[at + j + one]) * load(((const bf16*)o)[at + j + one]);
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+}
+
+// p: q, k, v, o, l.
+template <int D> __device__ __forceinline__ void tensor_attention(const Args& a) {
+    DYNAMIC_SHARED(memory);
+    Place at = place_of(a, false);
+    Rows<D>* rows = (Rows<D>*)memory;
+    Rows<D>&q = rows[0], &k = rows[1], &v = rows[2];
+    // Long rows first: blocks that start last should be short.
+    ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
+    float factor = a.f[0] * LOG2_E, o[D / 8][4], s[8][4];
+    float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
+    clear_tile(o);
+    fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+    for (ll key = 0; key <= query; key += TILE) {
+        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        __syncthreads();
+        fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.sequence - key);
+        fetch_rows(v, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
+        __syncthreads();
+        rows_times_rows<D>(s, q, k);
+        float now[2] = {greatest[0], greatest[1]}, sum[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                bool sees = key + n * 8 + lane % 4 * 2 + c % 2 <= query + row + c / 2 * 8;
+                s[n][c] = sees ? s[n][c] * factor : -INFINITE;
+                now[c / 2] = fmaxf(now[c / 2], s[n][c]);
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 1));
+            now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                s[n][c] = exp2f(s[n][c] - now[c / 2]);
+                sum[c / 2] += s[n][c];
+            }
+        }
+        float correction[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            correction[half] = exp2f(greatest[half] - now[half]);
+            total[half] = total[half] * correction[half] + sum[half];
+            greatest[half] = now[half];
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) o[n][c] *= correction[c / 2];
+        }
+        scores_times_rows<D>(o, s, v);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        total[half] += __shfl_xor_sync(0xffffffffu, total[half], 1);
+        total[half] += __shfl_xor_sync(0xffffffffu, total[half], 2);
+        ll i = query + row + half * 8;
+        if (lane % 4 == 0 && i < at.sequence) {
+            ((float*)a.p[4])[(at.first + i) * at.heads + at.head] = greatest[half] / LOG2_E + logf(total[half]);
+        }
+    }
+    put_tile<D>((bf16*)a.p[3] + query_at, o, at.query_row, at.sequence - query, 1.0f / total[0], 1.0f / total[1]);
+}
+
+// p: do, q, k, v, o, l, dq.
+template <int D> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
+    DYNAMIC_SHARED(memory);
+    Place at = place_of(a, false);
+    Rows<D>* rows = (Rows<D>*)memory;
+    Rows<D>&d_o = rows[0], &q = rows[1], &k = rows[2], &v = rows[3];
+    ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
+    float factor = a.f[0] * LOG2_E, dq[D / 8][4], s[8][4], ds[8][4], along[2], l[2];
+    for (int half = 0; half < 2; half++) {
+        // Rows beyond the sequence stand in for its last one; what they get is not written.
+        ll i = query + row + half * 8 < at.sequence ? row + half * 8 : at.sequence - 1 - query;
+        along[half] = along_row<D>(a.p[0], a.p[4], query_at + i * at.query_row);
+        l[half] = ((const float*)a.p[5])[(at.first + query + i) * at.heads + at.head] * LOG2_E;
+    }
+    clear_tile(dq);
+    fetch_rows(d_o, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+    fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
+    for (ll key = 0; key <= query; key += TILE) {
+        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        __syncthreads();
+        fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
+        fetch_rows(v, (const bf16*)a.p[3] + key_at, at.key_row, at.sequence - key);
+        __syncthreads();
+        rows_times_rows<D>(s, q, k);
+        rows_times_rows<D>(ds, d_o, v);
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                bool sees = key + n * 8 + lane % 4 * 2 + c % 2 <= query + row + c / 2 * 8;
+                float p = sees ? exp2f(s[n][c] * factor - l[c / 2]) : 0.0f;
+                ds[n][c] = p * (ds[n][c] - along[c / 2]);
+            }
+        }
+        scores_times_rows<D>(dq, ds, k);
+    }
+    put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.sequence - query, a.f[0], a.f[0]);
+}
+
+// p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here.
+template <int D> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
+    DYNAMIC_SHARED(memory);
+    __shared__ float along[TILE], l[TILE];
+    Place at = place_of(a, true);
+    Rows<D>* rows = (Rows<D>*)memory;
+    Rows<D>&d_o = rows[0], &q = rows[1], &k = rows[2], &v = rows[3];
+    ll key = (ll)blockIdx.x * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+    float factor = a.f[0] * LOG2_E, dk[D / 8][4], dv[D / 8][4], s[8][4], ds[8][4];
+    clear_tile(dk);
+    clear_tile(dv);
+    fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
+    fetch_rows(v, (const bf16*)a.p[3] + key_at, at.key_row, at.sequence - key);
+    for (int head = at.head; head < at.head + at.group; head++) {
+        for (ll query = key; query < at.sequence; query += TILE) {
+            ll query_at = (at.first + query) * at.query_row + (ll)head * D;
+            __syncthreads();
+            fetch_rows(d_o, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+            fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
+            // Four threads a row, twice.
+            for (int first = 0; first < TILE; first += WARPS * 8) {
+                int i = first + threadIdx.x / 4;
+                ll from = query + i < at.sequence ? i : at.sequence - 1 - query;
+                float sum = along_row<D>(a.p[0], a.p[4], query_at + from * at.query_row);
+                if (threadIdx.x % 4 == 0) {
+                    along[i] = sum;
+                    l[i] = ((const float*)a.p[5])[(at.first + query + from) * at.heads + head] * LOG2_E;
+                }
+            }
+            __syncthreads();
+            rows_times_rows<D>(s, k, q);
+            rows_times_rows<D>(ds, v, d_o);
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    int i = n * 8 + lane % 4 * 2 + c % 2;
+                    bool sees = query + i < at.sequence && key + row + c / 2 * 8 <= query + i;
+                    s[n][c] = sees ? exp2f(s[n][c] * factor - l[i]) : 0.0f;
+                    ds[n][c] = s[n][c] * (ds[n][c] - along[i]);
+                }
+            }
+            scores_times_rows<D>(dv, s, d_o);
+            scores_times_rows<D>(dk, ds, q);
+        }
+    }
+    put_tile<D>((bf16*)a.p[6] + key_at, dk, at.key_row, at.sequence - key, a.f[0], a.f[0]);
+    put_tile<D>((bf16*)a.p[7] + key_at, dv, at.key_row, at.sequence - key, 1.0f, 1.0f);
+}
+
+#define TENSOR_KERNELS(D)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128) tensor_attention_##D(Args a) { tensor_attention<D>(a); }                \
+    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_query_##D(Args a) { tensor_attention_grad_query<D>(a); } \
+    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_key_##D(Args a) { tensor_attention_grad_key<D>(a); }
+TENSOR_KERNELS(32)
+TENSOR_KERNELS(64)
+TENSOR_KERNELS(96)
+TENSOR_KERNELS(128)

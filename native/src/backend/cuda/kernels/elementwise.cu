@@ -1,0 +1,183 @@
+// Element by element, and sums over rows. `n[0]` counts elements unless something else is said.
+
+template <class T, class F> __device__ __forceinline__ void map1(const void* x, void* y, ll n, F f) {
+    ll packs = n / Pack<T>::WIDTH;
+    EACH(i, packs) {
+        Pack<T> px = ((const Pack<T>*)x)[i], py;
+        for (int j = 0; j < Pack<T>::WIDTH; j++) py.v[j] = Number<T>::of(f(load(px.v[j])));
+        ((Pack<T>*)y)[i] = py;
+    }
+    EACH(i, n - packs * Pack<T>::WIDTH) {
+        ll at = packs * Pack<T>::WIDTH + i;
+        ((T*)y)[at] = Number<T>::of(f(load(((const T*)x)[at])));
+    }
+}
+
+template <class T, class F> __device__ __forceinline__ void map2(const void* x, const void* z, void* y, ll n, F f) {
+    ll packs = n / Pack<T>::WIDTH;
+    EACH(i, packs) {
+        Pack<T> px = ((const Pack<T>*)x)[i], pz = ((const Pack<T>*)z)[i], py;
+        for (int j = 0; j < Pack<T>::WIDTH; j++) py.v[j] = Number<T>::of(f(load(px.v[j]), load(pz.v[j])));
+        ((Pack<T>*)y)[i] = py;
+    }
+    EACH(i, n - packs * Pack<T>::WIDTH) {
+        ll at = packs * Pack<T>::WIDTH + i;
+        ((T*)y)[at] = Number<T>::of(f(load(((const T*)x)[at]), load(((const T*)z)[at])));
+    }
+}
+
+struct Sum {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+
+// p: a, b, c.
+template <class T> __device__ void add(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], Sum()); }
+KERNEL(add)
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+struct SwiGlu {
+    __device__ __forceinline__ float operator()(float gate, float up) const { return gate * sigmoid(gate) * up; }
+};
+
+// p: gate, up, y.
+template <class T> __device__ void swiglu(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], SwiGlu()); }
+KERNEL(swiglu)
+
+__device__ __forceinline__ void swiglu_grad_of(float dy, float gate, float up, float& dgate, float& dup) {
+    float s = sigmoid(gate);
+    dgate = dy * up * s * (1.0f + gate * (1.0f - s));
+    dup = dy * gate * s;
+}
+
+// p: dy, gate, up, dgate (may be dy), dup.
+template <class T> __device__ void swiglu_grad(const Args& a) {
+    ll n = a.n[0], packs = n / Pack<T>::WIDTH;
+    float dgate, dup;
+    EACH(i, packs) {
+        Pack<T> dy = ((const Pack<T>*)a.p[0])[i], gate = ((const Pack<T>*)a.p[1])[i], up = ((const Pack<T>*)a.p[2])[i];
+        for (int j = 0; j < Pack<T>::WIDTH; j++) {
+            swiglu_grad_of(load(dy.v[j]), load(gate.v[j]), load(up.v[j]), dgate, dup);
+            gate.v[j] = Number<T>::of(dgate);
+            up.v[j] = Number<T>::of(dup);
+        }
+        ((Pack<T>*)a.p[3])[i] = gate;
+        ((Pack<T>*)a.p[4])[i] = up;
+    }
+    EACH(i, n - packs * Pack<T>::WIDTH) {
+        ll at = packs * Pack<T>::WIDTH + i;
+        swiglu_grad_of(load(((const T*)a.p[0])[at]), load(((const T*)a.p[1])[at]), load(((const T*)a.p[2])[at]), dgate, dup);
+        ((T*)a.p[3])[at] = Number<T>::of(dgate);
+        ((T*)a.p[4])[at] = Number<T>::of(dup);
+    }
+}
+KERNEL(swiglu_grad)
+
+// The share of the normal distribution below x.
+__device__ __forceinline__ float normal_share(float x) { return 0.5f * (1.0f + erff(x * 0.70710678118654752f)); }
+
+struct Gelu {
+    __device__ __forceinline__ float operator()(float x) const { return x * normal_share(x); }
+};
+
+// p: x, y.
+template <class T> __device__ void gelu(const Args& a) { map1<T>(a.p[0], a.p[1], a.n[0], Gelu()); }
+KERNEL(gelu)
+
+struct GeluGrad {
+    __device__ __forceinline__ float operator()(float dy, float x) const {
+        return dy * (normal_share(x) + x * 0.39894228040143268f * expf(-0.5f * x * x));
+    }
+};
+
+// p: dy, x, dx (may be dy).
+template <class T> __device__ void gelu_grad(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], GeluGrad()); }
+KERNEL(gelu_grad)
+
+// y[i, j] = x[i, j] + table[i mod cycle, j]: learned positions, and biases with a cycle of 1. p: x, table, y (may be x).
+// n: rows, columns, cycle.
+template <class T> __device__ void add_rows(const Args& a) {
+    const T *x = (const T*)a.p[0], *table = (const T*)a.p[1];
+    T* y = (T*)a.p[2];
+    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2];
+    for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
+        const T* from = table + row % cycle * columns;
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+            y[row * columns + j] = Number<T>::of(load(x[row * columns + j]) + load(from[j]));
+        }
+    }
+}
+KERNEL(add_rows)
+
+// Its gradient for the table: G[c, j] += sum over the rows i with i mod cycle = c, by rising i. p: dy, G (float).
+// n: rows, columns, cycle. One thread an element of G: for positions, of which there are many.
+template <class T> __device__ void add_rows_grad(const Args& a) {
+    const T* dy = (const T*)a.p[0];
+    float* gradient = (float*)a.p[1];
+    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2];
+    EACH(at, cycle * columns) {
+        ll position = at / columns, j = at % columns;
+        float sum = gradient[at];
+        for (ll row = position; row < rows; row += cycle) sum += load(dy[row * columns + j]);
+        gradient[at] = sum;
+    }
+}
+KERNEL(add_rows_grad)
+
+// Rotary positions. p: x, table of (sine, cosine) floats by position and half column, y (may be x). n: rows, heads, width,
+// sequence. f[0]: 1, or -1 to rotate back. A block takes a row.
+template <class T> __device__ void rope(const Args& a) {
+    const T* x = (const T*)a.p[0];
+    const float* table = (const float*)a.p[1];
+    T* y = (T*)a.p[2];
+    ll rows = a.n[0], heads = a.n[1], width = a.n[2], sequence = a.n[3];
+    int half = (int)(width / 2), pairs = (int)heads * half;
+    for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
+        const float* angles = table + row % sequence * half * 2;
+        for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
+            int head = pair / half, j = pair % half;
+            ll low = row * heads * width + head * width + j, high = low + half;
+            float sine = a.f[0] * angles[2 * j], cosine = angles[2 * j + 1];
+            float u = load(x[low]), v = load(x[high]);
+            y[low] = Number<T>::of(u * cosine - v * sine);
+            y[high] = Number<T>::of(v * cosine + u * sine);
+        }
+    }
+}
+KERNEL(rope)
+
+// The generator of the runner (SplitMix64), whose n-th draw can be worked out at once.
+__device__ __forceinline__ ull split_mix(ull seed, ull draw) {
+    ull mixed = seed + (draw + 1) * 0x9e3779b97f4a7c15ull;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
+    return mixed ^ (mixed >> 31);
+}
+
+// The upper half of a product with 10: a draw below 10.
+__device__ __forceinline__ bool kept_by_dropout(ull draw) {
+    ull high = (draw >> 32) * 10 + (((draw & 0xffffffffull) * 10) >> 32);
+    return (high >> 32) > 0;
+}
+
+// p: x, y (may be x), kept (bytes). n: elements, the seed's bits.
+template <class T> __device__ void dropout(const Args& a) {
+    const T* x = (const T*)a.p[0];
+    T* y = (T*)a.p[1];
+    unsigned char* kept = (unsigned char*)a.p[2];
+    EACH(i, a.n[0]) {
+        bool keep = kept_by_dropout(split_mix((ull)a.n[1], (ull)i));
+        kept[i] = keep ? 1 : 0;
+        y[i] = Number<T>::of(keep ? load(x[i]) * (1.0f / 0.9f) : 0.0f);
+    }
+}
+KERNEL(dropout)
+
+// p: dy, kept, dx (may be dy).
+template <class T> __device__ void dropout_grad(const Args& a) {
+    const T* dy = (const T*)a.p[0];
+    const unsigned char* kept = (const unsigned char*)a.p[1];
+    T* dx = (T*)a.p[2];
+    EACH(i, a.n[0]) dx[i] = Number<T>::of(kept[i] ? load(dy[i]) * (1.0f / 0.9f) : 0.0f);
+}
+KERNEL(dropout_grad)

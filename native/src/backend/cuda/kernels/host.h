@@ -1,0 +1,90 @@
+// Stands in for CUDA where the kernels are compiled for the host: a block's threads are fibers on one thread, which
+// change places at barriers. Slow, and the same arithmetic: a check that needs no GPU.
+#define PIPEPLAN_HOST 1
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ucontext.h>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static thread_local
+#define __align__(n) alignas(n)
+#define __launch_bounds__(...)
+#define DYNAMIC_SHARED(name) unsigned char* name = dynamic_shared.data()
+#define INFINITE HUGE_VALF
+
+struct Three {
+    unsigned x, y, z;
+};
+static thread_local Three threadIdx, blockIdx, blockDim, gridDim;
+static thread_local std::vector<unsigned char> dynamic_shared;
+
+static inline float float_of_bits(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static inline unsigned bits_of_float(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+// The fibers of the block that runs.
+struct Fiber {
+    ucontext_t context;
+    unsigned thread;
+    bool ended;
+    // Barriers that it has reached: of the block, of its warp.
+    uint64_t at_block, at_warp;
+};
+struct Warp {
+    uint64_t arrived;
+    unsigned live;
+    // What lanes hand each other.
+    uint64_t handed[32];
+    unsigned left[32][4], right[32][2];
+};
+struct Block {
+    ucontext_t scheduler;
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    std::vector<char> stacks;
+    uint64_t arrived;
+    unsigned live, running;
+};
+static thread_local Block block;
+
+static inline void give_way() {
+    Fiber& self = block.fibers[block.running];
+    swapcontext(&self.context, &block.scheduler);
+}
+// A thread that has ended counts as arrived, as on a GPU.
+static inline void __syncthreads() {
+    Fiber& self = block.fibers[block.running];
+    self.at_block++;
+    block.arrived++;
+    while (block.arrived < self.at_block * block.live) give_way();
+}
+static inline Warp& warp_barrier() {
+    Fiber& self = block.fibers[block.running];
+    Warp& warp = block.warps[self.thread / 32];
+    self.at_warp++;
+    warp.arrived++;
+    while (warp.arrived < self.at_warp * warp.live) give_way();
+    return warp;
+}
+static inline float __shfl_xor_sync(unsigned, float value, int distance) {
+    unsigned lane = threadIdx.x % 32;
+    Warp& warp = block.warps[threadIdx.x / 32];
+    warp.handed[lane] = bits_of_float(value);
+    warp_barrier();
+    float other = float_of_bits((unsigned)warp.handed[lane ^ distance]);
+    warp_barrier();
+    return other;
+}

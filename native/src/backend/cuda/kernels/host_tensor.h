@@ -1,0 +1,44 @@
+// Tensor-core instructions for the host, by the definition of each fragment's layout.
+static inline float half_of(unsigned both, int which) { return float_of_bits((both >> (16 * which)) << 16); }
+
+static inline void mma(float* c, const unsigned* a, unsigned b0, unsigned b1) {
+    unsigned lane = threadIdx.x % 32;
+    Warp& warp = block.warps[threadIdx.x / 32];
+    memcpy(warp.left[lane], a, sizeof warp.left[lane]);
+    warp.right[lane][0] = b0;
+    warp.right[lane][1] = b1;
+    warp_barrier();
+    for (int i = 0; i < 4; i++) {
+        unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        float sum = 0.0f;
+        for (unsigned k = 0; k < 16; k++) {
+            // Element (row, k) of a: lane by row mod 8 and k / 2 mod 4, register by the halves of rows and of k.
+            float left = half_of(warp.left[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
+            float right = half_of(warp.right[column * 4 + k % 8 / 2][k / 8], k % 2);
+            sum += left * right;
+        }
+        c[i] += sum;
+    }
+    warp_barrier();
+}
+static inline void load_some(unsigned* to, const bf16* row, bool transposed) {
+    unsigned lane = threadIdx.x % 32;
+    Warp& warp = block.warps[threadIdx.x / 32];
+    warp.handed[lane] = (uint64_t)(uintptr_t)row;
+    if ((uintptr_t)row % 16) abort(); // the instruction needs it
+    warp_barrier();
+    for (int matrix = 0; matrix < 4; matrix++) {
+        unsigned both = 0;
+        for (int one = 0; one < 2; one++) {
+            unsigned i = lane / 4, j = lane % 4 * 2 + one;
+            unsigned r = transposed ? j : i, c = transposed ? i : j;
+            const bf16* from = (const bf16*)(uintptr_t)warp.handed[matrix * 8 + r];
+            both |= (unsigned)from[c].bits << (16 * one);
+        }
+        to[matrix] = both;
+    }
+    warp_barrier();
+}
+static inline void load_matrices(unsigned* to, const bf16* row) { load_some(to, row, false); }
+static inline void load_transposed(unsigned* to, const bf16* row) { load_some(to, row, true); }
+static inline unsigned pack(float low, float high) { return (unsigned)bf16_bits(high) << 16 | bf16_bits(low); }

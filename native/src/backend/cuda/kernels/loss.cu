@@ -1,0 +1,79 @@
+// Softmax and cross-entropy over rows, a block a row. n: columns.
+
+// p: logits, targets, l (float).
+template <class T> __device__ void log_sum_exp(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T* x = (const T*)a.p[0] + row * columns;
+    float greatest = -INFINITE, sum = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) greatest = fmaxf(greatest, load(x[j]));
+    greatest = block_max(greatest, scratch);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += expf(load(x[j]) - greatest);
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) ((float*)a.p[1])[row] = greatest + logf(sum);
+}
+KERNEL(log_sum_exp)
+
+// p: logits, targets, l, loss (one float). n: columns, rows. f[0]: the share of one row. One block, so that the order of
+// the sum is always the same.
+template <class T> __device__ void cross_entropy(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], rows = a.n[1];
+    float sum = 0.0f;
+    for (ll row = threadIdx.x; row < rows; row += blockDim.x) {
+        sum += ((const float*)a.p[2])[row] - load(((const T*)a.p[0])[row * columns + ((const int*)a.p[1])[row]]);
+    }
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) *(float*)a.p[3] = sum * a.f[0];
+}
+KERNEL(cross_entropy)
+
+// p: logits, targets, l, dlogits (may be logits). n: columns. f[0]: the share of one row.
+template <class T> __device__ void cross_entropy_grad(const Args& a) {
+    ll columns = a.n[0], row = blockIdx.x;
+    const T* x = (const T*)a.p[0] + row * columns;
+    T* dx = (T*)a.p[3] + row * columns;
+    int target = ((const int*)a.p[1])[row];
+    float l = ((const float*)a.p[2])[row];
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+        dx[j] = Number<T>::of((expf(load(x[j]) - l) - (j == target ? 1.0f : 0.0f)) * a.f[0]);
+    }
+}
+KERNEL(cross_entropy_grad)
+
+// p: s, p (may be s).
+template <class T> __device__ void softmax(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T* s = (const T*)a.p[0] + row * columns;
+    T* p = (T*)a.p[1] + row * columns;
+    float greatest = -INFINITE, sum = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) greatest = fmaxf(greatest, load(s[j]));
+    greatest = block_max(greatest, scratch);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += expf(load(s[j]) - greatest);
+    sum = block_sum(sum, scratch);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) p[j] = Number<T>::of(expf(load(s[j]) - greatest) / sum);
+}
+KERNEL(softmax)
+
+// p: dp, p, ds (may be dp).
+template <class T> __device__ void softmax_grad(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T *dp = (const T*)a.p[0] + row * columns, *p = (const T*)a.p[1] + row * columns;
+    T* ds = (T*)a.p[2] + row * columns;
+    float along = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) along += load(dp[j]) * load(p[j]);
+    along = block_sum(along, scratch);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) ds[j] = Number<T>::of(load(p[j]) * (load(dp[j]) - along));
+}
+KERNEL(softmax_grad)
+
+// Hides later positions of square score matrices. p: scores. n: columns (the sequence). f[0]: what stands there. A block
+// takes a row; its position is its number within a square.
+template <class T> __device__ void hide_later(const Args& a) {
+    ll columns = a.n[0], row = blockIdx.x;
+    T* s = (T*)a.p[0] + row * columns;
+    for (ll j = row % columns + 1 + threadIdx.x; j < columns; j += blockDim.x) s[j] = Number<T>::of(a.f[0]);
+}
+KERNEL(hide_later)

@@ -1,0 +1,120 @@
+// RMSNorm and LayerNorm, a block a row; and sums over rows, a block 32 columns. Statistics and gradients of gains are
+// floats.
+
+// p: x, gain, y, r. n: columns. f[0]: eps.
+template <class T> __device__ void rms_norm(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T *x = (const T*)a.p[0] + row * columns, *gain = (const T*)a.p[1];
+    T* y = (T*)a.p[2] + row * columns;
+    float squares = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) squares += load(x[j]) * load(x[j]);
+    float r = 1.0f / sqrtf(block_sum(squares, scratch) / (float)columns + a.f[0]);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = Number<T>::of(load(x[j]) * r * load(gain[j]));
+    if (threadIdx.x == 0) ((float*)a.p[3])[row] = r;
+}
+KERNEL(rms_norm)
+
+// p: dy, x, r, gain, dx (may be dy). n: columns.
+template <class T> __device__ void rms_norm_input_grad(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T *dy = (const T*)a.p[0] + row * columns, *x = (const T*)a.p[1] + row * columns, *gain = (const T*)a.p[3];
+    T* dx = (T*)a.p[4] + row * columns;
+    float r = ((const float*)a.p[2])[row], along = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) along += load(dy[j]) * load(gain[j]) * load(x[j]);
+    along = r * r * (block_sum(along, scratch) / (float)columns);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+        dx[j] = Number<T>::of(r * (load(dy[j]) * load(gain[j]) - load(x[j]) * along));
+    }
+}
+KERNEL(rms_norm_input_grad)
+
+// p: x, gain, bias, y, mean, r. n: columns. f[0]: eps.
+template <class T> __device__ void layer_norm(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T *x = (const T*)a.p[0] + row * columns, *gain = (const T*)a.p[1], *bias = (const T*)a.p[2];
+    T* y = (T*)a.p[3] + row * columns;
+    float sum = 0.0f, squares = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += load(x[j]);
+    float mean = block_sum(sum, scratch) / (float)columns;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) squares += (load(x[j]) - mean) * (load(x[j]) - mean);
+    float r = 1.0f / sqrtf(block_sum(squares, scratch) / (float)columns + a.f[0]);
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+        y[j] = Number<T>::of((load(x[j]) - mean) * r * load(gain[j]) + load(bias[j]));
+    }
+    if (threadIdx.x == 0) {
+        ((float*)a.p[4])[row] = mean;
+        ((float*)a.p[5])[row] = r;
+    }
+}
+KERNEL(layer_norm)
+
+// p: dy, x, mean, r, gain, dx (may be dy). n: columns.
+template <class T> __device__ void layer_norm_input_grad(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T *dy = (const T*)a.p[0] + row * columns, *x = (const T*)a.p[1] + row * columns, *gain = (const T*)a.p[4];
+    T* dx = (T*)a.p[5] + row * columns;
+    float mean = ((const float*)a.p[2])[row], r = ((const float*)a.p[3])[row], level = 0.0f, along = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+        float u = load(dy[j]) * load(gain[j]);
+        level += u;
+        along += u * (load(x[j]) - mean) * r;
+    }
+    level = block_sum(level, scratch) / (float)columns;
+    along = block_sum(along, scratch) / (float)columns;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+        dx[j] = Number<T>::of(r * (load(dy[j]) * load(gain[j]) - level - (load(x[j]) - mean) * r * along));
+    }
+}
+KERNEL(layer_norm_input_grad)
+
+// What one row adds to a column's sum.
+struct JustDy {
+    template <class T> static __device__ __forceinline__ float of(const Args& a, ll row, ll at) {
+        return load(((const T*)a.p[0])[at]);
+    }
+};
+struct DyTimesScaled {
+    template <class T> static __device__ __forceinline__ float of(const Args& a, ll row, ll at) {
+        return load(((const T*)a.p[0])[at]) * load(((const T*)a.p[2])[at]) * ((const float*)a.p[3])[row];
+    }
+};
+struct DyTimesNormed {
+    template <class T> static __device__ __forceinline__ float of(const Args& a, ll row, ll at) {
+        float centred = load(((const T*)a.p[2])[at]) - ((const float*)a.p[4])[row];
+        return load(((const T*)a.p[0])[at]) * centred * ((const float*)a.p[3])[row];
+    }
+};
+
+// G[j] += sum over rows. A block of 32 x 32 threads takes 32 columns; thread (lane, part) every 32nd row from `part` on,
+// and the 32 parts are added up in order. n: rows, columns.
+template <class T, class Term> __device__ __forceinline__ void sum_rows(const Args& a) {
+    __shared__ float parts[32][33];
+    ll rows = a.n[0], columns = a.n[1];
+    int lane = threadIdx.x % 32, part = threadIdx.x / 32;
+    ll j = (ll)blockIdx.x * 32 + lane;
+    float sum = 0.0f;
+    if (j < columns) {
+        for (ll row = part; row < rows; row += 32) sum += Term::template of<T>(a, row, row * columns + j);
+    }
+    parts[part][lane] = sum;
+    __syncthreads();
+    if (part == 0 && j < columns) {
+        float total = ((float*)a.p[1])[j];
+        for (int other = 0; other < 32; other++) total += parts[other][lane];
+        ((float*)a.p[1])[j] = total;
+    }
+}
+
+// p: dy, G.
+template <class T> __device__ void bias_grad(const Args& a) { sum_rows<T, JustDy>(a); }
+KERNEL(bias_grad)
+// p: dy, G, x, r.
+template <class T> __device__ void rms_norm_gain_grad(const Args& a) { sum_rows<T, DyTimesScaled>(a); }
+KERNEL(rms_norm_gain_grad)
+// p: dy, G, x, r, mean.
+template <class T> __device__ void layer_norm_gain_grad(const Args& a) { sum_rows<T, DyTimesNormed>(a); }
+KERNEL(layer_norm_gain_grad)

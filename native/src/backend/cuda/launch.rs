@@ -1,0 +1,504 @@
+//! From an operator of the graph to launches and products: which kernel, how many blocks, which bytes. What each
+//! operator computes is said once, at [`Kernel`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pipeplan_core::graph::{Heads, Kernel, eps};
+use pipeplan_core::model::Dtype;
+use pipeplan_core::units::Bytes;
+
+use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory, Product};
+use crate::backend::cpu::kernels::rope;
+use crate::runner::optimizer::AdamW;
+use crate::runner::random::SplitMix64;
+
+/// A tensor that an operator reads or writes. An input that gives its buffer to the output lies where the output does.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Its start; none where only its shape is needed.
+    pub at: Option<Address>,
+    /// Its sizes.
+    pub shape: &'a [u64],
+    /// Its number format.
+    pub dtype: Dtype,
+}
+
+impl Place<'_> {
+    fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    fn rows(&self) -> u64 {
+        self.shape[0]
+    }
+
+    fn columns(&self) -> u64 {
+        self.shape.get(1).copied().unwrap_or(1)
+    }
+
+    fn at(&self) -> u64 {
+        self.at.expect("this tensor's data is needed").0
+    }
+
+    fn format(&self) -> Format {
+        if self.dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 }
+    }
+
+    /// The matrix `offset` elements on, `rows` by `columns` with `row` elements from row to row, `count` times with
+    /// `step` elements between.
+    fn matrix(&self, offset: u64, [rows, columns]: [u64; 2], row: u64, (count, step): (u64, u64)) -> Matrix {
+        let end = offset + (count.max(1) - 1) * step + (rows.max(1) - 1) * row + columns;
+        assert!(end <= self.elements(), "a matrix leaves its tensor {:?}", self.shape);
+        let format = self.format();
+        Matrix { at: Address(self.at() + offset * format.bytes()), row, step, transposed: false, format }
+    }
+
+    fn whole(&self) -> Matrix {
+        self.matrix(0, [self.rows(), self.columns()], self.columns(), (1, 0))
+    }
+}
+
+impl Matrix {
+    fn transposed(self, transposed: bool) -> Matrix {
+        Matrix { transposed, ..self }
+    }
+}
+
+/// What operators share over a run.
+pub struct Context {
+    card: Arc<dyn Card>,
+    /// Sines and cosines by sequence, width and base.
+    rope: BTreeMap<(u64, u64, u64), Memory>,
+    /// Seed of what dropout keeps.
+    pub dropout_seed: u64,
+}
+
+/// Threads of a block where nothing else is better.
+const THREADS: u32 = 256;
+/// Enough blocks to fill any card; each takes several shares of the work.
+const MOST_BLOCKS: u64 = 1 << 16;
+/// Rows of a tile of `attention.cu`.
+const SMALL_TILE: u64 = 32;
+/// Rows of a tile of `attention_tensor.cu`.
+const TILE: u64 = 64;
+/// Head widths that `attention_tensor.cu` is compiled for.
+const TENSOR_WIDTHS: [u64; 4] = [32, 64, 96, 128];
+
+/// Buffers and numbers of a launch.
+fn args(buffers: &[u64], numbers: &[u64], floats: &[f32]) -> Args {
+    let mut args = Args::default();
+    args.p[..buffers.len()].copy_from_slice(buffers);
+    for (slot, number) in args.n.iter_mut().zip(numbers) {
+        *slot = *number as i64;
+    }
+    args.f[..floats.len()].copy_from_slice(floats);
+    args
+}
+
+/// Threads for a row of `columns`: whole warps, no more than there is to do.
+fn row_threads(columns: u64) -> u32 {
+    (columns.div_ceil(32) * 32).clamp(32, 512) as u32
+}
+
+impl Context {
+    /// For `card`.
+    pub fn new(card: Arc<dyn Card>) -> Context {
+        Context { card, rope: BTreeMap::new(), dropout_seed: 0 }
+    }
+
+    fn launch(&self, name: &str, format: Format, grid: [u64; 3], threads: u32, args: Args) -> Result<(), CardError> {
+        self.launch_with(format!("{name}_{}", format.suffix()), grid, threads, 0, args)
+    }
+
+    fn launch_with(
+        &self,
+        kernel: String,
+        grid: [u64; 3],
+        threads: u32,
+        shared: u64,
+        args: Args,
+    ) -> Result<(), CardError> {
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let [x, y, z] = grid;
+        if x > i32::MAX as u64 || y > 65_535 || z > 65_535 {
+            return Err(CardError::call(kernel, format!("{grid:?} blocks are more than a GPU takes")));
+        }
+        let shared = shared as u32;
+        self.card.launch(&Launch { kernel, grid: [x as u32, y as u32, z as u32], threads, shared, args })
+    }
+
+    /// A launch over elements, 16 bytes of `format` a thread.
+    fn over_elements(&self, name: &str, format: Format, elements: u64, args: Args) -> Result<(), CardError> {
+        let blocks = elements.div_ceil(u64::from(THREADS) * 16 / format.bytes()).min(MOST_BLOCKS);
+        self.launch(name, format, [blocks, 1, 1], THREADS, args)
+    }
+
+    /// A launch of one block a row.
+    fn over_rows(&self, name: &str, format: Format, [rows, columns]: [u64; 2], args: Args) -> Result<(), CardError> {
+        self.launch(name, format, [rows, 1, 1], row_threads(columns), args)
+    }
+
+    /// A launch of one block for 32 columns, which sums over rows.
+    fn over_columns(&self, name: &str, format: Format, columns: u64, args: Args) -> Result<(), CardError> {
+        self.launch(name, format, [columns.div_ceil(32), 1, 1], 1024, args)
+    }
+
+    /// Starts `kernel`.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn run(&mut self, kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let input = |at: usize| inputs[at].at();
+        let output = |at: usize| outputs[at].at();
+        // The format of activations and weights: outputs may be sums in f32.
+        let format = inputs.iter().find(|place| place.dtype == Dtype::Bf16).map_or(Format::F32, Place::format);
+        let [rows, columns] = [inputs[0].rows(), inputs[0].columns()];
+        let elements = inputs[0].elements();
+        match *kernel {
+            Kernel::Embedding => {
+                let columns = inputs[1].columns();
+                let args = args(&[input(0), input(1), output(0)], &[rows, columns], &[]);
+                self.over_rows("embedding", format, [rows, columns], args)
+            }
+            Kernel::EmbeddingGrad => {
+                let args = args(&[input(0), input(1), output(0)], &[rows, columns], &[]);
+                let grid = [rows, columns.div_ceil(THREADS.into()), 1];
+                self.launch("embedding_grad", format, grid, THREADS, args)
+            }
+            Kernel::Positions { sequence } => {
+                let args = args(&[input(0), input(1), output(0)], &[rows, columns, sequence], &[]);
+                self.over_rows("add_rows", format, [rows, columns], args)
+            }
+            Kernel::PositionsGrad { sequence } => {
+                let args = args(&[input(0), output(0)], &[rows, columns, sequence], &[]);
+                let blocks = (sequence * columns).div_ceil(THREADS.into()).min(MOST_BLOCKS);
+                self.launch("add_rows_grad", format, [blocks, 1, 1], THREADS, args)
+            }
+            Kernel::AddBias => {
+                let args = args(&[input(0), input(1), output(0)], &[rows, columns, 1], &[]);
+                self.over_rows("add_rows", format, [rows, columns], args)
+            }
+            Kernel::BiasGrad => {
+                let args = args(&[input(0), output(0)], &[rows, columns], &[]);
+                self.over_columns("bias_grad", format, columns, args)
+            }
+            Kernel::RmsNorm { eps_e12 } => {
+                let buffers = [input(0), input(1), output(0), output(1)];
+                let args = args(&buffers, &[columns], &[eps(eps_e12) as f32]);
+                self.over_rows("rms_norm", format, [rows, columns], args)
+            }
+            Kernel::RmsNormInputGrad => {
+                let buffers = [input(0), input(1), input(2), input(3), output(0)];
+                self.over_rows("rms_norm_input_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
+            }
+            Kernel::RmsNormGainGrad => {
+                let args = args(&[input(0), output(0), input(1), input(2)], &[rows, columns], &[]);
+                self.over_columns("rms_norm_gain_grad", format, columns, args)
+            }
+            Kernel::LayerNorm { eps_e12 } => {
+                let buffers = [input(0), input(1), input(2), output(0), output(1), output(2)];
+                let args = args(&buffers, &[columns], &[eps(eps_e12) as f32]);
+                self.over_rows("layer_norm", format, [rows, columns], args)
+            }
+            Kernel::LayerNormInputGrad => {
+                let buffers = [input(0), input(1), input(2), input(3), input(4), output(0)];
+                self.over_rows("layer_norm_input_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
+            }
+            Kernel::LayerNormGainGrad => {
+                let buffers = [input(0), output(0), input(1), input(3), input(2)];
+                self.over_columns("layer_norm_gain_grad", format, columns, args(&buffers, &[rows, columns], &[]))
+            }
+            Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
+                let [a, b] = [inputs[0].whole().transposed(transpose_a), inputs[1].whole().transposed(transpose_b)];
+                let sizes = |place: &Place<'_>, transposed: bool| match transposed {
+                    true => (place.columns(), place.rows()),
+                    false => (place.rows(), place.columns()),
+                };
+                let ((rows, inner), (_, columns)) = (sizes(&inputs[0], transpose_a), sizes(&inputs[1], transpose_b));
+                let c = outputs[0].whole();
+                if accumulate && inputs[2].at() != outputs[0].at() {
+                    let bytes: Bytes = outputs[0].elements() * c.format.bytes();
+                    self.card.copy(Address(inputs[2].at()), c.at, bytes)?;
+                }
+                let beta = if accumulate { 1.0 } else { 0.0 };
+                self.card.product(&Product { rows, inner, columns, a, b, c, alpha: 1.0, beta, count: 1 })
+            }
+            Kernel::Rope { sequence, heads, width, base, inverse } => {
+                let table = self.rope_table(sequence, width, base)?;
+                let sign = if inverse { -1.0 } else { 1.0 };
+                let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence], &[sign]);
+                self.over_rows("rope", format, [rows, heads * width / 2], args)
+            }
+            Kernel::Attention(heads) => self.attention(&heads, inputs, outputs),
+            Kernel::AttentionGrad(heads) => self.attention_grad(&heads, inputs, outputs),
+            Kernel::Scores(heads) => self.scores(&heads, inputs, outputs),
+            Kernel::ScoresGrad(heads) => self.scores_grad(&heads, inputs, outputs),
+            Kernel::Attend(heads) => self.attend(&heads, inputs, outputs),
+            Kernel::AttendGrad(heads) => self.attend_grad(&heads, inputs, outputs),
+            Kernel::Softmax => {
+                self.over_rows("softmax", format, [rows, columns], args(&[input(0), output(0)], &[columns], &[]))
+            }
+            Kernel::SoftmaxGrad => {
+                let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
+                self.over_rows("softmax_grad", format, [rows, columns], args)
+            }
+            Kernel::Dropout { site } => {
+                // The CPU's draws, one for each element, which this generator gives in any order.
+                let seed = SplitMix64::new(self.dropout_seed ^ site).draw();
+                let args = args(&[input(0), output(0), output(1)], &[elements, seed], &[]);
+                self.over_elements("dropout", format, elements, args)
+            }
+            Kernel::DropoutGrad => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
+                self.over_elements("dropout_grad", format, elements, args)
+            }
+            Kernel::SwiGlu => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
+                self.over_elements("swiglu", format, elements, args)
+            }
+            Kernel::SwiGluGrad => {
+                let args = args(&[input(0), input(1), input(2), output(0), output(1)], &[elements], &[]);
+                self.over_elements("swiglu_grad", format, elements, args)
+            }
+            Kernel::Gelu => {
+                self.over_elements("gelu", format, elements, args(&[input(0), output(0)], &[elements], &[]))
+            }
+            Kernel::GeluGrad => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
+                self.over_elements("gelu_grad", format, elements, args)
+            }
+            Kernel::Add => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
+                self.over_elements("add", format, elements, args)
+            }
+            Kernel::CrossEntropy { microbatches } => {
+                let share = 1.0 / (rows as f64 * microbatches as f64);
+                let rows_args = args(&[input(0), output(1)], &[columns], &[]);
+                self.over_rows("log_sum_exp", format, [rows, columns], rows_args)?;
+                let buffers = [input(0), input(1), output(1), output(0)];
+                let args = args(&buffers, &[columns, rows], &[share as f32]);
+                self.launch("cross_entropy", format, [1, 1, 1], 1024, args)
+            }
+            Kernel::CrossEntropyGrad { microbatches } => {
+                let share = 1.0 / (rows as f64 * microbatches as f64);
+                let buffers = [input(0), input(1), input(2), output(0)];
+                let args = args(&buffers, &[columns], &[share as f32]);
+                self.over_rows("cross_entropy_grad", format, [rows, columns], args)
+            }
+            Kernel::Replicate { .. }
+            | Kernel::AllReduce { .. }
+            | Kernel::AllGather { .. }
+            | Kernel::ReduceScatter { .. } => {
+                Err(CardError::call(kernel.name(), "one device's graph has no such operator"))
+            }
+        }
+    }
+
+    /// AdamW on one parameter; clears its gradient. `places` are weight, master weight, gradient, mean, mean square.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn adamw(
+        &self,
+        optimizer: &AdamW,
+        step: u32,
+        format: Format,
+        places: [Address; 5],
+        elements: u64,
+        decay: bool,
+    ) -> Result<(), CardError> {
+        let count = f64::from(step) + 1.0;
+        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay } = *optimizer;
+        let floats = [
+            beta1,
+            beta2,
+            1.0 - beta1,
+            1.0 - beta2,
+            1.0 / (1.0 - libm::pow(beta1, count)),
+            1.0 / (1.0 - libm::pow(beta2, count)),
+            1.0 - learning_rate * if decay { weight_decay } else { 0.0 },
+            learning_rate,
+            epsilon,
+        ];
+        let args = args(&places.map(|place| place.0), &[elements], &floats.map(|float| float as f32));
+        let blocks = elements.div_ceil(THREADS.into()).min(MOST_BLOCKS);
+        self.launch("adamw", format, [blocks, 1, 1], THREADS, args)
+    }
+
+    fn rope_table(&mut self, sequence: u64, width: u64, base: u64) -> Result<Address, CardError> {
+        if let Some(table) = self.rope.get(&(sequence, width, base)) {
+            return Ok(table.at());
+        }
+        let table = rope::table::<f32>(sequence, width, base);
+        let bytes: Vec<u8> =
+            table.iter().flat_map(|(sine, cosine)| [*sine, *cosine]).flat_map(f32::to_ne_bytes).collect();
+        let table = self.rope.entry((sequence, width, base)).or_insert(Memory::holding(&self.card, &bytes)?);
+        Ok(table.at())
+    }
+
+    /// The kernel of attention for `heads`, its tile, and its shared memory for `small` or (tensor cores) `tensor`
+    /// tiles.
+    fn attention_kernel(
+        &self,
+        name: &str,
+        heads: &Heads,
+        format: Format,
+        [small, tensor]: [u64; 2],
+    ) -> Result<(String, u64, u32, u64), CardError> {
+        let width = heads.width;
+        if format == Format::Bf16 && TENSOR_WIDTHS.contains(&width) {
+            // Rows of `width` and 16 bytes.
+            return Ok((format!("tensor_{name}_{width}"), TILE, 128, tensor * TILE * (width + 8) * 2));
+        }
+        let shared = small * SMALL_TILE * (width | 1) * 4;
+        // Beside it, two tiles of scores that the kernel declares itself.
+        let limit = u64::from(self.card.shared_bytes()).saturating_sub(2 * SMALL_TILE * (SMALL_TILE + 1) * 4);
+        if shared > limit {
+            let reason = format!("heads {width} wide need {shared} bytes of shared memory, and the card has {limit}");
+            return Err(CardError::call(name, reason));
+        }
+        Ok((format!("{name}_{}", format.suffix()), SMALL_TILE, 256, shared))
+    }
+
+    fn attention(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let (kernel, tile, threads, shared) =
+            self.attention_kernel("attention", heads, inputs[0].format(), [4, 3])?;
+        let buffers = [inputs[0].at(), inputs[1].at(), inputs[2].at(), outputs[0].at(), outputs[1].at()];
+        let grid = [heads.sequence.div_ceil(tile), heads.query, inputs[0].rows() / heads.sequence];
+        self.launch_with(kernel, grid, threads, shared, attention_args(&buffers, heads))
+    }
+
+    fn attention_grad(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let format = inputs[0].format();
+        let mut buffers: Vec<u64> = inputs.iter().map(Place::at).collect();
+        buffers.push(outputs[0].at());
+        let batches = inputs[0].rows() / heads.sequence;
+        let (kernel, tile, threads, shared) = self.attention_kernel("attention_grad_query", heads, format, [5, 4])?;
+        let tiles = heads.sequence.div_ceil(tile);
+        let args = attention_args(&buffers, heads);
+        self.launch_with(kernel, [tiles, heads.query, batches], threads, shared, args)?;
+        buffers.pop();
+        buffers.extend([outputs[1].at(), outputs[2].at()]);
+        let (kernel, tile, threads, shared) = self.attention_kernel("attention_grad_key", heads, format, [6, 4])?;
+        let tiles = heads.sequence.div_ceil(tile);
+        let args = attention_args(&buffers, heads);
+        self.launch_with(kernel, [tiles, heads.key_value, batches], threads, shared, args)
+    }
+
+    /// Sets what lies beyond each position of the squares in `scores`.
+    fn hide_later(&self, scores: &Place<'_>, value: f32) -> Result<(), CardError> {
+        let [rows, columns] = [scores.rows(), scores.columns()];
+        let args = args(&[scores.at()], &[columns], &[value]);
+        self.over_rows("hide_later", scores.format(), [rows, columns], args)
+    }
+
+    fn scores(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        for group in Group::all(heads, inputs[0].rows()) {
+            let (q, k) = (group.queries(&inputs[0]), group.keys(&inputs[1]).transposed(true));
+            self.card.product(&group.onto_scores(q, k, group.scores(&outputs[0]), scale(heads)))?;
+        }
+        self.hide_later(&outputs[0], f32::NEG_INFINITY)
+    }
+
+    fn scores_grad(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        for group in Group::all(heads, inputs[1].rows()) {
+            // Beyond each position they are 0: its probability is.
+            let ds = group.scores(&inputs[0]);
+            let (q, k) = (group.queries(&inputs[1]), group.keys(&inputs[2]));
+            self.card.product(&group.onto_heads(ds, k, group.queries(&outputs[0]), scale(heads)))?;
+            self.summed_over_heads(&group, ds, q, group.keys(&outputs[1]), scale(heads))?;
+        }
+        Ok(())
+    }
+
+    fn attend(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        for group in Group::all(heads, inputs[1].rows()) {
+            let (p, v) = (group.scores(&inputs[0]), group.keys(&inputs[1]));
+            self.card.product(&group.onto_heads(p, v, group.queries(&outputs[0]), 1.0))?;
+        }
+        Ok(())
+    }
+
+    fn attend_grad(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        for group in Group::all(heads, inputs[0].rows()) {
+            let (d_o, p) = (group.queries(&inputs[0]), group.scores(&inputs[1]));
+            let v = group.keys(&inputs[2]).transposed(true);
+            self.card.product(&group.onto_scores(d_o, v, group.scores(&outputs[0]), 1.0))?;
+            self.summed_over_heads(&group, p, d_o, group.keys(&outputs[1]), 1.0)?;
+        }
+        self.hide_later(&outputs[0], 0.0)
+    }
+
+    /// `c = alpha · Σ over the group's heads of sᵀ · x`, one head after the other.
+    fn summed_over_heads(&self, group: &Group, s: Matrix, x: Matrix, c: Matrix, alpha: f32) -> Result<(), CardError> {
+        for head in 0..group.size {
+            let of = |matrix: Matrix| Matrix {
+                at: Address(matrix.at.0 + head * matrix.step * matrix.format.bytes()),
+                ..matrix
+            };
+            let beta = if head == 0 { 0.0 } else { 1.0 };
+            let product = group.onto_heads(of(s).transposed(true), of(x), c, alpha);
+            self.card.product(&Product { beta, count: 1, ..product })?;
+        }
+        Ok(())
+    }
+}
+
+fn scale(heads: &Heads) -> f32 {
+    (1.0 / libm::sqrt(heads.width as f64)) as f32
+}
+
+fn attention_args(buffers: &[u64], heads: &Heads) -> Args {
+    args(buffers, &[heads.sequence, heads.query, heads.key_value, heads.width], &[scale(heads)])
+}
+
+/// The query heads of one sequence that share a key head.
+struct Group {
+    heads: Heads,
+    sequence: u64,
+    key_head: u64,
+    /// Query heads.
+    size: u64,
+}
+
+impl Group {
+    fn all(heads: &Heads, rows: u64) -> impl Iterator<Item = Group> + use<> {
+        let heads = *heads;
+        let size = heads.query / heads.key_value;
+        (0..rows / heads.sequence).flat_map(move |sequence| {
+            (0..heads.key_value).map(move |key_head| Group { heads, sequence, key_head, size })
+        })
+    }
+
+    fn queries(&self, place: &Place<'_>) -> Matrix {
+        let Heads { sequence, query, width, .. } = self.heads;
+        let offset = self.sequence * sequence * query * width + self.key_head * self.size * width;
+        place.matrix(offset, [sequence, width], query * width, (self.size, width))
+    }
+
+    fn keys(&self, place: &Place<'_>) -> Matrix {
+        let Heads { sequence, key_value, width, .. } = self.heads;
+        let offset = self.sequence * sequence * key_value * width + self.key_head * width;
+        place.matrix(offset, [sequence, width], key_value * width, (1, 0))
+    }
+
+    fn scores(&self, place: &Place<'_>) -> Matrix {
+        let Heads { sequence, query, .. } = self.heads;
+        let square = sequence * sequence;
+        let offset = (self.sequence * query + self.key_head * self.size) * square;
+        place.matrix(offset, [sequence, sequence], sequence, (self.size, square))
+    }
+
+    fn onto_scores(&self, a: Matrix, b: Matrix, c: Matrix, alpha: f32) -> Product {
+        let Heads { sequence, width, .. } = self.heads;
+        Product { rows: sequence, inner: width, columns: sequence, a, b, c, alpha, beta: 0.0, count: self.size }
+    }
+
+    fn onto_heads(&self, a: Matrix, b: Matrix, c: Matrix, alpha: f32) -> Product {
+        let Heads { sequence, width, .. } = self.heads;
+        Product { rows: sequence, inner: sequence, columns: width, a, b, c, alpha, beta: 0.0, count: self.size }
+    }
+}

@@ -1,0 +1,241 @@
+//! Finds the GPU libraries, none of which the binary is linked with: so one binary serves machines with and without a
+//! GPU, and a person who lacks one hears which, where it was looked for, and how to get it.
+//!
+//! A library that is found is loaded by its path and stays loaded. Whoever later asks for it by name (as `cudarc` does,
+//! which panics where nothing has that name) then gets the same one, from Python wheels too, which stand in no folder
+//! that the system searches.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+/// A library that the GPU runner uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Which {
+    /// The driver's own interface.
+    Driver,
+    /// Compiles kernels at run time.
+    Nvrtc,
+    /// Matrix products.
+    Cublas,
+    /// Transfers between GPUs.
+    Nccl,
+}
+
+impl Which {
+    /// All of them.
+    pub const ALL: [Which; 4] = [Which::Driver, Which::Nvrtc, Which::Cublas, Which::Nccl];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Which::Driver => "driver",
+            Which::Nvrtc => "NVRTC",
+            Which::Cublas => "cuBLAS",
+            Which::Nccl => "NCCL",
+        }
+    }
+
+    /// Its file names, the best first.
+    pub const fn file_names(self) -> &'static [&'static str] {
+        match self {
+            Which::Driver => &["libcuda.so.1", "libcuda.so"],
+            Which::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Which::Cublas => &["libcublas.so.13", "libcublas.so.12", "libcublas.so"],
+            Which::Nccl => &["libnccl.so.2", "libnccl.so"],
+        }
+    }
+
+    /// The variable that names the file itself.
+    pub const fn variable(self) -> Option<&'static str> {
+        match self {
+            Which::Nccl => Some("PIPEPLAN_NCCL"),
+            _ => None,
+        }
+    }
+
+    /// How a person gets it.
+    pub const fn how_to_get(self) -> &'static str {
+        match self {
+            Which::Driver => {
+                "install NVIDIA's driver (580 or later); in a container, start it with the GPU (docker run --gpus all)"
+            }
+            Which::Nvrtc => "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit (13, or 12)",
+            Which::Cublas => "pip install nvidia-cublas, or install the CUDA toolkit (13, or 12)",
+            Which::Nccl => {
+                "pip install nvidia-nccl-cu13, or install libnccl2; or set PIPEPLAN_NCCL to the file. Needed only for \
+                 ranks in several processes"
+            }
+        }
+    }
+}
+
+/// Where a library was looked for, and whether it is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// Which.
+    pub which: Which,
+    /// Its path, where it could be loaded.
+    pub found: Option<PathBuf>,
+    /// Folders looked through after the system's own.
+    pub folders: Vec<PathBuf>,
+    /// Files that are there and could not be loaded, and why.
+    pub broken: Vec<(PathBuf, String)>,
+}
+
+impl fmt::Display for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.which.name();
+        if let Some(path) = &self.found {
+            return write!(f, "{name}: {}", path.display());
+        }
+        write!(f, "{name} is missing: looked for {}", self.which.file_names().join(", "))?;
+        if let Some(variable) = self.which.variable() {
+            write!(f, " (and for the file that {variable} names)")?;
+        }
+        write!(f, " where the system keeps libraries")?;
+        for folder in &self.folders {
+            write!(f, ", in {}", folder.display())?;
+        }
+        for (path, error) in &self.broken {
+            write!(f, "; {} is there, but: {error}", path.display())?;
+        }
+        write!(f, ". To get it: {}", self.which.how_to_get())
+    }
+}
+
+/// Loads `which`, once in the life of the process.
+pub fn search(which: Which) -> &'static Search {
+    static SEARCHES: [OnceLock<Search>; 4] = [OnceLock::new(), OnceLock::new(), OnceLock::new(), OnceLock::new()];
+    SEARCHES[which as usize].get_or_init(|| look_for(which, &folders(which)))
+}
+
+/// The libraries that `--device cuda` needs and that are not there.
+pub fn missing() -> Vec<&'static Search> {
+    let needed = [Which::Driver, Which::Nvrtc, Which::Cublas];
+    needed.into_iter().map(search).filter(|search| search.found.is_none()).collect()
+}
+
+fn look_for(which: Which, folders: &[PathBuf]) -> Search {
+    let mut broken = Vec::new();
+    let named = which.variable().and_then(std::env::var_os).map(PathBuf::from);
+    // A bare name is looked for by the system's loader. A file that a person names is the only one.
+    let bare = which.file_names().iter().map(PathBuf::from);
+    let placed = folders.iter().flat_map(|folder| which.file_names().iter().map(move |name| folder.join(name)));
+    let candidates: Vec<PathBuf> = match named {
+        Some(path) => vec![path],
+        None => bare.chain(placed).collect(),
+    };
+    let mut found = None;
+    for path in candidates {
+        match load(&path) {
+            Ok(()) => {
+                found = Some(place_of(&path));
+                break;
+            }
+            Err(error) if path.is_absolute() && path.exists() => broken.push((path, error)),
+            Err(_) => {}
+        }
+    }
+    Search { which, found, folders: folders.to_vec(), broken }
+}
+
+/// Loads a library for good.
+fn load(path: &Path) -> Result<(), String> {
+    #[allow(unsafe_code, reason = "loading a library runs its initialisers")]
+    // SAFETY: the names are NVIDIA's, or a person has chosen the file; their initialisers only set the library up.
+    let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+    // Never unloaded: others hold functions of it.
+    std::mem::forget(library);
+    Ok(())
+}
+
+/// The full path of a library that has just been loaded by `path`.
+fn place_of(path: &Path) -> PathBuf {
+    if path.is_absolute() {
+        return path.to_owned();
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let stem = path.to_string_lossy();
+    let stem = stem.split(".so").next().unwrap_or_default();
+    let is_it =
+        |file: &&str| file.rsplit('/').next().is_some_and(|name| name.starts_with(stem) && name.contains(".so"));
+    maps.lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .find(is_it)
+        .map_or(path.to_owned(), PathBuf::from)
+}
+
+/// Where CUDA and Python put such libraries.
+fn folders(which: Which) -> Vec<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let mut folders = Vec::new();
+    if which == Which::Driver {
+        return vec![PathBuf::from("/usr/lib/wsl/lib"), PathBuf::from("/usr/local/nvidia/lib64")];
+    }
+    for toolkit in [variable("CUDA_HOME"), variable("CUDA_PATH"), Some(PathBuf::from("/usr/local/cuda"))] {
+        folders.extend(toolkit.map(|folder| folder.join("lib64")));
+    }
+    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
+    folders.extend(variable("CONDA_PREFIX").map(|prefix| prefix.join("lib")));
+    // Python as it would be started here.
+    for bin in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
+        if bin.join("python3").exists() {
+            prefixes.extend(bin.parent().map(Path::to_owned));
+        }
+    }
+    prefixes.extend(variable("HOME").map(|home| home.join(".local")));
+    let mut seen = BTreeSet::new();
+    for prefix in prefixes {
+        for python in entries(&prefix.join("lib")) {
+            let is_python = python.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"));
+            for packages in ["site-packages", "dist-packages"] {
+                let nvidia = python.join(packages).join("nvidia");
+                if is_python && nvidia.is_dir() && seen.insert(nvidia.clone()) {
+                    folders
+                        .extend(entries(&nvidia).into_iter().map(|part| part.join("lib")).filter(|lib| lib.is_dir()));
+                }
+            }
+        }
+    }
+    folders
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_what_where_and_how() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("libnvrtc.so.13");
+        std::fs::write(&file, "no library").expect("written");
+        let search = look_for(Which::Nvrtc, &[folder.path().to_owned()]);
+        if search.found.is_some() {
+            return; // the system has one
+        }
+        let text = search.to_string();
+        for part in ["NVRTC is missing", "libnvrtc.so.13, libnvrtc.so.12", "is there, but", "pip install"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(text.contains(&*folder.path().to_string_lossy()));
+        assert_eq!(search.broken.len(), 1);
+    }
+
+    #[test]
+    fn searching_for_all_of_them_never_panics() {
+        for which in Which::ALL {
+            assert!(search(which).to_string().contains(which.name()));
+        }
+    }
+}

@@ -1,0 +1,561 @@
+//! A real card, through the driver, NVRTC and cuBLAS. All calls of those libraries are here.
+//!
+//! One context and one set of compiled kernels serve all ranks of the process on a card; each rank has its own stream,
+//! its own pool of memory and its own cuBLAS handle.
+#![allow(unsafe_code, reason = "the libraries are C; each call says why it is sound")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_void};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::cublas::{result as blas, sys as blas_sys};
+use cudarc::driver::{result, sys};
+use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
+use pipeplan_core::units::{Bytes, Nanos};
+
+use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Product};
+use super::libraries::{self, Which};
+use super::source;
+
+/// A GPU as the driver describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its position among the GPUs that the driver shows.
+    pub ordinal: usize,
+    /// Its name.
+    pub name: String,
+    /// Its memory.
+    pub bytes: Bytes,
+    /// What it can do, such as 9.0.
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// GPUs whose memory it reaches directly, each with the rank of the link among the machine's (0 is the best).
+    pub links: Vec<(usize, u32)>,
+}
+
+/// The newest CUDA that the driver speaks, such as 13000, and its GPUs.
+///
+/// # Errors
+/// [`CardError`], also where there is no driver.
+pub fn gpus() -> Result<(u32, Vec<Facts>), CardError> {
+    let driver = libraries::search(Which::Driver);
+    if driver.found.is_none() {
+        return Err(CardError::Missing(vec![driver.to_string()]));
+    }
+    guarded("asking the driver", || {
+        result::init().map_err(|error| driver_error("cuInit", error))?;
+        let mut version = 0;
+        // SAFETY: writes one int.
+        unsafe { sys::cuDriverGetVersion(&mut version) }
+            .result()
+            .map_err(|error| driver_error("cuDriverGetVersion", error))?;
+        let count = result::device::get_count().map_err(|error| driver_error("cuDeviceGetCount", error))?;
+        let facts = (0..count as usize).map(|ordinal| facts(ordinal, count as usize)).collect::<Result<_, _>>()?;
+        Ok((version as u32, facts))
+    })
+}
+
+fn facts(ordinal: usize, count: usize) -> Result<Facts, CardError> {
+    let fail = |error| driver_error("asking for a GPU's properties", error);
+    let device = result::device::get(ordinal as i32).map_err(fail)?;
+    let name = result::device::get_name(device).map_err(fail)?;
+    // SAFETY: `device` is the driver's.
+    let bytes = unsafe { result::device::total_mem(device) }.map_err(fail)? as Bytes;
+    let mut links = Vec::new();
+    for other in (0..count).filter(|other| *other != ordinal) {
+        let peer = result::device::get(other as i32).map_err(fail)?;
+        let ask = |which| {
+            let mut value = 0;
+            // SAFETY: writes one int; both devices are the driver's.
+            let answer = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, which, device, peer) };
+            answer.result().map(|()| value as u32).unwrap_or(0)
+        };
+        use sys::CUdevice_P2PAttribute_enum as P2p;
+        if ask(P2p::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) == 1 {
+            links.push((other, ask(P2p::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)));
+        }
+    }
+    use sys::CUdevice_attribute as Attribute;
+    let capability = (
+        attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    let multiprocessors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    Ok(Facts { ordinal, name, bytes, capability, multiprocessors, links })
+}
+
+fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CardError> {
+    // SAFETY: `device` is the driver's.
+    let value = unsafe { result::device::get_attribute(device, which) };
+    value.map(|value| value as u32).map_err(|error| driver_error("cuDeviceGetAttribute", error))
+}
+
+/// The version of the NVRTC that was found, such as (13, 0).
+pub fn nvrtc_version() -> Option<(u32, u32)> {
+    libraries::search(Which::Nvrtc).found.as_ref()?;
+    guarded("nvrtcVersion", || {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: writes two ints.
+        unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) }
+            .result()
+            .map_err(|error| CardError::call("nvrtcVersion", format!("{error:?}")))?;
+        Ok((major as u32, minor as u32))
+    })
+    .ok()
+}
+
+/// Machine code of all kernels for a GPU of `capability`.
+///
+/// # Errors
+/// [`CardError::Missing`] without NVRTC, [`CardError::Compile`].
+pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
+    let search = libraries::search(Which::Nvrtc);
+    if search.found.is_none() {
+        return Err(CardError::Missing(vec![search.to_string()]));
+    }
+    guarded("compiling the kernels", || {
+        let text = CString::new(source::for_gpu()).map_err(|error| CardError::Compile(error.to_string()))?;
+        let fail = |error: nvrtc::NvrtcError| CardError::Compile(format!("{error:?}"));
+        let program = nvrtc::create_program(&text, Some(c"pipeplan")).map_err(fail)?;
+        let options = [format!("--gpu-architecture=sm_{}{}", capability.0, capability.1), "--std=c++17".to_string()];
+        // SAFETY: `program` was just made and is destroyed once, below.
+        let compiled = unsafe { nvrtc::compile_program(program, &options) };
+        let image = match compiled {
+            Ok(()) => {
+                let mut size = 0;
+                // SAFETY: asks for the size of what was compiled, then fills a buffer of that size.
+                unsafe {
+                    nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result().map_err(fail)?;
+                    let mut image = vec![0u8; size];
+                    nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result().map_err(fail)?;
+                    Ok(image)
+                }
+            }
+            Err(error) => {
+                // SAFETY: `program` has been compiled, if in vain.
+                let log = unsafe { nvrtc::get_program_log(program) }.unwrap_or_default();
+                let log: String = log.iter().map(|byte| char::from(*byte as u8)).collect();
+                Err(CardError::Compile(format!("{error:?} with {options:?}\n{}", log.trim_matches(['\0', '\n']))))
+            }
+        };
+        // SAFETY: as above; nothing uses it from here on.
+        let _ = unsafe { nvrtc::destroy_program(program) };
+        image
+    })
+}
+
+/// `work`, with a panic of the bindings (a function that an old library lacks) as an error.
+fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, CardError>) -> Result<T, CardError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let reason = panic.downcast_ref::<String>().cloned();
+        let reason = reason.unwrap_or_else(|| "the library lacks a function: it is too old".to_string());
+        Err(CardError::call(what, reason))
+    })
+}
+
+fn driver_error(call: &str, error: result::DriverError) -> CardError {
+    CardError::call(call, format!("{error:?}"))
+}
+
+/// A card with its kernels.
+struct Device {
+    ordinal: usize,
+    facts: Facts,
+    context: sys::CUcontext,
+    module: sys::CUmodule,
+    /// By name.
+    functions: Mutex<BTreeMap<String, Function>>,
+    shared_bytes: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Function(sys::CUfunction);
+
+// SAFETY: a driver's handles belong to the process and may be used by any of its threads.
+unsafe impl Send for Device {}
+// SAFETY: the same; what changes is behind a lock.
+unsafe impl Sync for Device {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+
+/// Locks, also after another thread's panic: all that is locked here is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    /// GPU `ordinal`, opened once in the life of the process.
+    fn open(ordinal: usize) -> Result<Arc<Device>, CardError> {
+        static OPEN: Mutex<BTreeMap<usize, Arc<Device>>> = Mutex::new(BTreeMap::new());
+        let missing = libraries::missing();
+        if !missing.is_empty() {
+            return Err(CardError::Missing(missing.iter().map(ToString::to_string).collect()));
+        }
+        let mut open = lock(&OPEN);
+        if let Some(device) = open.get(&ordinal) {
+            return Ok(Arc::clone(device));
+        }
+        let (_, gpus) = gpus()?;
+        let facts = gpus.get(ordinal).cloned().ok_or(CardError::NoSuchCard { ordinal, count: gpus.len() })?;
+        let image = compile(facts.capability)?;
+        let device = guarded("opening the GPU", || {
+            let handle = result::device::get(ordinal as i32).map_err(|error| driver_error("cuDeviceGet", error))?;
+            // SAFETY: the context stays retained until the process ends, the module loaded.
+            let (context, module) = unsafe {
+                let context = result::primary_ctx::retain(handle)
+                    .map_err(|error| driver_error("cuDevicePrimaryCtxRetain", error))?;
+                result::ctx::set_current(context).map_err(|error| driver_error("cuCtxSetCurrent", error))?;
+                let module = result::module::load_data(image.as_ptr().cast::<c_void>())
+                    .map_err(|error| driver_error("cuModuleLoadData", error))?;
+                (context, module)
+            };
+            let shared =
+                attribute(handle, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+            Ok(Device { ordinal, facts, context, module, functions: Mutex::default(), shared_bytes: shared })
+        })?;
+        let device = Arc::new(device);
+        open.insert(ordinal, Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// The driver asks which context a call means.
+    fn make_current(&self) -> Result<(), CardError> {
+        // SAFETY: the context is never released.
+        unsafe { result::ctx::set_current(self.context) }.map_err(|error| driver_error("cuCtxSetCurrent", error))
+    }
+
+    fn function(&self, name: &str) -> Result<Function, CardError> {
+        let mut functions = lock(&self.functions);
+        if let Some(function) = functions.get(name) {
+            return Ok(*function);
+        }
+        let text = CString::new(name).map_err(|error| CardError::call(name, error))?;
+        // SAFETY: the module is loaded for good. Shared memory up to the card's limit is the launch's to choose.
+        let function = unsafe {
+            let function = result::module::get_function(self.module, text)
+                .map_err(|error| driver_error(&format!("looking for the kernel {name}"), error))?;
+            let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let held = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+            let held = result::function::get_function_attribute(function, held)
+                .map_err(|error| driver_error("cuFuncGetAttribute", error))?;
+            result::function::set_function_attribute(function, limit, self.shared_bytes as i32 - held)
+                .map_err(|error| driver_error("cuFuncSetAttribute", error))?;
+            Function(function)
+        };
+        functions.insert(name.to_string(), function);
+        Ok(function)
+    }
+}
+
+/// A stream of a card with all that it needs.
+pub struct Nvidia {
+    device: Arc<Device>,
+    stream: sys::CUstream,
+    pool: sys::CUmemoryPool,
+    /// Two calls through one handle may not overlap.
+    blas: Mutex<blas_sys::cublasHandle_t>,
+    /// Start and end of the watch.
+    events: [sys::CUevent; 2],
+}
+
+// SAFETY: the driver's handles may be used by any thread; cuBLAS' is behind a lock.
+unsafe impl Send for Nvidia {}
+// SAFETY: as above.
+unsafe impl Sync for Nvidia {}
+
+/// What cuBLAS may use for itself. Given once, so that it allocates nothing later and chooses the same way each time.
+/// NVIDIA's advice for Hopper is 32 MiB.
+const WORKSPACE_BYTES: usize = 32 << 20;
+
+impl Nvidia {
+    /// A new stream on GPU `ordinal`.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn new(ordinal: usize) -> Result<Nvidia, CardError> {
+        let device = Device::open(ordinal)?;
+        device.make_current()?;
+        guarded("opening a stream", || {
+            let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+                .map_err(|error| driver_error("cuStreamCreate", error))?;
+            let pool = pool(device.ordinal)?;
+            let event = || {
+                result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
+                    .map_err(|error| driver_error("cuEventCreate", error))
+            };
+            let handle = blas::create_handle().map_err(|error| blas_error("cublasCreate", error))?;
+            // SAFETY: handle and stream were just made, the workspace is never freed; one type by two names.
+            unsafe {
+                blas::set_stream(handle, stream.cast()).map_err(|error| blas_error("cublasSetStream", error))?;
+                let workspace =
+                    result::malloc_sync(WORKSPACE_BYTES).map_err(|error| driver_error("cuMemAlloc", error))?;
+                blas_sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE_BYTES)
+                    .result()
+                    .map_err(|error| blas_error("cublasSetWorkspace", error))?;
+            }
+            Ok(Nvidia {
+                events: [event()?, event()?],
+                device: Arc::clone(&device),
+                stream,
+                pool,
+                blas: Mutex::new(handle),
+            })
+        })
+    }
+
+    /// What the driver says of the card.
+    pub fn facts(&self) -> &Facts {
+        &self.device.facts
+    }
+
+    /// The version of cuBLAS, such as 130100.
+    pub fn blas_version(&self) -> Option<i32> {
+        let mut version = 0;
+        // SAFETY: the handle is valid; writes one int.
+        let asked = unsafe { blas_sys::cublasGetVersion_v2(*lock(&self.blas), &mut version) };
+        asked.result().ok().map(|()| version)
+    }
+
+    /// The stream, for libraries that queue work on it.
+    pub fn stream(&self) -> *mut c_void {
+        self.stream.cast()
+    }
+}
+
+/// A pool that keeps what it is given back, so that an allocation costs no call of the system.
+fn pool(ordinal: usize) -> Result<sys::CUmemoryPool, CardError> {
+    // SAFETY: all-zero bytes are valid properties; the location is two ints, the second of them the GPU's number (some
+    // versions of the header call it a union). Attribute values are of the types that the driver documents.
+    unsafe {
+        let mut properties = MaybeUninit::<sys::CUmemPoolProps>::zeroed().assume_init();
+        properties.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+        (&raw mut properties.location).cast::<i32>().add(1).write(ordinal as i32);
+        let pool = result::mem_pool::create(&properties).map_err(|error| driver_error("cuMemPoolCreate", error))?;
+        let mut keep = u64::MAX;
+        let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::set_attribute(pool, threshold, (&raw mut keep).cast())
+            .map_err(|error| driver_error("cuMemPoolSetAttribute", error))?;
+        Ok(pool)
+    }
+}
+
+fn blas_error(call: &str, error: blas::CublasError) -> CardError {
+    CardError::call(call, format!("{error:?}"))
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        if self.device.make_current().is_err() {
+            return;
+        }
+        // SAFETY: all memory of the stream keeps its card alive, so nothing uses these handles any more.
+        unsafe {
+            let _ = result::stream::synchronize(self.stream);
+            let _ = blas::destroy_handle(*lock(&self.blas));
+            let _ = result::mem_pool::destroy(self.pool);
+            for event in self.events {
+                let _ = result::event::destroy(event);
+            }
+            let _ = result::stream::destroy(self.stream);
+        }
+    }
+}
+
+impl Card for Nvidia {
+    fn name(&self) -> String {
+        let Facts { ordinal, name, .. } = &self.device.facts;
+        format!("GPU {ordinal}, {name}")
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        self.device.shared_bytes
+    }
+
+    fn allocate(&self, bytes: Bytes) -> Result<Address, CardError> {
+        self.device.make_current()?;
+        // SAFETY: pool and stream are valid. The memory is used on other streams only while this one has nothing
+        // queued that concerns it.
+        let at = unsafe { result::mem_pool::alloc_async(self.pool, bytes as usize, self.stream) };
+        at.map(Address).map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CardError::Full { bytes },
+            _ => driver_error("cuMemAllocFromPoolAsync", error),
+        })
+    }
+
+    fn free(&self, at: Address, _: Bytes) {
+        // Where this fails, an earlier error has ended all work on the card.
+        let _ = self.device.make_current();
+        // SAFETY: `Memory` frees what it was given, once.
+        let _ = unsafe { result::free_async(at.0, self.stream) };
+    }
+
+    fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
+        self.device.make_current()?;
+        // SAFETY: `Memory` is as long as what it holds. Pageable memory is copied away before the call returns, and the
+        // wait makes sure of it.
+        unsafe {
+            result::memcpy_htod_async(to.0, bytes, self.stream)
+                .map_err(|error| driver_error("cuMemcpyHtoD", error))?;
+        }
+        self.finish()
+    }
+
+    fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
+        self.device.make_current()?;
+        // SAFETY: as above, and the wait lets `bytes` outlive the copy.
+        unsafe {
+            result::memcpy_dtoh_async(bytes, from.0, self.stream)
+                .map_err(|error| driver_error("cuMemcpyDtoH", error))?;
+        }
+        self.finish()
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.device.make_current()?;
+        // SAFETY: both places have that many bytes, which `Memory` says.
+        unsafe { result::memcpy_dtod_async(to.0, from.0, bytes as usize, self.stream) }
+            .map_err(|error| driver_error("cuMemcpyDtoD", error))
+    }
+
+    fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.device.make_current()?;
+        // SAFETY: as above.
+        unsafe { result::memset_d8_async(at.0, 0, bytes as usize, self.stream) }
+            .map_err(|error| driver_error("cuMemsetD8", error))
+    }
+
+    fn launch(&self, launch: &Launch) -> Result<(), CardError> {
+        self.device.make_current()?;
+        let function = self.device.function(&launch.kernel)?;
+        let [x, y, z] = launch.grid;
+        let mut args: Args = launch.args;
+        let mut parameters = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: every kernel takes one `Args`, which the call copies. Which bytes a kernel touches is decided in
+        // `launch`, which the host engine runs too.
+        unsafe {
+            result::launch_kernel(
+                function.0,
+                (x, y, z),
+                (launch.threads, 1, 1),
+                launch.shared,
+                self.stream,
+                &mut parameters,
+            )
+        }
+        .map_err(|error| driver_error(&format!("launching {} with {:?} blocks", launch.kernel, launch.grid), error))
+    }
+
+    fn product(&self, product: &Product) -> Result<(), CardError> {
+        self.device.make_current()?;
+        let narrow = |size: u64| {
+            i32::try_from(size).map_err(|_| CardError::call("cublasGemmEx", format!("{size} is too large")))
+        };
+        let kind = |format: Format| match format {
+            Format::F32 => blas_sys::cudaDataType_t::CUDA_R_32F,
+            Format::Bf16 => blas_sys::cudaDataType_t::CUDA_R_16BF,
+        };
+        let way = |matrix: &Matrix| match matrix.transposed {
+            true => blas_sys::cublasOperation_t::CUBLAS_OP_T,
+            false => blas_sys::cublasOperation_t::CUBLAS_OP_N,
+        };
+        let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
+        let handle = lock(&self.blas);
+        // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`.
+        // SAFETY: the matrices lie within their buffers, which `launch` has checked; factors are read before the call
+        // returns.
+        unsafe {
+            blas::gemm_strided_batched_ex(
+                *handle,
+                way(b),
+                way(a),
+                narrow(*columns)?,
+                narrow(*rows)?,
+                narrow(*inner)?,
+                (&raw const *alpha).cast(),
+                b.at.0 as *const c_void,
+                kind(b.format),
+                narrow(b.row)?,
+                b.step as i64,
+                a.at.0 as *const c_void,
+                kind(a.format),
+                narrow(a.row)?,
+                a.step as i64,
+                (&raw const *beta).cast(),
+                c.at.0 as *mut c_void,
+                kind(c.format),
+                narrow(c.row)?,
+                c.step as i64,
+                narrow(*count)?,
+                blas_sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                blas_sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )
+        }
+        .map_err(|error| blas_error(&format!("cublasGemmStridedBatchedEx of {rows} x {inner} x {columns}"), error))
+    }
+
+    fn finish(&self) -> Result<(), CardError> {
+        self.device.make_current()?;
+        // SAFETY: the stream lives as long as this.
+        unsafe { result::stream::synchronize(self.stream) }
+            .map_err(|error| driver_error("waiting for the GPU", error))
+    }
+
+    fn start_watch(&self) -> Result<(), CardError> {
+        self.device.make_current()?;
+        // SAFETY: event and stream live as long as this.
+        unsafe { result::event::record(self.events[0], self.stream) }
+            .map_err(|error| driver_error("cuEventRecord", error))
+    }
+
+    fn stop_watch(&self) -> Result<Nanos, CardError> {
+        self.device.make_current()?;
+        // SAFETY: as above.
+        let milliseconds = unsafe {
+            result::event::record(self.events[1], self.stream)
+                .map_err(|error| driver_error("cuEventRecord", error))?;
+            result::event::synchronize(self.events[1]).map_err(|error| driver_error("cuEventSynchronize", error))?;
+            result::event::elapsed(self.events[0], self.events[1])
+                .map_err(|error| driver_error("cuEventElapsedTime", error))?
+        };
+        Ok((f64::from(milliseconds) * 1e6) as Nanos)
+    }
+
+    fn high_water_bytes(&self) -> Option<Bytes> {
+        let mut bytes = 0u64;
+        let high = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+        // SAFETY: the attribute is a 64-bit number.
+        unsafe { result::mem_pool::get_attribute(self.pool, high, (&raw mut bytes).cast()) }.ok()?;
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_gpu_hears_what_is_missing() {
+        if libraries::missing().is_empty() {
+            return;
+        }
+        let error = Nvidia::new(0).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("is missing: looked for") && error.contains("To get it:"), "{error}");
+    }
+
+    /// NVRTC needs no GPU. Without it this checks nothing, and says so.
+    #[test]
+    fn all_kernels_compile_for_a100_and_h100() {
+        if libraries::search(Which::Nvrtc).found.is_none() {
+            eprintln!("SKIPPED: kernels are not compiled: {}", libraries::search(Which::Nvrtc));
+            return;
+        }
+        for capability in [(8, 0), (9, 0)] {
+            let image = compile(capability).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(&image[1..4], b"ELF");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Every operator on a card against the CPU in `f64`, on sizes that fill no tile.
+
+use std::sync::Arc;
+
+use pipeplan_core::graph::{Heads, Kernel};
+use pipeplan_core::model::Dtype;
+
+use super::Row;
+use crate::backend::cpu::gemm::Tuned;
+use crate::backend::cpu::kernels::{self, Data, Input};
+use crate::backend::cuda::card::{Card, CardError, Format, Memory};
+use crate::backend::cuda::launch::{Context, Place};
+use crate::backend::cuda::{packed, unpacked};
+use crate::runner::random::SplitMix64;
+
+/// A tensor whose values are exact in its format, so that both sides start from the same numbers.
+#[derive(Clone)]
+pub struct Tensor {
+    shape: Vec<u64>,
+    dtype: Dtype,
+    data: Data<f64>,
+}
+
+impl Tensor {
+    fn new(shape: &[u64], dtype: Dtype, data: Data<f64>) -> Tensor {
+        let format = if dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 };
+        let data = match data {
+            Data::Floats(values) => {
+                let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
+                Data::Floats(unpacked(&packed(&values, format), format).into_iter().map(f64::from).collect())
+            }
+            other => other,
+        };
+        Tensor { shape: shape.to_vec(), dtype, data }
+    }
+
+    fn random(shape: &[u64], dtype: Dtype, seed: u64) -> Tensor {
+        let mut random = SplitMix64::new(seed);
+        let values = (0..shape.iter().product()).map(|_| random.normal()).collect();
+        Tensor::new(shape, dtype, Data::Floats(values))
+    }
+
+    fn tokens(count: u64, vocabulary: u64) -> Tensor {
+        let mut random = SplitMix64::new(11);
+        let tokens = (0..count).map(|_| random.below(vocabulary) as i32).collect();
+        Tensor { shape: vec![count], dtype: Dtype::I32, data: Data::Tokens(tokens) }
+    }
+
+    fn zeros(shape: &[u64], dtype: Dtype) -> Tensor {
+        let elements = shape.iter().product::<u64>() as usize;
+        Tensor { shape: shape.to_vec(), dtype, data: Data::zeros(dtype, elements) }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match &self.data {
+            Data::Floats(values) => {
+                let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+                packed(&values, if self.dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 })
+            }
+            Data::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_ne_bytes()).collect(),
+            Data::Bytes(bytes) => bytes.clone(),
+        }
+    }
+
+    fn values(&self) -> Vec<f64> {
+        match &self.data {
+            Data::Floats(values) => values.clone(),
+            Data::Tokens(tokens) => tokens.iter().map(|token| f64::from(*token)).collect(),
+            Data::Bytes(bytes) => bytes.iter().map(|byte| f64::from(*byte)).collect(),
+        }
+    }
+}
+
+/// An operator with its inputs and the sizes of its outputs.
+pub struct Case {
+    kernel: Kernel,
+    format: Dtype,
+    inputs: Vec<Tensor>,
+    outputs: Vec<(Vec<u64>, Dtype)>,
+    /// The input that output 0 adds to.
+    adds_to: Option<usize>,
+}
+
+const DROPOUT_SEED: u64 = 77;
+
+impl Case {
+    fn new(kernel: Kernel, format: Dtype, inputs: Vec<Tensor>, outputs: &[(&[u64], Dtype)]) -> Case {
+        let outputs = outputs.iter().map(|(shape, dtype)| (shape.to_vec(), *dtype)).collect();
+        Case { kernel, format, inputs, outputs, adds_to: None }
+    }
+
+    fn adding(self, input: usize) -> Case {
+        Case { adds_to: Some(input), ..self }
+    }
+
+    /// What the CPU makes of it in `f64`.
+    fn reference(&self) -> Vec<Tensor> {
+        let mut context = kernels::Context::new(Box::new(Tuned));
+        context.dropout_seed = DROPOUT_SEED;
+        let inputs: Vec<Input<'_, f64>> =
+            self.inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
+        let zeros = |(shape, dtype): &(Vec<u64>, Dtype)| Tensor::zeros(shape, *dtype).data;
+        let mut outputs: Vec<Data<f64>> = self.outputs.iter().map(zeros).collect();
+        kernels::run(&mut context, &self.kernel, &inputs, &mut outputs);
+        let tensor = |((shape, dtype), data): (&(Vec<u64>, Dtype), Data<f64>)| Tensor {
+            shape: shape.clone(),
+            dtype: *dtype,
+            data,
+        };
+        self.outputs.iter().zip(outputs).map(tensor).collect()
+    }
+
+    /// What `card` makes of it, as bytes, with output 0 in the place of input `in_place`.
+    fn measured(&self, card: &Arc<dyn Card>, in_place: Option<usize>) -> Result<Vec<Vec<u8>>, CardError> {
+        let mut context = Context::new(Arc::clone(card));
+        context.dropout_seed = DROPOUT_SEED;
+        let inputs: Vec<Memory> =
+            self.inputs.iter().map(|tensor| Memory::holding(card, &tensor.bytes())).collect::<Result<_, _>>()?;
+        let size = |(shape, dtype): &(Vec<u64>, Dtype)| shape.iter().product::<u64>() * dtype.bytes();
+        let outputs: Vec<Memory> =
+            self.outputs.iter().map(|output| Memory::new(card, size(output))).collect::<Result<_, _>>()?;
+        let shared = in_place.or(self.adds_to);
+        let first = shared.map_or(&outputs[0], |input| &inputs[input]);
+        let in_places: Vec<Place<'_>> = inputs
+            .iter()
+            .zip(&self.inputs)
+            .map(|(memory, tensor)| Place { at: Some(memory.at()), shape: &tensor.shape, dtype: tensor.dtype })
+            .collect();
+        let out_places: Vec<Place<'_>> = self
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(at, (shape, dtype))| {
+                let memory = if at == 0 { first } else { &outputs[at] };
+                Place { at: Some(memory.at()), shape, dtype: *dtype }
+            })
+            .collect();
+        context.run(&self.kernel, &in_places, &out_places)?;
+        (0..outputs.len()).map(|at| if at == 0 { first.read() } else { outputs[at].read() }).collect()
+    }
+
+    fn sizes(&self) -> String {
+        let sizes = |tensor: &Tensor| {
+            let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
+            sizes.join("x")
+        };
+        let shown: Vec<String> = self.inputs.iter().take(2).map(sizes).collect();
+        shown.join(" ")
+    }
+
+    /// The greatest relative error of the outputs.
+    fn error(&self, reference: &[Tensor], measured: &[Vec<u8>]) -> f64 {
+        let of = |(reference, bytes): (&Tensor, &Vec<u8>)| {
+            let found: Vec<f64> = match reference.dtype {
+                Dtype::Bf16 => unpacked(bytes, Format::Bf16).into_iter().map(f64::from).collect(),
+                Dtype::U8 => bytes.iter().map(|byte| f64::from(*byte)).collect(),
+                _ => unpacked(bytes, Format::F32).into_iter().map(f64::from).collect(),
+            };
+            relative_error(&found, &reference.values())
+        };
+        reference
+            .iter()
+            .zip(measured)
+            .map(of)
+            .fold(0.0, |worst: f64, error| if error > worst || error.is_nan() { error } else { worst })
+    }
+
+    /// Runs it twice, and in every place that it may take.
+    pub fn check(&self, card: &Arc<dyn Card>) -> Row {
+        let limit = if self.format == Dtype::Bf16 { 1e-2 } else { 2e-5 };
+        let name = format!("{} {} {}", self.kernel.name(), self.format.name(), self.sizes());
+        let reference = self.reference();
+        let outcome = (|| {
+            let once = self.measured(card, None)?;
+            let mut error = self.error(&reference, &once);
+            let mut repeats = self.measured(card, None)? == once;
+            let may = if self.adds_to.is_some() { &[] } else { self.kernel.may_run_in_place_of() };
+            for input in may {
+                let tensor = &self.inputs[*input as usize];
+                if tensor.dtype == self.outputs[0].1 && tensor.shape == self.outputs[0].0 {
+                    let there = self.measured(card, Some(*input as usize))?;
+                    error = error.max(self.error(&reference, &there));
+                    repeats &= there == once;
+                }
+            }
+            Ok((error, repeats))
+        })();
+        match outcome {
+            Ok((error, repeats)) => {
+                let row = Row::error("operators", name, error, limit);
+                if repeats { row } else { row.failed("a second run gives other bits") }
+            }
+            Err::<_, CardError>(error) => Row::broken("operators", name, &error),
+        }
+    }
+}
+
+/// ‖found − expected‖ / ‖expected‖; what is infinite on both sides does not count.
+pub fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
+    let mut sums = (0.0, 0.0);
+    for (found, expected) in found.iter().zip(expected) {
+        if found != expected {
+            sums.0 += (found - expected) * (found - expected);
+        }
+        if expected.is_finite() {
+            sums.1 += expected * expected;
+        }
+    }
+    if found.len() != expected.len() { f64::NAN } else { (sums.0 / f64::max(sums.1, f64::MIN_POSITIVE)).sqrt() }
+}
+
+/// Every operator in both formats.
+pub fn cases() -> Vec<Case> {
+    [Dtype::F32, Dtype::Bf16].into_iter().flat_map(cases_in).collect()
+}
+
+fn cases_in(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let sum = |shape: &[u64], seed| Tensor::random(shape, F, seed);
+    let mut cases = Vec::new();
+    // Rows and columns that fill no block, no tile and no 16 bytes.
+    let (n, h, f, vocabulary) = (37u64, 51u64, 83u64, 301u64);
+    let x = random(&[n, h], 1);
+    let dy = random(&[n, h], 2);
+    let gain = random(&[h], 3);
+    let bias = random(&[h], 4);
+    let tokens = Tensor::tokens(n, 9);
+
+    cases.push(Case::new(Kernel::Embedding, t, vec![tokens.clone(), random(&[vocabulary, h], 5)], &[(&[n, h], t)]));
+    let table_sum = sum(&[vocabulary, h], 6);
+    let case = Case::new(Kernel::EmbeddingGrad, t, vec![dy.clone(), tokens, table_sum], &[(&[vocabulary, h], F)]);
+    cases.push(case.adding(2));
+    // More columns than a block has threads, more tokens than a block looks at once.
+    let inputs = vec![random(&[300, 270], 2), Tensor::tokens(300, 5), sum(&[5, 270], 7)];
+    cases.push(Case::new(Kernel::EmbeddingGrad, t, inputs, &[(&[5, 270], F)]).adding(2));
+    let (positions, sequence) = (random(&[13, h], 7), 12);
+    let four = [random(&[4 * sequence, h], 8), random(&[4 * sequence, h], 9)];
+    let shape = [4 * sequence, h];
+    cases.push(Case::new(Kernel::Positions { sequence }, t, vec![four[0].clone(), positions], &[(&shape, t)]));
+    let kernel = Kernel::PositionsGrad { sequence };
+    cases.push(Case::new(kernel, t, vec![four[1].clone(), sum(&[13, h], 10)], &[(&[13, h], F)]).adding(1));
+
+    let rms = Case::new(
+        Kernel::RmsNorm { eps_e12: 10_000_000 },
+        t,
+        vec![x.clone(), gain.clone()],
+        &[(&[n, h], t), (&[n], F)],
+    );
+    let r = Tensor { dtype: F, ..rms.reference().remove(1) };
+    let r = Tensor::new(&r.shape, F, r.data);
+    cases.push(rms);
+    let inputs = vec![dy.clone(), x.clone(), r.clone(), gain.clone()];
+    cases.push(Case::new(Kernel::RmsNormInputGrad, t, inputs, &[(&[n, h], t)]));
+    let inputs = vec![dy.clone(), x.clone(), r, sum(&[h], 11)];
+    cases.push(Case::new(Kernel::RmsNormGainGrad, t, inputs, &[(&[h], F)]).adding(3));
+    let inputs = vec![x.clone(), gain.clone(), bias.clone()];
+    let outputs: [(&[u64], Dtype); 3] = [(&[n, h], t), (&[n], F), (&[n], F)];
+    let layer = Case::new(Kernel::LayerNorm { eps_e12: 10_000_000 }, t, inputs, &outputs);
+    let mut saved = layer.reference().into_iter().skip(1).map(|tensor| Tensor::new(&tensor.shape, F, tensor.data));
+    let [mean, r] = [saved.next(), saved.next()].map(|tensor| tensor.unwrap_or_else(|| Tensor::zeros(&[n], F)));
+    cases.push(layer);
+    let inputs = vec![dy.clone(), x.clone(), mean.clone(), r.clone(), gain];
+    cases.push(Case::new(Kernel::LayerNormInputGrad, t, inputs, &[(&[n, h], t)]));
+    let inputs = vec![dy.clone(), x.clone(), mean, r, sum(&[h], 12)];
+    cases.push(Case::new(Kernel::LayerNormGainGrad, t, inputs, &[(&[h], F)]).adding(4));
+    cases.push(Case::new(Kernel::AddBias, t, vec![x.clone(), bias], &[(&[n, h], t)]));
+    cases.push(Case::new(Kernel::BiasGrad, t, vec![dy.clone(), sum(&[h], 13)], &[(&[h], F)]).adding(1));
+
+    for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
+        let a = if transpose_a { random(&[h, n], 14) } else { random(&[n, h], 14) };
+        let b = if transpose_b { random(&[f, h], 15) } else { random(&[h, f], 15) };
+        let kernel = |accumulate| Kernel::MatMul { transpose_a, transpose_b, accumulate };
+        cases.push(Case::new(kernel(false), t, vec![a.clone(), b.clone()], &[(&[n, f], t)]));
+        cases.push(Case::new(kernel(true), t, vec![a, b, random(&[n, f], 16)], &[(&[n, f], t)]));
+    }
+    let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
+    let inputs = vec![dy.clone(), random(&[n, f], 17), sum(&[h, f], 18)];
+    cases.push(Case::new(kernel, t, inputs, &[(&[h, f], F)]).adding(2));
+
+    for inverse in [false, true] {
+        let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 10, base: 10_000, inverse };
+        cases.push(Case::new(kernel, t, vec![random(&[39, 30], 19)], &[(&[39, 30], t)]));
+    }
+    // Widths with and without tensor cores, sequences that end within a tile, heads that share keys.
+    for (sequence, query, key_value, width) in
+        [(37, 4, 2, 10), (70, 2, 1, 32), (64, 2, 2, 64), (150, 3, 1, 64), (65, 1, 1, 96), (130, 2, 1, 128)]
+    {
+        let heads = Heads { sequence, query, key_value, width };
+        let (n, q, k) = (2 * sequence, query * width, key_value * width);
+        let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, k], 22)];
+        let case = Case::new(Kernel::Attention(heads), t, inputs.clone(), &[(&[n, q], t), (&[n, query], F)]);
+        let saved = case.reference();
+        cases.push(case);
+        let mut all = vec![random(&[n, q], 23)];
+        all.extend(inputs);
+        all.push(Tensor::new(&[n, q], t, saved[0].data.clone()));
+        all.push(Tensor::new(&[n, query], F, saved[1].data.clone()));
+        let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, k], t)];
+        cases.push(Case::new(Kernel::AttentionGrad(heads), t, all, &outputs));
+    }
+    let heads = Heads { sequence: 23, query: 4, key_value: 2, width: 6 };
+    let (n2, q, k, s) = (46u64, 24u64, 12u64, 46 * 4);
+    let (queries, keys, values) = (random(&[n2, q], 24), random(&[n2, k], 25), random(&[n2, k], 26));
+    let square: &[u64] = &[s, 23];
+    let scores = Case::new(Kernel::Scores(heads), t, vec![queries.clone(), keys.clone()], &[(square, t)]);
+    let hidden = scores.reference().remove(0);
+    let softmax = Case::new(Kernel::Softmax, t, vec![Tensor::new(square, t, hidden.data)], &[(square, t)]);
+    let p = softmax.reference().remove(0);
+    let p = Tensor::new(square, t, p.data);
+    cases.extend([scores, softmax]);
+    let ds = Case::new(Kernel::SoftmaxGrad, t, vec![random(square, 27), p.clone()], &[(square, t)]);
+    let gradient = ds.reference().remove(0);
+    cases.push(ds);
+    let inputs = vec![Tensor::new(square, t, gradient.data), queries.clone(), keys];
+    cases.push(Case::new(Kernel::ScoresGrad(heads), t, inputs, &[(&[n2, q], t), (&[n2, k], t)]));
+    cases.push(Case::new(Kernel::Attend(heads), t, vec![p.clone(), values.clone()], &[(&[n2, q], t)]));
+    cases.push(Case::new(Kernel::AttendGrad(heads), t, vec![queries, p, values], &[(square, t), (&[n2, k], t)]));
+
+    let inputs = vec![random(&[n, f], 28), random(&[n, f], 29), random(&[n, f], 30)];
+    let wide: &[u64] = &[n, f];
+    let dropout = Case::new(Kernel::Dropout { site: 5 }, t, vec![inputs[0].clone()], &[(wide, t), (wide, Dtype::U8)]);
+    let kept = dropout.reference().remove(1);
+    cases.push(dropout);
+    cases.push(Case::new(Kernel::DropoutGrad, t, vec![inputs[1].clone(), kept], &[(wide, t)]));
+    cases.push(Case::new(Kernel::SwiGlu, t, inputs[..2].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::SwiGluGrad, t, inputs.clone(), &[(wide, t), (wide, t)]));
+    cases.push(Case::new(Kernel::Gelu, t, inputs[..1].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::GeluGrad, t, inputs[..2].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::Add, t, inputs[..2].to_vec(), &[(wide, t)]));
+
+    let (logits, targets) = (random(&[n, vocabulary], 31), Tensor::tokens(n, vocabulary));
+    let kernel = Kernel::CrossEntropy { microbatches: 3 };
+    let loss = Case::new(kernel, t, vec![logits.clone(), targets.clone()], &[(&[1], F), (&[n], F)]);
+    let l = loss.reference().remove(1);
+    cases.push(loss);
+    let inputs = vec![logits, targets, Tensor::new(&[n], F, l.data)];
+    cases.push(Case::new(Kernel::CrossEntropyGrad { microbatches: 3 }, t, inputs, &[(&[n, vocabulary], t)]));
+    cases
+}
