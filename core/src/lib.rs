@@ -37,6 +37,7 @@ pub mod placement;
 pub mod plan;
 pub mod planner;
 pub mod problem;
+pub mod profile;
 pub mod program;
 pub mod schedule;
 pub mod search;

@@ -4,6 +4,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod check;
 mod compare;
+mod doctor;
 mod export;
 pub mod fail;
 mod http;
@@ -19,6 +20,7 @@ mod prove;
 mod run;
 mod schema;
 mod search;
+mod selftest;
 mod serve;
 mod show;
 
@@ -70,6 +72,8 @@ enum Command {
     Export(export::Args),
     Serve(serve::Args),
     Schema(schema::Args),
+    Doctor(doctor::Args),
+    Selftest(selftest::Args),
     Completions(Completions),
 }
 
@@ -97,6 +101,8 @@ impl Cli {
             Command::Export(args) => export::run(args),
             Command::Serve(args) => serve::run(args),
             Command::Schema(args) => schema::run(args),
+            Command::Doctor(args) => doctor::run(args),
+            Command::Selftest(args) => selftest::run(args),
             Command::Completions(args) => {
                 let mut script = Vec::new();
                 clap_complete::generate(args.shell, &mut Cli::command(), "pipeplan", &mut script);

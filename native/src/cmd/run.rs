@@ -6,7 +6,7 @@ use std::time::Duration;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Device, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::threads::ThreadOptions;
 use serde_json::{Value, json};
 
@@ -66,9 +66,12 @@ pub struct Args {
     /// Messages of one channel that may wait to be taken while their sender goes on; 0: it waits as well
     #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
     slots: usize,
-    /// Train on the CPU, or only wait for the planned time of each op (which needs no model)
-    #[arg(long, value_name = "BACKEND", default_value = "cpu")]
+    /// Train on the CPU or a GPU, or only wait for the planned time of each op (which needs no model)
+    #[arg(long, visible_alias = "device", value_name = "BACKEND", default_value = "cpu")]
     backend: Backend,
+    /// With --backend cuda: the GPU, one for all ranks of a process
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    gpu: usize,
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
@@ -103,6 +106,9 @@ enum Type {
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Backend {
     Cpu,
+    Cuda,
+    /// The kernels of cuda, compiled for the processor: slow, to check them.
+    Emulated,
     Modelled,
 }
 
@@ -126,7 +132,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Type::F64 => Precision::Double,
     });
     let workload = match args.backend {
-        Backend::Cpu => Workload::of_plan(&plan, precision).map_err(Failure::input)?,
+        Backend::Cpu | Backend::Cuda | Backend::Emulated => {
+            Workload::of_plan(&plan, precision).map_err(Failure::input)?
+        }
         Backend::Modelled => Workload::of_planned_times(&plan, args.slowdown),
     };
     let text = match &args.data {
@@ -162,6 +170,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         saving,
         resume,
         text,
+        device: match args.backend {
+            Backend::Cuda => Device::Cuda(args.gpu),
+            Backend::Emulated => Device::Emulated,
+            Backend::Cpu | Backend::Modelled => Device::Cpu,
+        },
         traced_steps: args.traced_steps,
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),

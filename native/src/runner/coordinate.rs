@@ -19,10 +19,12 @@ use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunRep
 use super::stop::Verdict;
 use super::walk::{StepRecord, Walker};
 use super::workload::{Computation, Workload};
-use super::{Observer, Precision, RunOptions};
+use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
 use crate::backend::modelled::Modelled;
 use crate::backend::{Backend, Kind, Meter, Store};
+#[cfg(feature = "cuda")]
+use crate::backend::{BackendError, cuda};
 use crate::transport::faulty::Faulty;
 use crate::transport::threads::{Threads, world};
 use crate::transport::{Buffer, Transport, TransportError};
@@ -102,7 +104,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
         None => Box::new(end),
     };
     let walk = catch_unwind(AssertUnwindSafe(|| {
-        let mut walker = walker(rank, shared)?;
+        let mut walker = walker(rank, shared, false)?;
         walker.run(&mut *transport, &shared.verdict, |record| {
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
@@ -130,11 +132,11 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
 /// Rank `rank` of the world, ready for its first step.
 ///
 /// # Errors
-/// Where the checkpoint from which it goes on cannot be read.
-pub(super) fn walker(rank: usize, shared: &Shared) -> Result<Walker<'_>, Cause> {
+/// Where the device cannot hold it, or the checkpoint from which it goes on cannot be read.
+pub(super) fn walker(rank: usize, shared: &Shared, across_processes: bool) -> Result<Walker<'_>, Cause> {
     let Shared { workload, options, board, last_checkpoint, start, .. } = shared;
     let mut store = Store::default();
-    let mut backend = backend(rank, shared, &mut store);
+    let mut backend = backend(rank, shared, across_processes, &mut store)?;
     let (position, places) = (workload.position(rank), workload.places());
     if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
@@ -155,16 +157,29 @@ pub(super) fn walker(rank: usize, shared: &Shared) -> Result<Walker<'_>, Cause> 
 }
 
 /// What executes the ops of `rank`.
-fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> {
+fn backend(
+    rank: usize,
+    shared: &Shared,
+    across_processes: bool,
+    store: &mut Store,
+) -> Result<Box<dyn Backend>, Cause> {
+    let _ = across_processes;
     let Shared { workload, options, start, .. } = shared;
     let (problem, position) = (&workload.problem, workload.position(rank));
-    match (&workload.computation, &shared.batches) {
+    Ok(match (&workload.computation, &shared.batches) {
         (Computation::Model(model), Some(batches)) => {
             let held = |stage: &usize| Some((*stage as u16, model.graphs.get(*stage)?.clone()));
             let held: Vec<(u16, Graph)> = stages_held(problem, position.rank).iter().filter_map(held).collect();
             let (count, seed, optimizer) = (problem.stage_count(), options.seed, options.optimizer);
             let batches = Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32));
             let share = position.share();
+            #[cfg(feature = "cuda")]
+            if options.device != Device::Cpu {
+                let leaving = if across_processes { cuda::Leaving::ThroughHost } else { cuda::Leaving::OnCard };
+                let card = cuda::open(options.device).map_err(BackendError::from)?;
+                let made = cuda::Cuda::new(card, held, count, seed, optimizer, share, batches, leaving, store);
+                return Ok(Box::new(made.map_err(BackendError::from)?));
+            }
             match model.precision() {
                 Ok(Precision::Double) => {
                     Box::new(Cpu::<f64>::sharing(held, count, seed, optimizer, share, batches, store))
@@ -173,7 +188,7 @@ fn backend(rank: usize, shared: &Shared, store: &mut Store) -> Box<dyn Backend> 
             }
         }
         _ => Box::new(Modelled::new(problem.clone(), rank, workload.slowdown(), *start, store)),
-    }
+    })
 }
 
 /// What `rank` has held, beside what the plan predicts.
@@ -344,7 +359,11 @@ impl<'a> Coordinator<'a> {
         let trace = Trace {
             plan_digest: workload.plan_digest.clone(),
             backend: match &workload.computation {
-                Computation::Model(_) => "cpu".to_string(),
+                Computation::Model(_) => match self.shared.options.device {
+                    Device::Cpu => "cpu".to_string(),
+                    Device::Cuda(_) => "cuda".to_string(),
+                    Device::Emulated => "emulated".to_string(),
+                },
                 Computation::PlannedTimes { .. } => "modelled".to_string(),
             },
             transport: self.transport.to_string(),

@@ -51,6 +51,18 @@ pub enum Precision {
     Double,
 }
 
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Device {
+    /// The CPU, one core a rank.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU, by its number: one for all ranks of this process.
+    Cuda(usize),
+    /// The GPU's kernels compiled for the CPU: slow, to check them.
+    Emulated,
+}
+
 /// What a person chooses for a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
@@ -62,6 +74,8 @@ pub struct RunOptions {
     pub optimizer: AdamW,
     /// The greatest norm of all gradients together: where it is more, all are scaled down to it.
     pub clip_norm: Option<f64>,
+    /// What computes.
+    pub device: Device,
     /// The text to train on.
     pub text: Vec<u8>,
     /// Where checkpoints are written; nowhere where not given.
@@ -89,6 +103,7 @@ impl Default for RunOptions {
             seed: 0,
             optimizer: AdamW::default(),
             clip_norm: None,
+            device: Device::Cpu,
             text: Vec::new(),
             saving: None,
             resume: None,

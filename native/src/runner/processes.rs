@@ -140,7 +140,7 @@ impl Rank<'_> {
         self.agree(transport)?;
         let rank = self.rank;
         let row = workload.row(rank);
-        let mut walker = walker(rank, self.shared)?;
+        let mut walker = walker(rank, self.shared, true)?;
         let mut done = walker.first_step;
         let mut coordinator = Coordinator::new(self.shared, self.name);
         for step in walker.first_step.. {

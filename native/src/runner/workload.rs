@@ -16,7 +16,7 @@ use pipeplan_core::units::{Bytes, Nanos};
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Writer};
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::gradients::{Places, Position, places};
-use super::{Precision, RunOptions};
+use super::{Device, Precision, RunOptions};
 use crate::backend::cpu::kernels::knows;
 
 /// Most ranks of a run: every two of them have a mailbox for each other.
@@ -123,6 +123,18 @@ pub enum Refusal {
         stage: usize,
         /// The operator's name.
         kernel: &'static str,
+    },
+    /// The device cannot be used.
+    #[error("{reason}")]
+    Device {
+        /// Why.
+        reason: String,
+    },
+    /// A number format that cards do not compute in here.
+    #[error("stage {stage} is in f64, and GPUs compute in f32 or bf16: ask for f32")]
+    CardFormat {
+        /// The stage.
+        stage: usize,
     },
     /// A number format that the backend does not compute in.
     #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for f32", dtype.name())]
@@ -369,8 +381,13 @@ impl Workload {
         if model.graphs.len() != stages {
             return Err(Refusal::Stages { stages, graphs: model.graphs.len() });
         }
-        model.check()?;
-        self.check_memory()?;
+        model.check(options.device)?;
+        if matches!(options.device, Device::Cuda(_)) {
+            // The card's memory is not the machine's; it says itself when it is full.
+            check_device(options.device)?;
+        } else {
+            self.check_memory()?;
+        }
         let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
         let text = options.text.clone();
         let batches = Batches::new(text, sequence, microbatch_size, self.step_microbatches(), options.seed)?;
@@ -504,14 +521,27 @@ impl ModelStages {
         Ok(if first == Some(Dtype::F64) { Precision::Double } else { Precision::Single })
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self, device: Device) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
             if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
                 return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
             }
         }
-        self.precision()?;
+        match device {
+            Device::Cpu => self.precision().map(|_| ())?,
+            Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
+        }
         self.check_vocabulary()
+    }
+
+    /// A card computes in f32 or bf16.
+    fn check_card_formats(&self) -> Result<(), Refusal> {
+        for (stage, graph) in self.graphs.iter().enumerate() {
+            if graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::F64) {
+                return Err(Refusal::CardFormat { stage });
+            }
+        }
+        Ok(())
     }
 
     fn check_vocabulary(&self) -> Result<(), Refusal> {
@@ -531,6 +561,19 @@ impl ModelStages {
         }
         Ok(())
     }
+}
+
+/// Whether the device can be used at all, so that a run is refused before its ranks start.
+#[cfg(feature = "cuda")]
+fn check_device(device: Device) -> Result<(), Refusal> {
+    let open = crate::backend::cuda::open(device);
+    open.map(|_| ()).map_err(|error| Refusal::Device { reason: error.to_string() })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn check_device(_: Device) -> Result<(), Refusal> {
+    let reason = "this binary was built without the feature `cuda`".to_string();
+    Err(Refusal::Device { reason })
 }
 
 /// Memory that Linux can still give to programs; elsewhere unknown.

@@ -25,6 +25,8 @@ pub mod collectives;
 pub mod faulty;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 pub mod processes;
 pub mod tcp;
 pub mod threads;

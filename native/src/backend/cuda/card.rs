@@ -4,6 +4,7 @@
 //! the processor. All that decides what is launched on which bytes lies on this side, so the second proves it without a
 //! GPU.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +13,13 @@ use pipeplan_core::units::{Bytes, Nanos};
 /// A place in a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub(super) u64);
+
+impl Address {
+    /// As libraries take it.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// Number formats that a card computes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -220,6 +228,11 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// [`CardError`].
     fn stop_watch(&self) -> Result<Nanos, CardError>;
+
+    /// The queue itself, for libraries that put work on it; null where it is none of CUDA's.
+    fn stream(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
 
     /// The most bytes that this queue's allocations held at once, as the card's own allocator counts them; none where
     /// it does not.

@@ -311,7 +311,8 @@ impl Context {
         decay: bool,
     ) -> Result<(), CardError> {
         let count = f64::from(step) + 1.0;
-        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay } = *optimizer;
+        let AdamW { beta1, beta2, epsilon, weight_decay, .. } = *optimizer;
+        let learning_rate = optimizer.rate(step);
         let floats = [
             beta1,
             beta2,

@@ -8,7 +8,7 @@
 //! Several ranks of a plan may share one card, each with its own stream and memory pool. A job waits for its own work at
 //! its end, so its time is what the card took, and what leaves it is there for whoever takes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
@@ -21,7 +21,8 @@ use self::card::{Card, CardError, Format, Memory};
 use self::launch::{Context, Place};
 use super::arena::Lane;
 use super::cpu::{JobBytes, initial};
-use super::{Backend, BackendError, Kind, Meter, Parcel, Store};
+use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Share, Store, Values};
+use crate::runner::Device;
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
@@ -40,6 +41,27 @@ impl From<CardError> for BackendError {
     fn from(error: CardError) -> BackendError {
         BackendError::Device { message: error.to_string() }
     }
+}
+
+/// A queue on the card that a person chose.
+///
+/// # Errors
+/// [`CardError`], such as where the GPU or its libraries are missing.
+pub fn open(device: Device) -> Result<Arc<dyn Card>, CardError> {
+    match device {
+        Device::Cuda(ordinal) => Ok(Arc::new(nvidia::Nvidia::new(ordinal)?)),
+        Device::Emulated => Ok(Arc::new(host::Host::new()?)),
+        Device::Cpu => Err(CardError::call("opening a card", "the CPU is none")),
+    }
+}
+
+/// How parcels leave a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// As memory of the card: for ranks of this process.
+    OnCard,
+    /// Through the host's memory, for transports that know no cards.
+    ThroughHost,
 }
 
 /// A stage of this rank.
@@ -71,6 +93,12 @@ pub struct Cuda {
     card: Arc<dyn Card>,
     stages: BTreeMap<u16, Stage>,
     stage_count: usize,
+    /// Numbers of the stages of this rank.
+    stages_here: BTreeSet<u16>,
+    /// The format of activations.
+    format: Format,
+    share: Share,
+    leaving: Leaving,
     context: Context,
     batches: Arc<Batches>,
     optimizer: AdamW,
@@ -81,6 +109,7 @@ pub struct Cuda {
 }
 
 impl Cuda {
+    #[allow(clippy::too_many_arguments, reason = "what a rank is made of")]
     /// Holds the stages in `stages` (number and graph) of `stage_count` in all on `card`, with the weights that
     /// [`Cpu`](super::cpu::Cpu) would start with. Counts their bytes in `store`.
     ///
@@ -92,17 +121,39 @@ impl Cuda {
         stage_count: usize,
         seed: u64,
         optimizer: AdamW,
+        share: Share,
         batches: Arc<Batches>,
+        leaving: Leaving,
         store: &mut Store,
     ) -> Result<Cuda, CardError> {
         let stages = stages
             .into_iter()
-            .map(|(number, graph)| Ok((number, Stage::new(graph, &card, seed, &mut store.meter)?)))
+            .map(|(number, graph)| Ok((number, Stage::new(graph, &card, seed, share, &mut store.meter)?)))
             .collect::<Result<_, CardError>>()?;
+        let stages: BTreeMap<u16, Stage> = stages;
+        let stages_here = stages.keys().copied().collect();
+        let is_bf16 =
+            stages.values().any(|stage| stage.graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::Bf16));
+        let format = if is_bf16 { Format::Bf16 } else { Format::F32 };
         let context = Context::new(Arc::clone(&card));
         let losses = Vec::new();
         let job_bytes = None;
-        Ok(Cuda { card, stages, stage_count, context, batches, optimizer, seed, step: 0, losses, job_bytes })
+        Ok(Cuda {
+            card,
+            stages,
+            stage_count,
+            stages_here,
+            format,
+            share,
+            leaving,
+            context,
+            batches,
+            optimizer,
+            seed,
+            step: 0,
+            losses,
+            job_bytes,
+        })
     }
 
     /// Notes the bytes of each job from now on.
@@ -203,7 +254,12 @@ impl Cuda {
                 }
             };
             let bytes = memory.bytes();
-            store.put(Parcel { payload, stage, microbatch }, Buffer::OnCard(OnCard::new(memory, bytes)));
+            let stays = self.stages_here.contains(&stage);
+            let buffer = match self.leaving {
+                Leaving::ThroughHost if !stays => Buffer::F32(unpacked(&memory.read()?, format_of(graph[*id].dtype))),
+                _ => Buffer::OnCard(OnCard::new(memory, bytes)),
+            };
+            store.put(Parcel { payload, stage, microbatch }, buffer);
         }
         let kept = lane.held();
         if let Some(noted) = &mut self.job_bytes {
@@ -299,7 +355,13 @@ fn execute(
 }
 
 impl Stage {
-    fn new(graph: Graph, card: &Arc<dyn Card>, seed: u64, meter: &mut Meter) -> Result<Stage, CardError> {
+    fn new(
+        graph: Graph,
+        card: &Arc<dyn Card>,
+        seed: u64,
+        share: Share,
+        meter: &mut Meter,
+    ) -> Result<Stage, CardError> {
         let lifetimes = Lifetimes::of(&graph);
         let fused = (Lifetimes::fused(&graph), fused_order(&graph));
         let mut persistent: Vec<Option<Memory>> = graph.tensors.iter().map(|_| None).collect();
@@ -320,7 +382,8 @@ impl Stage {
                 Role::WeightGradient { of } => {
                     persistent[id.index()] = Some(Memory::zeros(card, tensor.bytes())?);
                     let decay = matches!(graph[of].role, Role::Weight { decay: true, .. });
-                    let moment = || Memory::zeros(card, tensor.bytes());
+                    let mine = share.of(tensor.elements() as usize).len() as u64;
+                    let moment = || Memory::zeros(card, 4 * mine);
                     let (mean, square) = (moment()?, moment()?);
                     meter.take(Kind::Persistent, mean.bytes() + square.bytes());
                     let master = masters.remove(&of);
@@ -341,6 +404,11 @@ impl Backend for Cuda {
     }
 
     fn take_in(&mut self, buffer: Buffer) -> Result<Buffer, BackendError> {
+        if let Buffer::F32(values) = &buffer {
+            let memory = Memory::holding(&self.card, &packed(values, self.format))?;
+            let bytes = memory.bytes();
+            return Ok(Buffer::OnCard(OnCard::new(Arc::new(memory), bytes)));
+        }
         let Buffer::OnCard(parcel) = &buffer else { return Ok(buffer) };
         let Ok(memory) = parcel.content().downcast::<Memory>() else { return Ok(buffer) };
         let copy = memory.copied_to(&self.card)?;
@@ -357,15 +425,26 @@ impl Backend for Cuda {
 
     fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {
         for stage in self.stages.values() {
-            let at = |id: TensorId| stage.persistent[id.index()].as_ref().map(Memory::at);
+            let of = |id: TensorId| stage.persistent[id.index()].as_ref();
             for parameter in &stage.parameters {
-                let (Some(weight), Some(gradient)) = (at(parameter.weight), at(parameter.gradient)) else { continue };
-                let master = parameter.master.as_ref().map_or(weight, Memory::at);
-                let places = [weight, master, gradient, parameter.mean.at(), parameter.square.at()];
+                let (Some(weight), Some(gradient)) = (of(parameter.weight), of(parameter.gradient)) else { continue };
                 let tensor = &stage.graph[parameter.weight];
                 let format = format_of(tensor.dtype);
-                let elements = tensor.elements();
+                let mine = self.share.of(tensor.elements() as usize);
+                let master = parameter.master.as_ref().unwrap_or(weight);
+                let start = mine.start as u64;
+                let places = [
+                    weight.after(start * format.bytes()),
+                    master.after(start * 4),
+                    gradient.after(start * 4),
+                    parameter.mean.at(),
+                    parameter.square.at(),
+                ];
+                let elements = mine.len() as u64;
                 self.context.adamw(&self.optimizer, self.step, format, places, elements, parameter.decay)?;
+                if elements < tensor.elements() {
+                    self.card.zero(gradient.at(), gradient.bytes())?;
+                }
             }
         }
         Ok(self.card.finish()?)
@@ -387,5 +466,35 @@ impl Backend for Cuda {
             }
         }
         weights
+    }
+
+    fn lend(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        work: &mut dyn FnMut(Values<'_>),
+    ) -> Result<(), BackendError> {
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        let Stage { graph, persistent, parameters, .. } = self.stages.get(&stage).ok_or_else(missing)?;
+        let parameter = parameters.iter().find(|parameter| graph[parameter.weight].name == name);
+        let parameter = parameter.ok_or_else(missing)?;
+        let weight = persistent[parameter.weight.index()].as_ref().ok_or_else(missing)?;
+        let memory = match part {
+            Part::Weight => parameter.master.as_ref().unwrap_or(weight),
+            Part::Gradient => persistent[parameter.gradient.index()].as_ref().ok_or_else(missing)?,
+            Part::Mean => &parameter.mean,
+            Part::Square => &parameter.square,
+        };
+        let mut values = floats(&memory.read()?);
+        let before = values.clone();
+        work(Values::F32(&mut values));
+        if values != before {
+            self.card.write(memory.at(), &packed(&values, Format::F32))?;
+            if part == Part::Weight && parameter.master.is_some() {
+                self.card.write(weight.at(), &packed(&values, Format::Bf16))?;
+            }
+        }
+        Ok(())
     }
 }

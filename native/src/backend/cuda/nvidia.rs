@@ -200,6 +200,11 @@ impl Device {
         }
         let (_, gpus) = gpus()?;
         let facts = gpus.get(ordinal).cloned().ok_or(CardError::NoSuchCard { ordinal, count: gpus.len() })?;
+        if facts.capability < (8, 0) {
+            let (major, minor) = facts.capability;
+            let reason = format!("its compute capability is {major}.{minor}, and bf16 needs 8.0 (A100) or later");
+            return Err(CardError::call(&facts.name, reason));
+        }
         let image = compile(facts.capability)?;
         let device = guarded("opening the GPU", || {
             let handle = result::device::get(ordinal as i32).map_err(|error| driver_error("cuDeviceGet", error))?;
@@ -317,11 +322,6 @@ impl Nvidia {
         // SAFETY: the handle is valid; writes one int.
         let asked = unsafe { blas_sys::cublasGetVersion_v2(*lock(&self.blas), &mut version) };
         asked.result().ok().map(|()| version)
-    }
-
-    /// The stream, for libraries that queue work on it.
-    pub fn stream(&self) -> *mut c_void {
-        self.stream.cast()
     }
 }
 
@@ -522,6 +522,10 @@ impl Card for Nvidia {
                 .map_err(|error| driver_error("cuEventElapsedTime", error))?
         };
         Ok((f64::from(milliseconds) * 1e6) as Nanos)
+    }
+
+    fn stream(&self) -> *mut c_void {
+        self.stream.cast()
     }
 
     fn high_water_bytes(&self) -> Option<Bytes> {

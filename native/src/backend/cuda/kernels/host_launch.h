@@ -12,7 +12,15 @@ static void fiber_main() {
     warp.live--;
     block.arrived -= self.at_block;
     block.live--;
-    swapcontext(&self.context, &block.scheduler);
+    _longjmp(block.scheduler, 1);
+}
+
+// Lets a fiber run until it gives way.
+static __attribute__((noinline)) void resume(Fiber& fiber) {
+    if (_setjmp(block.scheduler) != 0) return;
+    if (fiber.started) _longjmp(fiber.jump, 1);
+    fiber.started = true;
+    setcontext(&fiber.context);
 }
 
 extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const unsigned* grid, unsigned threads, unsigned shared) {
@@ -46,7 +54,7 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
                         if (block.fibers[t].ended) continue;
                         block.running = t;
                         threadIdx = {t, 0, 0};
-                        swapcontext(&block.scheduler, &block.fibers[t].context);
+                        resume(block.fibers[t]);
                     }
                 }
             }

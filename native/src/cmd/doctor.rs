@@ -1,0 +1,123 @@
+//! `pipeplan doctor`
+
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::{human, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan doctor
+  pipeplan doctor --json";
+
+/// Say what there is on this machine to run plans on GPUs with, and how to get what is missing.
+///
+/// Looks for the driver, NVRTC, cuBLAS and NCCL where the system, the CUDA toolkit and Python wheels keep them. That
+/// something is missing is an answer and no failure: the exit code is 0.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Something that was looked for.
+struct Finding {
+    what: String,
+    is_there: bool,
+    text: String,
+    details: Value,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let findings = findings();
+    if args.json {
+        let list: Vec<Value> = findings
+            .iter()
+            .map(|finding| {
+                let Finding { what, is_there, text, details } = finding;
+                json!({ "what": what, "found": is_there, "text": text, "details": details })
+            })
+            .collect();
+        return output::print_json(&json!({ "findings": list }));
+    }
+    let mut text = String::new();
+    let rows: Vec<Vec<String>> = findings
+        .iter()
+        .filter(|finding| finding.is_there)
+        .map(|finding| vec![finding.what.clone(), finding.text.clone()])
+        .collect();
+    if !rows.is_empty() {
+        text.push_str(&human::table(&["found", ""], &rows, 0));
+    }
+    for finding in findings.iter().filter(|finding| !finding.is_there) {
+        text.push_str(&format!("\n{}\n", finding.text));
+    }
+    output::print(&text)
+}
+
+#[cfg(feature = "cuda")]
+fn findings() -> Vec<Finding> {
+    use pipeplan::backend::cuda::libraries::{Which, search};
+    use pipeplan::backend::cuda::nvidia;
+    use pipeplan::transport::nccl;
+
+    let library = |which: Which, version: Option<String>| {
+        let search = search(which);
+        let path = search.found.as_ref().map(|path| path.display().to_string());
+        let text = match (&path, &version) {
+            (Some(path), Some(version)) => format!("{version}, {path}"),
+            (Some(path), None) => path.clone(),
+            (None, _) => search.to_string(),
+        };
+        let folders: Vec<String> = search.folders.iter().map(|folder| folder.display().to_string()).collect();
+        let details = json!({
+            "path": path, "version": version, "file_names": which.file_names(), "folders": folders,
+            "variable": which.variable(), "how_to_get": which.how_to_get(),
+        });
+        Finding { what: which.name().to_string(), is_there: search.found.is_some(), text, details }
+    };
+    let dotted = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+    let gpus = nvidia::gpus();
+    let cuda = gpus.as_ref().ok().map(|(version, _)| dotted((version / 1000, version % 1000 / 10)));
+    let mut findings = vec![library(Which::Driver, cuda.map(|version| format!("up to CUDA {version}")))];
+    match &gpus {
+        Ok((_, gpus)) => findings.extend(gpus.iter().map(|gpu| {
+            let links: Vec<String> = gpu.links.iter().map(|(other, rank)| format!("GPU {other} (rank {rank})")).collect();
+            let links = if links.is_empty() { String::new() } else { format!(", reaches {}", links.join(", ")) };
+            Finding {
+                what: format!("GPU {}", gpu.ordinal),
+                is_there: true,
+                text: format!(
+                    "{}, {}, compute capability {}, {} multiprocessors{links}",
+                    gpu.name,
+                    human::bytes(gpu.bytes),
+                    dotted(gpu.capability),
+                    gpu.multiprocessors
+                ),
+                details: json!({
+                    "name": gpu.name, "bytes": gpu.bytes, "compute_capability": dotted(gpu.capability),
+                    "multiprocessors": gpu.multiprocessors,
+                    "links": gpu.links.iter().map(|(other, rank)| json!({ "gpu": other, "rank": rank })).collect::<Vec<_>>(),
+                }),
+            }
+        })),
+        Err(error) if search(Which::Driver).found.is_some() => {
+            let text = format!("The driver is there, and shows no GPU: {error}");
+            findings.push(Finding { what: "GPUs".to_string(), is_there: false, text, details: Value::Null });
+        }
+        Err(_) => {}
+    }
+    findings.push(library(Which::Nvrtc, nvidia::nvrtc_version().map(dotted)));
+    findings.push(library(Which::Cublas, None));
+    let nccl_version = nccl::Library::load().ok().map(|library| library.version().to_string());
+    findings.push(library(Which::Nccl, nccl_version));
+    findings
+}
+
+#[cfg(not(feature = "cuda"))]
+fn findings() -> Vec<Finding> {
+    let text = "This binary was built without the feature `cuda`: build it with `cargo build --release -p pipeplan`.";
+    vec![Finding { what: "GPU runner".to_string(), is_there: false, text: text.to_string(), details: Value::Null }]
+}

@@ -1,0 +1,97 @@
+//! `pipeplan selftest`
+
+use pipeplan::runner::Device;
+use pipeplan::selftest::{self, Row};
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::{human, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan selftest --device cpu
+  pipeplan selftest --device cuda --profile h200.json";
+
+/// Prove on this machine that a device computes what it should, holds the bytes that plans predict, and how fast it is.
+///
+/// Prints one table; exits with 1 where any row fails, and with 2 where the device cannot be used. Every operator is held
+/// against the CPU in f64, runs of whole plans against one rank on the CPU.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// cpu, cuda, or emulated: the kernels of cuda, compiled for the processor by its C++ compiler
+    #[arg(long, value_name = "DEVICE", default_value = "cuda")]
+    device: Choice,
+    /// Which GPU
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    gpu: usize,
+    /// Write the measured times of operators here
+    #[arg(long, value_name = "FILE")]
+    profile: Option<String>,
+    /// Print the table as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Choice {
+    Cpu,
+    Cuda,
+    Emulated,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let device = match args.device {
+        Choice::Cpu => Device::Cpu,
+        Choice::Cuda => Device::Cuda(args.gpu),
+        Choice::Emulated => Device::Emulated,
+    };
+    let report = selftest::run(device, |row| {
+        if !args.json {
+            // The table comes last; meanwhile a person sees that something happens.
+            anstream::eprintln!("{:>4}  {}: {}", mark(row), row.group, row.name);
+        }
+    })
+    .map_err(Failure::input)?;
+    if let Some(path) = &args.profile {
+        let profile = report.profile.as_ref();
+        let profile = profile.ok_or_else(|| Failure::input("--profile: only a GPU's operators are measured"))?;
+        output::write(path, profile.to_json().as_bytes())?;
+    }
+    let failed = report.rows.iter().filter(|row| row.passed == Some(false)).count();
+    if args.json {
+        let rows: Vec<Value> = report
+            .rows
+            .iter()
+            .map(|row| {
+                let Row { group, name, found, against, passed } = row;
+                json!({ "group": group, "name": name, "found": found, "against": against, "passed": passed })
+            })
+            .collect();
+        output::print_json(&json!({ "device": report.device, "rows": rows, "failed": failed }))?;
+    } else {
+        let rows: Vec<Vec<String>> = report
+            .rows
+            .iter()
+            .map(|row| {
+                let Row { group, name, found, against, .. } = row;
+                vec![(*group).to_string(), name.clone(), found.clone(), against.clone(), mark(row).to_string()]
+            })
+            .collect();
+        let header = ["", "what", "found", "against", ""];
+        let table = human::table(&header, &rows, 0);
+        output::print(&format!("{}\n\n{table}\n{} rows, {failed} failed\n", report.device, rows.len()))?;
+    }
+    if failed > 0 {
+        return Err(Failure::work(format!("{failed} rows of the table failed")));
+    }
+    Ok(())
+}
+
+fn mark(row: &Row) -> &'static str {
+    match row.passed {
+        Some(true) => "ok",
+        Some(false) => "FAIL",
+        None => "",
+    }
+}

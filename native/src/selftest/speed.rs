@@ -1,0 +1,276 @@
+//! How fast a card is: its ceilings, each operator of a model beside them, and a step of the model beside the sum of its
+//! operators.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pipeplan_core::cost::Load;
+use pipeplan_core::graph::{Graph, Operator, TensorId};
+use pipeplan_core::model::{Dtype, Family};
+use pipeplan_core::profile::{Profile, Signature};
+use pipeplan_core::spec::ModelWork;
+use pipeplan_core::units::Nanos;
+
+use super::whole::{published, work};
+use super::{Row, Rows};
+use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
+use crate::backend::cuda::launch::{Context, Place};
+use crate::backend::cuda::packed;
+use crate::runner::optimizer::AdamW;
+use crate::runner::random::SplitMix64;
+use crate::runner::{Computation, Device, RunOptions, Silent, run};
+use crate::transport::threads::ThreadOptions;
+
+const GROUP: &str = "speed";
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// The model.
+    pub work: ModelWork,
+    /// Bytes of the copy that measures the memory's rate.
+    pub copy_bytes: u64,
+    /// Rows and columns of the product that measures the arithmetic's rate.
+    pub product: u64,
+    /// Launches for one time.
+    pub repeats: u32,
+    /// Steps of the run.
+    pub steps: u32,
+}
+
+impl Sizes {
+    /// A Llama-like model of half a billion parameters in 4 stages, and operands far beyond a card's caches.
+    pub fn large() -> Option<Sizes> {
+        let mut work = work(Family::Llama, Dtype::Bf16, 4)?;
+        let model = &mut work.model;
+        (model.layers, model.hidden, model.heads, model.kv_heads) = (8, 2048, 16, 8);
+        (model.head_dim, model.ffn, model.vocab, model.positions) = (128, 5632, 32_000, 2048);
+        (work.chunks, work.microbatches, work.microbatch_size, work.sequence) = (1, 8, 2, 1024);
+        Some(Sizes { work, copy_bytes: 2 << 30, product: 8192, repeats: 10, steps: 6 })
+    }
+}
+
+/// The median time of one of `repeats` calls, five times over, after one that warms up.
+fn time(
+    card: &Arc<dyn Card>,
+    repeats: u32,
+    mut call: impl FnMut() -> Result<(), CardError>,
+) -> Result<Nanos, CardError> {
+    call()?;
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        card.start_watch()?;
+        (0..repeats).try_for_each(|_| call())?;
+        times.push(card.stop_watch()? / Nanos::from(repeats.max(1)));
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2].max(1))
+}
+
+/// Numbers as activations have them. Zeros would be faster than life: cards clock higher on them.
+fn content(dtype: Dtype, elements: u64, below: u64) -> Vec<u8> {
+    let mut random = SplitMix64::new(elements);
+    // Drawn once, repeated: what counts is that bits differ.
+    let some: Vec<f32> = (0..elements.clamp(1, 4096)).map(|_| 0.1 * random.normal() as f32).collect();
+    let values = || (0..elements as usize).map(|at| some[at % some.len()]);
+    match dtype {
+        Dtype::I32 => (0..elements).flat_map(|_| (random.below(below) as i32).to_ne_bytes()).collect(),
+        Dtype::U8 => (0..elements).map(|_| u8::from(random.below(10) > 0)).collect(),
+        Dtype::Bf16 => packed(&values().collect::<Vec<f32>>(), Format::Bf16),
+        Dtype::F32 | Dtype::F64 => packed(&values().collect::<Vec<f32>>(), Format::F32),
+    }
+}
+
+/// One operator with operands of its own.
+fn operator_time(
+    card: &Arc<dyn Card>,
+    context: &mut Context,
+    graph: &Graph,
+    operator: &Operator,
+    repeats: u32,
+) -> Result<Nanos, CardError> {
+    // A token is a row of the table, or a column of the logits.
+    let tensors = || operator.inputs.iter().map(|input| &graph[input.tensor]);
+    let table = tensors().find(|tensor| tensor.role.is_persistent()).map(|table| table.shape[0]);
+    let logits = tensors().find(|tensor| tensor.shape.len() == 2).map(|logits| logits.shape[1]);
+    let vocabulary = table.or(logits).unwrap_or(1);
+    let memory = |id: TensorId| {
+        let tensor = &graph[id];
+        Memory::holding(card, &content(tensor.dtype, tensor.elements(), vocabulary))
+    };
+    let outputs: Vec<Memory> = operator.outputs.iter().map(|id| memory(*id)).collect::<Result<_, _>>()?;
+    let mut inputs: Vec<Option<Memory>> = Vec::new();
+    for (position, input) in operator.inputs.iter().enumerate() {
+        let shared = operator.outputs.contains(&input.tensor) || operator.in_place == Some(position as u32);
+        inputs.push(if shared { None } else { Some(memory(input.tensor)?) });
+    }
+    let place = |id: TensorId, memory: &Memory| (memory.at(), id);
+    let ins: Vec<_> = operator
+        .inputs
+        .iter()
+        .zip(&inputs)
+        .map(|(input, memory)| place(input.tensor, memory.as_ref().unwrap_or(&outputs[0])))
+        .collect();
+    let outs: Vec<_> = operator.outputs.iter().zip(&outputs).map(|(id, memory)| place(*id, memory)).collect();
+    let places = |list: &[(_, TensorId)]| -> Vec<Place<'_>> {
+        list.iter()
+            .map(|(at, id)| Place { at: Some(*at), shape: &graph[*id].shape, dtype: graph[*id].dtype })
+            .collect()
+    };
+    let (ins, outs) = (places(&ins), places(&outs));
+    time(card, repeats, || context.run(&operator.kernel, &ins, &outs))
+}
+
+/// Measures `sizes` on `card`, runs the model on `device`, and gives the times of its operators.
+pub fn check<F: FnMut(&Row)>(
+    device: Device,
+    card: &Arc<dyn Card>,
+    rows: &mut Rows<F>,
+    sizes: &Sizes,
+) -> Option<Profile> {
+    match measure(device, card, rows, sizes) {
+        Ok(profile) => Some(profile),
+        Err(error) => {
+            rows.push(Row::broken(GROUP, "measuring", &error));
+            None
+        }
+    }
+}
+
+fn measure<F: FnMut(&Row)>(
+    device: Device,
+    card: &Arc<dyn Card>,
+    rows: &mut Rows<F>,
+    sizes: &Sizes,
+) -> Result<Profile, String> {
+    let text = |error: CardError| error.to_string();
+    let (bandwidth, peak) = ceilings(card, sizes).map_err(text)?;
+    rows.push(Row::figure(
+        GROUP,
+        "copying within memory",
+        format!("{:.2} TB/s", bandwidth / 1e3),
+        "read and written".to_string(),
+    ));
+    let size = sizes.product;
+    rows.push(Row::figure(
+        GROUP,
+        format!("product of {size}, bf16"),
+        format!("{:.1} TFLOP/s", peak / 1e3),
+        "cuBLAS".to_string(),
+    ));
+
+    let (workload, predicted) = published(&sizes.work, "1f1b", None)?;
+    let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
+    let mut profile = Profile::new(&card.name());
+    let mut context = Context::new(Arc::clone(card));
+    let mut sum = 0;
+    let mut shown = BTreeSet::new();
+    for graph in &model.graphs {
+        for operator in &graph.operators {
+            let known = profile.time(graph, operator);
+            let ns = match known {
+                Some(ns) => ns,
+                None => operator_time(card, &mut context, graph, operator, sizes.repeats).map_err(text)?,
+            };
+            sum += ns;
+            let signature = Signature::of(graph, operator);
+            if shown.insert(signature.clone()) {
+                rows.push(share_of_ceiling(graph, operator, &signature, ns, (bandwidth, peak)));
+            }
+            profile.insert(signature, ns);
+        }
+    }
+    let elements: u64 =
+        model.graphs.iter().flat_map(|graph| graph.weights().map(|(_, tensor)| tensor.elements())).sum();
+    let optimizer = adamw_time(card, &context, elements, sizes.repeats).map_err(text)?;
+    // Ranks that share one card take turns on it: what it has to do is the sum of all operators.
+    let expected = sum * u64::from(sizes.work.microbatches) + optimizer;
+    let options = RunOptions {
+        steps: sizes.steps,
+        text: (0..4000u32).flat_map(|n| format!("{n} times {n} is {}. ", n * n).into_bytes()).collect(),
+        transport: ThreadOptions { slots: 4, patience: Duration::from_secs(300) },
+        optimizer: AdamW { learning_rate: 1e-4, ..AdamW::default() },
+        device,
+        ..RunOptions::default()
+    };
+    let report = run(&workload, &options, &mut Silent).map_err(|error| error.to_string())?;
+    let mut durations: Vec<Nanos> = report.steps.iter().skip(1).map(|step| step.duration_ns).collect();
+    durations.sort_unstable();
+    let found = durations.get(durations.len() / 2).copied().unwrap_or(0);
+    let tokens = report.steps.first().map_or(0, |step| step.tokens);
+    let rate = tokens as f64 * 1e9 / found.max(1) as f64;
+    rows.push(Row::figure(
+        GROUP,
+        "tokens a second, 4 ranks on one card",
+        format!("{rate:.0}"),
+        format!("{tokens} a step"),
+    ));
+    let off = found as f64 / expected.max(1) as f64 - 1.0;
+    let against = format!("{:.3} ms from its operators, {:+.1} %, at most 5 %", expected as f64 / 1e6, 100.0 * off);
+    let ms = format!("{:.3} ms", found as f64 / 1e6);
+    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms, &against, off.abs() <= 0.05));
+    for (rank, memory) in report.memory.iter().enumerate() {
+        let held = memory.persistent_bytes + memory.activation_bytes;
+        let planned = predicted.get(rank).copied().unwrap_or(0);
+        let against = format!("{planned} planned");
+        rows.push(Row::fact(GROUP, format!("bytes of rank {rank}"), held.to_string(), &against, held == planned));
+    }
+    Ok(profile)
+}
+
+/// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
+fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError> {
+    let (from, to) = (Memory::zeros(card, sizes.copy_bytes)?, Memory::zeros(card, sizes.copy_bytes)?);
+    let ns = time(card, sizes.repeats, || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
+    let bandwidth = 2.0 * sizes.copy_bytes as f64 / ns as f64;
+    let size = sizes.product;
+    let operand = || Memory::holding(card, &content(Dtype::Bf16, size * size, 1));
+    let (a, b, c) = (operand()?, operand()?, operand()?);
+    let matrix =
+        |memory: &Memory| Matrix { at: memory.at(), row: size, step: 0, transposed: false, format: Format::Bf16 };
+    let product = Product {
+        rows: size,
+        inner: size,
+        columns: size,
+        a: matrix(&a),
+        b: Matrix { transposed: true, ..matrix(&b) },
+        c: matrix(&c),
+        alpha: 1.0,
+        beta: 0.0,
+        count: 1,
+    };
+    let ns = time(card, sizes.repeats, || card.product(&product))?;
+    Ok((bandwidth, 2.0 * (size as f64).powi(3) / ns as f64))
+}
+
+fn share_of_ceiling(
+    graph: &Graph,
+    operator: &Operator,
+    signature: &Signature,
+    ns: Nanos,
+    (bandwidth, peak): (f64, f64),
+) -> Row {
+    let Load { flops, bytes, .. } = Load::of(graph, operator);
+    let flops = flops as f64;
+    let memory = bytes as f64 / ns as f64 / bandwidth;
+    let arithmetic = flops / ns as f64 / peak;
+    let against = match flops > 0.0 {
+        true => format!("{:.0} % of the product's rate", 100.0 * arithmetic),
+        false => format!("{:.0} % of the copy's rate", 100.0 * memory),
+    };
+    let output = signature.operands.rsplit("-> ").next().unwrap_or_default();
+    let name = format!("{} to {output}", signature.kernel);
+    Row::figure(GROUP, name, format!("{:.1} us", ns as f64 / 1e3), against)
+}
+
+/// AdamW over `elements` weights in bf16.
+fn adamw_time(card: &Arc<dyn Card>, context: &Context, elements: u64, repeats: u32) -> Result<Nanos, CardError> {
+    let some = elements.min(1 << 26);
+    let weight = Memory::zeros(card, 2 * some)?;
+    let wide: Vec<Memory> = (0..4).map(|_| Memory::zeros(card, 4 * some)).collect::<Result<_, _>>()?;
+    let places = [weight.at(), wide[0].at(), wide[1].at(), wide[2].at(), wide[3].at()];
+    let optimizer = AdamW::default();
+    let ns = time(card, repeats, || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
+    Ok((ns as f64 * elements as f64 / some.max(1) as f64) as Nanos)
+}

@@ -1,0 +1,365 @@
+//! NCCL: transfers between GPUs, over NVLink, PCIe or the network. The only place that knows the library.
+//!
+//! - Nothing blocks in a call: communicators are made with a configuration that says so, and whoever waits asks for the
+//!   communicator's error again and again, with a deadline. At the deadline, or when another rank gives up, the
+//!   communicator is aborted, which ends what is queued on the GPU too.
+//! - One communicator serves each direction between two ranks, so that what is sent one way never waits for what is
+//!   received the other way: NCCL runs the operations of one communicator in order.
+//! - Ranks agree on communicators in an order that follows from their numbers, so no two wait for each other.
+#![allow(unsafe_code, reason = "calls of a C library on memory of a GPU; each says why it is sound")]
+
+mod library;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub use library::{
+    Code, Config, DataType, Functions, IN_PROGRESS, Library, RawComm, RawStream, Reduce, SUCCESS, UniqueId, Version,
+};
+
+use crate::backend::cuda::card::{Card, CardError, Memory};
+
+/// Why NCCL did not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NcclError {
+    /// There is no library.
+    #[error("{0}")]
+    Missing(String),
+    /// The library is older than what is written for here.
+    #[error("NCCL {found} is too old: install {} or later (pip install nvidia-nccl-cu13)", Version::OLDEST)]
+    TooOld {
+        /// What was found.
+        found: Version,
+    },
+    /// A call failed.
+    #[error("{call} failed: {what}{}{detail}", if detail.is_empty() { "" } else { ": " })]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// What its code means.
+        what: String,
+        /// What NCCL last complained of.
+        detail: String,
+    },
+    /// Something did not end in time, and was aborted.
+    #[error("rank {rank} waited {:.1} s for {what} with rank {peer}; its communicator was aborted", waited.as_secs_f64())]
+    TimedOut {
+        /// This rank.
+        rank: usize,
+        /// The other one.
+        peer: usize,
+        /// What was waited for.
+        what: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// Another rank gave up.
+    #[error("the run was ended by another rank")]
+    Aborted,
+    /// Several ranks would share a GPU, which this library cannot.
+    #[error(
+        "ranks {ranks:?} are on one GPU, and NCCL {found} takes one rank a GPU: use a GPU for each rank, NCCL {} or \
+         later with NCCL_MULTI_RANK_GPU_ENABLE=1, or run all ranks in one process (`--transport threads`)",
+        Version::SHARES_GPUS
+    )]
+    SharedGpu {
+        /// The ranks.
+        ranks: Vec<usize>,
+        /// The library's version.
+        found: Version,
+    },
+    /// The same with a library that can, and was not told to.
+    #[error(
+        "ranks {ranks:?} are on one GPU: set NCCL_MULTI_RANK_GPU_ENABLE=1 to let NCCL {found} share it (experimental)"
+    )]
+    SharingOff {
+        /// The ranks.
+        ranks: Vec<usize>,
+        /// The library's version.
+        found: Version,
+    },
+    /// The GPU failed.
+    #[error(transparent)]
+    Card(#[from] CardError),
+}
+
+/// Refuses ranks that share a GPU where `version` cannot serve them. `gpus` names the GPU of each rank.
+///
+/// # Errors
+/// [`NcclError::SharedGpu`], [`NcclError::SharingOff`].
+pub fn check_sharing(version: Version, gpus: &[String], enabled: bool) -> Result<(), NcclError> {
+    for gpu in gpus {
+        let ranks: Vec<usize> = (0..gpus.len()).filter(|rank| &gpus[*rank] == gpu).collect();
+        if ranks.len() < 2 {
+            continue;
+        }
+        if version < Version::SHARES_GPUS {
+            return Err(NcclError::SharedGpu { ranks, found: version });
+        }
+        if !enabled {
+            return Err(NcclError::SharingOff { ranks, found: version });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a person allows ranks to share a GPU.
+pub fn sharing_enabled() -> bool {
+    std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value.trim() == "1")
+}
+
+/// Ends the waits of every communicator that has it.
+#[derive(Clone, Debug, Default)]
+pub struct Ending(Arc<AtomicBool>);
+
+impl Ending {
+    /// From now on every wait ends.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Who waits for whom, and for how long.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// This rank.
+    pub rank: usize,
+    /// How long a wait may take.
+    pub longest: Duration,
+    /// Ends waits early.
+    pub ending: Ending,
+}
+
+/// One member's end of a communicator.
+pub struct Communicator {
+    library: Arc<Library>,
+    raw: RawComm,
+    patience: Patience,
+    /// The rank at the other end, for messages; this one where there are more than two.
+    peer: usize,
+    aborted: bool,
+}
+
+// SAFETY: NCCL lets one thread at a time use a communicator, and `&mut self` sees to that.
+unsafe impl Send for Communicator {}
+
+/// How long to sleep between two questions whether something has ended.
+const PAUSE: Duration = Duration::from_micros(20);
+
+impl Communicator {
+    /// Joins the communicator of `id` as `member` of `size`; returns when all members have. The GPU in use must be
+    /// this rank's.
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub fn join(
+        library: &Arc<Library>,
+        id: UniqueId,
+        (member, size): (usize, usize),
+        peer: usize,
+        patience: Patience,
+    ) -> Result<Communicator, NcclError> {
+        let mut raw: RawComm = std::ptr::null_mut();
+        let mut config = Config::not_blocking();
+        // SAFETY: both pointers are valid during the call, which copies the configuration.
+        let code =
+            unsafe { (library.functions().init_rank_config)(&mut raw, size as i32, id, member as i32, &mut config) };
+        library.check("ncclCommInitRankConfig", code, std::ptr::null_mut())?;
+        let mut communicator = Communicator { library: Arc::clone(library), raw, patience, peer, aborted: false };
+        communicator.settle("joining a communicator")?;
+        Ok(communicator)
+    }
+
+    /// Asks for the communicator's error until the last call has ended.
+    fn settle(&mut self, what: &str) -> Result<(), NcclError> {
+        let start = Instant::now();
+        loop {
+            let mut state = SUCCESS;
+            // SAFETY: the communicator is valid until it is aborted or destroyed, which ends this object.
+            let code = unsafe { (self.library.functions().get_async_error)(self.raw, &mut state) };
+            let failed = self
+                .library
+                .check("ncclCommGetAsyncError", code, self.raw)
+                .and_then(|()| self.library.check("a transfer", state, self.raw));
+            if failed.is_err() {
+                self.abort();
+                return failed;
+            }
+            if state != IN_PROGRESS {
+                return Ok(());
+            }
+            self.be_patient(start, what)?;
+        }
+    }
+
+    /// Sleeps a little; an error, and the end of the communicator, where that has been long enough.
+    fn be_patient(&mut self, start: Instant, what: &str) -> Result<(), NcclError> {
+        if self.patience.ending.is_raised() {
+            self.abort();
+            return Err(NcclError::Aborted);
+        }
+        let waited = start.elapsed();
+        if waited > self.patience.longest {
+            self.abort();
+            let (rank, peer) = (self.patience.rank, self.peer);
+            return Err(NcclError::TimedOut { rank, peer, what: what.to_string(), waited });
+        }
+        std::thread::sleep(PAUSE);
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        if !std::mem::replace(&mut self.aborted, true) {
+            // SAFETY: the communicator is valid, and not used again.
+            let _ = unsafe { (self.library.functions().abort)(self.raw) };
+        }
+    }
+
+    fn call(&mut self, name: &'static str, call: impl FnOnce(&Functions, RawComm) -> Code) -> Result<(), NcclError> {
+        if self.aborted {
+            return Err(NcclError::Aborted);
+        }
+        let code = call(self.library.functions(), self.raw);
+        self.library.check(name, code, self.raw)
+    }
+
+    /// Queues the send of `bytes` bytes at `from` to member `to`.
+    ///
+    /// # Safety
+    /// The memory must be a GPU's, and stay until the stream has run what is queued now.
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn send(&mut self, from: u64, bytes: u64, to: usize, stream: RawStream) -> Result<(), NcclError> {
+        self.call("ncclSend", |functions, raw| {
+            // SAFETY: as the caller promises.
+            unsafe {
+                (functions.send)(from as *const _, bytes as usize, DataType::Uint8 as i32, to as i32, raw, stream)
+            }
+        })
+    }
+
+    /// Queues the receive of `bytes` bytes from member `from`.
+    ///
+    /// # Safety
+    /// As [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn receive(&mut self, to: u64, bytes: u64, from: usize, stream: RawStream) -> Result<(), NcclError> {
+        self.call("ncclRecv", |functions, raw| {
+            // SAFETY: as the caller promises.
+            unsafe {
+                (functions.recv)(to as *mut _, bytes as usize, DataType::Uint8 as i32, from as i32, raw, stream)
+            }
+        })
+    }
+
+    /// Queues an all-reduce of `count` numbers, in place.
+    ///
+    /// # Safety
+    /// As [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn all_reduce(
+        &mut self,
+        at: u64,
+        count: u64,
+        (kind, reduce): (DataType, Reduce),
+        stream: RawStream,
+    ) -> Result<(), NcclError> {
+        self.call("ncclAllReduce", |functions, raw| {
+            // SAFETY: as the caller promises; NCCL allows one buffer for both.
+            unsafe {
+                let count = count as usize;
+                (functions.all_reduce)(at as *const _, at as *mut _, count, kind as i32, reduce as i32, raw, stream)
+            }
+        })
+    }
+
+    /// Says that no more is to come, waits for it, and gives the communicator back.
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub fn finish(mut self) -> Result<(), NcclError> {
+        self.call("ncclCommFinalize", |functions, raw| {
+            // SAFETY: the communicator is valid.
+            unsafe { (functions.finalize)(raw) }
+        })?;
+        self.settle("the end of a communicator")?;
+        // From here on there is nothing to abort.
+        self.aborted = true;
+        // SAFETY: finalised, and not used again.
+        let code = unsafe { (self.library.functions().destroy)(self.raw) };
+        self.library.check("ncclCommDestroy", code, std::ptr::null_mut())
+    }
+}
+
+impl Drop for Communicator {
+    /// One that was not finished has failed: what it still waits for will not come.
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// Runs `queue` with all its sends and receives as one group: they start together, so two ranks that exchange with each
+/// other do not wait for each other.
+///
+/// # Errors
+/// [`NcclError`] of the calls within, or of the group's end.
+pub fn grouped(
+    library: &Library,
+    members: &mut [&mut Communicator],
+    queue: impl FnOnce(&mut [&mut Communicator]) -> Result<(), NcclError>,
+) -> Result<(), NcclError> {
+    // SAFETY: takes nothing; the end below is called whatever happens between.
+    library.check("ncclGroupStart", unsafe { (library.functions().group_start)() }, std::ptr::null_mut())?;
+    let queued = queue(members);
+    // SAFETY: a group was started.
+    let ended = library.check("ncclGroupEnd", unsafe { (library.functions().group_end)() }, std::ptr::null_mut());
+    queued.and(ended)?;
+    for member in members {
+        member.settle("a group of transfers to be queued")?;
+    }
+    Ok(())
+}
+
+/// One rank alone: a message to itself and an all-reduce. Returns ‖found − expected‖, which is 0.
+///
+/// # Errors
+/// [`NcclError`].
+pub fn selftest(library: Arc<Library>, card: &Arc<dyn Card>) -> Result<f64, NcclError> {
+    let values: Vec<f32> = (0..1000).map(|value| value as f32).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let from = Memory::holding(card, &bytes)?;
+    let to = Memory::zeros(card, bytes.len() as u64)?;
+    card.finish()?;
+    let patience = Patience { rank: 0, longest: Duration::from_secs(60), ending: Ending::default() };
+    let mut communicator = Communicator::join(&library, library.unique_id()?, (0, 1), 0, patience)?;
+    let size = bytes.len() as u64;
+    let (source, target) = (from.at().number(), to.at().number());
+    let stream = card.stream();
+    grouped(&library, &mut [&mut communicator], |members| {
+        // SAFETY: both buffers have that size and live until the stream has been waited for, below.
+        unsafe {
+            members[0].send(source, size, 0, stream)?;
+            members[0].receive(target, size, 0, stream)
+        }
+    })?;
+    // SAFETY: as above.
+    unsafe { communicator.all_reduce(target, values.len() as u64, (DataType::Float32, Reduce::Sum), stream)? };
+    communicator.settle("an all-reduce")?;
+    card.finish()?;
+    let found = crate::backend::cuda::unpacked(&to.read()?, crate::backend::cuda::card::Format::F32);
+    communicator.finish()?;
+    let squares = found.iter().zip(&values).map(|(found, value)| f64::from(found - value).powi(2));
+    Ok(squares.sum::<f64>().sqrt())
+}
