@@ -437,3 +437,30 @@ fn ctrl_c_ends_a_search_with_the_best_so_far() {
     assert_eq!(status.code(), Some(0));
     assert!(printed(&["check", &plan], "").starts_with("valid"));
 }
+
+/// The table of the CPU is that of a GPU but for its operators and times, so the command itself is tested everywhere.
+#[test]
+fn the_selftest_of_the_cpu_passes_and_that_of_a_missing_gpu_says_what_is_missing() {
+    let run = |arguments: &[&str]| {
+        assert_cmd::Command::cargo_bin("pipeplan").expect("built").args(arguments).output().expect("it runs")
+    };
+    let output = run(&["selftest", "--device", "cpu", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(table["failed"], 0);
+    assert!(table["rows"].as_array().is_some_and(|rows| rows.len() >= 16), "{table}");
+    let doctor = run(&["doctor", "--json"]);
+    assert!(doctor.status.success());
+    let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let driver = &found["findings"][0];
+    if driver["found"] == false {
+        for arguments in
+            [&["selftest", "--device", "cuda"][..], &["run", "../examples/tiny-llama.toml", "--device", "cuda"]]
+        {
+            let output = run(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(text.contains("libcuda.so.1") && text.contains("To get it:"), "{text}");
+        }
+    }
+}

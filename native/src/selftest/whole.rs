@@ -21,7 +21,7 @@ use crate::transport::Buffer;
 use crate::transport::threads::ThreadOptions;
 
 const GROUP: &str = "whole runs";
-const STEPS: u32 = 4;
+const STEPS: u32 = 3;
 
 /// A decoder small enough for any machine.
 pub(super) fn work(family: Family, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
@@ -30,7 +30,7 @@ pub(super) fn work(family: Family, dtype: Dtype, ranks: usize) -> Option<ModelWo
         model_name: String::new(),
         model: ModelConfig {
             family,
-            layers: 8,
+            layers: 4,
             hidden: 64,
             heads: 2,
             kv_heads: if family == Family::Gpt { 2 } else { 1 },
@@ -142,13 +142,18 @@ fn loss_error(found: &RunReport, expected: &RunReport) -> f64 {
 }
 
 pub(super) fn check<F: FnMut(&Row)>(device: Device, rows: &mut Rows<F>) {
-    let formats: &[Dtype] = if device == Device::Cpu { &[Dtype::F32] } else { &[Dtype::F32, Dtype::Bf16] };
-    for family in [Family::Llama, Family::Gpt] {
-        for format in formats {
-            let name = format!("{} in {}", family.name(), format.name());
-            if let Err(error) = check_one(device, family, *format, &name, rows) {
-                rows.push(Row::broken(GROUP, name, &error));
-            }
+    use Family::{Gpt, Llama};
+    let all = [(Llama, Dtype::F32), (Llama, Dtype::Bf16), (Gpt, Dtype::F32), (Gpt, Dtype::Bf16)];
+    let models: &[(Family, Dtype)] = match device {
+        Device::Cpu => &[all[0], all[2]],
+        Device::Cuda(_) => &all,
+        // Slow, and the formats differ in their kernels alone.
+        Device::Emulated => &[all[1], all[2]],
+    };
+    for (family, format) in models {
+        let name = format!("{} in {}", family.name(), format.name());
+        if let Err(error) = check_one(device, *family, *format, &name, rows) {
+            rows.push(Row::broken(GROUP, name, &error));
         }
     }
 }
@@ -164,7 +169,7 @@ fn check_one<F: FnMut(&Row)>(
     let reference = train(&one_by_one(&work, Some(Precision::Double))?, Device::Cpu)?;
     // What rounding of weights and activations leaves after a few steps: AdamW's steps are about as long whatever the
     // gradient, so a gradient near 0 that changes its sign moves a weight by two steps.
-    let (loss_limit, weight_limit) = if format == Dtype::Bf16 { (2e-2, 1e-1) } else { (1e-4, 1e-2) };
+    let (loss_limit, weight_limit) = if format == Dtype::Bf16 { (5e-3, 2e-2) } else { (1e-5, 1e-3) };
     let alone = train(&one_by_one(&work, None)?, device)?;
     rows.push(Row::error(GROUP, format!("{name}, one rank: losses"), loss_error(&alone, &reference), loss_limit));
     rows.push(Row::error(
