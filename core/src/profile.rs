@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Device, Link};
-use crate::cost;
+use crate::cluster::Device;
+use crate::cost::{self, Peers};
 use crate::graph::{Graph, Kernel, Operator, TensorId};
 use crate::units::Nanos;
 
@@ -133,12 +133,12 @@ impl Profile {
     }
 
     /// Times of F, B and W of one microbatch: measured where there is a measurement, else the roofline's.
-    pub fn job_times(&self, graph: &Graph, device: &Device, link: &Link) -> [Nanos; 3] {
+    pub fn job_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> [Nanos; 3] {
         let mut times = [0 as Nanos; 3];
         for operator in &graph.operators {
             let time = self
                 .time(graph, operator)
-                .unwrap_or_else(|| cost::Load::of(graph, operator).time(&operator.kernel, device, link));
+                .unwrap_or_else(|| cost::Load::of(graph, operator).time(&operator.kernel, device, peers));
             let total = &mut times[operator.job as usize];
             *total = total.saturating_add(time);
         }
@@ -209,12 +209,12 @@ mod tests {
     fn measured_times_replace_estimates() {
         let graph = graph();
         let device = cluster::find("h100").map(|entry| entry.device(Dtype::F32)).unwrap();
-        let link = Link { bytes_per_s: 1, latency_ns: 0 };
+        let peers = Peers::all(cluster::Link { bytes_per_s: 1, latency_ns: 0 });
         let mut profile = Profile::new("test");
-        assert_eq!(profile.job_times(&graph, &device, &link), cost::job_times(&graph, &device, &link));
+        assert_eq!(profile.job_times(&graph, &device, &peers), cost::job_times(&graph, &device, &peers));
         graph.operators.iter().for_each(|operator| profile.insert(Signature::of(&graph, operator), 7));
         let counts = crate::graph::Job::ALL.map(|job| 7 * graph.job(job).count() as Nanos);
-        assert_eq!(profile.job_times(&graph, &device, &link), counts);
+        assert_eq!(profile.job_times(&graph, &device, &peers), counts);
         // Layers are alike: fewer signatures than operators.
         assert!(profile.len() < graph.operators.len());
         assert_eq!(Profile::of_json(&profile.to_json()), Ok(profile));

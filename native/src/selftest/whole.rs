@@ -5,7 +5,7 @@ use std::time::Duration;
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
 use pipeplan_core::lower::lower;
-use pipeplan_core::model::{Dtype, Family, ModelConfig};
+use pipeplan_core::model::{Dtype, Family, ModelConfig, Variant};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
@@ -41,6 +41,7 @@ pub(super) fn work(family: Family, dtype: Dtype, ranks: usize) -> Option<ModelWo
             rope_base: 10_000,
             norm_eps_e12: 10_000_000,
             tied: false,
+            variant: Variant::USUAL,
         },
         device: cpu.device(Dtype::F32),
         devices_per_node: 64,

@@ -190,7 +190,7 @@ impl View for Stored {
         match &self.values {
             Buffer::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Buffer::F64(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            Buffer::Nothing => Cow::Borrowed(&[]),
+            Buffer::Nothing | Buffer::OnCard(_) => Cow::Borrowed(&[]),
         }
     }
 
