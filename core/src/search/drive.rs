@@ -18,6 +18,7 @@ use super::list::List;
 use super::policies::{self, Recipe, Shape};
 use super::random::Random;
 use super::steady::{self, PIECES, STRIDE};
+use super::zbv;
 use super::{Flow, Progress};
 use crate::problem::Problem;
 use crate::schedule::{Schedule, published};
@@ -66,6 +67,13 @@ impl Bench {
     fn candidate(&mut self, rows: Rows, recipe: Option<Recipe>) -> Option<Candidate> {
         let cost = self.eval.run(&self.flat, &rows, u64::MAX)?;
         Some(Candidate { score: self.score(cost), cost, recipe, rows })
+    }
+
+    /// What the rule of ZB-V leads to, best first.
+    fn waves(&mut self, effort: u64) -> Vec<Candidate> {
+        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, effort / 50);
+        self.list.ops += ops;
+        found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
     }
 
     /// The cost and, for each microbatch that is left out, the time that one takes in the middle.
@@ -143,6 +151,10 @@ impl<'a> Search<'a> {
         {
             self.offer(candidate.rows, "list");
         }
+        let waves = self.full.waves(self.effort);
+        for candidate in &waves {
+            self.offer(candidate.rows.clone(), "waves");
+        }
         if self.is_over() {
             return;
         }
@@ -150,12 +162,15 @@ impl<'a> Search<'a> {
             None => {
                 let effort = self.effort;
                 let mut known = self.climb(None, effort / 4 * 3);
+                self.add_waves(&mut known, waves);
                 self.add_best(&mut known);
                 self.improve(None, known, effort);
             }
             Some(mut small) => {
                 let effort = self.effort;
-                let known = self.climb(Some(&mut small), effort * 6 / 10);
+                let mut known = self.climb(Some(&mut small), effort * 6 / 10);
+                let waves = small.waves(effort);
+                self.add_waves(&mut known, waves);
                 let known = self.improve(Some(&mut small), known, effort / 10 * 9);
                 for candidate in known {
                     self.extend(&mut small, &candidate);
@@ -164,6 +179,17 @@ impl<'a> Search<'a> {
                 let mut known = Vec::new();
                 self.add_best(&mut known);
                 self.improve(None, known, effort);
+            }
+        }
+    }
+
+    /// Adds the best of `waves`, if the climb has not come upon it or better.
+    fn add_waves(&self, known: &mut Vec<Candidate>, waves: Vec<Candidate>) {
+        for candidate in waves {
+            let at = known.partition_point(|other| other.score < candidate.score);
+            if at < KEPT && known.iter().all(|other| other.cost != candidate.cost) {
+                known.insert(at, candidate);
+                known.truncate(KEPT);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! # Why it never gets stuck
 //! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that
 //! takes memory is started only if afterwards *each rank by itself* could still finish its admitted
-//! microbatches one after the other, oldest first ([`List::stays_safe`]). Those completions fit together: the
+//! microbatches one after the other, oldest first ([`stays_safe`]). Those completions fit together: the
 //! order "all of microbatch 0, then all of 1, …" keeps every dependency over all ranks. So there is always an
 //! op that may start, down to the least memory at which a single microbatch fits. (This is the banker's
 //! algorithm, with one customer a microbatch.) A cap on forwards in flight holds back no microbatch that is
@@ -176,6 +176,7 @@ impl List {
     /// What `rank` starts now, or until when it sleeps.
     fn decide(&self, flat: &Flat, limit: i64, policy: &Policy, rank: usize, now: u64) -> Result<Choice, u64> {
         let held = self.held[rank];
+        let room = Room { rank, limit, held, alone: self.alone[rank] };
         let mut best: Option<Choice> = None;
         // What is known to be on its way: the soonest of all, and the soonest that would go before `best`.
         let mut soonest = u64::MAX;
@@ -198,7 +199,7 @@ impl List {
                     if coming.is_none_or(|(_, other)| key < other) {
                         coming = Some((arrives, key));
                     }
-                } else if !self.allowed(flat, limit, rank, held, index, kind) {
+                } else if !allowed(&room, flat, &self.done, index, kind) {
                     short_of_memory = true;
                 } else if best.is_none_or(|best| key < best.key) {
                     best = Some(Choice { key, lane: index, kind });
@@ -223,7 +224,7 @@ impl List {
                         coming = Some((arrives, key));
                     }
                 } else if best.is_some_and(|best| best.key <= key) {
-                } else if self.allowed(flat, limit, rank, held, index, F) {
+                } else if allowed(&room, flat, &self.done, index, F) {
                     best = Some(Choice { key, lane: index, kind: F });
                 } else {
                     short_of_memory = true;
@@ -310,94 +311,105 @@ impl List {
             }
         }
     }
+}
 
-    /// Whether `rank` has the memory for an op, now and for what has to follow.
-    fn allowed(&self, flat: &Flat, limit: i64, rank: usize, held: i64, lane: usize, kind: u32) -> bool {
-        let costs = &flat.lanes[lane];
-        if held + costs.takes[kind as usize] > limit {
-            return false;
-        }
-        let net = costs.net(kind);
-        net <= 0 || held + net + self.alone[rank] <= limit || self.stays_safe(flat, limit, rank, held, lane, kind)
+/// The memory of a rank at some point of its row.
+pub(super) struct Room {
+    pub rank: usize,
+    pub limit: i64,
+    pub held: i64,
+    /// What one microbatch needs by itself.
+    pub alone: i64,
+}
+
+/// Whether `rank` has the memory for an op, now and for what has to follow.
+pub(super) fn allowed(room: &Room, flat: &Flat, done: &[[u32; 3]], lane: usize, kind: u32) -> bool {
+    let Room { rank: _, limit, held, alone } = *room;
+    let costs = &flat.lanes[lane];
+    if held + costs.takes[kind as usize] > limit {
+        return false;
     }
+    let net = costs.net(kind);
+    net <= 0 || held + net + alone <= limit || stays_safe(room, flat, done, lane, kind)
+}
 
-    /// Whether `rank` could finish, after one more op, its microbatches one by one from the oldest.
-    ///
-    /// Microbatches of one chain that have come equally far form a block, since every lane takes them in
-    /// turn; the oldest of a block has the least memory left, so only it is looked at.
-    fn stays_safe(&self, flat: &Flat, limit: i64, rank: usize, held: i64, lane: usize, kind: u32) -> bool {
-        let mut held = held + flat.lanes[lane].net(kind);
-        let done = |index: usize| {
-            let [mut f, mut b, mut w] = self.done[index];
-            if index == lane {
-                match kind {
-                    F => f += 1,
-                    B => b += 1,
-                    W => w += 1,
-                    _ => {
-                        b += 1;
-                        w += 1;
-                    }
+/// Whether `rank` could finish, after one more op, its microbatches one by one from the oldest.
+///
+/// Microbatches of one chain that have come equally far form a block, since every lane takes them in
+/// turn; the oldest of a block has the least memory left, so only it is looked at.
+fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
+    let Room { rank, limit, alone, .. } = *room;
+    let mut held = room.held + flat.lanes[lane].net(kind);
+    let done = |index: usize| {
+        let [mut f, mut b, mut w] = so_far[index];
+        if index == lane {
+            match kind {
+                F => f += 1,
+                B => b += 1,
+                W => w += 1,
+                _ => {
+                    b += 1;
+                    w += 1;
                 }
             }
-            [f, b, w]
-        };
-        for chain in 0..flat.chains.len() {
-            let lanes = || flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain);
-            let Some(newest) = lanes().map(|lane| done(lane)[0]).max() else { continue };
-            let mut oldest = lanes().map(|lane| done(lane)[2]).min().unwrap_or(newest);
-            while oldest < newest {
-                // How far this block goes, and what each of it holds.
-                let mut block_end = newest;
-                let (mut at, mut peak) = (0i64, 0i64);
-                let mut run = |takes: i64, gives: i64| {
-                    at += takes;
-                    peak = peak.max(at);
-                    at -= gives;
-                };
-                for index in lanes() {
-                    let lane = &flat.lanes[index];
-                    let [f, b, w] = done(index);
-                    for edge in [f, b, w] {
-                        if edge > oldest {
-                            block_end = block_end.min(edge);
-                        }
-                    }
-                    // Weights first: they only wait.
-                    if b > oldest && w <= oldest {
-                        run(lane.takes[W as usize], lane.gives[W as usize]);
+        }
+        [f, b, w]
+    };
+    for chain in 0..flat.chains.len() {
+        let lanes = || flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain);
+        let Some(newest) = lanes().map(|lane| done(lane)[0]).max() else { continue };
+        let mut oldest = lanes().map(|lane| done(lane)[2]).min().unwrap_or(newest);
+        while oldest < newest {
+            // How far this block goes, and what each of it holds.
+            let mut block_end = newest;
+            let (mut at, mut peak) = (0i64, 0i64);
+            let mut run = |takes: i64, gives: i64| {
+                at += takes;
+                peak = peak.max(at);
+                at -= gives;
+            };
+            for index in lanes() {
+                let lane = &flat.lanes[index];
+                let [f, b, w] = done(index);
+                for edge in [f, b, w] {
+                    if edge > oldest {
+                        block_end = block_end.min(edge);
                     }
                 }
-                for index in lanes() {
-                    if done(index)[0] <= oldest {
-                        let lane = &flat.lanes[index];
-                        run(lane.takes[F as usize], lane.gives[F as usize]);
-                    }
+                // Weights first: they only wait.
+                if b > oldest && w <= oldest {
+                    run(lane.takes[W as usize], lane.gives[W as usize]);
                 }
-                for &index in flat.lanes_of[rank].iter().rev() {
-                    let lane = &flat.lanes[index];
-                    if lane.chain != chain || done(index)[1] > oldest {
-                        continue;
-                    }
-                    if flat.fused {
-                        run(lane.takes[BW as usize], lane.gives[BW as usize]);
-                    } else {
-                        run(lane.takes[B as usize], lane.gives[B as usize]);
-                        run(lane.takes[W as usize], lane.gives[W as usize]);
-                    }
-                }
-                if held + peak > limit {
-                    return false;
-                }
-                held += at * i64::from(block_end - oldest);
-                oldest = block_end;
             }
-            // With two directions the first goes before the second, also where it has not yet come this far.
-            let chain = &flat.chains[chain];
-            if held > 0 && (newest as usize) < chain.microbatches && held + self.alone[rank] > limit {
+            for index in lanes() {
+                if done(index)[0] <= oldest {
+                    let lane = &flat.lanes[index];
+                    run(lane.takes[F as usize], lane.gives[F as usize]);
+                }
+            }
+            for &index in flat.lanes_of[rank].iter().rev() {
+                let lane = &flat.lanes[index];
+                if lane.chain != chain || done(index)[1] > oldest {
+                    continue;
+                }
+                if flat.fused {
+                    run(lane.takes[BW as usize], lane.gives[BW as usize]);
+                } else {
+                    run(lane.takes[B as usize], lane.gives[B as usize]);
+                    run(lane.takes[W as usize], lane.gives[W as usize]);
+                }
+            }
+            if held + peak > limit {
                 return false;
             }
+            held += at * i64::from(block_end - oldest);
+            oldest = block_end;
         }
-        true
+        // With two directions the first goes before the second, also where it has not yet come this far.
+        let chain = &flat.chains[chain];
+        if held > 0 && (newest as usize) < chain.microbatches && held + alone > limit {
+            return false;
+        }
     }
+    true
 }

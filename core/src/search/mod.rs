@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `list` | a list scheduler driven by events, which memory cannot stall however little there is |
 //! | `policies` | its parameters, with the published schedules among them, and a climb through them |
+//! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
 //! | `improve` | local search on an order, along its critical path |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `drive` | which of these when, and until when |
@@ -34,6 +35,7 @@ mod list;
 mod policies;
 mod random;
 mod steady;
+mod zbv;
 
 use drive::Search;
 use eval::Cost;

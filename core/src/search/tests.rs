@@ -88,6 +88,25 @@ proptest! {
     }
 
     #[test]
+    fn the_rule_of_zb_v_ends_within_every_limit(problem in problems()) {
+        let flat = Flat::new(&problem);
+        prop_assume!(zbv::applies(&flat));
+        let alone: Vec<i64> = (0..flat.ranks).map(|rank| flat.least(rank)).collect();
+        for variant in zbv::variants() {
+            let build = |granted| zbv::build(&flat, &alone, variant, granted).expect("every op finds a place");
+            let (rows, idle) = build(vec![0; flat.ranks]);
+            let again = build(zbv::grants(&idle)).0;
+            prop_assert_eq!(&build(zbv::grants(&idle)).0, &again);
+            for rows in [rows, again] {
+                for (rank, row) in rows.iter().enumerate() {
+                    prop_assert!(flat.is_valid_row(rank, row), "{variant:?}");
+                }
+                prop_assert!(Eval::new(&flat).run(&flat, &rows, u64::MAX).is_some());
+            }
+        }
+    }
+
+    #[test]
     fn the_quick_evaluation_agrees_with_the_simulator(problem in problems(), index in any::<prop::sample::Index>()) {
         let flat = Flat::new(&problem);
         let shape = policies::Shape::new(&flat);
