@@ -7,9 +7,15 @@ use crate::cluster::{Device, Link};
 use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator, Spread, TensorId};
 use crate::units::{Bytes, Nanos};
 
-/// Share of the device's matmul rate that large matmuls reach, in thousandths. Of bf16 on A100 and H100, by
-/// cuBLAS with thousands of rows: 600 to 800.
-pub const MATMUL_PER_MILLE: u64 = 700;
+/// Share of the device's matmul rate that the largest matmuls come near, in thousandths. Smaller ones reach less of it
+/// ([`ramp`]): 700 for 2·10¹¹ operations on an A100, 770 for 10¹². Both this and the ramp are fitted to the
+/// iteration times of arXiv:2205.05198, table 5.
+pub const MATMUL_PER_MILLE: u64 = 840;
+/// Launches that the ramp of a matmul is worth.
+const RAMP_LAUNCHES: u64 = 10;
+/// Share of a link's rate that collectives reach, in thousandths: 230 to 240 of 300 GB/s on eight A100 by NCCL's own
+/// tests.
+pub const COLLECTIVE_PER_MILLE: u64 = 780;
 /// The same for the forward of flash attention. Up to 730 on A100 (arXiv:2307.08691 §4.1), with a causal mask
 /// and common widths less.
 pub const ATTENTION_PER_MILLE: u64 = 550;
@@ -81,16 +87,43 @@ impl Load {
         if matches!(kernel, Kernel::Replicate { .. }) {
             return 0;
         }
-        let collective = if self.sent > 0 { peers.link(kernel).time(self.sent) } else { 0 };
+        let collective = match self.sent {
+            0 => 0,
+            sent => collective_time(sent, peers.link(kernel), COLLECTIVE_PER_MILLE),
+        };
         let per_mille = match kernel {
             Kernel::Attention(_) | Kernel::SpreadAttention(_) => ATTENTION_PER_MILLE,
             Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
             _ => MATMUL_PER_MILLE,
         };
         let arithmetic = at_rate(self.flops, device.matmul_flops, per_mille);
-        let traffic = at_rate(self.bytes.into(), device.memory_bytes_per_s, MEMORY_PER_MILLE);
+        let arithmetic = match kernel {
+            Kernel::MatMul { .. } | Kernel::ExpertMatMul { .. } | Kernel::ExpertMatMulGrad => {
+                arithmetic.saturating_add(ramp(arithmetic, device.launch_ns))
+            }
+            _ => arithmetic,
+        };
+        let traffic = traffic_time(self.bytes, device);
         arithmetic.max(traffic).max(collective).max(device.launch_ns)
     }
+}
+
+/// What a matmul that takes `time` at the best rate loses by tiles that do not fill the device: the geometric mean of
+/// that time and of a few launches, so that twice the work never takes less, nor more than twice the time.
+fn ramp(time: Nanos, launch_ns: Nanos) -> Nanos {
+    let product = u128::from(time) * u128::from(launch_ns.saturating_mul(RAMP_LAUNCHES));
+    product.isqrt() as Nanos
+}
+
+/// Time of reading or writing `bytes` once.
+pub fn traffic_time(bytes: Bytes, device: &Device) -> Nanos {
+    at_rate(bytes.into(), device.memory_bytes_per_s, MEMORY_PER_MILLE)
+}
+
+/// Time of a collective that sends `bytes` from each device, at `per_mille` thousandths of the link's rate.
+pub fn collective_time(bytes: Bytes, link: &Link, per_mille: u64) -> Nanos {
+    let rate = u128::from(link.bytes_per_s) * u128::from(per_mille) / 1000;
+    Link { bytes_per_s: u64::try_from(rate).unwrap_or(u64::MAX), ..*link }.time(bytes)
 }
 
 /// `amount` at `per_mille` thousandths of `rate` a second, in nanoseconds, rounded up.

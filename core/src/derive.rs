@@ -22,6 +22,7 @@ use crate::problem::{
     Transfers,
 };
 use crate::spec::ModelWork;
+use crate::step::{self, Tail};
 use crate::units::Nanos;
 
 /// A model's scheduling problem, and what it follows from.
@@ -36,6 +37,8 @@ pub struct Derived {
     pub stage_flops: Vec<u128>,
     /// Bytes held throughout, by rank and kind.
     pub static_bytes: Vec<StaticBytes>,
+    /// What follows each rank's last op.
+    pub tails: Vec<Tail>,
 }
 
 /// Where a layer is.
@@ -122,7 +125,8 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes a rank")).into());
     }
     let stage_flops = known.iter().map(|part| part.flops).collect();
-    Ok(Derived { statement, stages, stage_flops, static_bytes })
+    let tails = tails_by_rank(work, &placement, chunks, &known);
+    Ok(Derived { statement, stages, stage_flops, static_bytes, tails })
 }
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.
@@ -152,6 +156,8 @@ struct Part {
     apart: StaticBytes,
     /// With the next stage on the same rank.
     before_own: StaticBytes,
+    /// Before anything is shared out among copies: all but experts, and experts.
+    whole: (StaticBytes, StaticBytes),
 }
 
 /// The kinds of stage met so far. Layers with one feed-forward part are all alike, and so are those with experts, so
@@ -186,6 +192,7 @@ impl Parts<'_> {
             flops: cost::job_flops(&graph)[0].saturating_mul(3),
             apart: shared_out(false),
             before_own: shared_out(true),
+            whole: StaticBytes::of_stage(&graph, false),
         };
         self.known.insert(key, part);
         part
@@ -211,6 +218,20 @@ impl Parts<'_> {
             head_ns: time(0..0, false, true),
         }
     }
+}
+
+/// Two-way placement keeps two of each stage: its tail is that of both.
+fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<Tail> {
+    let ranks = work.pipeline as usize;
+    let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
+    for (stage, part) in parts.iter().enumerate() {
+        let rank = usize::from(placement.ranks(ranks, chunks)[stage]);
+        let mirrored = (*placement == Placement::TwoWay).then(|| ranks - 1 - rank);
+        for rank in core::iter::once(rank).chain(mirrored) {
+            whole[rank] = (whole[rank].0.plus(&part.whole.0), whole[rank].1.plus(&part.whole.1));
+        }
+    }
+    whole.iter().map(|(dense, experts)| step::tail(work, dense, experts)).collect()
 }
 
 fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {

@@ -43,6 +43,7 @@ pub mod schedule;
 pub mod search;
 pub mod simulate;
 pub mod spec;
+pub mod step;
 pub mod timeline;
 pub mod trace;
 pub mod units;

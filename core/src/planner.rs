@@ -23,6 +23,7 @@ use crate::schedule::{self, Absent, Published, Schedule};
 use crate::search::{self, Effort, Flow, Progress};
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{ModelWork, Spec, Work};
+use crate::step::Step;
 use crate::timeline::{Timeline, peak_bytes};
 use crate::units::{Bytes, Nanos};
 
@@ -120,6 +121,14 @@ impl Answer {
     pub fn cost_ns(&self) -> Nanos {
         self.timeline.cost_ns(self.case.problem.objective())
     }
+
+    /// The whole training step, where `spec`, which this answers, is of a model.
+    pub fn step(&self, spec: &Spec) -> Option<Step> {
+        match (&spec.work, &self.case.derived) {
+            (Work::Model(work), Some(derived)) => Some(Step::of(work, derived, &self.timeline)),
+            _ => None,
+        }
+    }
 }
 
 /// What `published` does for `spec`.
@@ -176,6 +185,12 @@ pub struct Row {
     pub bound_ns: Option<Nanos>,
     /// Cost over bound, minus 1: 0.05 is at most 5 % from the best possible.
     pub gap: Option<f64>,
+    /// The whole step, gradients summed over copies and the optimizer's step included; of a model only.
+    pub step_ns: Option<Nanos>,
+    /// Tokens a second of all copies in such steps; of a model only.
+    pub tokens_per_s: Option<f64>,
+    /// Model FLOPs utilisation in such steps; of a model only.
+    pub mfu: Option<f64>,
 }
 
 /// Whether a row has a schedule.
@@ -208,18 +223,19 @@ pub fn compare_with(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progre
     let mut rows: Vec<Row> = answers
         .iter()
         .map(|(name, answer)| match answer {
-            Ok(answer) => row(name, answer),
+            Ok(answer) => row(name, spec, answer),
             Err(absent) => absent_row(name, absent.reason.clone()),
         })
         .collect();
     rows.push(match best_with(spec, answers, effort, observer) {
-        Ok(answer) => row(BEST, &answer),
+        Ok(answer) => row(BEST, spec, &answer),
         Err(error) => absent_row(BEST, error.to_string()),
     });
     Comparison { objective: spec.objective().name(), rows }
 }
 
-fn row(name: &str, answer: &Answer) -> Row {
+fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
+    let step = answer.step(spec);
     let problem = &answer.case.problem;
     let timeline = &answer.timeline;
     let bound = bounds::lower_bound(problem).value_ns;
@@ -233,6 +249,9 @@ fn row(name: &str, answer: &Answer) -> Row {
         peak_bytes: Some((0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).collect()),
         bound_ns: Some(bound),
         gap: gap(answer.cost_ns(), bound),
+        step_ns: step.map(|step| step.step_ns),
+        tokens_per_s: step.map(|step| step.tokens_per_s),
+        mfu: step.map(|step| step.mfu),
     }
 }
 
@@ -256,6 +275,9 @@ fn absent_row(name: &str, reason: String) -> Row {
         peak_bytes: None,
         bound_ns: None,
         gap: None,
+        step_ns: None,
+        tokens_per_s: None,
+        mfu: None,
     }
 }
 

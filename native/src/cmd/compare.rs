@@ -54,10 +54,17 @@ fn drawn(comparison: &Comparison) -> String {
     }
     let mut text = String::new();
     if !rows.is_empty() {
-        let header = ["schedule", "makespan", "longest span", "bubble", "peak memory", "bound", "gap"];
-        text.push_str(&human::table(&header, &rows, 6));
+        let mut header = vec!["schedule", "makespan", "longest span", "bubble", "peak memory", "bound", "gap"];
+        let of_a_model = comparison.rows.iter().any(|row| row.step_ns.is_some());
+        if of_a_model {
+            header.extend(["tokens/s", "MFU"]);
+        }
+        text.push_str(&human::table(&header, &rows, header.len() - 1));
         let objective = comparison.objective.replace('_', " ");
         text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
+        if of_a_model {
+            text.push_str("tokens/s and MFU are of whole steps: gradients are summed and the optimizer steps\n");
+        }
     }
     if !absent.is_empty() {
         text.push_str("\nabsent:\n");
@@ -72,7 +79,7 @@ fn cells(row: &Row) -> Vec<String> {
     let duration = |ns: Option<u64>| ns.map_or_else(String::new, human::duration);
     let percent = |share: Option<f64>| share.map_or_else(String::new, human::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
-    vec![
+    let mut cells = vec![
         row.schedule.clone(),
         duration(row.makespan_ns),
         duration(row.longest_span_ns),
@@ -80,5 +87,9 @@ fn cells(row: &Row) -> Vec<String> {
         peak.map_or_else(String::new, |bytes| human::bytes(*bytes)),
         duration(row.bound_ns),
         percent(row.gap),
-    ]
+    ];
+    if let (Some(tokens), Some(mfu)) = (row.tokens_per_s, row.mfu) {
+        cells.extend([tokens.round().to_string(), human::percent(mfu)]);
+    }
+    cells
 }

@@ -154,6 +154,15 @@ pub fn summary(plan: &Plan) -> String {
         Some(limit) => format!("of {}", bytes(limit)),
         None => "without a limit".to_owned(),
     };
+    if let Some(step) = plan.step() {
+        let _ = writeln!(
+            text,
+            "step          {} with its optimizer: {} tokens/s, MFU {}",
+            duration(step.step_ns),
+            step.tokens_per_s.round(),
+            percent(step.mfu)
+        );
+    }
     let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
     text
 }
