@@ -50,9 +50,15 @@ fn seconds(run: &Run, sequence_parallel: bool, recompute: &str) -> f64 {
 fn iteration_times_are_within_calculon_s_error() {
     let mut errors = Vec::new();
     for run in &RUNS {
-        for (sequence_parallel, recompute, measured) in [(false, "full", run.full), (true, "selective", run.selective)] {
+        for (sequence_parallel, recompute, measured) in
+            [(false, "full", run.full), (true, "selective", run.selective)]
+        {
             let ours = seconds(run, sequence_parallel, recompute);
-            println!("{} {recompute}: {ours:.2} s, measured {measured:.2} s, {:+.1} %", run.name, 100.0 * (ours / measured - 1.0));
+            println!(
+                "{} {recompute}: {ours:.2} s, measured {measured:.2} s, {:+.1} %",
+                run.name,
+                100.0 * (ours / measured - 1.0)
+            );
             errors.push((ours / measured - 1.0).abs());
         }
     }
