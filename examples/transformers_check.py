@@ -46,7 +46,7 @@ def fnv1a(data):
 def order(windows, seed, epoch):
     """The windows of one pass over the text, shuffled."""
     named = SplitMix64(fnv1a(b"data order")).draw()
-    random = SplitMix64(SplitMix64(SplitMix64((seed + epoch) & MASK).draw() ^ named).draw())
+    random = SplitMix64(SplitMix64((seed + epoch) & MASK).draw() ^ named)
     items = list(range(windows))
     for last in range(windows - 1, 0, -1):
         other = (random.draw() * (last + 1)) >> 64
