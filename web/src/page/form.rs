@@ -91,7 +91,7 @@ fn ModelFields() -> impl IntoView {
                     <Text path="parallel.tensor" />
                     <Select path="parallel.sequence_parallel" choices=named(&[("", "whole"), ("true", "split, too")]) />
                     <Text path="parallel.data" />
-                    <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (ZeRO 1)"), ("2", "+ gradients (2)"), ("3", "+ weights (3)")]) />
+                    <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")]) />
                 </div>
             </Folded>
         </fieldset>

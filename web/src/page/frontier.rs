@@ -25,18 +25,21 @@ pub fn FrontierPanel() -> impl IntoView {
         }
     });
     let marks = Memo::new(move |_| Marks { limit_bytes: limit(planner), plan: plan(planner), picked: picked.get() });
-    let plot = Memo::new(move |_| {
-        let still = Marks { picked: None, ..marks.get() };
-        planner.chart.with(|chart| Plot::new(chart, &still, measure.get(), width.get()))
-    });
+    // Not memos of their own: what follows from `marks` in two ways is not always told of its changes.
+    let plot =
+        move || planner.chart.with(|chart| marks.with(|marks| Plot::new(chart, marks, measure.get(), width.get())));
     let drawing = move || {
-        let plot = plot.get()?;
-        Some(planner.chart.with(|chart| marks.with(|marks| plot.svg(chart, marks))))
+        planner.chart.with(|chart| {
+            marks.with(|marks| {
+                let plot = Plot::new(chart, marks, measure.get(), width.get());
+                plot.map(|plot| plot.svg(chart, marks)).unwrap_or_default()
+            })
+        })
     };
     let pick_at = move |event: &MouseEvent| {
         let Some(holder) = holder.get_untracked() else { return };
         let x = f64::from(event.client_x()) - holder.get_bounding_client_rect().left();
-        let bytes = plot.with_untracked(|plot| plot.as_ref().map(|plot| plot.bytes_at(x)));
+        let bytes = untrack(plot).map(|plot| plot.bytes_at(x));
         picked.set(bytes.and_then(|bytes| planner.chart.with_untracked(|chart| chart.within(bytes))));
     };
     let choose = move || {
@@ -88,7 +91,7 @@ pub fn FrontierPanel() -> impl IntoView {
                 on:pointerleave=move |_| picked.set(None)
                 on:click=move |event| { pick_at(&event); choose(); }
                 on:keydown=on_key>
-                <svg aria-hidden="true" height=HEIGHT width=move || width.get() inner_html=move || drawing().unwrap_or_default()></svg>
+                <svg aria-hidden="true" height=HEIGHT width=move || width.get() inner_html=drawing></svg>
             </div>
         </section>
     }
