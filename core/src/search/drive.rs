@@ -18,8 +18,7 @@ use super::list::List;
 use super::policies::{self, Recipe, Shape};
 use super::random::Random;
 use super::steady::{self, PIECES, STRIDE};
-use super::zbv;
-use super::{Flow, Progress};
+use super::{Flow, Progress, grouped, zb_auto, zbv};
 use crate::problem::Problem;
 use crate::schedule::{Schedule, published};
 use crate::units::Nanos;
@@ -145,6 +144,15 @@ impl<'a> Search<'a> {
             {
                 self.offer(rows, published.name);
             }
+        }
+        let mut constructed = Vec::new();
+        zb_auto::orders(&self.full.flat, &mut self.full.eval.ops, |rows| constructed.push((rows, "zb-auto")));
+        grouped::orders(&self.full.flat, &mut self.full.eval.ops, |rows| constructed.push((rows, "grouped")));
+        for (rows, origin) in constructed {
+            if self.is_over() {
+                return;
+            }
+            self.offer(rows, origin);
         }
         if let Some(first) = policies::seeds(&self.full.flat, &self.full.shape).first()
             && let Some(candidate) = self.full.build(*first)

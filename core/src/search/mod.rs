@@ -9,6 +9,8 @@
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
 //! | `improve` | local search on an order, along its critical path |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
+//! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
+//! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory |
 //! | `drive` | which of these when, and until when |
 //! | [`frontier()`] | time against memory, from the least to all |
 //!
@@ -30,11 +32,13 @@ mod drive;
 mod eval;
 mod flat;
 mod frontier;
+mod grouped;
 mod improve;
 mod list;
 mod policies;
 mod random;
 mod steady;
+mod zb_auto;
 mod zbv;
 
 use drive::Search;
