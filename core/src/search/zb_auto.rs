@@ -128,8 +128,8 @@ impl Run<'_> {
         let stages = self.stages.len();
         let warm_up = self.warm_up();
         for n in 0..warm_up[0] {
-            for stage in 0..stages {
-                if n < warm_up[stage] && !self.put(stage, F) {
+            for (stage, count) in warm_up.iter().enumerate() {
+                if n < *count && !self.put(stage, F) {
                     return false;
                 }
             }
