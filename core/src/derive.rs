@@ -185,7 +185,7 @@ impl Parts<'_> {
         };
         let part = Part {
             cost: memory::stage_cost(
-                cost::job_times(&graph, &self.work.device, &peers(self.work)),
+                job_times(&graph, self.work),
                 Lifetimes::of(&graph).memory(&graph),
                 Lifetimes::fused(&graph).memory_fused(&graph),
             ),
@@ -202,7 +202,7 @@ impl Parts<'_> {
     fn costs(&self) -> PartCosts {
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
             let graph = graph_of(self.work, &StageLayout { layers, embedding, head });
-            cost::job_times(&graph, &self.work.device, &peers(self.work)).into_iter().fold(0, Nanos::saturating_add)
+            job_times(&graph, self.work).into_iter().fold(0, Nanos::saturating_add)
         };
         let model = &self.work.model;
         // Those of the first layer and of the last are all that there are.
@@ -250,6 +250,14 @@ fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts:
         }
     }
     by_rank
+}
+
+/// Times of F, B and W of a stage: measured where there is a profile that has them.
+fn job_times(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
+    match &work.profile {
+        Some(profile) => profile.job_times(graph, &work.device, &peers(work)),
+        None => cost::job_times(graph, &work.device, &peers(work)),
+    }
 }
 
 /// What joins the devices of one rank. They are in order in their nodes, so a group that spans more than a node has
@@ -383,6 +391,7 @@ mod tests {
             limit_bytes: None,
             objective: Objective::Makespan,
             layout: Layout::default(),
+            profile: None,
         }
     }
 

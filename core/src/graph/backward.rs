@@ -280,6 +280,7 @@ impl Backward<'_> {
                     let x = input(0)?;
                     self.contribute_by(x, Kernel::GeluGrad, &[dy, x]);
                 }
+                Kernel::Cast => self.contribute_by(input(0)?, Kernel::Cast, &[dy]),
                 Kernel::Add => {
                     self.contribute(input(0)?, dy);
                     self.contribute(input(1)?, dy);

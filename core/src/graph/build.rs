@@ -75,6 +75,7 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
             Family::Llama => llama::head(&mut build, stream),
             Family::Gpt => gpt::head(&mut build, stream),
         };
+        let logits = build.widened(logits);
         let targets = build.tokens_of(Role::Targets);
         let statistics = build.statistics();
         let loss = build.tensor("loss", vec![1], statistics, Role::Loss);
@@ -310,6 +311,17 @@ impl Builder {
             operator.outputs.extend(others);
         }
         attended
+    }
+
+    /// `logits` as the loss takes them.
+    fn widened(&mut self, logits: TensorId) -> TensorId {
+        if !self.form.f32_logits || self.dtype != Dtype::Bf16 {
+            return logits;
+        }
+        let shape = self.graph[logits].shape.clone();
+        let wide = self.tensor("logits in f32", shape, Dtype::F32, Role::Intermediate);
+        self.operator(Kernel::Cast, &[logits], &[wide]);
+        wide
     }
 
     /// A matrix of other rows than one a token.

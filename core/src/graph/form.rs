@@ -77,6 +77,8 @@ pub struct Form {
     pub whole_experts: bool,
     /// Copies of tokens that reach the device with the most of them over the average, in thousandths.
     pub imbalance_permille: u32,
+    /// Whether bf16 logits are widened to f32 as a tensor of their own, for the loss.
+    pub f32_logits: bool,
 }
 
 /// The most that one device may see over the average, in thousandths.
@@ -94,6 +96,7 @@ impl Default for Form {
             expert: 1,
             whole_experts: false,
             imbalance_permille: 1000,
+            f32_logits: false,
         }
     }
 }

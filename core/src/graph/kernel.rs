@@ -269,6 +269,8 @@ pub enum Kernel {
     /// `(dy [n, f], x [n, f]) → (dx [n, f])`: `dx = dy ∘ ((1 + erf(x/√2)) / 2 + x · e^(−x²/2) / √(2π))`. May run
     /// in place of `dy`.
     GeluGrad,
+    /// `(x) → (y)`: the same numbers in another format.
+    Cast,
     /// `(a, b) → (c)`: `c = a + b`, by element. May run in place of either.
     Add,
     /// `(logits [n, vocab], targets [n]) → (loss [1], l [n])`: `l[i] = ln Σ over j of exp logits[i,j]`,
@@ -350,6 +352,7 @@ impl Kernel {
             Kernel::SwiGluGrad => "swiglu_grad",
             Kernel::Gelu => "gelu",
             Kernel::GeluGrad => "gelu_grad",
+            Kernel::Cast => "cast",
             Kernel::Add => "add",
             Kernel::CrossEntropy { .. } => "cross_entropy",
             Kernel::CrossEntropyGrad { .. } => "cross_entropy_grad",

@@ -233,6 +233,7 @@ impl<'g> Arena<'g> {
             | Kernel::ExpertMatMul { .. }
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGlu
+            | Kernel::Cast
             | Kernel::GeGluGrad => panic!("no kernel runs this yet"),
             Kernel::SwiGlu => vec![by_element(&|e| x[0][e] * sigma(x[0][e]) * x[1][e])],
             Kernel::SwiGluGrad => {

@@ -78,6 +78,7 @@ fn form() -> impl Strategy<Value = Form> {
             expert: spread.1,
             whole_experts: spread.2 && sequence_parallel,
             imbalance_permille: spread.3,
+            f32_logits: dropout,
         },
     )
 }

@@ -84,6 +84,7 @@ struct WireLayout {
     expert: u32,
     whole_experts: bool,
     imbalance_permille: u32,
+    f32_logits: bool,
     data: u32,
     zero: u32,
     partition: WirePartition,
@@ -289,6 +290,7 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
         limit_bytes: wire.limit_bytes,
         objective: objective_from_wire(wire.objective),
         layout: layout_from_wire(wire.layout),
+        profile: None,
     }
 }
 
@@ -346,6 +348,7 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
         expert: layout.form.expert,
         whole_experts: layout.form.whole_experts,
         imbalance_permille: layout.form.imbalance_permille,
+        f32_logits: layout.form.f32_logits,
         data: layout.data,
         zero: layout.zero,
         partition: match &layout.partition {
@@ -378,6 +381,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             expert: wire.expert,
             whole_experts: wire.whole_experts,
             imbalance_permille: wire.imbalance_permille,
+            f32_logits: wire.f32_logits,
         },
         data: wire.data,
         zero: wire.zero,

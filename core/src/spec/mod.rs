@@ -39,11 +39,12 @@
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
-//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, or a list by stage | `balanced` |
+//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, a list by stage, or [Megatron's layout](crate::format::megatron_layout) without `m` | `balanced` |
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
 //! | `parallel.context` | devices that hold parts of every sequence | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
+//! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
 //! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average | 1 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
@@ -67,6 +68,7 @@ mod tests;
 mod text;
 
 use alloc::string::String;
+use alloc::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -78,6 +80,7 @@ use crate::cluster::{Device, Link};
 use crate::layout::{Layout, Partition};
 use crate::model::{Dtype, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
+use crate::profile::Profile;
 use crate::units::Bytes;
 
 /// What a person says.
@@ -133,6 +136,8 @@ pub struct ModelWork {
     pub objective: Objective,
     /// How the model is dealt to devices beyond the pipeline's ranks.
     pub layout: Layout,
+    /// Measured times of operators. They are no part of the spec's text: a plan holds the costs that follow from them.
+    pub profile: Option<Arc<Profile>>,
 }
 
 impl Spec {
@@ -227,6 +232,9 @@ impl ModelWork {
         if self.model.variant.experts.is_some() {
             parallel["expert"] = json!(form.expert);
             parallel["whole_experts"] = json!(form.whole_experts);
+        }
+        if form.f32_logits {
+            training["f32_logits"] = json!(true);
         }
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{ModelWork, Spec, Work};
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
+use crate::format::megatron_layout::{self, Part};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
 use crate::layout::{Layout, MAX_DEGREE, Partition};
@@ -119,8 +120,8 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     else {
         return None;
     };
-    let Form { attention, dropout, recompute, imbalance_permille, .. } = training.form;
-    let form = Form { attention, dropout, recompute, imbalance_permille, ..layout.form };
+    let Form { attention, dropout, recompute, imbalance_permille, f32_logits, .. } = training.form;
+    let form = Form { attention, dropout, recompute, imbalance_permille, f32_logits, ..layout.form };
     let layout = Layout { form, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
@@ -152,6 +153,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         limit_bytes,
         objective,
         layout,
+        profile: None,
     })
 }
 
@@ -179,6 +181,14 @@ fn read_partition(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Partitio
             let count = |count| whole(count).filter(|count| *count <= MAX_LAYERS.into()).map(|count| count as u32);
             counts.iter().map(count).collect::<Option<Vec<u32>>>().map(Partition::ByHand)
         }
+        // No name of a rule has a capital, and every layout has.
+        Value::String(layout) if layout.contains('E') => match layer_counts(layout) {
+            Ok(counts) => Some(Partition::ByHand(counts)),
+            Err(wrong) => {
+                faults.push(Fault::new(parallel.path("partition"), shown(value), wrong));
+                return Partition::default();
+            }
+        },
         Value::String(name) => named.iter().find(|partition| partition.name() == Some(name)).cloned(),
         _ => None,
     };
@@ -188,6 +198,26 @@ fn read_partition(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Partitio
         faults.push(Fault::new(parallel.path("partition"), shown(value), accepted));
     }
     read.unwrap_or_default()
+}
+
+/// The decoder layers of each stage of a layout in Megatron's form.
+fn layer_counts(layout: &str) -> Result<Vec<u32>, String> {
+    let stages = megatron_layout::read(layout).map_err(|error| error.to_string())?;
+    let parts = || stages.iter().flatten();
+    if parts().any(|part| *part == Part::MultiToken) {
+        return Err("a layout without `m`: multi-token prediction is not planned".to_string());
+    }
+    let once = |wanted| parts().filter(|part| **part == wanted).count() == 1;
+    let ends = (parts().next(), parts().next_back());
+    if ends != (Some(&Part::Embedding), Some(&Part::Loss)) || !once(Part::Embedding) || !once(Part::Loss) {
+        return Err("a layout that starts with its one `E` and ends with its one `L`".to_string());
+    }
+    // The embedding is the first stage's and the loss the last one's; empty stages are refused with their number later.
+    if stages.first().is_some_and(Vec::is_empty) || stages.last().is_some_and(Vec::is_empty) {
+        return Err("a layout whose first and last stage hold something".to_string());
+    }
+    let layers = |stage: &Vec<Part>| stage.iter().filter(|part| **part == Part::Layer).count() as u32;
+    Ok(stages.iter().map(layers).collect())
 }
 
 /// A table that has to be there.
@@ -398,6 +428,7 @@ fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
         imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
+        f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
         recompute: table.choice("recompute", &recompute, faults).unwrap_or_default(),
         ..Form::default()
     }

@@ -1,4 +1,6 @@
+use std::format;
 use std::string::{String, ToString};
+use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -186,5 +188,60 @@ proptest! {
         if let Ok(spec) = Spec::read(&text) {
             prop_assert_eq!(Spec::read(&spec.to_json()).map(|again| again.to_json()), Ok(spec.to_json()));
         }
+    }
+}
+
+#[test]
+fn a_partition_is_read_in_megatron_s_form() {
+    let read = |layout: &str| {
+        Spec::read(&format!(
+            "[model]\nname = \"tiny-llama\"\nlayers = 7\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 4\n\
+             partition = \"{layout}\"\n[training]\nmicrobatches = 8"
+        ))
+    };
+    let Ok(Spec { work: Work::Model(work), .. }) = read("Et*3|(tt|)*2,L") else { panic!("a model") };
+    assert_eq!(work.layout.partition, Partition::ByHand(vec![3, 2, 2, 0]));
+    for (layout, part) in [("Et*3|(tt|)*2,m|L", "multi-token"), ("Ett|ttL|t|t", "one `L`"), ("Et*|L", "character")] {
+        let error = read(layout).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("parallel.partition") && error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn experts_and_latents_are_written_and_read() {
+    for name in ["mixtral-8x7b", "deepseek-v3", "qwen-3-30b-a3b", "gemma-2-27b", "qwen-2.5-7b"] {
+        for more in ["", "experts = \"none\"\nlatent = \"none\"\n", "qk_norm = false\nactivation = \"silu\"\n"] {
+            let text = format!(
+                "[model]\nname = \"{name}\"\n{more}[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ncontext = 2\n\
+                 [training]\nmicrobatches = 8\nexpert_imbalance = 1.25\nf32_logits = true"
+            );
+            let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec, "{name}");
+            let link = crate::link::write(&spec);
+            assert_eq!(crate::link::read(&link).unwrap(), spec, "{name}");
+        }
+    }
+}
+
+/// Degrees that do not go into a model are refused with the nearest one that does.
+#[test]
+fn degrees_that_do_not_fit_are_told_what_would() {
+    let faults = |model: &str, parallel: &str| {
+        let text = format!(
+            "[model]\nname = \"{model}\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n{parallel}\n\
+             [training]\nmicrobatches = 8\nsequence = 4096"
+        );
+        Spec::read(&text).map(|_| ()).unwrap_err().to_string()
+    };
+    for (model, parallel, field, works) in [
+        ("mixtral-8x7b", "expert = 3\ndata = 3", "parallel.expert", "such as 2"),
+        ("mixtral-8x7b", "expert = 8\ndata = 2", "parallel.expert", "such as 2"),
+        ("llama-2-7b", "expert = 2\ndata = 2", "parallel.expert", "no experts"),
+        ("llama-2-7b", "context = 3", "parallel.context", "such as 2"),
+        ("llama-2-7b", "tensor = 5", "parallel.tensor", "such as 4"),
+        ("mixtral-8x7b", "tensor = 2\nwhole_experts = true", "parallel.whole_experts", "sequence_parallel"),
+    ] {
+        let error = faults(model, parallel);
+        assert!(error.contains(field) && error.contains(works), "{error}");
     }
 }

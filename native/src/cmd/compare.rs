@@ -3,7 +3,7 @@
 use pipeplan_core::planner::{Comparison, Row, Status};
 
 use super::fail::Failure;
-use super::search::Effort;
+use super::search::{Effort, Measured};
 use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
@@ -22,10 +22,12 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     effort: Effort,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = input::spec(&args.spec)?;
+    let spec = args.measured.apply(input::spec(&args.spec)?)?;
     let comparison = search::compare(&spec, args.effort);
     if args.json {
         let mut text = serde_json::to_string_pretty(&comparison)

@@ -8,7 +8,7 @@ use pipeplan_core::verdict::{self, RankMemory, Relief};
 use serde_json::{Map, Value, json};
 
 use super::fail::Failure;
-use super::search::Effort;
+use super::search::{Effort, Measured};
 use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
@@ -31,6 +31,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     effort: Effort,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 /// What is shown.
@@ -43,7 +45,7 @@ struct Shown {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = input::spec(&args.spec)?;
+    let spec = args.measured.apply(input::spec(&args.spec)?)?;
     if matches!(spec.work, Work::Typed(_)) {
         let text = "bytes are explained for a model; these costs are typed";
         return Err(

@@ -3,7 +3,7 @@
 use pipeplan_core::planner::BEST;
 
 use super::fail::Failure;
-use super::search::Effort;
+use super::search::{Effort, Measured};
 use super::{human, input, output, prove, search};
 
 const EXAMPLES: &str = "\
@@ -30,6 +30,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     effort: Effort,
+    #[command(flatten)]
+    measured: Measured,
     /// Search exactly for this long: a better plan where `best` was asked for, and a proof of how good it is.
     /// For some hundred ops; Ctrl-C ends it early
     #[arg(long, value_name = "SECONDS")]
@@ -37,7 +39,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = input::spec(&args.spec)?;
+    let spec = args.measured.apply(input::spec(&args.spec)?)?;
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let mut plan = search::plan(&spec, schedule, args.effort)?;
     let mut proof = String::new();

@@ -1,14 +1,17 @@
 //! Planning with progress on standard error, and Ctrl-C for the best so far.
 
+use std::sync::Arc;
+
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
 use pipeplan_core::search::{Flow, Progress};
-use pipeplan_core::spec::Spec;
+use pipeplan_core::profile::Profile;
+use pipeplan_core::spec::{Spec, Work};
 
 use super::fail::Failure;
-use super::{human, interrupt};
+use super::{human, input, interrupt};
 
 /// How hard to search for `best`.
 #[derive(clap::Args, Clone, Copy, Default)]
@@ -21,6 +24,29 @@ pub struct Effort {
 impl Effort {
     fn ops(self) -> pipeplan_core::search::Effort {
         self.effort.map_or_else(Default::default, pipeplan_core::search::Effort)
+    }
+}
+
+/// Measured times of operators.
+#[derive(clap::Args, Clone)]
+pub struct Measured {
+    /// Measured times of operators, as `pipeplan selftest` writes them, in the place of estimates
+    #[arg(long, value_name = "FILE")]
+    profile: Option<String>,
+}
+
+impl Measured {
+    /// `spec` with these times.
+    pub fn apply(&self, mut spec: Spec) -> Result<Spec, Failure> {
+        let Some(path) = &self.profile else { return Ok(spec) };
+        let Work::Model(work) = &mut spec.work else {
+            return Err(Failure::input("--profile is for models: these costs are typed"));
+        };
+        let source = input::read(path)?;
+        let profile = Profile::of_json(&source.text);
+        let profile = profile.map_err(|error| Failure::input(format!("{}: {error}", source.name)))?;
+        work.profile = Some(Arc::new(profile));
+        Ok(spec)
     }
 }
 

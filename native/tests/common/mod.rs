@@ -52,6 +52,7 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         limit_bytes: None,
         objective: Objective::Makespan,
         layout: Default::default(),
+        profile: None,
     }
 }
 

@@ -159,6 +159,7 @@ pub const fn knows(kernel: &Kernel) -> bool {
             | Kernel::ExpertMatMul { .. }
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGlu
+            | Kernel::Cast
             | Kernel::GeGluGrad
     )
 }
@@ -233,7 +234,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::ExpertMatMul { .. }
         | Kernel::ExpertMatMulGrad
         | Kernel::GeGlu
-        | Kernel::GeGluGrad
+        | Kernel::Cast
+            | Kernel::GeGluGrad
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
 }
