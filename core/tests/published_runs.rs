@@ -89,7 +89,10 @@ fn a_small_mixtral_holds_what_was_measured() {
         let (_, ranks) = verdict::verdict(&spec, &published).unwrap_or_else(|absent| panic!("{}", absent.reason));
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let (fixed, ours) = (gib(ranks[0].fixed.total()), gib(ranks[0].peak));
-        println!("TP{tensor} MBS{size}: {fixed:.2} of {held}, {ours:.2} of {peak}, {:+.1} %", 100.0 * (ours / peak - 1.0));
+        println!(
+            "TP{tensor} MBS{size}: {fixed:.2} of {held}, {ours:.2} of {peak}, {:+.1} %",
+            100.0 * (ours / peak - 1.0)
+        );
         assert!((fixed / held - 1.0).abs() < 0.013, "{fixed} of {held}");
         errors.push(ours / peak - 1.0);
     }

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{ModelWork, Spec, Work};
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
-use crate::format::megatron_layout::{self, Part};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
+use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
 use crate::layout::{Layout, MAX_DEGREE, Partition};
 use crate::model::{

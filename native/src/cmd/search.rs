@@ -6,8 +6,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
-use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::profile::Profile;
+use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::{Spec, Work};
 
 use super::fail::Failure;

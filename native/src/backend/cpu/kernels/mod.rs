@@ -235,7 +235,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::ExpertMatMulGrad
         | Kernel::GeGlu
         | Kernel::Cast
-            | Kernel::GeGluGrad
+        | Kernel::GeGluGrad
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
 }
