@@ -56,6 +56,7 @@ pub(super) fn work(family: Family, dtype: Dtype, ranks: usize) -> Option<ModelWo
         limit_bytes: None,
         objective: Objective::Makespan,
         layout: Default::default(),
+        profile: None,
     })
 }
 
