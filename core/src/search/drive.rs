@@ -70,7 +70,7 @@ impl Bench {
 
     /// What the rule of ZB-V leads to, best first.
     fn waves(&mut self, effort: u64) -> Vec<Candidate> {
-        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, effort / 50);
+        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, effort / 40);
         self.list.ops += ops;
         found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
     }
