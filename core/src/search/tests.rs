@@ -90,7 +90,10 @@ proptest! {
     #[test]
     fn the_rule_of_zb_v_ends_within_every_limit(problem in problems()) {
         let flat = Flat::new(&problem);
-        prop_assume!(zbv::applies(&flat));
+        // Not assumed: nine problems in ten are others, and so many rejected ones would end the test.
+        if !zbv::applies(&flat) {
+            return Ok(());
+        }
         let alone: Vec<i64> = (0..flat.ranks).map(|rank| flat.least(rank)).collect();
         for variant in zbv::variants() {
             let build = |granted| zbv::build(&flat, &alone, variant, granted).expect("every op finds a place");
