@@ -199,7 +199,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
             "no schedule is called `2f2b`; accepted is one of best, gpipe",
         ),
         (&["plan", "-", "--schedule", "zbv"], PROBLEM, "(perhaps zb-v)"),
-        (&["plan", "-"], &TINY.replace("layers", "layesr"), "tied (perhaps layers)"),
+        (&["plan", "-"], &TINY.replace("layers", "layesr"), "(perhaps layers)"),
         (&["plan", "-", "--schedule", "1f1b"], PROBLEM, "1f1b has no plan here: it holds 1 chunk a rank"),
         (&["compare", "-"], &PROBLEM.replace("\"ranks\": 4", "\"ranks\": 0"), "ranks: found 0"),
         (&["compare", "-"], &PROBLEM.replace(": 8,", ": 1000000000,"), "microbatches: found 1000000000"),
