@@ -168,13 +168,16 @@ fn every_schedule_trains_like_a_single_rank() {
     };
     let alone = losses("alone", spec(1, "gpipe"));
     assert_eq!(alone.as_array().map(Vec::len), Some(3));
-    // Two-way schedules train two copies of the weights, which the runner does not do yet: see below.
     for schedule in ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "v-half"] {
         assert_eq!(losses(schedule, spec(2, schedule)), alone, "{schedule}");
     }
     assert_eq!(losses("again", spec(2, "zb-v")), losses("again", spec(2, "zb-v")), "a second run");
-    let (code, error) = refused(&["run", "-", "--steps", "1"], &spec(2, "chimera"));
-    assert!(code == Some(2) && error.contains("two-way"), "{error}");
+    // Two copies of the weights, whose gradients are added in another order: the same to f32's rounding.
+    let two_way = losses("two-way", spec(2, "chimera"));
+    for (found, expected) in two_way.as_array().unwrap().iter().zip(alone.as_array().unwrap()) {
+        let (found, expected) = (found.as_f64().unwrap(), expected.as_f64().unwrap());
+        assert!((found / expected - 1.0).abs() < 1e-5, "{found} {expected}");
+    }
 }
 
 #[test]
