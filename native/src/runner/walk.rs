@@ -190,7 +190,7 @@ impl Walker<'_> {
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         for message in messages.iter().filter(|message| message.way == Way::Receive) {
-            let peer = self.peer(&message);
+            let peer = self.peer(message);
             let queue = started.entry(peer).or_default();
             // One that was taken on the way to another is no longer in the queue.
             let Some(place) = queue.iter().position(|candidate| candidate == message) else { continue };
@@ -217,7 +217,7 @@ impl Walker<'_> {
         let mut receives = Vec::new();
         let mut received = Vec::new();
         for message in messages {
-            let peer = self.peer(&message);
+            let peer = self.peer(message);
             let parcel = Parcel::of(*message);
             match message.way {
                 Way::Send => sends.push(self.outgoing(training_step, *message)?),

@@ -297,7 +297,7 @@ impl Workload {
             graphs: derived.stages.iter().map(|layout| graph_of(&work, layout)).collect(),
             sequence: work.sequence,
             microbatch_size: work.microbatch_size,
-            model: work.model.clone(),
+            model: work.model,
             replicas: work.layout.data.max(1),
             shares_optimizer: work.layout.zero == 1,
         });

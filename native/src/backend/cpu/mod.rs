@@ -376,8 +376,14 @@ impl<T: Element> Backend for Cpu<T> {
         let held = match part {
             Part::Weight => &mut persistent[parameter.weight.index()],
             Part::Gradient => &mut persistent[parameter.gradient.index()],
-            Part::Mean => return Ok(work(T::values(parameter.moments.mean_mut()))),
-            Part::Square => return Ok(work(T::values(parameter.moments.square_mut()))),
+            Part::Mean => {
+                work(T::values(parameter.moments.mean_mut()));
+                return Ok(());
+            }
+            Part::Square => {
+                work(T::values(parameter.moments.square_mut()));
+                return Ok(());
+            }
         };
         let Some(Data::Floats(values)) = held else { return Err(missing()) };
         work(T::values(values));

@@ -142,10 +142,11 @@ impl Reader {
                 ];
                 for (part, pieces, range) in parts {
                     lend(backend, *stage, name, part, |values| {
-                        Ok(match values {
+                        match values {
                             Values::F32(values) => fill(values, range.clone(), pieces)?,
                             Values::F64(values) => fill(values, range.clone(), pieces)?,
-                        })
+                        }
+                        Ok(())
                     })?;
                 }
             }

@@ -255,7 +255,7 @@ impl Library {
     ///
     /// # Errors
     /// [`NcclError::Call`].
-    pub fn check(&self, call: &'static str, code: Code, comm: RawComm) -> Result<(), NcclError> {
+    pub(crate) fn check(&self, call: &'static str, code: Code, comm: RawComm) -> Result<(), NcclError> {
         if code == SUCCESS || code == IN_PROGRESS {
             return Ok(());
         }
