@@ -5,7 +5,7 @@
 //! objective. It settles a hundred ops with real costs in a tenth of a second and, where the lower bound is
 //! tight (a linear pipeline from 1F1B's memory up), 576 ops in one second. Beyond that it stops with its best schedule and its best bound.
 //!
-//! The crate stands beside `pipeplan-core` because the solver needs `std`. It builds for WebAssembly.
+//! The crate stands beside `pipeplan-core` because the solver needs `std`.
 
 #![forbid(unsafe_code)]
 

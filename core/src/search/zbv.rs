@@ -71,8 +71,8 @@ pub(super) struct Variant {
     reversed: bool,
 }
 
-/// The variants worth a pass, the most useful first. On the public schedulers' V problems any one of the 64
-/// was best somewhere only where one of these was too.
+/// The variants worth a pass, the most useful first: those of the 64 that were best somewhere in samples of the
+/// public schedulers' V problems.
 pub(super) fn variants() -> Vec<Variant> {
     use Prefer::{End, Soonest};
     let variant = |prefer_b, prefer_f, late_b, late_f| Variant {
@@ -348,7 +348,7 @@ impl Pass<'_> {
 
     /// Step 2: further forwards on every rank, up to its first backward.
     fn top_up(&mut self) {
-        let (ranks, chunks) = (self.flat.ranks, self.flat.chunks());
+        let chunks = self.flat.chunks();
         // The first backward goes down the last chunk: when it reaches each rank.
         let wave: Vec<usize> = self.wave(chunks - 1).rev().collect();
         let mut due = 0;
@@ -390,7 +390,6 @@ impl Pass<'_> {
             }
             due = due.max(self.clock[rank]) + costs.duration[1];
         }
-        debug_assert!(self.rows.len() == ranks);
     }
 
     fn forwards(&self, rank: usize) -> u32 {
