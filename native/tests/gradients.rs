@@ -133,6 +133,7 @@ fn gradients_of_stages_are_the_slope_of_the_score() {
             let start = case.cpu.weights();
             for (name, gradient) in &gradients {
                 let Some(Buffer::F64(weight)) = start.get(name) else { panic!("{name} has no weight") };
+                let Buffer::F64(gradient) = gradient else { panic!("{name} ({what}) has another format") };
                 // The largest element and two others.
                 let largest = (0..gradient.len()).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs()));
                 assert!(gradient[largest.expect("not empty")] != 0.0, "{name} ({what}) gets no gradient");

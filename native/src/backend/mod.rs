@@ -16,6 +16,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod modelled;
+pub mod stages;
 
 /// Executes the ops of one rank.
 pub trait Backend {

@@ -22,6 +22,7 @@ use super::workload::{Computation, Workload};
 use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
 use crate::backend::modelled::Modelled;
+use crate::backend::stages::Training;
 use crate::backend::{Backend, Kind, Meter, Store};
 #[cfg(feature = "cuda")]
 use crate::backend::{BackendError, cuda};
@@ -170,21 +171,23 @@ fn backend(
         (Computation::Model(model), Some(batches)) => {
             let held = |stage: &usize| Some((*stage as u16, model.graphs.get(*stage)?.clone()));
             let held: Vec<(u16, Graph)> = stages_held(problem, position.rank).iter().filter_map(held).collect();
-            let (count, seed, optimizer) = (problem.stage_count(), options.seed, options.optimizer);
-            let batches = Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32));
-            let share = position.share();
+            let training = Training {
+                stage_count: problem.stage_count(),
+                seed: options.seed,
+                optimizer: options.optimizer,
+                share: position.share(),
+                batches: Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32)),
+            };
             #[cfg(feature = "cuda")]
             if options.device != Device::Cpu {
                 let leaving = if across_processes { cuda::Leaving::ThroughHost } else { cuda::Leaving::OnCard };
                 let card = cuda::open(options.device).map_err(BackendError::from)?;
-                let made = cuda::Cuda::new(card, held, count, seed, optimizer, share, batches, leaving, store);
+                let made = cuda::Cuda::new(card, held, training, leaving, store);
                 return Ok(Box::new(made.map_err(BackendError::from)?));
             }
             match model.precision() {
-                Ok(Precision::Double) => {
-                    Box::new(Cpu::<f64>::sharing(held, count, seed, optimizer, share, batches, store))
-                }
-                _ => Box::new(Cpu::<f32>::sharing(held, count, seed, optimizer, share, batches, store)),
+                Ok(Precision::Double) => Box::new(Cpu::<f64>::sharing(held, training, store)),
+                _ => Box::new(Cpu::<f32>::sharing(held, training, store)),
             }
         }
         _ => Box::new(Modelled::new(problem.clone(), rank, workload.slowdown(), *start, store)),

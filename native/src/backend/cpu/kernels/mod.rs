@@ -44,12 +44,20 @@ impl<T: Element> Data<T> {
         }
     }
 
-    fn floats(&self) -> &[T] {
+    /// The floats of a weight or activation.
+    pub(super) fn floats(&self) -> &[T] {
         let Data::Floats(values) = self else { panic!("floats were expected") };
         values
     }
 
-    fn floats_mut(&mut self) -> &mut [T] {
+    /// The same, to change them.
+    pub(super) fn floats_mut(&mut self) -> &mut [T] {
+        let Data::Floats(values) = self else { panic!("floats were expected") };
+        values
+    }
+
+    /// The same, taken out.
+    pub(super) fn into_floats(self) -> Vec<T> {
         let Data::Floats(values) = self else { panic!("floats were expected") };
         values
     }

@@ -1,0 +1,551 @@
+//! The stages of one rank: their weights, the tensors of the microbatches under way, and the walk along the operators of
+//! a job. It is the same walk on every device; a [`Processor`] holds the data and runs the operators.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
+use pipeplan_core::graph::{Graph, Init, Job, Kernel, Needs, Operator, Role, Tensor, TensorId};
+use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::program::Payload;
+use pipeplan_core::units::Bytes;
+
+use super::arena::Lane;
+use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Share, Store, Values};
+use crate::runner::data::Batches;
+use crate::runner::optimizer::AdamW;
+use crate::runner::random::SplitMix64;
+use crate::transport::Buffer;
+
+/// An input of an operator.
+#[derive(Debug)]
+pub struct Input<'a, D> {
+    /// What it is.
+    pub tensor: &'a Tensor,
+    /// Where its data is.
+    pub data: Held<'a, D>,
+}
+
+/// Where an input's data is.
+#[derive(Debug)]
+pub enum Held<'a, D> {
+    /// Here.
+    Here(&'a D),
+    /// In the output of this position, which is the same tensor or has taken over its buffer.
+    InOutput(usize),
+    /// Perhaps nowhere: only its sizes are needed.
+    Nowhere,
+}
+
+/// A weight as a run starts with it.
+pub struct NewParameter<D, S> {
+    /// The weight.
+    pub weight: D,
+    /// Its gradient, all 0.
+    pub gradient: D,
+    /// What the optimizer keeps.
+    pub state: S,
+    /// The bytes of that.
+    pub state_bytes: Bytes,
+}
+
+/// Holds tensors and runs operators.
+pub trait Processor {
+    /// The data of a tensor.
+    type Data;
+    /// What the optimizer keeps of a weight: of this rank's [`Share`] alone, but for master weights.
+    type State;
+    /// Why something could not be done.
+    type Error: Into<BackendError>;
+
+    /// Room for `tensor`.
+    ///
+    /// # Errors
+    /// Where there is none.
+    fn allocate(&mut self, tensor: &Tensor) -> Result<Self::Data, Self::Error>;
+
+    /// Tokens of a microbatch.
+    ///
+    /// # Errors
+    /// As [`Processor::allocate`].
+    fn tokens(&mut self, tokens: Vec<i32>) -> Result<Self::Data, Self::Error>;
+
+    /// `weight` as a run with `seed` starts, with state for `held` of its elements.
+    ///
+    /// # Errors
+    /// As [`Processor::allocate`].
+    fn parameter(
+        &mut self,
+        seed: u64,
+        init: Init,
+        weight: &Tensor,
+        gradient: &Tensor,
+        held: usize,
+    ) -> Result<NewParameter<Self::Data, Self::State>, Self::Error>;
+
+    /// What a parcel holds; nothing where that is not this processor's.
+    fn unpack(&mut self, buffer: Buffer) -> Option<Self::Data>;
+
+    /// What a transfer has brought, made this processor's own.
+    ///
+    /// # Errors
+    /// As [`Processor::allocate`].
+    fn take_in(&mut self, buffer: Buffer) -> Result<Buffer, Self::Error> {
+        Ok(buffer)
+    }
+
+    /// A parcel of `data`, for this rank or (else) for another.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn pack(&mut self, data: Self::Data, tensor: &Tensor, stays: bool) -> Result<Buffer, Self::Error>;
+
+    /// The number in `data`.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn number(&mut self, data: &Self::Data) -> Result<f64, Self::Error>;
+
+    /// A job starts whose dropouts draw from `dropout_seed`.
+    fn begin(&mut self, dropout_seed: u64);
+
+    /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn run(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Self::Data>],
+        outputs: &mut [(&Tensor, Self::Data)],
+    ) -> Result<(), Self::Error>;
+
+    /// Waits until all is done that was asked for.
+    ///
+    /// # Errors
+    /// What has failed since the last wait.
+    fn finish(&mut self) -> Result<(), Self::Error>;
+
+    /// Updates the elements `mine` of a weight after training step `step`, and sets its gradient to 0.
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn update(
+        &mut self,
+        optimizer: &AdamW,
+        step: u32,
+        parameter: Updated<'_, Self::Data, Self::State>,
+    ) -> Result<(), Self::Error>;
+
+    /// The weight as the optimizer has it; nothing where it cannot be read any more.
+    fn weight(&self, weight: &Self::Data, state: &Self::State) -> Option<Buffer>;
+
+    /// The numbers of a weight's gradient, in the widest format; nothing where they cannot be read any more.
+    fn gradient(&self, gradient: &Self::Data) -> Option<Buffer>;
+
+    /// Lends `part` to `work`, which may change it.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    fn lend(
+        &mut self,
+        part: Part,
+        parameter: Updated<'_, Self::Data, Self::State>,
+        work: &mut dyn FnMut(Values<'_>),
+    ) -> Result<(), Self::Error>;
+}
+
+/// A weight with all that belongs to it.
+pub struct Updated<'a, D, S> {
+    /// What the weight is.
+    pub tensor: &'a Tensor,
+    /// The weight.
+    pub weight: &'a mut D,
+    /// Its gradient.
+    pub gradient: &'a mut D,
+    /// What the optimizer keeps.
+    pub state: &'a mut S,
+    /// The elements of this rank's share.
+    pub mine: Range<usize>,
+    /// Whether weight decay applies.
+    pub decay: bool,
+}
+
+/// A stage of this rank.
+struct Stage<D, S> {
+    graph: Graph,
+    lifetimes: Lifetimes,
+    /// The lifetimes where B and W are fused, and the order in which their operators then run. F's are the same.
+    fused: (Lifetimes, Vec<u32>),
+    /// By tensor: weights and their gradients; nothing elsewhere.
+    persistent: Vec<Option<D>>,
+    parameters: Vec<Parameter<S>>,
+    /// By microbatch: what is there now. A lane goes when its last job has ended.
+    lanes: BTreeMap<u32, Lane<D>>,
+}
+
+/// A weight, its gradient and what the optimizer remembers of it.
+struct Parameter<S> {
+    weight: TensorId,
+    gradient: TensorId,
+    decay: bool,
+    state: S,
+}
+
+/// One job that has run, for whoever compares bytes with the estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobBytes {
+    /// The stage.
+    pub stage: u16,
+    /// The job, or both backwards in one.
+    pub kind: OpKind,
+    /// The microbatch.
+    pub microbatch: u32,
+    /// The most bytes that the microbatch's tensors held during the job.
+    pub peak: Bytes,
+    /// The bytes that they hold after it.
+    pub kept: Bytes,
+}
+
+/// What a rank trains with, whatever the device.
+#[derive(Clone, Debug)]
+pub struct Training {
+    /// Stages of the model, over all ranks.
+    pub stage_count: usize,
+    /// Seed of weights and dropouts.
+    pub seed: u64,
+    /// The optimizer's settings.
+    pub optimizer: AdamW,
+    /// The part of the optimizer's state that this rank holds.
+    pub share: Share,
+    /// The data.
+    pub batches: Arc<Batches>,
+}
+
+/// The stages of one rank on a processor.
+pub struct Stages<P: Processor> {
+    processor: P,
+    stages: BTreeMap<u16, Stage<P::Data, P::State>>,
+    /// Numbers of the stages of this rank.
+    here: BTreeSet<u16>,
+    training: Training,
+    step: u32,
+    losses: Vec<(u32, f64)>,
+    job_bytes: Option<Vec<JobBytes>>,
+}
+
+impl<P: Processor> Stages<P> {
+    /// Lends the weight `name` to `work`, such as to change an element in a test; nothing where it is not held.
+    pub fn with_weight<R>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(Updated<'_, P::Data, P::State>) -> R,
+    ) -> Option<R> {
+        let share = self.training.share;
+        let stage =
+            self.stages.values_mut().find(|stage| stage.graph.weights().any(|(_, tensor)| tensor.name == name));
+        stage?.with_named(name, share, work)
+    }
+
+    /// Holds `stages` (number and graph) on `processor`, with weights that follow from the seed and their names:
+    /// whatever the partition, a parameter starts the same. Counts their bytes in `store`.
+    ///
+    /// # Errors
+    /// Where there is no room for them.
+    pub fn start(
+        mut processor: P,
+        stages: impl IntoIterator<Item = (u16, Graph)>,
+        training: Training,
+        store: &mut Store,
+    ) -> Result<Stages<P>, P::Error> {
+        let mut held = BTreeMap::new();
+        for (number, graph) in stages {
+            held.insert(number, Stage::new(graph, &mut processor, &training, &mut store.meter)?);
+        }
+        let here = held.keys().copied().collect();
+        let (step, losses, job_bytes) = (0, Vec::new(), None);
+        Ok(Stages { processor, stages: held, here, training, step, losses, job_bytes })
+    }
+
+    /// Notes the bytes of each job from now on.
+    pub fn record_job_bytes(&mut self) {
+        self.job_bytes = Some(Vec::new());
+    }
+
+    /// What has been noted.
+    pub fn job_bytes(&self) -> &[JobBytes] {
+        self.job_bytes.as_deref().unwrap_or_default()
+    }
+
+    /// The gradient of each weight by the weight's name, as gathered so far.
+    pub fn gradients(&self) -> BTreeMap<String, Buffer> {
+        self.by_name(|stage, parameter| {
+            self.processor.gradient(stage.persistent[parameter.gradient.index()].as_ref()?)
+        })
+    }
+
+    fn by_name(
+        &self,
+        of: impl Fn(&Stage<P::Data, P::State>, &Parameter<P::State>) -> Option<Buffer>,
+    ) -> BTreeMap<String, Buffer> {
+        let mut named = BTreeMap::new();
+        for stage in self.stages.values() {
+            for parameter in &stage.parameters {
+                if let Some(buffer) = of(stage, parameter) {
+                    named.insert(stage.graph[parameter.weight].name.clone(), buffer);
+                }
+            }
+        }
+        named
+    }
+
+    fn run_op(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+        let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
+        let Stages { processor, stages, training, step, .. } = self;
+        let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
+        let Stage { graph, lifetimes, fused, persistent, lanes, .. } = stage;
+        let job = match op.kind() {
+            OpKind::F => Job::F,
+            OpKind::B | OpKind::BW => Job::B,
+            OpKind::W => Job::W,
+        };
+        let of_job = |at: &u32| graph.operators[*at as usize].job == job;
+        let (lifetimes, order): (&Lifetimes, Vec<u32>) = match op.kind() {
+            OpKind::BW => (&fused.0, fused.1.clone()),
+            _ => (lifetimes, (0..graph.operators.len() as u32).filter(of_job).collect()),
+        };
+        if (job == Job::F) == lanes.contains_key(&microbatch) {
+            return Err(BackendError::OutOfOrder { op });
+        }
+        let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
+        let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
+        processor.begin(SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw());
+        lane.restart_peak();
+        for id in &lifetimes.arrive[job as usize] {
+            let data = match graph[*id].role {
+                Role::Tokens => processor.tokens(training.batches.tokens(*step, microbatch)).map_err(Into::into)?,
+                Role::Targets => processor.tokens(training.batches.targets(*step, microbatch)).map_err(Into::into)?,
+                role => {
+                    let payload = if role == Role::ActivationIn { Payload::Activation } else { Payload::Gradient };
+                    let parcel = Parcel { payload, stage: number, microbatch };
+                    let expected = graph[*id].bytes();
+                    let buffer = store.take(parcel)?;
+                    let found = buffer.bytes();
+                    match processor.unpack(buffer) {
+                        Some(data) if found == expected => data,
+                        _ => return Err(BackendError::WrongSize { parcel, found, expected }),
+                    }
+                }
+            };
+            lane.put(graph, *id, data, &mut store.meter);
+        }
+        for index in order.into_iter().map(|at| at as usize) {
+            let operator = &graph.operators[index];
+            let takes_over = lifetimes.takes_over[index];
+            execute(processor, graph, operator, takes_over, persistent, lane, &mut store.meter)
+                .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
+            for id in &lifetimes.free_after[index] {
+                lane.remove(graph, *id, &mut store.meter);
+            }
+        }
+        let peak = lane.peak();
+        for id in &lifetimes.end[job as usize] {
+            let data = lane.remove(graph, *id, &mut store.meter);
+            if graph[*id].role.leaves_after() != Some(job) {
+                continue;
+            }
+            let data = data.ok_or(BackendError::OutOfOrder { op })?;
+            let (payload, stage) = match graph[*id].role {
+                Role::ActivationOut => (Payload::Activation, number + 1),
+                Role::GradientOut => (Payload::Gradient, number.saturating_sub(1)),
+                _ => {
+                    let loss = processor.number(&data).map_err(Into::into)?;
+                    if !loss.is_finite() {
+                        return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
+                    }
+                    self.losses.push((microbatch, loss));
+                    continue;
+                }
+            };
+            let stays = self.here.contains(&stage);
+            let buffer = processor.pack(data, &graph[*id], stays).map_err(Into::into)?;
+            store.put(Parcel { payload, stage, microbatch }, buffer);
+        }
+        let kept = lane.held();
+        if let Some(noted) = &mut self.job_bytes {
+            noted.push(JobBytes { stage: number, kind: op.kind(), microbatch, peak, kept });
+        }
+        if matches!(op.kind(), OpKind::W | OpKind::BW) {
+            lanes.remove(&microbatch);
+        }
+        processor.finish().map_err(Into::into)
+    }
+}
+
+/// Runs one operator; an error without a reason where a tensor that it needs is not there.
+fn execute<P: Processor>(
+    processor: &mut P,
+    graph: &Graph,
+    operator: &Operator,
+    takes_over: bool,
+    persistent: &mut [Option<P::Data>],
+    lane: &mut Lane<P::Data>,
+    meter: &mut Meter,
+) -> Result<(), Option<BackendError>> {
+    let taken_over = operator.in_place.filter(|_| takes_over).and_then(|input| operator.inputs.get(input as usize));
+    let taken_over = taken_over.map(|input| input.tensor);
+    let mut outputs = Vec::with_capacity(operator.outputs.len());
+    for (position, id) in operator.outputs.iter().enumerate() {
+        let lent = match taken_over.filter(|_| position == 0) {
+            _ if graph[*id].role.is_persistent() => persistent[id.index()].take().ok_or(None)?,
+            Some(input) => lane.lend(input).ok_or(None)?,
+            None => {
+                // Counted now; the buffer itself goes in when the operator has filled it.
+                let data = processor.allocate(&graph[*id]).map_err(|error| Some(error.into()))?;
+                lane.put(graph, *id, data, meter);
+                lane.lend(*id).ok_or(None)?
+            }
+        };
+        outputs.push((&graph[*id], lent));
+    }
+    let mut inputs = Vec::with_capacity(operator.inputs.len());
+    for input in &operator.inputs {
+        let tensor = &graph[input.tensor];
+        let output = match taken_over == Some(input.tensor) {
+            true => Some(0),
+            false => operator.outputs.iter().position(|output| *output == input.tensor),
+        };
+        let data = match (output, input.needs) {
+            (Some(output), _) => Held::InOutput(output),
+            (None, Needs::Shape) => Held::Nowhere,
+            (None, Needs::Data) => {
+                let here = match tensor.role.is_persistent() {
+                    true => persistent[input.tensor.index()].as_ref(),
+                    false => lane.get(input.tensor),
+                };
+                Held::Here(here.ok_or(None)?)
+            }
+        };
+        inputs.push(Input { tensor, data });
+    }
+    processor.run(&operator.kernel, &inputs, &mut outputs).map_err(|error| Some(error.into()))?;
+    for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {
+        if tensor.role.is_persistent() {
+            persistent[id.index()] = Some(data);
+        } else {
+            lane.give_back(*id, data);
+        }
+    }
+    Ok(())
+}
+
+impl<D, S> Stage<D, S> {
+    fn new<P: Processor<Data = D, State = S>>(
+        graph: Graph,
+        processor: &mut P,
+        training: &Training,
+        meter: &mut Meter,
+    ) -> Result<Stage<D, S>, P::Error> {
+        let lifetimes = Lifetimes::of(&graph);
+        let fused = (Lifetimes::fused(&graph), fused_order(&graph));
+        let mut persistent: Vec<Option<D>> = graph.tensors.iter().map(|_| None).collect();
+        let mut parameters = Vec::new();
+        for (gradient_id, gradient) in graph.tensors() {
+            let Role::WeightGradient { of } = gradient.role else { continue };
+            let weight = &graph[of];
+            let Role::Weight { init, decay, .. } = weight.role else { continue };
+            let held = training.share.of(weight.elements() as usize).len();
+            let new = processor.parameter(training.seed, init, weight, gradient, held)?;
+            meter.take(Kind::Persistent, weight.bytes() + gradient.bytes() + new.state_bytes);
+            persistent[of.index()] = Some(new.weight);
+            persistent[gradient_id.index()] = Some(new.gradient);
+            parameters.push(Parameter { weight: of, gradient: gradient_id, decay, state: new.state });
+        }
+        Ok(Stage { graph, lifetimes, fused, persistent, parameters, lanes: BTreeMap::new() })
+    }
+
+    /// Lends what belongs to the parameter at `position` to `work`; nothing where it is not there.
+    fn with<R>(&mut self, position: usize, share: Share, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
+        let Stage { graph, persistent, parameters, .. } = self;
+        let parameter = parameters.get_mut(position)?;
+        let tensor = &graph[parameter.weight];
+        let mut weight = persistent[parameter.weight.index()].take()?;
+        let result = persistent[parameter.gradient.index()].as_mut().map(|gradient| {
+            work(Updated {
+                tensor,
+                weight: &mut weight,
+                gradient,
+                state: &mut parameter.state,
+                mine: share.of(tensor.elements() as usize),
+                decay: parameter.decay,
+            })
+        });
+        persistent[parameter.weight.index()] = Some(weight);
+        result
+    }
+
+    /// Lends what belongs to the weight `name` to `work`; nothing where it is not held.
+    fn with_named<R>(&mut self, name: &str, share: Share, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
+        let named = |parameter: &Parameter<S>| self.graph[parameter.weight].name == name;
+        let position = self.parameters.iter().position(named)?;
+        self.with(position, share, work)
+    }
+}
+
+impl<P: Processor> Backend for Stages<P> {
+    fn begin(&mut self, step: u32) {
+        self.step = step;
+        self.losses.clear();
+    }
+
+    fn take_in(&mut self, buffer: Buffer) -> Result<Buffer, BackendError> {
+        self.processor.take_in(buffer).map_err(Into::into)
+    }
+
+    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+        if op.stage() >= self.training.stage_count {
+            return Err(BackendError::NoSuchStage { stage: op.stage() });
+        }
+        self.run_op(op, store)
+    }
+
+    fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {
+        let Stages { processor, stages, training, step, .. } = self;
+        for stage in stages.values_mut() {
+            for position in 0..stage.parameters.len() {
+                let updated = stage.with(position, training.share, |parameter| {
+                    processor.update(&training.optimizer, *step, parameter)
+                });
+                updated.transpose().map_err(Into::into)?;
+            }
+        }
+        processor.finish().map_err(Into::into)
+    }
+
+    fn take_losses(&mut self) -> Vec<(u32, f64)> {
+        std::mem::take(&mut self.losses)
+    }
+
+    fn weights(&self) -> BTreeMap<String, Buffer> {
+        self.by_name(|stage, parameter| {
+            self.processor.weight(stage.persistent[parameter.weight.index()].as_ref()?, &parameter.state)
+        })
+    }
+
+    fn lend(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        work: &mut dyn FnMut(Values<'_>),
+    ) -> Result<(), BackendError> {
+        let Stages { processor, stages, training, .. } = self;
+        let held = stages.get_mut(&stage);
+        let lent = held.and_then(|stage| {
+            stage.with_named(name, training.share, |parameter| processor.lend(part, parameter, work))
+        });
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        lent.ok_or_else(missing)?.map_err(Into::into)
+    }
+}
