@@ -12,8 +12,8 @@
 //!                            "start_ns": [0, 10, 12, 40, 60], "end_ns": [10, 12, 40, 60, 61] } ] } ] }
 //! ```
 //!
-//! Where the run had copies of the pipeline, `rows` and `peak_bytes` have the ranks of the first copy, then those of the
-//! second and so on.
+//! Where the run had copies of the pipeline, `replicas` says how many, and `rows` and `peak_bytes` have the ranks of the
+//! first copy, then those of the second and so on. `overhead_ns` is what the runner itself took for an op, on average.
 //!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
@@ -74,6 +74,11 @@ pub struct Trace {
     pub backend: String,
     /// What carried the messages: `threads`, `mpi`.
     pub transport: String,
+    /// Copies of the pipeline, at least 1.
+    pub replicas: usize,
+    /// From the moment at which an op could have started, its rank free and its input there, to its start: the mean
+    /// over the recorded ops. None where it was not measured.
+    pub overhead_ns: Option<Nanos>,
     /// Most bytes that each rank held at once over the run, as counted by its allocator.
     pub peak_bytes: Vec<Bytes>,
     /// The training steps that were recorded, oldest first.
@@ -127,7 +132,7 @@ impl Trace {
                 "rows": step.rows.iter().map(row).collect::<Vec<_>>(),
             })
         };
-        json!({
+        let mut value = json!({
             "format": FORMAT,
             "version": VERSION,
             "plan_digest": self.plan_digest,
@@ -135,7 +140,14 @@ impl Trace {
             "transport": self.transport,
             "peak_bytes": self.peak_bytes,
             "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
-        })
+        });
+        if self.replicas > 1 {
+            value["replicas"] = json!(self.replicas);
+        }
+        if let Some(overhead_ns) = self.overhead_ns {
+            value["overhead_ns"] = json!(overhead_ns);
+        }
+        value
     }
 
     /// Reads a file's text.
@@ -161,13 +173,29 @@ impl Trace {
         let plan_digest = text(&mut table, "plan_digest");
         let backend = text(&mut table, "backend");
         let transport = text(&mut table, "transport");
+        let replicas = table.whole("replicas", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
+        let overhead_ns = table.whole("overhead_ns", 0..=MAX_NS, &mut faults);
         let peak_bytes = read_numbers(table.get("peak_bytes"), "peak_bytes", MAX_RANKS, &mut faults);
         let steps = read_list(table.get("steps"), "steps", MAX_STEPS, &mut faults, read_step);
         table.finish(&mut faults);
+        for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(replicas)) {
+            let accepted = format!("as many ranks in each of the {replicas} replicas");
+            faults.push(Fault::new(format!("steps[{index}].rows"), format!("{} rows", step.rows.len()), accepted));
+        }
         if !faults.is_empty() {
             return Err(Faults(faults));
         }
-        Ok(Trace { plan_digest, backend, transport, peak_bytes, steps })
+        Ok(Trace { plan_digest, backend, transport, replicas, overhead_ns, peak_bytes, steps })
+    }
+
+    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3` where there
+    /// are several.
+    pub fn row_name(&self, row: usize, rows: usize) -> String {
+        let ranks = (rows / self.replicas.max(1)).max(1);
+        match self.replicas {
+            0 | 1 => format!("rank {row}"),
+            _ => format!("replica {}, rank {}", row / ranks, row % ranks),
+        }
     }
 }
 
@@ -302,6 +330,8 @@ mod tests {
             plan_digest: "sha256:00".to_string(),
             backend: "cpu".to_string(),
             transport: "threads".to_string(),
+            replicas: 1,
+            overhead_ns: Some(17),
             peak_bytes: vec![1024],
             steps: vec![step],
         }
@@ -336,6 +366,8 @@ mod tests {
             ("0BW0", "0Q0", "steps[0].rows[0].steps: found 0Q0"),
             ("\"tokens\":64", "\"tokens\":-1", "steps[0].tokens: found -1"),
             ("\"tokens\"", "\"tokns\"", "steps[0].tokns: found an unknown field"),
+            ("\"overhead_ns\"", "\"replicas\":2,\"overhead_ns\"", "steps[0].rows: found 1 rows, accepted is as many"),
+            ("\"overhead_ns\":17", "\"overhead_ns\":-17", "overhead_ns: found -17"),
         ] {
             let error = broken(from, to);
             assert!(error.contains(says), "{error} should say {says}");

@@ -36,7 +36,7 @@ impl ChromeTrace {
 
     /// Adds a predicted timeline with the bytes that each rank holds.
     pub fn plan(&mut self, name: &str, problem: &Problem, timeline: &Timeline) {
-        let part = self.start(name, timeline.rows.len());
+        let part = self.start(name, timeline.rows.len(), |rank| format!("rank {rank}"));
         for (rank, row) in timeline.rows.iter().enumerate() {
             for span in row {
                 let (op, category) = (span.op.to_string(), category(span.op.kind()));
@@ -54,7 +54,7 @@ impl ChromeTrace {
     /// Adds a measured trace, its training steps one after the other.
     pub fn trace(&mut self, name: &str, trace: &Trace) {
         let ranks = trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0);
-        let part = self.start(name, ranks);
+        let part = self.start(name, ranks, |row| trace.row_name(row, ranks));
         let mut start = 0u64;
         for step in &trace.steps {
             for (rank, row) in step.rows.iter().enumerate() {
@@ -78,16 +78,21 @@ impl ChromeTrace {
         format!("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{}\n]}}\n", self.events.join(",\n"))
     }
 
-    fn start(&mut self, name: &str, ranks: usize) -> usize {
+    /// Opens a part whose rows are called as `row_name` says, and are shown in their order.
+    fn start(&mut self, name: &str, rows: usize, row_name: impl Fn(usize) -> String) -> usize {
         let part = self.parts;
         self.parts += 1;
         self.events.push(format!(
             r#"{{"name":"process_name","ph":"M","pid":{part},"args":{{"name":{}}}}}"#,
             Value::from(name)
         ));
-        for rank in 0..ranks {
+        for row in 0..rows {
             self.events.push(format!(
-                r#"{{"name":"thread_name","ph":"M","pid":{part},"tid":{rank},"args":{{"name":"rank {rank}"}}}}"#
+                r#"{{"name":"thread_name","ph":"M","pid":{part},"tid":{row},"args":{{"name":{}}}}}"#,
+                Value::from(row_name(row))
+            ));
+            self.events.push(format!(
+                r#"{{"name":"thread_sort_index","ph":"M","pid":{part},"tid":{row},"args":{{"sort_index":{row}}}}}"#
             ));
         }
         part
@@ -141,7 +146,7 @@ mod tests {
         let value: Value = serde_json::from_str(&trace.finish()).unwrap();
         let events = value["traceEvents"].as_array().unwrap();
         let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();
-        assert_eq!((of("X").len(), of("M").len()), (12, 3));
+        assert_eq!((of("X").len(), of("M").len()), (12, 5));
         assert_eq!(of("M")[0]["args"]["name"], "planned \"1f1b\"");
         let first = of("X")[0];
         assert_eq!((&first["name"], &first["ts"], &first["dur"]), (&"0F0".into(), &0.into(), &1.5.into()));
@@ -161,6 +166,8 @@ mod tests {
             plan_digest: String::new(),
             backend: String::new(),
             transport: String::new(),
+            replicas: 1,
+            overhead_ns: None,
             peak_bytes: Vec::new(),
             steps: alloc::vec![step(0), step(1)],
         };
@@ -170,5 +177,29 @@ mod tests {
         let starts: Vec<f64> =
             value["traceEvents"].as_array().unwrap().iter().filter_map(|event| event["ts"].as_f64()).collect();
         assert_eq!(starts, [0.01, 0.04]);
+    }
+
+    #[test]
+    fn every_row_of_every_replica_has_a_name_of_its_own() {
+        let rows = (0..4).map(|_| alloc::vec![TraceSpan { step: Step::Optimizer, start_ns: 0, end_ns: 1 }]).collect();
+        let trace = Trace {
+            plan_digest: String::new(),
+            backend: String::new(),
+            transport: String::new(),
+            replicas: 2,
+            overhead_ns: None,
+            peak_bytes: Vec::new(),
+            steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, rows }],
+        };
+        let mut chrome = ChromeTrace::new();
+        chrome.trace("measured", &trace);
+        let value: Value = serde_json::from_str(&chrome.finish()).unwrap();
+        let events = value["traceEvents"].as_array().unwrap();
+        let named = events.iter().filter(|event| event["name"] == "thread_name");
+        let names: Vec<&str> = named.map(|event| event["args"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["replica 0, rank 0", "replica 0, rank 1", "replica 1, rank 0", "replica 1, rank 1"]);
+        let threads: alloc::collections::BTreeSet<u64> =
+            events.iter().filter(|event| event["ph"] == "X").filter_map(|event| event["tid"].as_u64()).collect();
+        assert_eq!(threads.len(), 4);
     }
 }

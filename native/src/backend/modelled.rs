@@ -1,11 +1,12 @@
 //! Waits for the planned time instead of computing: so a plan of typed costs, or of a cluster that is not
 //! here, runs through everything but the arithmetic.
 //!
-//! A parcel is one `f64`: when it has arrived, in nanoseconds since the start of the run. As in the
-//! simulator, a transfer takes no rank's time: whoever needs it waits for the rest of the hop.
+//! A parcel is one `f64`: when it has arrived, in nanoseconds of the machine's clock since 1970, which processes of one
+//! machine share; exact to a quarter of a microsecond. As in the simulator, a transfer takes no rank's time: whoever needs
+//! it waits for the rest of the hop.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::problem::Problem;
@@ -15,24 +16,38 @@ use pipeplan_core::units::{Bytes, Nanos};
 use super::{Backend, BackendError, Kind, Parcel, Store};
 use crate::transport::Buffer;
 
-/// Takes the time that the problem says, `slowdown` times.
+/// How long things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How many times the planned time.
+    pub slowdown: u64,
+    /// The planned time of what follows the last op of a training step.
+    pub tail_ns: Nanos,
+    /// From where the run counts its time.
+    pub start: Instant,
+}
+
+/// Takes the time that the problem says, so many times.
 pub struct Modelled {
     problem: Problem,
     rank: usize,
-    slowdown: u64,
-    start: Instant,
+    pace: Pace,
+    /// From 1970 to the start of the run.
+    epoch_ns: Nanos,
 }
 
 impl Modelled {
-    /// For `rank`; times count from `start`, which all ranks share. Counts the rank's static bytes in `store`.
-    pub fn new(problem: Problem, rank: usize, slowdown: u64, start: Instant, store: &mut Store) -> Modelled {
+    /// For `rank` of its pipeline. Counts the rank's static bytes in `store`.
+    pub fn new(problem: Problem, rank: usize, pace: Pace, store: &mut Store) -> Modelled {
         store.meter.take(Kind::Persistent, problem.static_bytes(rank));
         store.meter.ignore_transfers();
-        Modelled { problem, rank, slowdown, start }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let epoch_ns = since_epoch.saturating_sub(pace.start.elapsed()).as_nanos() as Nanos;
+        Modelled { problem, rank, pace, epoch_ns }
     }
 
     fn now(&self) -> Nanos {
-        self.start.elapsed().as_nanos() as Nanos
+        self.pace.start.elapsed().as_nanos() as Nanos
     }
 
     /// Sleeps until shortly before `moment`, since a sleep ends late, and gives way to others for the rest.
@@ -69,7 +84,7 @@ impl Modelled {
 
     /// `planned`, slowed down.
     fn slowed(&self, planned: Nanos) -> Nanos {
-        planned.saturating_mul(self.slowdown)
+        planned.saturating_mul(self.pace.slowdown)
     }
 }
 
@@ -81,7 +96,7 @@ impl Backend for Modelled {
         if let Some(Buffer::F64(stamp)) = buffer
             && let Some(arrived) = stamp.first()
         {
-            self.wait_until(*arrived as Nanos);
+            self.wait_until((*arrived as Nanos).saturating_sub(self.epoch_ns));
         }
     }
 
@@ -100,7 +115,7 @@ impl Backend for Modelled {
         if let Some(parcel) = self.leaves(op) {
             let to = self.problem.rank_of(usize::from(parcel.stage), op.microbatch());
             let arrives = self.now().saturating_add(self.slowed(self.problem.hop(self.rank, to)));
-            store.put(parcel, Buffer::F64(vec![arrives as f64]));
+            store.put(parcel, Buffer::F64(vec![self.epoch_ns.saturating_add(arrives) as f64]));
         }
         if store.meter.held(Kind::Activation) < gives {
             return Err(BackendError::OutOfOrder { op });
@@ -110,6 +125,7 @@ impl Backend for Modelled {
     }
 
     fn optimize(&mut self, _: &mut Store) -> Result<(), BackendError> {
+        self.wait_until(self.now().saturating_add(self.slowed(self.pace.tail_ns)));
         Ok(())
     }
 

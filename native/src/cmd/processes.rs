@@ -63,16 +63,16 @@ const LOOK: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it. Where the run `trains`, copies of the pipeline have processes too.
-pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
+/// outlives it.
+pub fn launch(plan: &str) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, and standard input can be read once")
             .with_help("Write the plan to a file."));
     }
     let plan = input::plan(plan)?;
     let replicas = match &plan.spec.work {
-        Work::Model(work) if trains => work.layout.data.max(1) as usize,
-        _ => 1,
+        Work::Model(work) => work.layout.data.max(1) as usize,
+        Work::Typed(_) => 1,
     };
     let ranks = plan.problem.ranks().saturating_mul(replicas);
     // Ctrl-C reaches the processes of a terminal together; this one waits until they have ended.

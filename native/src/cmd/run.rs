@@ -124,7 +124,7 @@ static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.transport == Engine::Tcp && processes::place()?.is_none() {
-        return processes::launch(&args.plan, args.backend == Backend::Cpu);
+        return processes::launch(&args.plan);
     }
     let plan = input::plan(&args.plan)?;
     let precision = args.precision.map(|precision| match precision {
@@ -254,7 +254,9 @@ fn summary(report: &RunReport) -> Value {
         "tokens_per_s": report.tokens_per_s(),
         "makespan_ns": report.makespan_ns,
         "predicted_makespan_ns": report.predicted_makespan_ns,
-        "overhead_ns_per_step": report.overhead_ns_per_step(),
+        "overhead_ns": report.overhead.map(|overhead| {
+            json!({ "ops": overhead.ops, "mean": overhead.mean_ns, "median": overhead.median_ns, "most": overhead.most_ns })
+        }),
         "bubble_ratio": report.bubble_ratio,
         "predicted_bubble_ratio": report.predicted_bubble_ratio,
         "plan_digest": report.trace.plan_digest,
@@ -277,10 +279,12 @@ fn drawn(report: &RunReport) -> String {
         human::duration(report.makespan_ns),
         human::duration(report.predicted_makespan_ns)
     ));
-    if let Some(overhead) = report.overhead_ns_per_step() {
+    if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
         text.push_str(&format!(
-            "overhead      {:.1} us for each step of the longest row, with planned times {} times as long\n",
-            overhead / 1e3,
+            "overhead      {:.1} us an op, half below {:.1} us and 99 of 100 below {:.1} us, at {} times the planned times\n",
+            overhead.mean_ns / 1e3,
+            overhead.median_ns as f64 / 1e3,
+            overhead.most_ns as f64 / 1e3,
             report.slowdown
         ));
     }
@@ -289,10 +293,10 @@ fn drawn(report: &RunReport) -> String {
         human::percent(report.bubble_ratio),
         human::percent(report.predicted_bubble_ratio)
     ));
-    let ranks = report.memory.len() / report.replicas.max(1);
+    let ranks = (report.memory.len() / report.replicas.max(1)).max(1);
     let name = |rank: usize| match report.replicas {
         0 | 1 => rank.to_string(),
-        _ => format!("{rank} (rank {} of replica {})", rank % ranks.max(1), rank / ranks.max(1)),
+        _ => format!("{}.{}", rank / ranks, rank % ranks),
     };
     let rows: Vec<Vec<String>> = report
         .memory
@@ -314,7 +318,8 @@ fn drawn(report: &RunReport) -> String {
             ]
         })
         .collect();
-    let header = ["rank", "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
+    let first = if report.replicas > 1 { "replica.rank" } else { "rank" };
+    let header = [first, "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
     text.push_str(&human::table(&header, &rows, 6));
     text
 }

@@ -95,6 +95,12 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
         trace.backend,
         trace.transport
     ));
+    if let Some(overhead_ns) = trace.overhead_ns {
+        shown.push_str(&format!(
+            "overhead      {:.1} us an op: from when it could have started to its start\n",
+            overhead_ns as f64 / 1e3
+        ));
+    }
     let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| human::bytes(*bytes)).collect();
     shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
     output::print(&shown)

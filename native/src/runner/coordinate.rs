@@ -15,13 +15,14 @@ use super::board::{Board, RankReport, State};
 use super::checkpoint::Reader;
 use super::data::Batches;
 use super::gradients::{Gradients, stages_held};
+use super::overhead::{Overhead, lateness};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
 use super::walk::{StepRecord, Walker};
 use super::workload::{Computation, Workload};
 use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
-use crate::backend::modelled::Modelled;
+use crate::backend::modelled::{Modelled, Pace};
 use crate::backend::stages::Training;
 use crate::backend::{Backend, Kind, Meter, Store};
 #[cfg(feature = "cuda")]
@@ -190,7 +191,10 @@ fn backend(
                 _ => Box::new(Cpu::<f32>::sharing(held, training, store)),
             }
         }
-        _ => Box::new(Modelled::new(problem.clone(), rank, workload.slowdown(), *start, store)),
+        _ => {
+            let pace = Pace { slowdown: workload.slowdown(), tail_ns: workload.planned_tail_ns(rank), start: *start };
+            Box::new(Modelled::new(problem.clone(), position.rank, pace, store))
+        }
     })
 }
 
@@ -222,6 +226,8 @@ pub(super) struct Coordinator<'a> {
     last_end_ns: Nanos,
     /// By step: from the first op to the last.
     makespans_ns: Vec<Nanos>,
+    /// By step of those that are traced: how late its ops started.
+    late_ns: VecDeque<Vec<Nanos>>,
     /// Busy time and all ranks' time of the steps after the first.
     busy_and_whole_ns: (f64, f64),
     pub(super) ended: Vec<Option<(RankMemory, BTreeMap<String, Buffer>)>>,
@@ -239,6 +245,7 @@ impl<'a> Coordinator<'a> {
             first_start_ns: None,
             last_end_ns: 0,
             makespans_ns: Vec::new(),
+            late_ns: VecDeque::new(),
             busy_and_whole_ns: (0.0, 0.0),
             ended: (0..ranks).map(|_| None).collect(),
         }
@@ -335,6 +342,10 @@ impl<'a> Coordinator<'a> {
             let whole = timeline.cost_ns(problem.objective()) as f64 * ranks as f64;
             self.busy_and_whole_ns.0 += (1.0 - bubble_ratio) * whole;
             self.busy_and_whole_ns.1 += whole;
+            self.late_ns.push_back(lateness(workload, &records));
+            if self.late_ns.len() > options.traced_steps.max(1) as usize {
+                self.late_ns.pop_front();
+            }
         }
         let duration_ns = trace.duration_ns();
         self.first_start_ns.get_or_insert(start_ns);
@@ -359,6 +370,7 @@ impl<'a> Coordinator<'a> {
             memory.push(figures);
         }
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
+        let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
         let trace = Trace {
             plan_digest: workload.plan_digest.clone(),
             backend: match &workload.computation {
@@ -370,6 +382,8 @@ impl<'a> Coordinator<'a> {
                 Computation::PlannedTimes { .. } => "modelled".to_string(),
             },
             transport: self.transport.to_string(),
+            replicas: workload.replicas(),
+            overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
             peak_bytes,
             steps: self.traced.into(),
         };
@@ -378,7 +392,7 @@ impl<'a> Coordinator<'a> {
             makespan_ns: median(self.makespans_ns),
             predicted_makespan_ns: workload.predicted_makespan_ns,
             slowdown: workload.slowdown(),
-            longest_row: workload.program.rows.iter().map(Vec::len).max().unwrap_or(0),
+            overhead,
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: workload.predicted_bubble_ratio,
             checkpoint: self.shared.last_checkpoint().folder(),

@@ -21,6 +21,7 @@ mod coordinate;
 pub mod data;
 pub mod gradients;
 pub mod optimizer;
+mod overhead;
 mod processes;
 pub mod progress;
 pub mod random;
@@ -31,6 +32,7 @@ mod workload;
 
 pub use board::{RankReport, State};
 pub use coordinate::run;
+pub use overhead::Overhead;
 pub use processes::run_process;
 pub use report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;

@@ -10,6 +10,7 @@ use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::RankReport;
 use super::checkpoint::CheckpointError;
+use super::overhead::Overhead;
 use super::workload::Refusal;
 use crate::backend::BackendError;
 use crate::transport::collectives::CollectiveError;
@@ -65,11 +66,11 @@ pub struct RunReport {
     pub makespan_ns: Nanos,
     /// The plan's prediction of the same.
     pub predicted_makespan_ns: Nanos,
-    /// How many times the planned time ops took, where they only waited; all other figures but
-    /// `duration_ns` are divided by it.
+    /// How many times the planned time ops took, where they only waited; all other figures but `duration_ns`
+    /// and `overhead` are divided by it.
     pub slowdown: u64,
-    /// Steps of the longest row.
-    pub longest_row: usize,
+    /// How late ops started, in all steps but the first, which fills caches; none where there was no op.
+    pub overhead: Option<Overhead>,
     /// Idle share over all steps but the first, which fills caches.
     pub bubble_ratio: f64,
     /// The plan's prediction of the same.
@@ -98,13 +99,6 @@ impl RunReport {
     pub fn tokens_per_s(&self) -> f64 {
         let tokens: u64 = self.steps.iter().map(|step| step.tokens).sum();
         tokens as f64 * 1e9 / self.duration_ns.max(1) as f64
-    }
-
-    /// What the runner itself takes for one step of a row, where ops only wait: how far the measured makespan
-    /// is beyond the plan's, over the steps of the longest row. Nothing where ops compute.
-    pub fn overhead_ns_per_step(&self) -> Option<f64> {
-        let beyond = self.makespan_ns as f64 - self.predicted_makespan_ns as f64;
-        (self.trace.backend == "modelled").then(|| beyond * self.slowdown as f64 / self.longest_row.max(1) as f64)
     }
 
     /// The exit status for this end: 0, or 130 where the run was stopped early.

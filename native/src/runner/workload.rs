@@ -11,6 +11,7 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::program::{Program, Step};
 use pipeplan_core::spec::{ModelWork, Work};
+use pipeplan_core::step::Tail;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Writer};
@@ -50,6 +51,11 @@ pub enum Computation {
     PlannedTimes {
         /// How many times the planned time, at least 1. Measured times are divided by it.
         slowdown: u64,
+        /// Copies of the whole pipeline, at least 1.
+        replicas: u32,
+        /// By rank: what the plan's model takes after the last op, to sum gradients over copies and to update weights;
+        /// nothing for typed costs.
+        tails_ns: Vec<Nanos>,
     },
 }
 
@@ -157,7 +163,7 @@ pub enum Refusal {
     #[error("{replicas} replicas of {ranks} ranks are more than {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
         /// Copies of the pipeline.
-        replicas: u32,
+        replicas: usize,
         /// Ranks of one.
         ranks: usize,
     },
@@ -232,7 +238,16 @@ impl Workload {
         let ops = plan.schedule.op_count().max(1) as u64;
         let busy: Nanos = plan.prediction.busy_ns.iter().sum();
         let slowdown = slowdown.unwrap_or_else(|| LONG_ENOUGH_NS.div_ceil((busy / ops).max(1)));
-        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1) };
+        let (replicas, tails_ns) = match &plan.spec.work {
+            Work::Typed(_) => (1, Vec::new()),
+            Work::Model(work) => {
+                let derived = derive(work, plan.problem.placement().clone(), plan.problem.chunks());
+                let tails = derived.map(|derived| derived.tails).unwrap_or_default();
+                let tail = |tail: &Tail| tail.reduce_ns.saturating_add(tail.optimizer_ns);
+                (work.layout.data.max(1), tails.iter().map(tail).collect())
+            }
+        };
+        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas, tails_ns };
         Workload::without_prediction(&plan.problem, &plan.program, computation).predicted(plan)
     }
 
@@ -308,7 +323,22 @@ impl Workload {
     pub fn slowdown(&self) -> u64 {
         match &self.computation {
             Computation::Model(_) => 1,
-            Computation::PlannedTimes { slowdown } => *slowdown,
+            Computation::PlannedTimes { slowdown, .. } => *slowdown,
+        }
+    }
+
+    /// Whether ops wait for their planned times instead of computing.
+    pub fn only_waits(&self) -> bool {
+        matches!(self.computation, Computation::PlannedTimes { .. })
+    }
+
+    /// What `rank` of the world takes after its last op, where ops only wait.
+    pub fn planned_tail_ns(&self, rank: usize) -> Nanos {
+        match &self.computation {
+            Computation::Model(_) => 0,
+            Computation::PlannedTimes { tails_ns, .. } => {
+                tails_ns.get(self.position(rank).rank).copied().unwrap_or(0)
+            }
         }
     }
 
@@ -320,11 +350,12 @@ impl Workload {
         }
     }
 
-    /// Copies of the pipeline; 1 where nothing is trained.
+    /// Copies of the pipeline.
     pub fn replicas(&self) -> usize {
         match &self.computation {
-            Computation::Model(model) => model.replicas.max(1) as usize,
-            Computation::PlannedTimes { .. } => 1,
+            Computation::Model(ModelStages { replicas, .. }) | Computation::PlannedTimes { replicas, .. } => {
+                (*replicas).max(1) as usize
+            }
         }
     }
 
@@ -367,13 +398,13 @@ impl Workload {
         // Threads take a group at once, as `Grouped` says, and more slots complete whatever fewer do.
         check::check_program(&self.problem, &self.program, check::Transport::Grouped)
             .map_err(|violations| Refusal::Invalid { violations })?;
+        if self.world() > MAX_WORLD {
+            return Err(Refusal::TooManyRanks { replicas: self.replicas(), ranks: self.problem.ranks() });
+        }
         let Computation::Model(model) = &self.computation else {
             let saves = options.saving.is_some() || options.resume.is_some();
             return if saves { Err(Refusal::NothingToSave) } else { Ok(None) };
         };
-        if self.world() > MAX_WORLD {
-            return Err(Refusal::TooManyRanks { replicas: model.replicas, ranks: self.problem.ranks() });
-        }
         if let Some(norm) = options.clip_norm.filter(|norm| !(*norm > 0.0 && norm.is_finite())) {
             return Err(Refusal::ClipNorm { norm: norm.to_string() });
         }
