@@ -171,8 +171,10 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
             2 * u128::from(out.elements()) * u128::from(inner.copied().unwrap_or(1))
         }
         // Scores and output: 2 products. Its gradient: the scores again, dV, dP, dQ and dK: 5.
-        Kernel::Attention(heads) => attention_product(elements(0), heads).saturating_mul(2),
-        Kernel::AttentionGrad(heads) => attention_product(elements(1), heads).saturating_mul(5),
+        Kernel::Attention(heads) => attention_product(elements(0), heads.sequence, heads.sequence).saturating_mul(2),
+        Kernel::AttentionGrad(heads) => {
+            attention_product(elements(1), heads.sequence, heads.sequence).saturating_mul(5)
+        }
         Kernel::SpreadAttention(spread) => spread_product(elements(0), spread, [1, 1]),
         Kernel::SpreadAttentionGrad(spread) => spread_product(elements(1), spread, [3, 2]),
         // Each row meets one expert's matrix.
@@ -197,14 +199,20 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
 }
 
 /// Operations of one product of attention under the causal mask: for each element of Q, 2 for each position up to
-/// its own, of which there are `(sequence + 1) / 2` on average.
-fn attention_product(query_elements: u128, heads: Heads) -> u128 {
-    query_elements.saturating_mul(u128::from(heads.sequence) + 1)
+/// its own, of which there are `(sequence + 1) / 2` on average. Within a window, no token sees more than `window` of them.
+fn attention_product(query_elements: u128, sequence: u64, window: u64) -> u128 {
+    if window >= sequence {
+        return query_elements.saturating_mul(u128::from(sequence) + 1);
+    }
+    let [sequence, window] = [sequence, window].map(u128::from);
+    // The first tokens see fewer; the others a whole window each. Twice the sum over a sequence.
+    let seen = window * (window + 1) + 2 * (sequence - window) * window;
+    query_elements.saturating_mul(seen).div_ceil(sequence)
 }
 
 /// Operations of products with queries and keys, and of products with values, from the elements of Q.
 fn spread_product(query_elements: u128, spread: Spread, [with_keys, with_values]: [u128; 2]) -> u128 {
-    let keys = attention_product(query_elements, spread.heads);
+    let keys = attention_product(query_elements, spread.heads.sequence, spread.window);
     let values = keys / u128::from(spread.heads.width.max(1)) * u128::from(spread.value_width);
     keys.saturating_mul(with_keys).saturating_add(values.saturating_mul(with_values))
 }
@@ -274,6 +282,35 @@ mod tests {
             assert_eq!(b, matrices + attention * 5 / 2, "{name}");
             assert_eq!(w, matrices, "{name}");
         }
+    }
+
+    /// Within a window of `w` tokens, token `i` sees `min(i, w)`: of `s` tokens `w(w + 1)/2 + (s − w)w` pairs instead of
+    /// `s(s + 1)/2`. Gemma 2's every other layer has one.
+    #[test]
+    fn a_window_saves_the_pairs_that_it_hides() {
+        let flops = |sequence: u32, window| {
+            let model = catalog::find("gemma-2-9b").map(|entry| entry.config).unwrap();
+            let model =
+                crate::model::ModelConfig { variant: crate::model::Variant { window, ..model.variant }, ..model };
+            let shape = StageShape {
+                layers: 0..2,
+                has_embedding: false,
+                has_head: false,
+                microbatch_size: 1,
+                sequence,
+                dtype: Dtype::Bf16,
+                form: Form::default(),
+            };
+            job_flops(&stage_graph(&model, &shape, 1))
+        };
+        let windowed = |tokens| Some(crate::model::Window { tokens, full_every: 2 });
+        assert_eq!(flops(4096, windowed(4096)), flops(4096, None));
+        let ([f, b, w], [all_f, all_b, all_w]) = (flops(8192, windowed(4096)), flops(8192, None));
+        let (s, window) = (8192u128, 4096u128);
+        let hidden_pairs = s * (s + 1) / 2 - (window * (window + 1) / 2 + (s - window) * window);
+        // Two operations for each pair and column of queries, in F's two products and B's five, of one layer.
+        let product = 2 * hidden_pairs * 16 * 256;
+        assert_eq!((all_f - f, all_b - b, all_w - w), (2 * product, 5 * product, 0));
     }
 
     #[test]

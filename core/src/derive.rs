@@ -160,19 +160,26 @@ struct Part {
     whole: (StaticBytes, StaticBytes),
 }
 
-/// The kinds of stage met so far. Layers with one feed-forward part are all alike, and so are those with experts, so
-/// their numbers are enough.
+/// The kinds of stage met so far. Layers of a kind are all alike, so their numbers are enough.
 struct Parts<'w> {
     work: &'w ModelWork,
-    known: BTreeMap<([u32; 2], bool, bool), Part>,
+    known: BTreeMap<([u32; KINDS], bool, bool), Part>,
+}
+
+/// Kinds of layer: with experts or without, and with a window that hides tokens or without.
+const KINDS: usize = 4;
+
+fn kind_of(work: &ModelWork, layer: u32) -> usize {
+    let sequence = u64::from(work.sequence);
+    let windowed = work.model.looks_back(layer, sequence) < sequence;
+    usize::from(work.model.has_experts(layer)) + 2 * usize::from(windowed)
 }
 
 impl Parts<'_> {
     fn part(&mut self, layout: &StageLayout) -> Part {
-        let count = |experts: bool| {
-            layout.layers.clone().filter(|layer| self.work.model.has_experts(*layer) == experts).count() as u32
-        };
-        let key = ([count(false), count(true)], layout.embedding, layout.head);
+        let mut counts = [0u32; KINDS];
+        layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
+        let key = (counts, layout.embedding, layout.head);
         if let Some(part) = self.known.get(&key) {
             return *part;
         }
@@ -204,16 +211,11 @@ impl Parts<'_> {
             let graph = graph_of(self.work, &StageLayout { layers, embedding, head });
             job_times(&graph, self.work).into_iter().fold(0, Nanos::saturating_add)
         };
-        let model = &self.work.model;
-        // Those of the first layer and of the last are all that there are.
-        let ends =
-            [0, model.layers - 1].map(|layer| (model.has_experts(layer), time(layer..layer + 1, false, false)));
-        let of = |layer| {
-            let kind = model.has_experts(layer);
-            ends.iter().find(|(experts, _)| *experts == kind).map_or(0, |(_, time)| *time)
-        };
+        let mut known = [None; KINDS];
+        let mut of =
+            |layer| *known[kind_of(self.work, layer)].get_or_insert_with(|| time(layer..layer + 1, false, false));
         PartCosts {
-            layers_ns: (0..model.layers).map(of).collect(),
+            layers_ns: (0..self.work.model.layers).map(&mut of).collect(),
             embedding_ns: time(0..0, true, false),
             head_ns: time(0..0, false, true),
         }

@@ -9,7 +9,8 @@
 //!
 //! The content is [postcard](https://postcard.jamesmunns.com/wire-format) of the structs in `wire`: whole
 //! numbers in as few bytes as they need. They stand apart from [`Spec`] so that the spec may change while old
-//! links go on working: fields are only ever added under a new version, and enum variants only at the end.
+//! links go on working. `v1` is fixed for ever; `v2` adds a list of what `v1` has no word for, and is written where a spec
+//! says such a thing.
 //!
 //! A link comes from anywhere. Its length, what it inflates to and every field are bounded, and an error says
 //! which part of it is wrong.
@@ -33,7 +34,8 @@ pub const MAX_CHARS: usize = 1 << 21;
 /// Most bytes that a link may inflate to: a problem of 1024 ranks with 64 chunks fits.
 pub const MAX_CONTENT_BYTES: usize = 8 << 20;
 
-const VERSION: &str = "v1.";
+/// The versions that are read: without and with what `v1` has no word for.
+const VERSIONS: [&str; 2] = ["v1.", "v2."];
 const CHECKSUM_BYTES: usize = 4;
 
 /// Which part of a link is wrong.
@@ -95,7 +97,10 @@ impl fmt::Display for LinkError {
         match self {
             LinkError::NoSpec => f.write_str("the address holds no spec: what follows `#v1.` is missing"),
             LinkError::Version { found } => {
-                write!(f, "the link's version is `{found}`, and this planner reads `v1`: open it with a newer one")
+                write!(
+                    f,
+                    "the link's version is `{found}`, and this planner reads `v1` and `v2`: open it with a newer one"
+                )
             }
             LinkError::TooLong { chars } => {
                 write!(
@@ -123,14 +128,14 @@ impl core::error::Error for LinkError {}
 
 /// The spec as a fragment, with its `#`.
 pub fn write(spec: &Spec) -> String {
-    let content = wire::to_bytes(spec);
+    let (content, has_more) = wire::to_bytes(spec);
     let deflated = compress_to_vec(&content, 10);
     let (tag, body) = if deflated.len() < content.len() { ('d', deflated) } else { ('r', content) };
     let mut bytes = Vec::with_capacity(CHECKSUM_BYTES + body.len());
     bytes.extend_from_slice(&checksum(tag as u8, &body).to_le_bytes());
     bytes.extend_from_slice(&body);
     let mut link = String::from("#");
-    link.push_str(VERSION);
+    link.push_str(VERSIONS[usize::from(has_more)]);
     link.push(tag);
     URL_SAFE_NO_PAD.encode_string(&bytes, &mut link);
     link
@@ -168,12 +173,13 @@ pub fn read(text: &str) -> Result<Spec, LinkError> {
     if fragment.len() > MAX_CHARS {
         return Err(LinkError::TooLong { chars: fragment.chars().count() });
     }
-    let Some(rest) = fragment.strip_prefix(VERSION) else {
+    let version = VERSIONS.iter().position(|version| fragment.starts_with(version));
+    let Some((has_more, rest)) = version.map(|at| (at == 1, &fragment[VERSIONS[at].len()..])) else {
         let found = fragment.split('.').next().unwrap_or_default();
         return Err(LinkError::Version { found: found.chars().take(20).collect() });
     };
     let Some(tag) = rest.chars().next() else { return Err(LinkError::Length) };
-    let offset = VERSION.len() + tag.len_utf8();
+    let offset = VERSIONS[0].len() + tag.len_utf8();
     let bytes = decode(&rest[tag.len_utf8()..], offset)?;
     let Some((sum, body)) = bytes.split_at_checked(CHECKSUM_BYTES) else { return Err(LinkError::Length) };
     if tag != 'r' && tag != 'd' {
@@ -190,7 +196,7 @@ pub fn read(text: &str) -> Result<Spec, LinkError> {
     } else {
         body
     };
-    let spec = wire::from_bytes(content).ok_or(LinkError::Content)?;
+    let spec = wire::from_bytes(content, has_more).ok_or(LinkError::Content)?;
     // Read like any other input, so that a link can say nothing that a file cannot.
     Spec::from_value(&spec.to_value()).map_err(LinkError::Fields)
 }

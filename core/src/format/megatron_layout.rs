@@ -10,6 +10,8 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::partition::StageLayout;
+
 /// One part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
@@ -52,6 +54,17 @@ pub struct LayoutSyntax {
 const MOST: usize = 100_000;
 /// Most groups within each other.
 const DEEPEST: usize = 16;
+
+/// The parts of `stages`, the modules of multi-token prediction beside the loss: what [`write`] writes for a plan.
+pub fn of_stages(stages: &[StageLayout], multi_token: u32) -> Vec<Vec<Part>> {
+    let parts = |stage: &StageLayout| {
+        let embedding = stage.embedding.then_some(Part::Embedding);
+        let layers = stage.layers.clone().map(|_| Part::Layer);
+        let modules = (0..if stage.head { multi_token } else { 0 }).map(|_| Part::MultiToken);
+        embedding.into_iter().chain(layers).chain(modules).chain(stage.head.then_some(Part::Loss)).collect()
+    };
+    stages.iter().map(parts).collect()
+}
 
 /// The parts of each stage.
 ///

@@ -231,6 +231,7 @@ impl Backward<'_> {
                     let right = self.gradient[output(1)?.index()]?;
                     self.contribute_by(input(0)?, Kernel::JoinColumns, &[dy, right]);
                 }
+                Kernel::JoinColumns => self.contribute_both([input(0)?, input(1)?], Kernel::SplitColumns, &[dy]),
                 Kernel::LatentKeys { heads } => {
                     let values = self.gradient[output(1)?.index()]?;
                     self.contribute_both([input(0)?, input(1)?], Kernel::LatentKeysGrad { heads }, &[dy, values]);

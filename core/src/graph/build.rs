@@ -62,7 +62,7 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
         build.activation("activation_in", build.hidden(), Role::ActivationIn)
     };
     for layer in shape.layers.clone() {
-        (build.layer, build.dropouts) = (Some(layer), 0);
+        build.enter_layer(layer);
         stream = match model.family {
             Family::Llama => llama::layer(&mut build, stream, layer),
             Family::Gpt => gpt::layer(&mut build, stream, layer),
@@ -75,13 +75,12 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
             Family::Llama => llama::head(&mut build, stream),
             Family::Gpt => gpt::head(&mut build, stream),
         };
-        let logits = build.widened(logits);
-        let targets = build.tokens_of(Role::Targets);
-        let statistics = build.statistics();
-        let loss = build.tensor("loss", vec![1], statistics, Role::Loss);
-        let log_sum_exp = build.tensor("log_sum_exp", vec![build.all_tokens], statistics, Role::Intermediate);
-        let kernel = Kernel::CrossEntropy { microbatches: microbatches.into() };
-        build.operator(kernel, &[logits, targets], &[loss, log_sum_exp]);
+        build.loss(logits, microbatches);
+        for module in 0..model.variant.multi_token {
+            let logits;
+            (stream, logits) = llama::further_token(&mut build, stream, model.layers + module);
+            build.loss(logits, microbatches);
+        }
     } else if build.graph[stream].role == Role::Intermediate {
         build.graph.tensors[stream.index()].role = Role::ActivationOut;
     }
@@ -101,7 +100,7 @@ pub(super) struct Builder {
     /// Tokens of the microbatch (of this device's part of each sequence, where sequences are dealt out), of which `tokens`
     /// are this device's where the graph is being built.
     all_tokens: u64,
-    /// Whether another stage holds the other copy of a tied table.
+    /// Whether another stage holds the other copy of the table: of a tied one, or for multi-token prediction.
     pub(super) shares_table: bool,
     dtype: Dtype,
 }
@@ -118,9 +117,14 @@ impl Builder {
             form: shape.form,
             dropouts: 0,
             all_tokens: tokens,
-            shares_table: model.tied && !(shape.has_embedding && shape.has_head),
+            shares_table: (model.tied || model.variant.multi_token > 0) && !(shape.has_embedding && shape.has_head),
             dtype: shape.dtype,
         }
+    }
+
+    /// What follows belongs to `layer`.
+    pub(super) fn enter_layer(&mut self, layer: u32) {
+        (self.layer, self.dropouts) = (Some(layer), 0);
     }
 
     /// Columns of `x`.
@@ -161,7 +165,7 @@ impl Builder {
         self.graph.add(name.to_string(), shape, dtype, role)
     }
 
-    fn tokens_of(&mut self, role: Role) -> TensorId {
+    pub(super) fn tokens_of(&mut self, role: Role) -> TensorId {
         let name = if role == Role::Tokens { "tokens" } else { "targets" };
         self.tensor(name, vec![self.all_tokens], Dtype::I32, role)
     }
@@ -198,15 +202,33 @@ impl Builder {
         self.new_weight(name.to_string(), shape, Init::Normal, self.shares_table)
     }
 
+    /// The weight of that name, where the stage has it already.
+    fn held(&self, name: &str) -> Option<TensorId> {
+        self.graph.weights().find(|(_, weight)| weight.name == name).map(|(id, _)| id)
+    }
+
+    /// The table of token embeddings, of which a stage has one whatever it is for.
+    pub(super) fn one_table(&mut self, name: &str) -> TensorId {
+        self.held(name).unwrap_or_else(|| self.table(name))
+    }
+
     /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied.
     pub(super) fn logits(&mut self, x: TensorId, table: &str) -> TensorId {
         let vocab = self.share(self.model.vocab);
-        if !self.model.tied {
-            return self.linear(x, "lm_head", vocab, "logits");
+        let matrix = if self.model.tied { Some(self.one_table(table)) } else { self.held("lm_head.weight") };
+        match matrix {
+            Some(matrix) => self.times(x, matrix, vocab, "logits"),
+            None => self.linear(x, "lm_head", vocab, "logits"),
         }
-        let held = self.graph.weights().find(|(_, weight)| weight.name == table).map(|(id, _)| id);
-        let table = held.unwrap_or_else(|| self.table(table));
-        self.times(x, table, vocab, "logits")
+    }
+
+    /// The rows of `table` for `tokens`, of which each device keeps its own where tokens are shared out.
+    pub(super) fn embedded(&mut self, tokens: TensorId, table: TensorId, name: &str) -> TensorId {
+        // Every device looks all tokens up in its share of the table.
+        self.tokens = self.all_tokens;
+        let hidden = self.hidden();
+        let x = self.apply(Kernel::Embedding, &[tokens, table], name, hidden);
+        self.leave_split(x, "embedding of all devices")
     }
 
     pub(super) fn operator(&mut self, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
@@ -271,9 +293,10 @@ impl Builder {
         let heads = self.heads();
         let width = heads.query * heads.width;
         let (ways, latent) = (u64::from(self.form.context.max(1)), self.model.variant.latent);
-        if ways > 1 || latent.is_some() {
+        let window = self.layer.map_or(self.sequence, |layer| self.model.looks_back(layer, self.sequence));
+        if ways > 1 || latent.is_some() || window < self.sequence {
             let value_width = latent.map_or(heads.width, |latent| latent.value_width.into());
-            return self.spread_attention([q, k, v], Spread { heads, value_width, ways });
+            return self.spread_attention([q, k, v], Spread { heads, value_width, ways, window });
         }
         match self.form.attention {
             AttentionForm::Flash => {
@@ -296,7 +319,7 @@ impl Builder {
         }
     }
 
-    /// Flash attention with values of their own width, or over several devices.
+    /// Flash attention with values of their own width, over several devices, or within a window.
     fn spread_attention(&mut self, inputs: [TensorId; 3], spread: Spread) -> TensorId {
         let heads = spread.heads;
         let log_sum_exp = self.statistic("attention log-sum-exp", Some(heads.query));
@@ -311,6 +334,18 @@ impl Builder {
             operator.outputs.extend(others);
         }
         attended
+    }
+
+    /// The loss of `logits` over all tokens, whoever holds what is between the matrices.
+    fn loss(&mut self, logits: TensorId, microbatches: u32) {
+        let tokens = self.all_tokens;
+        let logits = self.widened(logits);
+        let targets = self.tokens_of(Role::Targets);
+        let statistics = self.statistics();
+        let loss = self.tensor("loss", vec![1], statistics, Role::Loss);
+        let log_sum_exp = self.tensor("log_sum_exp", vec![tokens], statistics, Role::Intermediate);
+        let kernel = Kernel::CrossEntropy { microbatches: microbatches.into() };
+        self.operator(kernel, &[logits, targets], &[loss, log_sum_exp]);
     }
 
     /// `logits` as the loss takes them.

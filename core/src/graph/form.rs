@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::fields::Fault;
 use crate::layout::MAX_DEGREE;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, Window};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -151,9 +151,12 @@ impl Form {
             let accepted = format!("a number that divides the sequence ({sequence}), such as {works}");
             faults.push(Fault::new(field("context"), self.context, accepted));
         }
-        let spread = self.context > 1 || model.variant.latent.is_some();
+        let hides = |window: Window| window.tokens < sequence && window.full_every != 1;
+        let windowed = model.variant.window.is_some_and(hides);
+        let spread = self.context > 1 || model.variant.latent.is_some() || windowed;
         if spread && self.attention == AttentionForm::Materialised {
-            let accepted = "flash, where sequences are dealt to devices or attention is latent";
+            let accepted =
+                "flash, where sequences are dealt to devices, attention is latent or a window hides tokens";
             faults.push(Fault::new("training.attention", self.attention.name(), accepted));
         }
         match model.variant.experts {

@@ -23,6 +23,8 @@ pub struct Spread {
     /// Devices that each hold an equal part of every sequence and pass keys and values around a ring
     /// (arXiv:2310.01889), with parts dealt so that all do the same work under the causal mask.
     pub ways: u64,
+    /// Tokens back to which each token looks, itself included: those of a sequence, or fewer.
+    pub window: u64,
 }
 
 /// What an operator computes, with its attributes. Inputs and outputs are given as
@@ -116,7 +118,7 @@ pub enum Kernel {
     /// `ds[i,j] = p[i,j] · (do[i] · v[j] − D[i])`, `dq[i] = Σ_j ds[i,j] · k[j] / √d`,
     /// `dk[j] = Σ_i ds[i,j] · q[i] / √d`; `dk` and `dv` also sum over the query heads that share them.
     AttentionGrad(Heads),
-    /// As [`Kernel::Attention`], with values of their own width `e` and over `ways` devices:
+    /// As [`Kernel::Attention`], with values of their own width `e`, over `ways` devices and within a window:
     /// `(q [n, a·d], k [n, g·d], v [n, g·e]) → (o [n, a·e], l [n, a], ring)`. `ring` is there where there is more than
     /// one device: two blocks of keys and values, one in use and one arriving.
     SpreadAttention(Spread),

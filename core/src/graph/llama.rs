@@ -9,17 +9,15 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::build::Builder;
-use super::{Init, Kernel, TensorId, experts, latent};
+use super::{Init, Kernel, Role, TensorId, experts, latent};
 use crate::model::Activation;
 
 const TABLE: &str = "model.embed_tokens.weight";
 
 /// Tokens to the residual stream.
 pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
-    let hidden = build.hidden();
     let table = build.table(TABLE);
-    let x = build.apply(Kernel::Embedding, &[tokens, table], "embedding", hidden);
-    let x = build.leave_split(x, "embedding of all devices");
+    let x = build.embedded(tokens, table, "embedding");
     build.dropout(x, "embedding with dropout")
 }
 
@@ -122,6 +120,30 @@ pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     let normed = rms_norm(build, x, "model.norm.weight".to_string(), "head input");
     let normed = build.enter_split(normed, "head input of all devices");
     build.logits(normed, TABLE)
+}
+
+/// One module of multi-token prediction on the residual stream `x`, its layer counted as the model's layer `layer`: the
+/// stream behind it, and logits of the token that is one further. Devices that share matrices each hold the whole of its
+/// projection, which works on the tokens between them.
+///
+/// Source: arXiv:2412.19437 §2.2; names of weights are those of DeepSeek-V3's checkpoint.
+pub(super) fn further_token(build: &mut Builder, x: TensorId, layer: u32) -> (TensorId, TensorId) {
+    let weight = |part: &str| format!("model.layers.{layer}.{part}");
+    let hidden = build.hidden();
+    build.enter_layer(layer);
+    build.split_tokens();
+    let next = build.tokens_of(Role::Tokens);
+    let table = build.one_table(TABLE);
+    let embedded = build.embedded(next, table, "further embedding");
+    let embedded = rms_norm(build, embedded, weight("enorm.weight"), "embedding normed");
+    let stream = rms_norm(build, x, weight("hnorm.weight"), "stream normed");
+    let both = build.apply(Kernel::JoinColumns, &[embedded, stream], "embedding and stream", 2 * hidden);
+    let x = build.linear(both, &weight("eh_proj"), hidden, "projected");
+    let x = self::layer(build, x, layer);
+    build.layer = None;
+    let normed = rms_norm(build, x, weight("shared_head.norm.weight"), "further head input");
+    let normed = build.enter_split(normed, "further head input of all devices");
+    (x, build.logits(normed, TABLE))
 }
 
 /// RMSNorm of the rows of `x`.

@@ -12,7 +12,7 @@ use super::form::Form;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;
-use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant};
+use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant, Window};
 
 fn variant() -> impl Strategy<Value = Variant> {
     let experts =
@@ -26,14 +26,17 @@ fn variant() -> impl Strategy<Value = Variant> {
         value_width,
     });
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (flags, prop::option::of(experts), prop::option::of(latent)).prop_map(
-        |((qkv_bias, qk_norm, post_norms, gelu), experts, latent)| Variant {
+    let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window { tokens, full_every });
+    (flags, prop::option::of(experts), prop::option::of(latent), prop::option::of(window), 0u32..3).prop_map(
+        |((qkv_bias, qk_norm, post_norms, gelu), experts, latent, window, multi_token)| Variant {
             qkv_bias,
             qk_norm,
             post_norms,
             activation: if gelu { Activation::Gelu } else { Activation::Silu },
             experts,
             latent,
+            window,
+            multi_token,
         },
     )
 }
@@ -254,10 +257,12 @@ fn weights_of_all_stages_are_the_model() {
             let graph = forward_graph(&model, &shape, 1);
             graph.weights().map(|(_, weight)| weight.elements()).sum::<u64>()
         };
-        assert_eq!(whole(0..model.layers, true, true), model.parameters(), "{}", entry.name);
+        let all = model.parameters() + model.multi_token_parameters();
+        assert_eq!(whole(0..model.layers, true, true), all, "{}", entry.name);
         let parts = whole(0..cut, true, false) + whole(cut..model.layers, false, true);
-        let twice = if model.tied { u64::from(model.vocab) * u64::from(model.hidden) } else { 0 };
-        assert_eq!(parts, model.parameters() + twice, "{}", entry.name);
+        let shares_table = model.tied || model.variant.multi_token > 0;
+        let twice = if shares_table { u64::from(model.vocab) * u64::from(model.hidden) } else { 0 };
+        assert_eq!(parts, all + twice, "{}", entry.name);
         for layer in [0, model.layers - 1] {
             let counted = whole(layer..layer + 1, false, false);
             assert_eq!(counted, model.layer_parameters(layer), "{} layer {layer}", entry.name);

@@ -1,4 +1,8 @@
-//! The structs that a `v1` link holds. Do not change them: links outlive the planner that made them.
+//! The structs that links hold. Do not change them: links outlive the planner that made them.
+//!
+//! A `v1` link is a [`WireSpec`]. A `v2` link is the same, followed by a list of [`WireMore`]: what a spec can say that
+//! `v1` has no word for. It is written only where there is such a thing, so that the links of all other specs stay as
+//! short as they were and open in older pages too. A new field of a spec is a new variant of [`WireMore`], at its end.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, Partition};
-use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant};
+use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
 use crate::spec::{ModelWork, Spec, Work};
@@ -59,6 +63,15 @@ struct WireModel {
     limit_bytes: Option<u64>,
     objective: WireObjective,
     layout: WireLayout,
+}
+
+/// What a spec says beyond a [`WireSpec`]. Variants are only ever added at the end, and none is changed.
+#[derive(Serialize, Deserialize)]
+enum WireMore {
+    /// Sliding window: tokens, every how many layers a full one.
+    Window([u32; 2]),
+    /// Modules of multi-token prediction.
+    MultiToken(u32),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -172,7 +185,8 @@ enum WireTransfers {
     Links(Vec<Vec<u64>>),
 }
 
-pub fn to_bytes(spec: &Spec) -> Vec<u8> {
+/// What a link holds, and whether it takes a `v2` link to hold it.
+pub fn to_bytes(spec: &Spec) -> (Vec<u8>, bool) {
     let wire = WireSpec {
         name: spec.name.clone(),
         schedule: spec.schedule.clone(),
@@ -182,23 +196,66 @@ pub fn to_bytes(spec: &Spec) -> Vec<u8> {
         },
     };
     // Writing plain numbers and texts into memory cannot fail; an empty link would be refused when read.
-    postcard::to_allocvec(&wire).unwrap_or_default()
+    let mut bytes = postcard::to_allocvec(&wire).unwrap_or_default();
+    let more = match &spec.work {
+        Work::Model(work) => more_of(work),
+        Work::Typed(_) => Vec::new(),
+    };
+    if more.is_empty() {
+        return (bytes, false);
+    }
+    bytes.extend(postcard::to_allocvec(&more).unwrap_or_default());
+    (bytes, true)
 }
 
-/// The spec, not yet checked in any way; none for bytes that are not exactly one.
-pub fn from_bytes(bytes: &[u8]) -> Option<Spec> {
-    let (wire, rest): (WireSpec, _) = postcard::take_from_bytes(bytes).ok()?;
+/// The spec, not yet checked in any way; none for bytes that are not exactly one, of a `v2` link with `has_more`.
+pub fn from_bytes(bytes: &[u8], has_more: bool) -> Option<Spec> {
+    let (wire, mut rest): (WireSpec, _) = postcard::take_from_bytes(bytes).ok()?;
+    let mut more: Vec<WireMore> = Vec::new();
+    if has_more {
+        (more, rest) = postcard::take_from_bytes(rest).ok()?;
+    }
     if !rest.is_empty() {
         return None;
     }
-    Some(Spec {
+    let mut spec = spec_from_wire(wire);
+    match &mut spec.work {
+        Work::Model(work) => more.into_iter().for_each(|more| add(work, more)),
+        Work::Typed(_) if more.is_empty() => {}
+        Work::Typed(_) => return None,
+    }
+    Some(spec)
+}
+
+fn more_of(work: &ModelWork) -> Vec<WireMore> {
+    let variant = &work.model.variant;
+    let mut more = Vec::new();
+    if let Some(window) = variant.window {
+        more.push(WireMore::Window([window.tokens, window.full_every]));
+    }
+    if variant.multi_token > 0 {
+        more.push(WireMore::MultiToken(variant.multi_token));
+    }
+    more
+}
+
+fn add(work: &mut ModelWork, more: WireMore) {
+    let variant = &mut work.model.variant;
+    match more {
+        WireMore::Window([tokens, full_every]) => variant.window = Some(Window { tokens, full_every }),
+        WireMore::MultiToken(modules) => variant.multi_token = modules,
+    }
+}
+
+fn spec_from_wire(wire: WireSpec) -> Spec {
+    Spec {
         name: wire.name,
         schedule: wire.schedule,
         work: match wire.work {
             WireWork::Model(model) => Work::Model(model_from_wire(model)),
             WireWork::Typed(statement) => Work::Typed(statement_from_wire(statement)),
         },
-    })
+    }
 }
 
 fn model_to_wire(work: &ModelWork) -> WireModel {
@@ -326,6 +383,8 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         activation: if wire.gelu { Activation::Gelu } else { Activation::Silu },
         experts: wire.experts.map(experts),
         latent: wire.latent.map(latent),
+        window: None,
+        multi_token: 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Public models by name.
 
-use super::{Activation, Experts, Family, Latent, ModelConfig, Variant};
+use super::{Activation, Experts, Family, Latent, ModelConfig, Variant, Window};
 
 /// One model of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,12 @@ const fn gemma_2(layers: u32, hidden: u32, heads: u32, kv_heads: u32, head_dim: 
         positions: 8192,
         norm_eps_e12: 1_000_000,
         tied: true,
-        variant: Variant { post_norms: true, activation: Activation::Gelu, ..Variant::USUAL },
+        variant: Variant {
+            post_norms: true,
+            activation: Activation::Gelu,
+            window: Some(Window { tokens: 4096, full_every: 2 }),
+            ..Variant::USUAL
+        },
         ..llama(layers, hidden, heads, kv_heads, ffn, 256_000)
     }
 }
@@ -173,8 +178,12 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "mistral-7b",
         title: "Mistral 7B",
-        config: ModelConfig { positions: 32_768, ..llama(32, 4096, 32, 8, 14336, 32000) },
-        // Its window of 4096 tokens hides nothing at this length.
+        config: ModelConfig {
+            positions: 32_768,
+            variant: Variant { window: Some(Window { tokens: 4096, full_every: 0 }), ..Variant::USUAL },
+            ..llama(32, 4096, 32, 8, 14336, 32000)
+        },
+        // Its window hides nothing at this length.
         sequence: 4096,
         source: "arXiv:2310.06825, Table 1, and the published configuration of v0.1",
     },
@@ -245,7 +254,7 @@ static CATALOG: &[Entry] = &[
         name: "gemma-2-9b",
         title: "Gemma 2 9B",
         config: gemma_2(42, 3584, 16, 8, 256, 14336),
-        // Every other layer's window of 4096 tokens hides nothing at this length.
+        // Its window hides nothing at this length.
         sequence: 4096,
         source: "arXiv:2408.00118, Table 1, and its published configuration",
     },
@@ -266,12 +275,13 @@ static CATALOG: &[Entry] = &[
             variant: Variant {
                 experts: Some(Experts { count: 256, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 3 }),
                 latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
+                multi_token: 1,
                 ..Variant::USUAL
             },
             ..llama(61, 7168, 128, 128, 18432, 129_280)
         },
         sequence: 4096,
-        source: "arXiv:2412.19437 §4.2 and its published configuration, without multi-token prediction",
+        source: "arXiv:2412.19437 §4.2 and its published configuration",
     },
 ];
 
@@ -311,6 +321,18 @@ mod tests {
             let counted = find(name).map(|entry| entry.config.parameters());
             assert!(counted.is_some_and(|counted| counted.abs_diff(published) <= within), "{name}: {counted:?}");
         }
+    }
+
+    /// 11.5 billion parameters of DeepSeek-V3's one module are its own (`README_WEIGHTS.md` of the checkpoint, which counts
+    /// the shared embedding and head, 0.9 billion each, apart): those of its layer; the projection of two widths of 7168
+    /// and three norms are 0.1 billion more.
+    #[test]
+    fn multi_token_prediction_has_the_published_count() {
+        let config = find("deepseek-v3").map(|entry| entry.config).unwrap();
+        let layer = config.layer_parameters(config.layers);
+        assert!(layer.abs_diff(11_500_000_000) < 50_000_000, "{layer}");
+        assert_eq!(config.multi_token_parameters(), layer + 2 * 7168 * 7168 + 3 * 7168);
+        assert_eq!(find("llama-3-8b").map(|entry| entry.config.multi_token_parameters()), Some(0));
     }
 
     /// What a token meets, as the models' reports say it, to their last digit. DeepSeek counts no embedding.

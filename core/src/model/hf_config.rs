@@ -3,9 +3,6 @@
 //! Read are `model_type` and what gives a layer its sizes; all the rest (dropout, tokens, versions, quantisation) says
 //! nothing about bytes and operations here and is passed over. A size that is missing is a fault, and never a guess, but
 //! for those that the family's own library defines as equal to another.
-//!
-//! Not read: sliding windows, which count as whole attention (more operations than needed beyond the window), and
-//! multi-token prediction.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -13,7 +10,10 @@ use alloc::vec::Vec;
 
 use serde_json::Value;
 
-use super::{Activation, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_SIZE, ModelConfig, Variant};
+use super::{
+    Activation, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant,
+    Window,
+};
 use crate::fields::{Fault, Table, one_of_like, shown};
 
 /// Every `model_type` that is read.
@@ -108,6 +108,11 @@ impl Reader<'_, '_> {
             activation: if name == "gemma2" { Activation::Gelu } else { Activation::Silu },
             experts: experts?,
             latent: latent.map(|(latent, _)| latent),
+            window: self.window(name),
+            multi_token: match name {
+                "deepseek_v3" => self.modules("num_nextn_predict_layers"),
+                _ => 0,
+            },
         };
         let head_dim = match latent {
             Some((latent, own)) => Some(own.saturating_add(latent.rope_width)),
@@ -146,6 +151,31 @@ impl Reader<'_, '_> {
             return None;
         }
         Some(hidden / heads)
+    }
+
+    /// The window of the family's attention, where it has one and the file says that it is used.
+    fn window(&mut self, name: &str) -> Option<Window> {
+        let tokens = self.optional("sliding_window").filter(|tokens| *tokens > 0);
+        match name {
+            // Gemma 2's library has every other layer look back through a window, the first one included.
+            "gemma2" => tokens.map(|tokens| Window { tokens, full_every: 2 }),
+            "mistral" | "mixtral" | "phi3" => tokens.map(|tokens| Window { tokens, full_every: 0 }),
+            "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" => {
+                if self.flag("use_sliding_window", false) {
+                    let field = self.table.path("use_sliding_window");
+                    let accepted = "false: windows from a layer on (max_window_layers) are not known; write the model's \
+                                    own window as `model.window` of a spec";
+                    self.faults.push(Fault::new(field, "true", accepted));
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Modules of multi-token prediction.
+    fn modules(&mut self, key: &'static str) -> u32 {
+        self.table.whole(key, 0..=u64::from(MAX_MULTI_TOKEN), self.faults).unwrap_or(0) as u32
     }
 
     /// The experts of the family, if it has any; none at all where a field is missing.
@@ -277,13 +307,13 @@ mod tests {
                 "max_position_embeddings": 40960, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
                 "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [],
             }),
-            "gemma-2-9b" => {
-                json!({ "max_position_embeddings": 8192, "head_dim": 256, "tie_word_embeddings": null })
-            }
+            "gemma-2-9b" => json!({
+                "max_position_embeddings": 8192, "head_dim": 256, "tie_word_embeddings": null, "sliding_window": 4096,
+            }),
             _ => json!({
                 "max_position_embeddings": 163_840, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
                 "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
-                "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1,
+                "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1, "num_nextn_predict_layers": 1,
             }),
         };
         for (key, value) in more.as_object().into_iter().flatten() {
@@ -320,7 +350,14 @@ mod tests {
     #[test]
     fn a_missing_size_is_named() {
         let optional = ["rope_theta", "tie_word_embeddings", "sliding_window", "torch_dtype", "attention_bias"];
-        let also = ["architectures", "n_shared_experts", "decoder_sparse_step", "mlp_only_layers", "moe_layer_freq"];
+        let also = [
+            "num_nextn_predict_layers",
+            "architectures",
+            "n_shared_experts",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "moe_layer_freq",
+        ];
         for name in NAMES {
             let whole = published(name);
             for key in whole.as_object().into_iter().flatten().map(|(key, _)| key) {

@@ -114,6 +114,16 @@ pub struct Latent {
     pub value_width: u32,
 }
 
+/// Attention that looks back over a few tokens only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Tokens that a token sees, itself included.
+    pub tokens: u32,
+    /// Every how many layers one sees all tokens: the layers `full_every − 1`, `2 · full_every − 1` and so on, from 0; none
+    /// where this is 0.
+    pub full_every: u32,
+}
+
 /// What departs from a family's usual layer. All of it is for [`Family::Llama`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Variant {
@@ -129,6 +139,11 @@ pub struct Variant {
     pub experts: Option<Experts>,
     /// Attention from latents.
     pub latent: Option<Latent>,
+    /// Attention within a window (arXiv:2310.06825 §2, arXiv:2408.00118 §2).
+    pub window: Option<Window>,
+    /// Modules behind the last layer that each predict one token further: a projection of the stream beside the next
+    /// token's embedding, a layer, and the model's own head (arXiv:2412.19437 §2.2).
+    pub multi_token: u32,
 }
 
 impl Variant {
@@ -140,6 +155,8 @@ impl Variant {
         activation: Activation::Silu,
         experts: None,
         latent: None,
+        window: None,
+        multi_token: 0,
     };
 }
 
@@ -177,6 +194,8 @@ pub struct ModelConfig {
 
 /// Most layers of a model.
 pub const MAX_LAYERS: u32 = 4096;
+/// Most modules of multi-token prediction.
+pub const MAX_MULTI_TOKEN: u32 = 16;
 /// Most experts of a layer.
 pub const MAX_EXPERTS: u32 = 65_536;
 /// Largest width, vocabulary or sequence of a model. Products of three such sizes and a dtype fit in `u128`, and
@@ -184,7 +203,8 @@ pub const MAX_EXPERTS: u32 = 65_536;
 pub const MAX_SIZE: u32 = 1 << 22;
 
 impl ModelConfig {
-    /// Parameters, a tied table counted once.
+    /// Parameters, a tied table counted once; those of multi-token prediction stand
+    /// [apart](ModelConfig::multi_token_parameters), as models' reports count them.
     pub fn parameters(&self) -> u64 {
         let table = u64::from(self.vocab) * u64::from(self.hidden);
         let head = if self.tied { 0 } else { table };
@@ -207,6 +227,25 @@ impl ModelConfig {
         let idle = idle.saturating_mul(self.gated_parameters(experts.ffn));
         let sparse = u64::from(self.layers.saturating_sub(experts.dense_layers));
         self.parameters().saturating_sub(sparse.saturating_mul(idle))
+    }
+
+    /// Parameters of multi-token prediction. Its modules share the embedding and the head with the model.
+    pub fn multi_token_parameters(&self) -> u64 {
+        let hidden = u64::from(self.hidden);
+        // A projection of two widths, norms of both halves, and one before the head.
+        let beside = 2 * hidden * hidden + 3 * hidden;
+        (0..self.variant.multi_token)
+            .map(|module| self.layer_parameters(self.layers.saturating_add(module)).saturating_add(beside))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Tokens back to which `layer` looks, itself included, in sequences of `sequence` tokens.
+    pub fn looks_back(&self, layer: u32, sequence: u64) -> u64 {
+        match self.variant.window {
+            Some(Window { full_every, .. }) if full_every > 0 && (layer + 1).is_multiple_of(full_every) => sequence,
+            Some(window) => sequence.min(window.tokens.into()),
+            None => sequence,
+        }
     }
 
     /// Whether `layer` has experts.
@@ -319,6 +358,19 @@ impl ModelConfig {
         let variant = &self.variant;
         if self.family == Family::Gpt && *variant != Variant::USUAL {
             fault("family", 0, "llama: biases, head norms, gates, experts and latents are variants of it".into());
+        }
+        if variant.multi_token > MAX_MULTI_TOKEN {
+            fault("multi_token", variant.multi_token.into(), format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));
+        }
+        if let Some(window) = variant.window {
+            for (field, value, least, most) in [
+                ("window.tokens", window.tokens, 1, MAX_SIZE),
+                ("window.full_every", window.full_every, 0, self.layers),
+            ] {
+                if !(least..=most).contains(&value) {
+                    fault(field, value.into(), format!("a whole number from {least} to {most}"));
+                }
+            }
         }
         if let Some(experts) = variant.experts {
             for (field, value, least, most) in [

@@ -33,13 +33,15 @@
 //! | `model.activation` | the gate's: `silu` or `gelu` | the catalog's; `silu` by hand |
 //! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0) and `dense_layers` (0), or `none` | the catalog's; `none` by hand |
 //! | `model.latent` | latent attention: a table of `query_rank` (0), `key_value_rank`, `rope_width` and `value_width`, or `none` | the catalog's; `none` by hand |
+//! | `model.window` | attention within a window: a table of `tokens` and `full_every` (every how many layers one sees all; 0: none does), or `none` | the catalog's; `none` by hand |
+//! | `model.multi_token` | modules that each predict one token further, on the last stage | the catalog's; 0 by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
 //! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, `launch_ns` | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
-//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, a list by stage, or [Megatron's layout](crate::format::megatron_layout) without `m` | `balanced` |
+//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, a list by stage, or [Megatron's layout](crate::format::megatron_layout), `m` on the last stage | `balanced` |
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
 //! | `parallel.context` | devices that hold parts of every sequence | 1 |
@@ -293,4 +295,8 @@ fn write_variant(variant: &Variant, model: &mut Value) {
             "value_width": latent.value_width,
         })
     });
+    model["window"] = variant
+        .window
+        .map_or(json!("none"), |window| json!({ "tokens": window.tokens, "full_every": window.full_every }));
+    model["multi_token"] = json!(variant.multi_token);
 }

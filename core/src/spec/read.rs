@@ -13,7 +13,8 @@ use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
 use crate::layout::{Layout, MAX_DEGREE, Partition};
 use crate::model::{
-    Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_SIZE, ModelConfig, Variant, catalog, hf_config,
+    Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window,
+    catalog, hf_config,
 };
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
@@ -104,7 +105,8 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let parallel = section(table, "parallel", "at least `pipeline`", faults).and_then(|mut parallel| {
         let pipeline = parallel.needed_whole("pipeline", 1..=MAX_RANKS as u64, faults);
         let chunks = parallel.whole("chunks", 1..=MAX_CHUNKS as u64, faults);
-        let layout = read_layout(&mut parallel, faults);
+        let multi_token = model.as_ref().map_or(0, |model| model.config.variant.multi_token);
+        let layout = read_layout(&mut parallel, multi_token, faults);
         parallel.finish(faults);
         Some((pipeline? as u32, chunks.map_or(default::CHUNKS, |chunks| chunks as u32), layout))
     });
@@ -158,7 +160,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
 }
 
 /// The parts of a layout that stand beside the pipeline's ranks.
-fn read_layout(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Layout {
+fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Layout {
     let mut degree = |key, least, most, otherwise| {
         parallel.whole(key, least..=most, faults).map_or(otherwise, |degree| degree as u32)
     };
@@ -170,10 +172,10 @@ fn read_layout(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Layout {
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
     let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
     let form = Form { tensor, sequence_parallel, context, expert, whole_experts, ..Form::default() };
-    Layout { form, data, zero, partition: read_partition(parallel, faults), overhead_bytes: 0 }
+    Layout { form, data, zero, partition: read_partition(parallel, multi_token, faults), overhead_bytes: 0 }
 }
 
-fn read_partition(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Partition {
+fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {
     let named = [Partition::Balanced, Partition::Layers, Partition::LayersAndEnds];
     let Some(value) = parallel.get("partition") else { return Partition::default() };
     let read = match value {
@@ -182,7 +184,7 @@ fn read_partition(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Partitio
             counts.iter().map(count).collect::<Option<Vec<u32>>>().map(Partition::ByHand)
         }
         // No name of a rule has a capital, and every layout has.
-        Value::String(layout) if layout.contains('E') => match layer_counts(layout) {
+        Value::String(layout) if layout.contains('E') => match layer_counts(layout, multi_token) {
             Ok(counts) => Some(Partition::ByHand(counts)),
             Err(wrong) => {
                 faults.push(Fault::new(parallel.path("partition"), shown(value), wrong));
@@ -200,12 +202,20 @@ fn read_partition(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Partitio
     read.unwrap_or_default()
 }
 
-/// The decoder layers of each stage of a layout in Megatron's form.
-fn layer_counts(layout: &str) -> Result<Vec<u32>, String> {
+/// The decoder layers of each stage of a layout in Megatron's form, for a model with so many modules of multi-token
+/// prediction.
+fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
     let stages = megatron_layout::read(layout).map_err(|error| error.to_string())?;
     let parts = || stages.iter().flatten();
-    if parts().any(|part| *part == Part::MultiToken) {
-        return Err("a layout without `m`: multi-token prediction is not planned".to_string());
+    let modules = |parts: &[Part]| parts.iter().filter(|part| **part == Part::MultiToken).count();
+    let (behind, before) = stages
+        .split_last()
+        .map_or((0, 0), |(last, others)| (modules(last), others.iter().map(|stage| modules(stage)).sum::<usize>()));
+    if before > 0 {
+        return Err("a layout with every `m` on the last stage, such as `…|mL`: it shares the head".to_string());
+    }
+    if behind != multi_token as usize {
+        return Err(format!("a layout with as many `m` as the model's multi_token, which is {multi_token}"));
     }
     let once = |wanted| parts().filter(|part| **part == wanted).count() == 1;
     let ends = (parts().next(), parts().next_back());
@@ -337,6 +347,8 @@ fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) 
     let none = |table: &mut Table<'_>, key| table.get(key).and_then(Value::as_str) == Some("none");
     let experts = if none(table, "experts") { None } else { read_experts(table, known.experts, faults) };
     let latent = if none(table, "latent") { None } else { read_latent(table, known.latent, faults) };
+    let window = if none(table, "window") { None } else { read_window(table, known.window, faults) };
+    let multi_token = table.whole("multi_token", 0..=u64::from(MAX_MULTI_TOKEN), faults);
     Variant {
         qkv_bias: table.flag("qkv_bias", faults).unwrap_or(known.qkv_bias),
         qk_norm: table.flag("qk_norm", faults).unwrap_or(known.qk_norm),
@@ -344,7 +356,17 @@ fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) 
         activation: table.choice("activation", &activations, faults).unwrap_or(known.activation),
         experts,
         latent,
+        window,
+        multi_token: multi_token.map_or(known.multi_token, |modules| modules as u32),
     }
+}
+
+fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fault>) -> Option<Window> {
+    let Some(mut table) = table.table("window", faults) else { return known };
+    let tokens = part_size(&mut table, "tokens", known.map(|known| known.tokens), faults);
+    let full_every = part_size(&mut table, "full_every", Some(known.map_or(0, |known| known.full_every)), faults);
+    table.finish(faults);
+    Some(Window { tokens: tokens?, full_every: full_every? })
 }
 
 /// A size that is typed, or known; where neither says, a fault.

@@ -201,9 +201,59 @@ fn a_partition_is_read_in_megatron_s_form() {
     };
     let Ok(Spec { work: Work::Model(work), .. }) = read("Et*3|(tt|)*2,L") else { panic!("a model") };
     assert_eq!(work.layout.partition, Partition::ByHand(vec![3, 2, 2, 0]));
-    for (layout, part) in [("Et*3|(tt|)*2,m|L", "multi-token"), ("Ett|ttL|t|t", "one `L`"), ("Et*|L", "character")] {
+    for (layout, part) in [
+        ("Et*3|(tt|)*2,m|L", "last stage"),
+        ("Et*3|(tt|)*2,mL", "multi_token"),
+        ("Ett|ttL|t|t", "one `L`"),
+        ("Et*|L", "character"),
+    ] {
         let error = read(layout).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("parallel.partition") && error.contains(part), "{error}");
+    }
+}
+
+/// DeepSeek-V3 as it was trained: 61 layers and one module of multi-token prediction on 16 ranks of 2 chunks, the module
+/// beside the loss.
+#[test]
+fn a_layout_has_as_many_modules_as_the_model() {
+    let read = |layout: &str| {
+        Spec::read(&format!(
+            "[model]\nname = \"deepseek-v3\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 16\n\
+             partition = \"{layout}\"\n[training]\nmicrobatches = 32"
+        ))
+    };
+    let Ok(Spec { work: Work::Model(work), .. }) = read("Et*3|(tt|)*29,|mL") else { panic!("a model") };
+    let Partition::ByHand(counts) = &work.layout.partition else { panic!("by hand") };
+    assert_eq!((counts.len(), counts[0], counts[1], counts[29], counts[31]), (32, 3, 2, 2, 0));
+    for layout in ["Et*3|(tt|)*29,|L", "Et*3|(tt|)*29,|mmL"] {
+        let error = read(layout).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("as many `m` as the model's multi_token, which is 1"), "{error}");
+    }
+}
+
+#[test]
+fn windows_are_typed_over_written_and_linked() {
+    let spec = |model: &str| {
+        let text = format!(
+            "[model]\n{model}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8"
+        );
+        Spec::read(&text).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let window = |spec: &Spec| match &spec.work {
+        Work::Model(work) => work.model.variant.window.map(|window| (window.tokens, window.full_every)),
+        Work::Typed(_) => None,
+    };
+    for (model, expected) in [
+        ("name = \"mistral-7b\"", Some((4096, 0))),
+        ("name = \"gemma-2-9b\"", Some((4096, 2))),
+        ("name = \"gemma-2-9b\"\nwindow = { tokens = 512 }", Some((512, 2))),
+        ("name = \"gemma-2-9b\"\nwindow = \"none\"", None),
+        ("name = \"llama-3-8b\"\nwindow = { tokens = 1024, full_every = 6 }", Some((1024, 6))),
+    ] {
+        let spec = spec(model);
+        assert_eq!(window(&spec), expected, "{model}");
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec), "{model}");
+        assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec), "{model}");
     }
 }
 
