@@ -1,6 +1,6 @@
 //! What a run measured: when each step of each rank really started and ended, bytes, losses, tokens.
 //!
-//! The file is versioned JSON. Each rank's spans of one training step stand in columns, because a long run
+//! The file is versioned JSON; its schema is `core/schema/trace.schema.json`. Each rank's spans of one training step stand in columns, because a long run
 //! has millions of them:
 //!
 //! ```json
@@ -32,6 +32,8 @@ use crate::units::{Bytes, Nanos};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;
+/// The JSON Schema of a trace file, version 1.
+pub const SCHEMA: &str = include_str!("../schema/trace.schema.json");
 /// Longest file that is read.
 pub const MAX_FILE_BYTES: usize = 512 << 20;
 /// Most training steps of one file.

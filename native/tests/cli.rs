@@ -374,6 +374,35 @@ fn the_schema_describes_the_plans_that_are_written() {
 }
 
 #[test]
+fn the_schema_describes_the_traces_that_are_written() {
+    let schema = json_of(&["schema", "trace"], "");
+    let validator = jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{error}"));
+    let folder = folder();
+    let trace = path(&folder, "trace.json");
+    for backend in [&[][..], &["--backend", "modelled"]] {
+        let arguments = [&["run", "-", "--steps", "2", "--trace", &trace, "--json"], backend].concat();
+        printed(&arguments, TINY);
+        let written: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+        let faults: Vec<String> = validator.iter_errors(&written).map(|error| error.to_string()).collect();
+        assert!(faults.is_empty(), "{faults:#?}");
+        // What the planner refuses, the schema refuses as far as it can say it.
+        for (pointer, value) in [
+            ("/version", json!(2)),
+            ("/format", json!("pipeplan-plan")),
+            ("/peak_bytes/0", json!(-1)),
+            ("/steps/0/loss", json!("5.5")),
+            ("/steps/0/rows/0/steps", json!("(0SEND_F0")),
+            ("/steps/0/rows/0/start_ns/0", json!(0.5)),
+            ("/steps/0/rows/0/end_ns", json!(null)),
+        ] {
+            let mut wrong = written.clone();
+            *wrong.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {written}")) = value;
+            assert!(!validator.is_valid(&wrong), "{pointer}");
+        }
+    }
+}
+
+#[test]
 fn the_schemas_of_what_is_read_accept_what_is_read() {
     let validator = |file: &str| {
         let schema = json_of(&["schema", file], "");

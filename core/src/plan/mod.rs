@@ -9,7 +9,7 @@
 //! | `format`, `version` | `pipeplan-plan` and 1 |
 //! | `spec` | the [spec](crate::spec) with every default written out |
 //! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
-//! | `schedule` | `name`, and `rows`: one string a rank of ops in the form `3BW12` |
+//! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::schedule::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
 //! | `digest` | `sha256:` and the hash of the file's [canonical](crate::canonical) text without this field |

@@ -1,6 +1,6 @@
 //! `pipeplan schema`
 
-use pipeplan_core::plan::SCHEMA;
+use pipeplan_core::{plan, trace};
 use serde_json::{Value, json};
 
 use super::fail::Failure;
@@ -28,15 +28,18 @@ enum File {
     Spec,
     /// Typed costs alone
     Problem,
+    /// What `pipeplan run --trace` writes
+    Trace,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let part = match args.file {
-        File::Plan => return output::print_bytes(SCHEMA.as_bytes()),
+        File::Plan => return output::print_bytes(plan::SCHEMA.as_bytes()),
+        File::Trace => return output::print_bytes(trace::SCHEMA.as_bytes()),
         File::Spec => "spec",
         File::Problem => "problem",
     };
-    let mut plan: Value = serde_json::from_str(SCHEMA).map_err(Failure::work)?;
+    let mut plan: Value = serde_json::from_str(plan::SCHEMA).map_err(Failure::work)?;
     output::print_json(&json!({
         "$schema": plan["$schema"].take(),
         "$id": format!("urn:pipeplan:schema:{part}:1"),
