@@ -23,7 +23,7 @@ use crate::problem::{
 };
 use crate::spec::ModelWork;
 use crate::step::{self, Tail};
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 /// A model's scheduling problem, and what it follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,33 @@ impl Derived {
         let rank = *ranks.get(stage)?;
         let chunk = ranks[..stage].iter().filter(|other| **other == rank).count();
         Some(LayerPlace { stage, rank: usize::from(rank), chunk })
+    }
+
+    /// Counts the buffers of messages that are received ahead: `prefetch` boundary tensors for each link on which a rank
+    /// receives, or as many as it carries. Those that are received just before their op are counted with the op.
+    pub(crate) fn add_prefetch(&mut self, work: &ModelWork, placement: &Placement, prefetch: usize) {
+        let (ranks, microbatches) = (self.statement.ranks, self.statement.microbatches);
+        let rank_of_stage = placement.ranks(ranks, self.statement.chunks);
+        let two_way = *placement == Placement::TwoWay;
+        // By receiver and sender: messages of a step.
+        let mut links: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        for pair in rank_of_stage.windows(2) {
+            let [below, above] = [pair[0], pair[1]].map(usize::from);
+            let mirrored = two_way.then(|| (ranks - 1 - below, ranks - 1 - above));
+            for (below, above) in core::iter::once((below, above)).chain(mirrored) {
+                if below != above {
+                    let share = if two_way { microbatches.div_ceil(2) } else { microbatches };
+                    *links.entry((above, below)).or_default() += share;
+                    *links.entry((below, above)).or_default() += share;
+                }
+            }
+        }
+        for ((receiver, _), messages) in links {
+            let bytes = boundary_bytes(work).saturating_mul(prefetch.min(messages) as u64);
+            let held = &mut self.static_bytes[receiver];
+            held.buffers = held.buffers.saturating_add(bytes);
+            self.statement.static_bytes[receiver] = held.total();
+        }
     }
 
     /// Floating-point operations of one step over all stages, on one device of each, and all microbatches. Model FLOPs
@@ -275,14 +302,19 @@ fn peers(work: &ModelWork) -> Peers {
     }
 }
 
-/// Hop times from the bytes of a boundary: ranks fill nodes in order, each with all of its devices. Every device sends
-/// its own part to the one in its place on the next rank.
-fn transfers(work: &ModelWork) -> Transfers {
+/// Bytes of what one device of a rank sends for a microbatch: an activation or its gradient.
+fn boundary_bytes(work: &ModelWork) -> Bytes {
     let tokens = u64::from(work.microbatch_size).saturating_mul(work.sequence.into());
     let form = work.layout.form;
     let tokens = tokens.div_ceil(form.context.max(1).into());
     let tokens = if form.sequence_parallel { tokens.div_ceil(form.tensor.max(1).into()) } else { tokens };
-    let bytes = tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes());
+    tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes())
+}
+
+/// Hop times from the bytes of a boundary: ranks fill nodes in order, each with all of its devices. Every device sends
+/// its own part to the one in its place on the next rank.
+fn transfers(work: &ModelWork) -> Transfers {
+    let bytes = boundary_bytes(work);
     let (within, between) = (work.link.time(bytes), work.node_link.time(bytes));
     // Ranks of one node; where a rank alone fills it, every hop leaves the node.
     let per_node = u64::from(work.devices_per_node) / work.layout.devices_per_rank();

@@ -20,6 +20,7 @@ use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::fmt;
 
 use crate::op::{Op, OpKind};
 use crate::problem::Problem;
@@ -29,7 +30,8 @@ use crate::simulate::{Deadlock, simulate};
 use crate::timeline::Timeline;
 use crate::units::Nanos;
 
-/// How transfers are placed.
+/// How transfers are placed. As text: `in-pieces`, `receive-first`, `grouped`, `overlapped` and, with a prefetch,
+/// `overlapped:2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Lowering {
     /// Each op receives, computes and sends, one message at a time: what schedulers that ignore transfers
@@ -45,9 +47,57 @@ pub enum Lowering {
     /// Messages run beside compute, each direction of a link on its own stream. Receives of a link are started
     /// `prefetch` messages ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
     Overlapped {
-        /// Messages of a link that are received ahead.
+        /// Messages of a link that are received ahead, at most [`MAX_PREFETCH`].
         prefetch: usize,
     },
+}
+
+/// The deepest prefetch: more than any rank has messages to wait for at once.
+pub const MAX_PREFETCH: usize = 1024;
+
+impl Lowering {
+    /// What [`Lowering::read`] takes, for error texts.
+    pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the messages of a \
+        link that are received ahead, up to 1024, such as overlapped:2";
+
+    /// Reads the text form; none for anything else.
+    pub fn read(text: &str) -> Option<Lowering> {
+        let (name, prefetch) = text.split_once(':').map_or((text, None), |(name, prefetch)| (name, Some(prefetch)));
+        match (name, prefetch) {
+            ("in-pieces", None) => Some(Lowering::InPieces),
+            ("receive-first", None) => Some(Lowering::ReceiveFirst),
+            ("grouped", None) => Some(Lowering::Grouped),
+            ("overlapped", None) => Some(Lowering::Overlapped { prefetch: 0 }),
+            ("overlapped", Some(prefetch)) => {
+                let prefetch = prefetch.parse().ok().filter(|prefetch| *prefetch <= MAX_PREFETCH)?;
+                Some(Lowering::Overlapped { prefetch })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Lowering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lowering::InPieces => f.write_str("in-pieces"),
+            Lowering::ReceiveFirst => f.write_str("receive-first"),
+            Lowering::Grouped => f.write_str("grouped"),
+            Lowering::Overlapped { prefetch: 0 } => f.write_str("overlapped"),
+            Lowering::Overlapped { prefetch } => write!(f, "overlapped:{prefetch}"),
+        }
+    }
+}
+
+/// What one pass of the lowering has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub does: &'static str,
+    /// The program after it.
+    pub program: Program,
 }
 
 /// The program of a schedule that `check` accepts: its ops, the transfers between ranks and the optimizer
@@ -64,17 +114,47 @@ pub fn lower(problem: &Problem, schedule: &Schedule) -> Result<Program, Deadlock
 /// # Errors
 /// [`Deadlock`] where the order cannot be run at all.
 pub fn lower_as(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Result<Program, Deadlock> {
+    Ok(passes(problem, schedule, lowering)?.pop().map(|pass| pass.program).unwrap_or_default())
+}
+
+/// The passes by which [`lower_as`] gets to its program, each with the program after it; the last one's is the result.
+///
+/// # Errors
+/// [`Deadlock`] where the order cannot be run at all.
+pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Result<Vec<Pass>, Deadlock> {
     let timeline = simulate(problem, schedule)?;
-    let mut program = match lowering {
-        Lowering::InPieces => in_pieces(problem, schedule),
-        Lowering::ReceiveFirst => receive_first(in_pieces(problem, schedule)),
-        Lowering::Grouped => grouped(problem, schedule, &timeline),
-        Lowering::Overlapped { prefetch } => overlapped(problem, &grouped(problem, schedule, &timeline), prefetch),
-    };
+    let mut passes = vec![Pass {
+        name: "place",
+        does: "each op receives what it needs and sends what it makes, one message at a time",
+        program: in_pieces(problem, schedule),
+    }];
+    if lowering == Lowering::ReceiveFirst {
+        passes.push(Pass {
+            name: "receive first",
+            does: "between a backward and the forward after it, the receive goes before the send",
+            program: receive_first(in_pieces(problem, schedule)),
+        });
+    }
+    if matches!(lowering, Lowering::Grouped | Lowering::Overlapped { .. }) {
+        passes.push(Pass {
+            name: "group",
+            does: "all messages between two ops go in one group, in the order of one line through all ranks",
+            program: grouped(problem, schedule, &timeline),
+        });
+    }
+    if let (Lowering::Overlapped { prefetch }, Some(grouped)) = (lowering, passes.last()) {
+        passes.push(Pass {
+            name: "overlap",
+            does: "messages are started as soon as they can be, and awaited only where data is used",
+            program: overlapped(problem, &grouped.program, prefetch),
+        });
+    }
+    let mut program = passes.last().map(|pass| pass.program.clone()).unwrap_or_default();
     for row in &mut program.rows {
         row.push(Step::Optimizer);
     }
-    Ok(program)
+    passes.push(Pass { name: "optimizer", does: "each rank ends with its update of weights", program });
+    Ok(passes)
 }
 
 /// The messages of `op` that cross ranks: what it needs, what it makes.
@@ -308,4 +388,56 @@ fn users(problem: &Problem, timeline: &Timeline) -> Vec<(usize, u32)> {
         }
     }
     users
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner;
+    use crate::spec::Spec;
+
+    #[test]
+    fn names_read_back() {
+        let lowerings = [Lowering::InPieces, Lowering::ReceiveFirst, Lowering::Grouped];
+        let overlapped = [0, 1, 7, MAX_PREFETCH].map(|prefetch| Lowering::Overlapped { prefetch });
+        for lowering in lowerings.into_iter().chain(overlapped) {
+            assert_eq!(Lowering::read(&alloc::format!("{lowering}")), Some(lowering));
+        }
+        for text in ["", "Grouped", "grouped:1", "overlapped:", "overlapped:-1", "overlapped:1025"] {
+            assert_eq!(Lowering::read(text), None, "{text}");
+        }
+    }
+
+    /// 1F1B on two ranks, as the passes change it: B-r-s-F is the order of PaddlePaddle's cut (its pull request 70360).
+    #[test]
+    fn each_pass_is_seen_in_its_program() {
+        let spec =
+            Spec::read("ranks = 2\nmicrobatches = 2\nstages = { forward_ns = 1, backward_input_ns = 1 }\n").unwrap();
+        let plan = planner::plan(&spec, "1f1b").unwrap();
+        let rows = |lowering| -> Vec<(&str, Vec<alloc::string::String>)> {
+            let passes = passes(&plan.problem, &plan.schedule, lowering).unwrap();
+            let last = passes.last().map(|pass| pass.program.clone());
+            assert_eq!(last, lower_as(&plan.problem, &plan.schedule, lowering).ok());
+            passes.into_iter().map(|pass| (pass.name, pass.program.text_rows())).collect()
+        };
+        let placed = "(1RECV_F0) 1F0 1BW0 (1SEND_B0) (1RECV_F1) 1F1 1BW1 (1SEND_B1)";
+        let cut = "(1RECV_F0) 1F0 1BW0 (1RECV_F1) (1SEND_B0) 1F1 1BW1 (1SEND_B1)";
+        let in_pieces = rows(Lowering::ReceiveFirst);
+        assert_eq!(
+            in_pieces.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            ["place", "receive first", "optimizer"]
+        );
+        assert_eq!((in_pieces[0].1[1].as_str(), in_pieces[1].1[1].as_str()), (placed, cut));
+        let overlapped = rows(Lowering::Overlapped { prefetch: 1 });
+        assert_eq!(
+            overlapped[1].1[1], "(1RECV_F0) 1F0 (1RECV_F1) 1BW0 (1SEND_B0) 1F1 1BW1 (1SEND_B1)",
+            "by time, transfers first"
+        );
+        assert_eq!(
+            overlapped[2].1[1],
+            "start(1RECV_F0) wait(1RECV_F0) 1F0 start(1RECV_F1) 1BW0 start(1SEND_B0) wait(1RECV_F1) 1F1 1BW1 start(1SEND_B1) \
+             wait(1SEND_B0 1SEND_B1)"
+        );
+        assert_eq!(overlapped[3].0, "optimizer");
+    }
 }

@@ -12,17 +12,17 @@ use core::fmt;
 use serde::Serialize;
 
 use crate::bounds;
-use crate::check::{Violation, check_schedule};
+use crate::check::{Violation, check_program, check_schedule};
 use crate::derive::{Derived, derive};
 use crate::fields::{Faults, one_of_like};
-use crate::lower::lower;
+use crate::lower::{Lowering, lower_as};
 use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
 use crate::problem::{Backward, PlacementChoice, Problem, Statement};
 use crate::schedule::{self, Absent, Published, Schedule};
 use crate::search::{self, Effort, Flow, Progress};
 use crate::simulate::{Deadlock, simulate};
-use crate::spec::{ModelWork, Spec, Work};
+use crate::spec::{Messages, ModelWork, Spec, Work};
 use crate::step::Step;
 use crate::timeline::{Timeline, peak_bytes};
 use crate::units::{Bytes, Nanos};
@@ -49,13 +49,16 @@ pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
         Work::Typed(statement) => typed_case(statement, published).map(|problem| Case { problem, derived: None }),
         Work::Model(work) => {
             let (placement, chunks) = (published.shape)(work.chunks as usize);
-            derived_case(work, placement, chunks).map_err(|faults| Absent::because(faults.to_string()))
+            derived_case(spec, work, placement, chunks).map_err(|faults| Absent::because(faults.to_string()))
         }
     }
 }
 
-fn derived_case(work: &ModelWork, placement: Placement, chunks: usize) -> Result<Case, Faults> {
-    let derived = derive(work, placement.clone(), chunks)?;
+fn derived_case(spec: &Spec, work: &ModelWork, placement: Placement, chunks: usize) -> Result<Case, Faults> {
+    let mut derived = derive(work, placement.clone(), chunks)?;
+    if let Lowering::Overlapped { prefetch } = spec.messages.lowering {
+        derived.add_prefetch(work, &placement, prefetch);
+    }
     let problem = derived.statement.problem(placement)?;
     Ok(Case { problem, derived: Some(derived) })
 }
@@ -305,6 +308,13 @@ pub enum PlanError {
     Spec(Faults),
     /// The order cannot be run: nothing that `check` accepts.
     Deadlock(Deadlock),
+    /// The transport that the spec names could not complete the program.
+    Hangs {
+        /// How transfers were to be placed.
+        lowering: Lowering,
+        /// What is wrong, such as the circle in which ranks wait.
+        violations: Vec<Violation>,
+    },
 }
 
 impl fmt::Display for PlanError {
@@ -330,6 +340,13 @@ impl fmt::Display for PlanError {
             }
             PlanError::Spec(faults) => fmt::Display::fmt(faults, f),
             PlanError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),
+            PlanError::Hangs { lowering, violations } => {
+                write!(f, "with {lowering} transfers this plan could hang, so it is not written:")?;
+                violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))?;
+                f.write_str(
+                    "\nsay `grouped` or `overlapped`, which always complete, or name a transport with buffers",
+                )
+            }
         }
     }
 }
@@ -513,7 +530,7 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
             let mut first_faults = None;
             let mut cases = Vec::new();
             for (placement, chunks) in shapes {
-                match derived_case(work, placement, chunks) {
+                match derived_case(spec, work, placement, chunks) {
                     Ok(case) => cases.push(case),
                     // Too many chunks for the layers, say: another shape may do.
                     Err(faults) => {
@@ -542,7 +559,9 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
 
 fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let problem = answer.case.problem;
-    let program = lower(&problem, &answer.schedule).map_err(PlanError::Deadlock)?;
+    let Messages { lowering, transport } = spec.messages;
+    let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;
+    check_program(&problem, &program, transport).map_err(|violations| PlanError::Hangs { lowering, violations })?;
     let prediction = Prediction::of(&problem, &answer.timeline);
     let spec = spec.clone();
     Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, prediction })
@@ -551,6 +570,7 @@ fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Transport;
 
     fn spec(text: &str) -> Spec {
         Spec::read(text).unwrap_or_else(|error| panic!("{error}"))
@@ -589,6 +609,46 @@ mod tests {
         for (name, chunks) in [("1f1b", 1), ("interleaved-1f1b", 2), ("zb-v", 2)] {
             let plan = plan(&tiny(), name).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!((plan.problem.ranks(), plan.problem.chunks()), (4, chunks), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_could_hang_is_not_written() {
+        let mut spec = tiny();
+        spec.messages.lowering = Lowering::InPieces;
+        for transport in [Transport::Grouped, Transport::Rendezvous, Transport::PairOrdered] {
+            spec.messages.transport = transport;
+            let error = plan(&spec, "1f1b").unwrap_err().to_string();
+            assert!(error.contains("in a circle: rank 2 at 2SEND_F1 → rank 3 at 3SEND_B0 → rank 2"), "{error}");
+            assert!(error.contains("3BW0 [(3SEND_B0)] (3RECV_F1)"), "the steps around are shown: {error}");
+        }
+        // With one place a channel nobody waits for a receive.
+        spec.messages.transport = Transport::Buffered { slots: 1 };
+        let plan = plan(&spec, "1f1b").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(Plan::from_json(&plan.to_json()).as_ref(), Ok(&plan));
+        assert!(plan.program.text_rows()[0].starts_with("0F0 (0SEND_F0) 0F1 (0SEND_F1)"), "{:?}", plan.program);
+    }
+
+    /// An inner rank receives activations from one side and gradients from the other, an end of the pipe on one link.
+    #[test]
+    fn messages_that_are_received_ahead_take_their_buffers() {
+        let static_bytes = |lowering| {
+            let mut spec = tiny();
+            spec.messages.lowering = lowering;
+            let plan = plan(&spec, "1f1b").unwrap_or_else(|error| panic!("{error}"));
+            (0..4).map(|rank| plan.problem.static_bytes(rank)).collect::<Vec<_>>()
+        };
+        let usual = static_bytes(Lowering::Grouped);
+        assert_eq!(static_bytes(Lowering::Overlapped { prefetch: 0 }), usual);
+        // 64 tokens of 64 values in f32; no link carries more than the 8 microbatches of a step.
+        let boundary = 64 * 64 * 4;
+        for (prefetch, buffers) in [(1, 1), (3, 3), (1000, 8)] {
+            let more: Vec<u64> = static_bytes(Lowering::Overlapped { prefetch })
+                .iter()
+                .zip(&usual)
+                .map(|(ahead, usual)| (ahead - usual) / boundary)
+                .collect();
+            assert_eq!(more, [buffers, 2 * buffers, 2 * buffers, buffers], "{prefetch} ahead");
         }
     }
 

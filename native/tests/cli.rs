@@ -110,7 +110,7 @@ fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
     assert_eq!(
         checked,
         json!({ "valid": true, "digest": value["digest"],
-                "transports": { "rendezvous": true, "buffered": true, "grouped": true, "pair-ordered": true } })
+                "stuck": {}, "transports": { "rendezvous": true, "buffered": true, "grouped": true, "pair-ordered": true, "streams": true } })
     );
     assert!(printed(&["check", "-"], &written).starts_with("valid: 192 ops on 4 ranks"));
     let shown = printed(&["show", &plan], "");
@@ -118,6 +118,40 @@ fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
     let spans = json_of(&["show", &plan, "--json"], "");
     assert_eq!(spans["rows"][0][0], json!({ "op": "0F0", "start_ns": 0, "end_ns": 50 }));
     assert_eq!(spans["prediction"], value["prediction"]);
+}
+
+/// The hang that users of frameworks report first: two ranks of 1F1B each send before either receives.
+#[test]
+fn a_plan_that_could_hang_is_refused_with_who_waits_for_whom() {
+    let folder = folder();
+    let (problem, plan) = (path(&folder, "problem.json"), path(&folder, "plan.json"));
+    write(&problem, r#"{ "ranks": 4, "microbatches": 8, "stages": { "forward_ns": 1, "backward_input_ns": 2 } }"#);
+    let in_pieces = ["plan", &problem, "--schedule", "1f1b", "--lowering", "in-pieces", "-o", &plan];
+    let error = refused(&in_pieces, "");
+    assert!(error.contains("this plan could hang, so it is not written"), "{error}");
+    assert!(error.contains("in a circle: rank 2 at 2SEND_F1 → rank 3 at 3SEND_B0 → rank 2"), "{error}");
+    assert!(!Path::new(&plan).exists());
+    printed(&[&in_pieces[..], &["--transport", "buffered:2"]].concat(), "");
+    // What was written is complete for the transport that it names, and `check` tells of others.
+    let checked = printed(&["check", &plan], "");
+    assert!(
+        checked.contains("rendezvous   does not: ") && checked.contains("buffered     completes it"),
+        "{checked}"
+    );
+    let error = refused(&["check", &plan, "--transport", "rendezvous"], "");
+    assert!(error.contains("rendezvous transfers cannot complete it"), "{error}");
+    printed(&["check", &plan, "--transport", "rendezvous", "--lowering", "receive-first"], "");
+    let passes = printed(&["show", &plan, "--passes", "--lowering", "overlapped:1"], "");
+    for part in ["place: ", "group: ", "overlap: ", "optimizer: ", "0 | start(0RECV_B0) 0F0 start(0SEND_F0)"] {
+        assert!(passes.contains(part), "{part}: {passes}");
+    }
+    let error = refused(&["plan", &problem, "--lowering", "overlaped"], "");
+    assert!(error.contains("accepted is in-pieces, receive-first, grouped, overlapped"), "{error}");
+    // Threads keep four sends, so they run it; without a place to keep one they would hang, and say so.
+    let run = ["run", &plan, "--backend", "modelled", "--slowdown", "1000", "--steps", "1"];
+    printed(&run, "");
+    let error = refused(&[&run[..], &["--slots", "0"]].concat(), "");
+    assert!(error.contains("the program cannot be run:") && error.contains("in a circle: rank 2"), "{error}");
 }
 
 /// Unit costs on four ranks with the memory of three microbatches: 31 is the optimum that CP-SAT proves

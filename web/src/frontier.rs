@@ -4,7 +4,7 @@ use pipeplan_core::planner::{self, Answer};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::search::{Effort, Frontier};
 use pipeplan_core::simulate::simulate;
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::{Messages, Spec, Work};
 
 use crate::draw::chart;
 use crate::message::{ChartNews, ChartPoint};
@@ -25,6 +25,8 @@ const MOST_OPS: u64 = 60_000;
 pub struct Chart {
     /// The spec without its limit: another one does not change the chart.
     free: Work,
+    /// Buffers of messages take memory, too.
+    messages: Messages,
     /// The best known ones, from the least memory to the most time saved.
     curve: Vec<ChartPoint>,
     /// Placements that are still searched; none before the first search.
@@ -45,12 +47,13 @@ impl Chart {
     /// A chart without points.
     pub fn new(spec: &Spec) -> Chart {
         let news = ChartNews { started: true, ..ChartNews::default() };
-        Chart { free: without_limit(&spec.work), curve: Vec::new(), open: None, turn: 0, finished: false, news }
+        let (free, messages) = (without_limit(&spec.work), spec.messages);
+        Chart { free, messages, curve: Vec::new(), open: None, turn: 0, finished: false, news }
     }
 
     /// Whether this is the chart of `spec`, too.
     pub fn is_of(&self, spec: &Spec) -> bool {
-        self.free == without_limit(&spec.work)
+        self.free == without_limit(&spec.work) && self.messages == spec.messages
     }
 
     /// Whether any search has been made.
@@ -101,7 +104,12 @@ impl Chart {
     }
 
     fn begin(&mut self) {
-        let spec = Spec { name: String::new(), work: self.free.clone(), schedule: planner::BEST.to_owned() };
+        let spec = Spec {
+            name: String::new(),
+            work: self.free.clone(),
+            schedule: planner::BEST.to_owned(),
+            messages: self.messages,
+        };
         let cases = planner::open_cases(&spec).unwrap_or_default();
         let ops = |problem: &Problem| 3 * problem.stage_count() as u64 * problem.microbatches() as u64;
         let most_ops = cases.iter().map(|case| ops(&case.problem)).max().unwrap_or(0);

@@ -10,8 +10,9 @@ use super::messages::transfer_number;
 use crate::problem::Problem;
 use crate::program::{Message, Payload, Program, Step, Way};
 
-/// How messages move between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How messages move between ranks. As text: `rendezvous`, `buffered` (one place), `buffered:3`, `grouped`,
+/// `pair-ordered`, `streams`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Transport {
     /// One message at a time, in the order written; a send ends only when its receive has begun.
     Rendezvous,
@@ -22,6 +23,7 @@ pub enum Transport {
         slots: usize,
     },
     /// All messages of a step at once, each as in [`Transport::Rendezvous`] (an NCCL group).
+    #[default]
     Grouped,
     /// As [`Transport::Grouped`], and the messages between two ranks, both directions together, meet strictly
     /// in the order in which each end starts them (one communicator a pair).
@@ -31,14 +33,38 @@ pub enum Transport {
     Streams,
 }
 
+impl Transport {
+    /// What [`Transport::read`] takes, for error texts.
+    pub const ACCEPTED: &'static str = "rendezvous, buffered, buffered with the places of a channel, such as buffered:4, \
+        grouped, pair-ordered or streams";
+
+    /// Reads the text form; none for anything else.
+    pub fn read(text: &str) -> Option<Transport> {
+        let (name, slots) = text.split_once(':').map_or((text, None), |(name, slots)| (name, Some(slots)));
+        match (name, slots) {
+            ("rendezvous", None) => Some(Transport::Rendezvous),
+            ("buffered", None) => Some(Transport::Buffered { slots: 1 }),
+            ("buffered", Some(slots)) => {
+                let slots = slots.parse().ok().filter(|slots| (1..=1 << 20).contains(slots))?;
+                Some(Transport::Buffered { slots })
+            }
+            ("grouped", None) => Some(Transport::Grouped),
+            ("pair-ordered", None) => Some(Transport::PairOrdered),
+            ("streams", None) => Some(Transport::Streams),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Transport::Rendezvous => f.write_str("rendezvous"),
-            Transport::Buffered { slots } => write!(f, "{slots}-slot buffered"),
+            Transport::Buffered { slots: 1 } => f.write_str("buffered"),
+            Transport::Buffered { slots } => write!(f, "buffered:{slots}"),
             Transport::Grouped => f.write_str("grouped"),
-            Transport::PairOrdered => f.write_str("per-pair ordered"),
-            Transport::Streams => f.write_str("per-link streamed"),
+            Transport::PairOrdered => f.write_str("pair-ordered"),
+            Transport::Streams => f.write_str("streams"),
         }
     }
 }
@@ -65,18 +91,25 @@ pub struct Wait {
     pub message: Message,
     /// The rank that would have to act.
     pub on: usize,
+    /// A few steps of the row around it, as text, with the step in brackets.
+    pub around: String,
 }
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "with {} transfers no rank can go on:", self.transport)?;
         for wait in &self.waits {
-            let Wait { rank, index, message, on } = wait;
-            write!(f, "\n  rank {rank}, step {index}: {message} waits for rank {on}")?;
+            let Wait { rank, index, message, on, around } = wait;
+            write!(f, "\n  rank {rank}, step {index}: {message} waits for rank {on}    {around}")?;
         }
-        if !self.circle.is_empty() {
-            let ranks: Vec<String> = self.circle.iter().map(|rank| alloc::format!("{rank}")).collect();
-            write!(f, "\n  in a circle: rank {} → {}", ranks.join(" → "), self.circle[0])?;
+        if let Some(first) = self.circle.first() {
+            f.write_str("\n  in a circle:")?;
+            for rank in &self.circle {
+                let at = self.waits.iter().find(|wait| wait.rank == *rank);
+                let message = at.map_or_else(String::new, |wait| alloc::format!(" at {}", wait.message));
+                write!(f, " rank {rank}{message} →")?;
+            }
+            write!(f, " rank {first}")?;
         }
         Ok(())
     }
@@ -135,7 +168,8 @@ pub(super) fn complete(problem: &Problem, program: &Program, transport: Transpor
     for (rank, &index) in at.iter().enumerate() {
         let Some(Step::Transfer(messages) | Step::Wait(messages)) = program.rows[rank].get(index) else { continue };
         let Some(&message) = messages.iter().find(|message| !world.has_ended(**message)) else { continue };
-        waits.push(Wait { rank, index, message, on: world.peer(message) });
+        let around = around(&program.rows[rank], index);
+        waits.push(Wait { rank, index, message, on: world.peer(message), around });
     }
     if waits.is_empty() {
         return Ok(());
@@ -151,6 +185,15 @@ pub(super) fn complete(problem: &Problem, program: &Program, transport: Transpor
         rank = wait.on;
     }
     Err(Stuck { transport, waits, circle })
+}
+
+/// Two steps on either side of step `index`, which stands in brackets.
+fn around(row: &[Step], index: usize) -> String {
+    let first = index.saturating_sub(2);
+    let shown = row.iter().enumerate().skip(first).take(index + 3 - first);
+    let texts =
+        shown.map(|(at, step)| if at == index { alloc::format!("[{step}]") } else { alloc::format!("{step}") });
+    texts.collect::<Vec<_>>().join(" ")
 }
 
 /// What has been started and ended while a program is run without times.

@@ -9,19 +9,44 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::Transport;
 use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, Partition};
+use crate::lower::Lowering;
 use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
-use crate::spec::{ModelWork, Spec, Work};
+use crate::spec::{Messages, ModelWork, Spec, Work};
 
 #[derive(Serialize, Deserialize)]
 struct WireSpec {
     name: String,
     schedule: String,
     work: WireWork,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireMessages {
+    lowering: WireLowering,
+    transport: WireTransport,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireLowering {
+    InPieces,
+    ReceiveFirst,
+    Grouped,
+    Overlapped(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireTransport {
+    Rendezvous,
+    Buffered(u32),
+    Grouped,
+    PairOrdered,
+    Streams,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -72,6 +97,8 @@ enum WireMore {
     Window([u32; 2]),
     /// Modules of multi-token prediction.
     MultiToken(u32),
+    /// How transfers go.
+    Messages(WireMessages),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -197,10 +224,7 @@ pub fn to_bytes(spec: &Spec) -> (Vec<u8>, bool) {
     };
     // Writing plain numbers and texts into memory cannot fail; an empty link would be refused when read.
     let mut bytes = postcard::to_allocvec(&wire).unwrap_or_default();
-    let more = match &spec.work {
-        Work::Model(work) => more_of(work),
-        Work::Typed(_) => Vec::new(),
-    };
+    let more = more_of(spec);
     if more.is_empty() {
         return (bytes, false);
     }
@@ -219,31 +243,81 @@ pub fn from_bytes(bytes: &[u8], has_more: bool) -> Option<Spec> {
         return None;
     }
     let mut spec = spec_from_wire(wire);
-    match &mut spec.work {
-        Work::Model(work) => more.into_iter().for_each(|more| add(work, more)),
-        Work::Typed(_) if more.is_empty() => {}
-        Work::Typed(_) => return None,
-    }
+    more.into_iter().try_for_each(|more| add(&mut spec, more))?;
     Some(spec)
 }
 
-fn more_of(work: &ModelWork) -> Vec<WireMore> {
-    let variant = &work.model.variant;
+fn more_of(spec: &Spec) -> Vec<WireMore> {
     let mut more = Vec::new();
-    if let Some(window) = variant.window {
-        more.push(WireMore::Window([window.tokens, window.full_every]));
+    if let Work::Model(work) = &spec.work {
+        let variant = &work.model.variant;
+        if let Some(window) = variant.window {
+            more.push(WireMore::Window([window.tokens, window.full_every]));
+        }
+        if variant.multi_token > 0 {
+            more.push(WireMore::MultiToken(variant.multi_token));
+        }
     }
-    if variant.multi_token > 0 {
-        more.push(WireMore::MultiToken(variant.multi_token));
+    if spec.messages != Messages::default() {
+        more.push(WireMore::Messages(messages_to_wire(spec.messages)));
     }
     more
 }
 
-fn add(work: &mut ModelWork, more: WireMore) {
-    let variant = &mut work.model.variant;
+/// Nothing where it does not suit the spec.
+fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
+    let variant = |spec: &mut Spec, change: &dyn Fn(&mut Variant)| match &mut spec.work {
+        Work::Model(work) => {
+            change(&mut work.model.variant);
+            Some(())
+        }
+        Work::Typed(_) => None,
+    };
     match more {
-        WireMore::Window([tokens, full_every]) => variant.window = Some(Window { tokens, full_every }),
-        WireMore::MultiToken(modules) => variant.multi_token = modules,
+        WireMore::Window([tokens, full_every]) => {
+            variant(spec, &|variant| variant.window = Some(Window { tokens, full_every }))
+        }
+        WireMore::MultiToken(modules) => variant(spec, &|variant| variant.multi_token = modules),
+        WireMore::Messages(messages) => {
+            spec.messages = messages_from_wire(messages);
+            Some(())
+        }
+    }
+}
+
+fn messages_to_wire(messages: Messages) -> WireMessages {
+    WireMessages {
+        lowering: match messages.lowering {
+            Lowering::InPieces => WireLowering::InPieces,
+            Lowering::ReceiveFirst => WireLowering::ReceiveFirst,
+            Lowering::Grouped => WireLowering::Grouped,
+            Lowering::Overlapped { prefetch } => WireLowering::Overlapped(prefetch as u32),
+        },
+        transport: match messages.transport {
+            Transport::Rendezvous => WireTransport::Rendezvous,
+            Transport::Buffered { slots } => WireTransport::Buffered(slots as u32),
+            Transport::Grouped => WireTransport::Grouped,
+            Transport::PairOrdered => WireTransport::PairOrdered,
+            Transport::Streams => WireTransport::Streams,
+        },
+    }
+}
+
+fn messages_from_wire(wire: WireMessages) -> Messages {
+    Messages {
+        lowering: match wire.lowering {
+            WireLowering::InPieces => Lowering::InPieces,
+            WireLowering::ReceiveFirst => Lowering::ReceiveFirst,
+            WireLowering::Grouped => Lowering::Grouped,
+            WireLowering::Overlapped(prefetch) => Lowering::Overlapped { prefetch: prefetch as usize },
+        },
+        transport: match wire.transport {
+            WireTransport::Rendezvous => Transport::Rendezvous,
+            WireTransport::Buffered(slots) => Transport::Buffered { slots: slots as usize },
+            WireTransport::Grouped => Transport::Grouped,
+            WireTransport::PairOrdered => Transport::PairOrdered,
+            WireTransport::Streams => Transport::Streams,
+        },
     }
 }
 
@@ -255,6 +329,7 @@ fn spec_from_wire(wire: WireSpec) -> Spec {
             WireWork::Model(model) => Work::Model(model_from_wire(model)),
             WireWork::Typed(statement) => Work::Typed(statement_from_wire(statement)),
         },
+        messages: Messages::default(),
     }
 }
 

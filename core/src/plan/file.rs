@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Plan, Prediction};
 use crate::canonical;
-use crate::check::{Transport, Violation, check_program, check_schedule};
+use crate::check::{Violation, check_program, check_schedule};
 use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
@@ -183,8 +183,8 @@ impl Plan {
     fn check_truth(&self) -> Result<(), PlanFileError> {
         let problem = &self.problem;
         check_schedule(problem, &self.schedule).map_err(PlanFileError::Schedule)?;
-        // Groups complete what single messages may not: the transport of a run is asked again before it.
-        check_program(problem, &self.program, Transport::Grouped).map_err(PlanFileError::Program)?;
+        // A run asks again, of the transport that it has.
+        check_program(problem, &self.program, self.spec.messages.transport).map_err(PlanFileError::Program)?;
         for (rank, (row, steps)) in self.schedule.rows.iter().zip(&self.program.rows).enumerate() {
             let computes = steps.iter().filter_map(|step| if let Step::Compute(op) = step { Some(op) } else { None });
             if !computes.eq(row) {

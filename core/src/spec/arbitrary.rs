@@ -21,8 +21,15 @@ pub fn model_spec() -> Spec {
 /// Any valid spec: a model or typed costs.
 pub fn spec() -> impl Strategy<Value = Spec> {
     let value = prop_oneof![model(), problem().prop_map(|problem| json!({ "problem": problem }))];
-    ("[a-z \"é\n]{0,12}", value).prop_map(|(name, mut value)| {
+    let lowering = prop::sample::select(vec!["in-pieces", "receive-first", "grouped", "overlapped", "overlapped:3"]);
+    let transport =
+        prop::sample::select(vec!["rendezvous", "buffered", "buffered:4", "grouped", "pair-ordered", "streams"]);
+    let messages = prop::option::of((prop::option::of(lowering), prop::option::of(transport)));
+    ("[a-z \"é\n]{0,12}", value, messages).prop_map(|(name, mut value, messages)| {
         value["name"] = json!(name);
+        if let Some((lowering, transport)) = messages {
+            value["messages"] = json!({ "lowering": lowering, "transport": transport });
+        }
         Spec::from_value(&value).unwrap_or_else(|faults| panic!("{value}: {faults}"))
     })
 }

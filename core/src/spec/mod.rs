@@ -56,11 +56,14 @@
 //! | `training.dropout`, `.recompute` | dropout; `none`, `selective`, `cheap` or `full` | false, `none` |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
+//! | `messages.lowering` | [where transfers go](crate::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `grouped` |
+//! | `messages.transport` | [what the transport that is to carry them promises](crate::check::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
 //!
 //! Bytes may be text: `80 GiB`.
 //!
 //! Instead of `model`, `cluster`, `parallel`, `training` and `memory`, a table `problem` holds typed costs in
-//! the form of a [problem file](crate::problem); and a bare problem file is a spec, too.
+//! the form of a [problem file](crate::problem); and a bare problem file is a spec, too. `messages` may stand beside it;
+//! typed costs know no sizes of messages, so buffers of messages that are received ahead belong into `static_bytes`.
 
 #[cfg(test)]
 pub(crate) mod arbitrary;
@@ -69,7 +72,7 @@ mod read;
 mod tests;
 mod text;
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -78,8 +81,10 @@ pub(crate) use text::parse_json;
 pub use text::{SpecError, Syntax, parse};
 
 use crate::canonical;
+use crate::check::Transport;
 use crate::cluster::{Device, Link};
 use crate::layout::{Layout, Partition};
+use crate::lower::Lowering;
 use crate::model::{Dtype, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
 use crate::profile::Profile;
@@ -94,6 +99,17 @@ pub struct Spec {
     pub work: Work,
     /// A published schedule's name, or `best`.
     pub schedule: String,
+    /// How transfers go.
+    pub messages: Messages,
+}
+
+/// How transfers go between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Messages {
+    /// Where they are placed among the ops.
+    pub lowering: Lowering,
+    /// What the transport that is to carry them promises.
+    pub transport: Transport,
 }
 
 /// What is to be planned.
@@ -145,7 +161,8 @@ pub struct ModelWork {
 impl Spec {
     /// A spec of typed costs, to be solved as well as possible: what a bare problem file means.
     pub fn typed(statement: Statement) -> Spec {
-        Spec { name: String::new(), work: Work::Typed(statement), schedule: String::from("best") }
+        let (name, schedule) = (String::new(), String::from("best"));
+        Spec { name, work: Work::Typed(statement), schedule, messages: Messages::default() }
     }
 
     /// What a schedule is judged by.
@@ -170,6 +187,11 @@ impl Spec {
                     map.insert(String::from(key), value);
                 }
             }
+        }
+        if self.messages != Messages::default() {
+            let Messages { lowering, transport } = self.messages;
+            let messages = json!({ "lowering": lowering.to_string(), "transport": transport.to_string() });
+            map.insert(String::from("messages"), messages);
         }
         Value::Object(map)
     }

@@ -6,12 +6,14 @@ use alloc::vec::Vec;
 
 use serde_json::Value;
 
-use super::{ModelWork, Spec, Work};
+use super::{Messages, ModelWork, Spec, Work};
+use crate::check::Transport;
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
 use crate::layout::{Layout, MAX_DEGREE, Partition};
+use crate::lower::Lowering;
 use crate::model::{
     Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window,
     catalog, hf_config,
@@ -65,6 +67,7 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
     let mut table = Table::of(value, "", faults)?;
     let name = table.text("name", faults).unwrap_or_default().to_string();
     let schedule = read_schedule(&mut table, faults);
+    let messages = table.table("messages", faults).map(|messages| read_messages(messages, faults));
     let work = match table.get("problem") {
         Some(problem) => {
             for key in MODEL_KEYS {
@@ -77,7 +80,25 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
         None => read_model_work(&mut table, faults).map(Work::Model),
     };
     table.finish(faults);
-    Some(Spec { name, work: work?, schedule: schedule? })
+    Some(Spec { name, work: work?, schedule: schedule?, messages: messages.unwrap_or_default() })
+}
+
+fn read_messages(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Messages {
+    let mut messages = Messages::default();
+    if let Some(text) = table.text("lowering", faults) {
+        match Lowering::read(text) {
+            Some(lowering) => messages.lowering = lowering,
+            None => faults.push(Fault::new(table.path("lowering"), shown(&text.into()), Lowering::ACCEPTED)),
+        }
+    }
+    if let Some(text) = table.text("transport", faults) {
+        match Transport::read(text) {
+            Some(transport) => messages.transport = transport,
+            None => faults.push(Fault::new(table.path("transport"), shown(&text.into()), Transport::ACCEPTED)),
+        }
+    }
+    table.finish(faults);
+    messages
 }
 
 fn read_schedule(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<String> {

@@ -3,7 +3,7 @@
 use pipeplan_core::planner::BEST;
 
 use super::fail::Failure;
-use super::search::{Effort, Measured};
+use super::search::{Effort, Measured, Messages};
 use super::{human, input, output, prove, search};
 
 const EXAMPLES: &str = "\
@@ -11,7 +11,8 @@ Examples:
   pipeplan plan examples/tiny-llama.toml                     show the plan
   pipeplan plan spec.toml --schedule best -o plan.json       write it
   pipeplan plan problem.json --schedule zb-v --json | jq .prediction
-  pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best";
+  pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best
+  pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    messages beside compute, two received ahead";
 
 /// Plan a spec: choose or build its schedule, check it, and write the plan.
 #[derive(clap::Args)]
@@ -32,6 +33,8 @@ pub struct Args {
     effort: Effort,
     #[command(flatten)]
     measured: Measured,
+    #[command(flatten)]
+    messages: Messages,
     /// Search exactly for this long: a better plan where `best` was asked for, and a proof of how good it is.
     /// For some hundred ops; Ctrl-C ends it early
     #[arg(long, value_name = "SECONDS")]
@@ -39,7 +42,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = args.measured.apply(input::spec(&args.spec)?)?;
+    let spec = args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?);
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let mut plan = search::plan(&spec, schedule, args.effort)?;
     let mut proof = String::new();

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
+use pipeplan_core::check::Transport;
+use pipeplan_core::lower::Lowering;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
 use pipeplan_core::profile::Profile;
 use pipeplan_core::search::{Flow, Progress};
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::{self, Spec, Work};
 
 use super::fail::Failure;
 use super::{human, input, interrupt};
@@ -48,6 +50,41 @@ impl Measured {
         work.profile = Some(Arc::new(profile));
         Ok(spec)
     }
+}
+
+/// How transfers go.
+#[derive(clap::Args, Clone)]
+pub struct Messages {
+    /// Where transfers go among the ops: grouped, overlapped, overlapped:2 (two received ahead), receive-first or
+    /// in-pieces; what the spec says where not given
+    #[arg(long, value_name = "HOW", value_parser = lowering)]
+    lowering: Option<Lowering>,
+    /// What the transport promises: grouped, rendezvous, buffered, buffered:4 (places of a channel), pair-ordered or
+    /// streams; what the spec says where not given. A plan that could hang on it is refused
+    #[arg(long, value_name = "PROMISE", value_parser = transport)]
+    transport: Option<Transport>,
+}
+
+impl Messages {
+    /// `spec` with these.
+    pub fn apply(&self, mut spec: Spec) -> Spec {
+        let spec::Messages { lowering, transport } = spec.messages;
+        spec.messages = spec::Messages {
+            lowering: self.lowering.unwrap_or(lowering),
+            transport: self.transport.unwrap_or(transport),
+        };
+        spec
+    }
+}
+
+/// For arguments.
+pub fn lowering(text: &str) -> Result<Lowering, String> {
+    Lowering::read(text).ok_or_else(|| format!("accepted is {}", Lowering::ACCEPTED))
+}
+
+/// For arguments.
+pub fn transport(text: &str) -> Result<Transport, String> {
+    Transport::read(text).ok_or_else(|| format!("accepted is {}", Transport::ACCEPTED))
 }
 
 /// Plans `spec`.

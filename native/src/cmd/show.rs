@@ -1,18 +1,20 @@
 //! `pipeplan show`
 
 use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::lower::{self, Lowering};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::timeline::Timeline;
 use pipeplan_core::trace::Trace;
 use serde_json::{Value, json};
 
 use super::fail::Failure;
-use super::{human, input, output};
+use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan show plan.json
   pipeplan show trace.json --step 3
+  pipeplan show plan.json --passes --lowering overlapped:1
   pipeplan show plan.json --json | jq '.rows[0][:3]'";
 
 /// Show a plan or a measured trace: the timeline of each rank, and the figures.
@@ -24,6 +26,13 @@ pub struct Args {
     /// Of a trace: the training step; the last one where not given
     #[arg(long)]
     step: Option<u64>,
+    /// What each rank executes instead: its program after each pass that places transfers, one row a rank
+    #[arg(long)]
+    passes: bool,
+    /// With --passes: place the transfers of the plan's order so: in-pieces, receive-first, grouped, overlapped or
+    /// overlapped:2; as the plan has them where not given
+    #[arg(long, value_name = "HOW", value_parser = search::lowering, requires = "passes")]
+    lowering: Option<Lowering>,
     /// Print JSON: start and end of every op
     #[arg(long)]
     json: bool,
@@ -38,6 +47,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::input("--step is for traces: a plan is one step"));
     }
     let plan = input::plan_from(&source)?;
+    if args.passes {
+        return show_passes(&plan, &args);
+    }
     if !args.json {
         return print_plan(&plan);
     }
@@ -54,6 +66,35 @@ pub fn print_plan(plan: &Plan) -> Result<(), Failure> {
     shown.push('\n');
     shown.push_str(&human::summary(plan));
     shown.push_str(&format!("because       {}\n", lower_bound(&plan.problem).binding));
+    output::print(&shown)
+}
+
+/// The program after each pass; of a rank only what a pass has changed.
+fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
+    let lowering = args.lowering.unwrap_or(plan.spec.messages.lowering);
+    let passes = lower::passes(&plan.problem, &plan.schedule, lowering).map_err(Failure::input)?;
+    if args.json {
+        let passes = passes
+            .iter()
+            .map(|pass| json!({ "name": pass.name, "does": pass.does, "rows": pass.program.text_rows() }));
+        return output::print_json(
+            &json!({ "lowering": lowering.to_string(), "passes": passes.collect::<Vec<_>>() }),
+        );
+    }
+    let mut shown = String::from("schedule: the order of compute\n");
+    let mut before = plan.schedule.text_rows();
+    for (rank, row) in before.iter().enumerate() {
+        shown.push_str(&format!("  {rank} | {row}\n"));
+    }
+    for pass in passes {
+        shown.push_str(&format!("{}: {}\n", pass.name, pass.does));
+        let rows = pass.program.text_rows();
+        for (rank, (row, before)) in rows.iter().zip(&before).enumerate() {
+            let row = if row == before { "unchanged" } else { row };
+            shown.push_str(&format!("  {rank} | {row}\n"));
+        }
+        before = rows;
+    }
     output::print(&shown)
 }
 

@@ -19,7 +19,7 @@ use super::overhead::{Overhead, lateness};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
 use super::walk::{StepRecord, Walker};
-use super::workload::{Computation, Workload};
+use super::workload::{Carries, Computation, Workload};
 use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
 use crate::backend::modelled::{Modelled, Pace};
@@ -82,7 +82,7 @@ impl Shared {
 /// # Errors
 /// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
-    let batches = workload.check(options)?;
+    let batches = workload.check(options, Carries::Threads)?;
     let ranks = workload.world();
     let shared = Arc::new(Shared::new(workload, options, batches));
     let (tell, hear) = mpsc::channel();

@@ -17,7 +17,7 @@ use super::board::State;
 use super::coordinate::{Coordinator, Shared, memory_of, message_of, walker};
 use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
 use super::walk::StepRecord;
-use super::workload::Workload;
+use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
 use crate::transport::faulty::Faulty;
@@ -39,7 +39,11 @@ pub fn run_process<L: Link + 'static>(
 ) -> Result<Option<RunReport>, RunError> {
     let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
     let ranks = workload.world();
-    let checked = if world == ranks { workload.check(options) } else { Err(Refusal::World { ranks, world }) };
+    let checked = if world == ranks {
+        workload.check(options, Carries::Processes)
+    } else {
+        Err(Refusal::World { ranks, world })
+    };
     let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
     let shared = Arc::new(Shared::new(workload, options, batches));
     let watch = control.launcher_ends_all().then(|| Watch::start(rank, &shared));

@@ -23,6 +23,15 @@ use crate::backend::cpu::kernels::knows;
 /// Most ranks of a run: every two of them have a mailbox for each other.
 const MAX_WORLD: usize = 1024;
 
+/// What carries messages between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carries {
+    /// Mailboxes with [`RunOptions::transport`]'s slots.
+    Threads,
+    /// Links that take every send at once.
+    Processes,
+}
+
 /// A plan as ranks execute it: which stage is where, what each rank does, and what each stage computes.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -391,13 +400,11 @@ impl Workload {
     }
 
     /// Whether all is there that a run needs; cuts the text that a model trains on.
-    pub(super) fn check(&self, options: &RunOptions) -> Result<Option<Batches>, Refusal> {
+    pub(super) fn check(&self, options: &RunOptions, carries: Carries) -> Result<Option<Batches>, Refusal> {
         if options.steps == 0 {
             return Err(Refusal::NoSteps);
         }
-        // Threads take a group at once, as `Grouped` says, and more slots complete whatever fewer do.
-        check::check_program(&self.problem, &self.program, check::Transport::Grouped)
-            .map_err(|violations| Refusal::Invalid { violations })?;
+        self.check_program(options, carries)?;
         if self.world() > MAX_WORLD {
             return Err(Refusal::TooManyRanks { replicas: self.replicas(), ranks: self.problem.ranks() });
         }
@@ -429,6 +436,25 @@ impl Workload {
             self.check_resume(model, checkpoint, options, &batches)?;
         }
         Ok(Some(batches))
+    }
+
+    /// Whether the engine completes the program. Every engine takes a group at once, and keeps some sends until they are
+    /// taken: so it completes whatever groups alone or buffers alone do.
+    fn check_program(&self, options: &RunOptions, carries: Carries) -> Result<(), Refusal> {
+        let (problem, program) = (&self.problem, &self.program);
+        let buffered = match carries {
+            Carries::Threads => options.transport.slots,
+            Carries::Processes => usize::MAX,
+        };
+        let grouped = check::check_program(problem, program, check::Transport::Grouped);
+        let Err(violations) = grouped else { return Ok(()) };
+        let stuck = |violation: &Violation| matches!(violation, Violation::Stuck(_));
+        if violations.iter().all(stuck) && buffered > 0 {
+            let transport = check::Transport::Buffered { slots: buffered };
+            return check::check_program(problem, program, transport)
+                .map_err(|violations| Refusal::Invalid { violations });
+        }
+        Err(Refusal::Invalid { violations })
     }
 
     /// Whether going on from `checkpoint` gives what a run without a break gives.

@@ -29,6 +29,8 @@ pub enum Group {
     Memory,
     /// What is judged.
     Objective,
+    /// How transfers go.
+    Messages,
     /// Ranks, chunks and microbatches of typed costs.
     Shape,
     /// Typed costs.
@@ -164,6 +166,22 @@ pub const FIELDS: &[Field] = &[
         "What the framework holds besides: contexts, communicators, fragmentation",
     ),
     of("objective", "Shorten", Unit::Text, Group::Objective, ""),
+    of(
+        "messages.lowering",
+        "Placed",
+        Unit::Text,
+        Group::Messages,
+        "grouped between ops; overlapped with compute, overlapped:2 with two received ahead; or as published systems do, \
+         receive-first or in-pieces, which can hang",
+    ),
+    of(
+        "messages.transport",
+        "Carried by",
+        Unit::Text,
+        Group::Messages,
+        "What the transport promises: grouped, rendezvous, buffered:4, pair-ordered or streams. A plan that could hang on it \
+         is refused",
+    ),
     of("problem.ranks", "Ranks", Unit::Whole, Group::Shape, "P"),
     of("problem.chunks", "Chunks a rank", Unit::Whole, Group::Shape, "V"),
     of("problem.microbatches", "Microbatches", Unit::Whole, Group::Shape, "M"),

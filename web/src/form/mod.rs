@@ -61,8 +61,8 @@ impl Default for Form {
     }
 }
 
-/// The schedule's name and the spec's: both kinds have them.
-const SHARED: [&str; 2] = ["name", "schedule"];
+/// What both kinds have.
+const SHARED: [&str; 4] = ["name", "schedule", "messages.lowering", "messages.transport"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
 
@@ -182,9 +182,13 @@ impl Form {
             form.kind = Kind::Model;
             leave_out_defaults(&mut value, work);
         }
-        for (path, default) in
-            [("objective", "makespan"), ("problem.objective", "makespan"), ("problem.backward", "split")]
-        {
+        for (path, default) in [
+            ("objective", "makespan"),
+            ("problem.objective", "makespan"),
+            ("problem.backward", "split"),
+            ("messages.lowering", "grouped"),
+            ("messages.transport", "grouped"),
+        ] {
             if at(&value, path).and_then(Value::as_str) == Some(default) {
                 drop_at(&mut value, path);
             }

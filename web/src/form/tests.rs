@@ -59,8 +59,9 @@ fn every_field_of_a_spec_is_in_the_form() {
                 "attention": "materialised", "dropout": true, "recompute": "selective",
             },
             "memory": { "limit_bytes": 12_345_678_901u64, "overhead_bytes": 987_654_321u64 },
+            "messages": { "lowering": "overlapped:2", "transport": "streams" },
         }),
-        json!({ "name": "typed", "schedule": "interleaved-zb:4", "problem": {
+        json!({ "name": "typed", "schedule": "interleaved-zb:4", "messages": { "transport": "buffered:4" }, "problem": {
             "ranks": 2, "chunks": 2, "microbatches": 8, "placement": "any", "backward": "split", "objective": "longest_span",
             "overlap_permille": 350, "transfer_ns": 9, "static_bytes": 4, "limit_bytes": 99,
             "stages": {

@@ -37,6 +37,10 @@ pub fn SpecForm() -> impl IntoView {
                 <legend>"Schedule"</legend>
                 <Select alone=true path="schedule" choices=schedules() />
                 <GroupSize />
+                <Folded title="Transfers" groups=&[Group::Messages]>
+                    <Text path="messages.lowering" list="grouped overlapped overlapped:2 receive-first in-pieces" />
+                    <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
+                </Folded>
                 <Text path="name" />
             </fieldset>
         </form>
