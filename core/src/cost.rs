@@ -150,7 +150,7 @@ fn sent(graph: &Graph, operator: &Operator) -> Bytes {
     let (large, ways, rounds) = match operator.kernel {
         Kernel::Dispatch { ways } | Kernel::CombineGrad { ways } => (*output, ways, 1),
         Kernel::DispatchGrad { ways } | Kernel::Combine { ways } => (input.tensor, ways, 1),
-        Kernel::AllReduce { ways } => (input.tensor, ways, 2),
+        Kernel::AllReduce { ways } | Kernel::AllReduceMax { ways } => (input.tensor, ways, 2),
         Kernel::ReduceScatter { ways } => (input.tensor, ways, 1),
         Kernel::AllGather { ways } => (*output, ways, 1),
         _ => return 0,

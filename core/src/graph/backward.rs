@@ -145,8 +145,13 @@ impl Backward<'_> {
         let arriving = output(0).and_then(|id| self.gradient[id.index()]);
         // Every kernel has the inputs and outputs that its documentation says.
         let mut rule = || -> Option<()> {
-            if let Kernel::CrossEntropy { microbatches } = operator.kernel {
-                let (logits, targets, log_sum_exp) = (input(0)?, input(1)?, output(1)?);
+            let loss = match operator.kernel {
+                Kernel::CrossEntropy { microbatches } => Some((microbatches, 0)),
+                Kernel::SharedCrossEntropy { microbatches } => Some((microbatches, 2)),
+                _ => None,
+            };
+            if let Some((microbatches, first)) = loss {
+                let (logits, targets, log_sum_exp) = (input(first)?, input(first + 1)?, output(1)?);
                 let kernel = Kernel::CrossEntropyGrad { microbatches };
                 self.contribute_by(logits, kernel, &[logits, targets, log_sum_exp]);
                 return Some(());
@@ -156,8 +161,8 @@ impl Backward<'_> {
                 Kernel::Embedding => {
                     self.accumulate(Job::W, Kernel::EmbeddingGrad, &[dy, input(0)?], input(1)?);
                 }
-                Kernel::Positions { sequence } => {
-                    self.accumulate(Job::W, Kernel::PositionsGrad { sequence }, &[dy], input(1)?);
+                Kernel::Positions { sequence, ways } => {
+                    self.accumulate(Job::W, Kernel::PositionsGrad { sequence, ways }, &[dy], input(1)?);
                     self.contribute(input(0)?, dy);
                 }
                 Kernel::RmsNorm { .. } => {
@@ -281,13 +286,20 @@ impl Backward<'_> {
                     let x = input(0)?;
                     self.contribute_by(x, Kernel::GeluGrad, &[dy, x]);
                 }
+                // Hidden columns have no gradient as it is.
+                Kernel::HidePadding { .. } => self.contribute(input(0)?, dy),
                 Kernel::Cast => self.contribute_by(input(0)?, Kernel::Cast, &[dy]),
                 Kernel::Add => {
                     self.contribute(input(0)?, dy);
                     self.contribute(input(1)?, dy);
                 }
-                // A gradient of a gradient is never asked for.
-                Kernel::EmbeddingGrad
+                // A gradient of a gradient is never asked for, nor one of what a loss is made of.
+                Kernel::OwnTokens { .. }
+                | Kernel::AllReduceMax { .. }
+                | Kernel::RowMax
+                | Kernel::ExpSums
+                | Kernel::SharedCrossEntropy { .. }
+                | Kernel::EmbeddingGrad
                 | Kernel::PositionsGrad { .. }
                 | Kernel::RmsNormInputGrad
                 | Kernel::RmsNormGainGrad
@@ -298,7 +310,6 @@ impl Backward<'_> {
                 | Kernel::SpreadAttentionGrad(_)
                 | Kernel::HeadNormInputGrad { .. }
                 | Kernel::HeadNormGainGrad { .. }
-                | Kernel::JoinColumns
                 | Kernel::LatentKeysGrad { .. }
                 | Kernel::RouteGrad
                 | Kernel::DispatchGrad { .. }

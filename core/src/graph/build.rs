@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::form::{AttentionForm, Form};
-use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Spread, Stream, Tensor, TensorId, Use};
+use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
 use super::{backward, gpt, liveness, llama, recompute};
 use crate::model::{Dtype, Family, ModelConfig};
 
@@ -26,8 +26,7 @@ pub struct StageShape {
     pub sequence: u32,
     /// Number format of weights and activations.
     pub dtype: Dtype,
-    /// How its operators are written and split. With more than one device a stage, the graph has one device's sizes: it
-    /// says bytes and times, but not which rows and heads the device holds.
+    /// How its operators are written and split. With more than one device a stage, the graph has one device's sizes.
     pub form: Form,
 }
 
@@ -97,6 +96,8 @@ pub(super) struct Builder {
     pub(super) form: Form,
     /// Dropouts so far in this layer.
     dropouts: u64,
+    /// Whether devices each work on a share of the matrices where the graph is being built.
+    is_split: bool,
     /// Tokens of the microbatch (of this device's part of each sequence, where sequences are dealt out), of which `tokens`
     /// are this device's where the graph is being built.
     all_tokens: u64,
@@ -116,6 +117,7 @@ impl Builder {
             layer: None,
             form: shape.form,
             dropouts: 0,
+            is_split: false,
             all_tokens: tokens,
             shares_table: (model.tied || model.variant.multi_token > 0) && !(shape.has_embedding && shape.has_head),
             dtype: shape.dtype,
@@ -190,16 +192,95 @@ impl Builder {
         id
     }
 
+    /// A weight of which each device holds all.
     pub(super) fn new_weight(&mut self, name: String, shape: Vec<u64>, init: Init, shared: bool) -> TensorId {
+        self.weight_of(name, shape, init, shared, None)
+    }
+
+    /// A weight that devices hold as `split` says; `shape` is that of one device's part.
+    pub(super) fn weight_of(
+        &mut self,
+        name: String,
+        shape: Vec<u64>,
+        init: Init,
+        shared: bool,
+        split: Option<Split>,
+    ) -> TensorId {
+        let holders = split.map_or(self.ways(), |split| split.holders());
+        let partial = holders > 1 && (self.is_split || self.form.sequence_parallel);
         // A matrix of each expert has three sizes.
-        let role = Role::Weight { init, decay: shape.len() > 1, shared, experts: shape.len() > 2 };
+        let experts = shape.len() > 2;
+        let role = Role::Weight { init, decay: shape.len() > 1, shared, experts, split, partial };
         self.graph.add(name, shape, self.dtype, role)
+    }
+
+    /// How devices hold a weight that has `whole` entries in `dimension`, of which each has a share.
+    pub(super) fn split(&self, dimension: u32, whole: u32) -> Option<Split> {
+        let (ways, whole) = (self.ways(), whole.into());
+        (ways > 1).then_some(Split { dimension, whole, ways, pieces: ways })
+    }
+
+    /// How devices hold a weight whose rows are `heads` of `width` each: no piece is less than a head.
+    pub(super) fn split_heads(&self, heads: u32, width: u64) -> Option<Split> {
+        let (ways, heads) = (self.ways(), u64::from(heads));
+        (ways > 1).then_some(Split { dimension: 0, whole: heads * width, ways, pieces: ways.min(heads) })
     }
 
     /// The table of token embeddings.
     pub(super) fn table(&mut self, name: &str) -> TensorId {
         let shape = vec![self.share(self.model.vocab), self.hidden()];
-        self.new_weight(name.to_string(), shape, Init::Normal, self.shares_table)
+        let split = self.split(0, self.model.vocab);
+        self.weight_of(name.to_string(), shape, Init::Normal, self.shares_table, split)
+    }
+
+    /// Tokens as rows of this device's part of the vocabulary.
+    fn own_tokens(&mut self, tokens: TensorId) -> TensorId {
+        if self.ways() == 1 {
+            return tokens;
+        }
+        let name = format!("own {}", self.graph[tokens].name);
+        let own = self.tensor(&name, vec![self.all_tokens], Dtype::I32, Role::Intermediate);
+        self.operator(Kernel::OwnTokens { rows: self.share(self.model.vocab) }, &[tokens], &[own]);
+        own
+    }
+
+    /// The loss of `logits`, of which each device holds its part of the vocabulary.
+    fn cross_entropy(&mut self, logits: TensorId, targets: TensorId, microbatches: u64) {
+        let (statistics, tokens, ways) = (self.statistics(), self.all_tokens, self.ways());
+        let logits = self.without_padding(logits);
+        let targets = self.own_tokens(targets);
+        let mut made = |name: &str, shape: Vec<u64>, role| self.tensor(name, shape, statistics, role);
+        let loss = made("loss", vec![1], Role::Loss);
+        let log_sum_exp = made("log_sum_exp", vec![tokens], Role::Intermediate);
+        if ways == 1 {
+            self.operator(Kernel::CrossEntropy { microbatches }, &[logits, targets], &[loss, log_sum_exp]);
+            return;
+        }
+        let [own, greatest] = ["greatest logits", "greatest logits of all devices"]
+            .map(|name| made(name, vec![tokens], Role::Intermediate));
+        let [part, sums] =
+            ["sums", "sums of all devices"].map(|name| made(name, vec![tokens, 2], Role::Intermediate));
+        self.operator(Kernel::RowMax, &[logits], &[own]);
+        self.operator(Kernel::AllReduceMax { ways }, &[own], &[greatest]);
+        self.operator(Kernel::ExpSums, &[logits, greatest, targets], &[part]);
+        self.operator(Kernel::AllReduce { ways }, &[part], &[sums]);
+        let kernel = Kernel::SharedCrossEntropy { microbatches };
+        self.operator(kernel, &[greatest, sums, logits, targets], &[loss, log_sum_exp]);
+        if let Some(operator) = self.graph.operators.last_mut() {
+            operator.inputs[2..].iter_mut().for_each(|input| input.needs = Needs::Shape);
+        }
+    }
+
+    /// `logits` without what no token has.
+    fn without_padding(&mut self, logits: TensorId) -> TensorId {
+        let vocab = u64::from(self.model.vocab);
+        if vocab.is_multiple_of(self.ways()) {
+            return logits;
+        }
+        let (shape, dtype) = (self.graph[logits].shape.clone(), self.graph[logits].dtype);
+        let output = self.tensor("logits of tokens", shape, dtype, Role::Intermediate);
+        self.operator(Kernel::HidePadding { vocab }, &[logits], &[output]);
+        output
     }
 
     /// The weight of that name, where the stage has it already.
@@ -216,16 +297,18 @@ impl Builder {
     pub(super) fn logits(&mut self, x: TensorId, table: &str) -> TensorId {
         let vocab = self.share(self.model.vocab);
         let matrix = if self.model.tied { Some(self.one_table(table)) } else { self.held("lm_head.weight") };
+        let split = self.split(0, self.model.vocab);
         match matrix {
             Some(matrix) => self.times(x, matrix, vocab, "logits"),
-            None => self.linear(x, "lm_head", vocab, "logits"),
+            None => self.linear(x, "lm_head", vocab, "logits", split),
         }
     }
 
     /// The rows of `table` for `tokens`, of which each device keeps its own where tokens are shared out.
     pub(super) fn embedded(&mut self, tokens: TensorId, table: TensorId, name: &str) -> TensorId {
-        // Every device looks all tokens up in its share of the table.
+        // Every device looks all tokens up in its share of the table, and has 0 for those of the others.
         self.tokens = self.all_tokens;
+        let tokens = self.own_tokens(tokens);
         let hidden = self.hidden();
         let x = self.apply(Kernel::Embedding, &[tokens, table], name, hidden);
         self.leave_split(x, "embedding of all devices")
@@ -250,6 +333,7 @@ impl Builder {
             return x;
         }
         let width = self.width_of(x);
+        self.is_split = true;
         if self.form.sequence_parallel {
             self.tokens = self.all_tokens;
             self.apply(Kernel::AllGather { ways }, &[x], name, width)
@@ -265,6 +349,7 @@ impl Builder {
             return x;
         }
         let hidden = self.hidden();
+        self.is_split = false;
         if self.form.sequence_parallel {
             self.split_tokens();
             self.apply(Kernel::ReduceScatter { ways }, &[x], name, hidden)
@@ -282,9 +367,15 @@ impl Builder {
         let site = self.layer.map_or(0, |layer| 4 * (u64::from(layer) + 1)) + self.dropouts;
         self.dropouts += 1;
         let shape = self.graph[x].shape.clone();
+        // Of a softmax each device has some heads of every sequence; between the matrices, some rows of all.
+        let (ways, blocks) = match (self.is_split, self.form.sequence_parallel) {
+            (true, _) => (self.ways(), self.all_tokens / self.sequence.max(1)),
+            (false, true) => (self.ways(), 1),
+            (false, false) => (1, 1),
+        };
         let kept = self.tensor("kept by dropout", shape.clone(), Dtype::U8, Role::Intermediate);
         let output = self.tensor(name, shape, self.dtype, Role::Intermediate);
-        self.operator(Kernel::Dropout { site }, &[x], &[output, kept]);
+        self.operator(Kernel::Dropout { site, ways, blocks }, &[x], &[output, kept]);
         output
     }
 
@@ -338,14 +429,9 @@ impl Builder {
 
     /// The loss of `logits` over all tokens, whoever holds what is between the matrices.
     fn loss(&mut self, logits: TensorId, microbatches: u32) {
-        let tokens = self.all_tokens;
         let logits = self.widened(logits);
         let targets = self.tokens_of(Role::Targets);
-        let statistics = self.statistics();
-        let loss = self.tensor("loss", vec![1], statistics, Role::Loss);
-        let log_sum_exp = self.tensor("log_sum_exp", vec![tokens], statistics, Role::Intermediate);
-        let kernel = Kernel::CrossEntropy { microbatches: microbatches.into() };
-        self.operator(kernel, &[logits, targets], &[loss, log_sum_exp]);
+        self.cross_entropy(logits, targets, microbatches.into());
     }
 
     /// `logits` as the loss takes them.
@@ -375,10 +461,17 @@ impl Builder {
         output
     }
 
-    /// `x · wᵀ` with the weight `{weight}.weight` of shape `[out, in]`.
-    pub(super) fn linear(&mut self, x: TensorId, weight: &str, out: u64, name: &str) -> TensorId {
-        let inner = self.graph[x].shape.last().copied().unwrap_or(1);
-        let weight = self.new_weight(format!("{weight}.weight"), vec![out, inner], Init::Normal, false);
+    /// `x · wᵀ` with the weight `{weight}.weight` of shape `[out, in]`, held as `split` says.
+    pub(super) fn linear(
+        &mut self,
+        x: TensorId,
+        weight: &str,
+        out: u64,
+        name: &str,
+        split: Option<Split>,
+    ) -> TensorId {
+        let inner = self.width_of(x);
+        let weight = self.weight_of(format!("{weight}.weight"), vec![out, inner], Init::Normal, false, split);
         self.times(x, weight, out, name)
     }
 

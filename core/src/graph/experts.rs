@@ -13,7 +13,7 @@ use alloc::vec;
 
 use super::build::Builder;
 use super::llama::{gate_kernel, gated};
-use super::{Init, Kernel, Role, TensorId};
+use super::{Init, Kernel, Role, Split, TensorId};
 use crate::model::{Dtype, Experts};
 
 /// The feed-forward part of one layer, on this device's tokens.
@@ -24,62 +24,76 @@ pub(super) fn feed_forward(
     weight: &dyn Fn(&str) -> String,
 ) -> TensorId {
     let hidden = build.hidden();
-    let shared_ffn = build.share(part.shared_ffn);
     let apart = build.form.whole_experts && build.ways() > 1;
     if apart {
         // Each device routes the tokens that it holds between the matrices.
-        let ffn = part.ffn.into();
-        let routed = routed(build, normed, part, ffn, weight);
-        if shared_ffn == 0 {
+        let routed = routed(build, normed, part, false, weight);
+        if part.shared_ffn == 0 {
             return routed;
         }
         let entered = build.enter_split(normed, "shared experts' input of all devices");
-        let shared = gated(build, entered, shared_ffn, &weight("mlp.shared_experts"));
+        let shared = gated(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         let shared = build.leave_split(shared, "shared experts of all devices");
         return build.apply(Kernel::Add, &[shared, routed], "all experts", hidden);
     }
     let entered = build.enter_split(normed, "experts' input of all devices");
-    let ffn = build.share(part.ffn);
-    let mut sum = routed(build, entered, part, ffn, weight);
-    if shared_ffn > 0 {
-        let shared = gated(build, entered, shared_ffn, &weight("mlp.shared_experts"));
+    let mut sum = routed(build, entered, part, true, weight);
+    if part.shared_ffn > 0 {
+        let shared = gated(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         sum = build.apply(Kernel::Add, &[shared, sum], "all experts", hidden);
     }
     build.leave_split(sum, "experts of all devices")
 }
 
-/// The experts that a router picks, each of inner width `ffn` on this device.
-fn routed(build: &mut Builder, x: TensorId, part: Experts, ffn: u64, weight: &dyn Fn(&str) -> String) -> TensorId {
+/// The experts that a router picks; where `is_split`, this device has a share of each one's inner width.
+fn routed(
+    build: &mut Builder,
+    x: TensorId,
+    part: Experts,
+    is_split: bool,
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
+    let ffn = if is_split { build.share(part.ffn) } else { part.ffn.into() };
+    let [rows, columns] = [1, 2].map(|dimension| build.split(dimension, part.ffn).filter(|_| is_split));
     let (hidden, active) = (build.hidden(), u64::from(part.active));
     let ways = u64::from(build.form.expert.max(1));
-    let logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router");
+    let logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router", None);
     let weights = build.apply(Kernel::Route { active }, &[logits], "weights of experts", active);
     let chosen = build.tensor("chosen experts", vec![build.tokens, active], Dtype::I32, Role::Intermediate);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(chosen);
     }
 
-    let rows = rows(build.tokens, active, build.form.imbalance_permille);
-    let dispatched = build.rows("dispatched", rows, hidden);
+    let copies = copies(build.tokens, active, build.form.imbalance_permille);
+    let dispatched = build.rows("dispatched", copies, hidden);
     build.operator(Kernel::Dispatch { ways }, &[x, chosen], &[dispatched]);
     let local = u64::from(part.count).div_ceil(ways);
-    let gate = times(build, dispatched, weight("mlp.experts.gate_proj"), [local, ffn, hidden], "experts' gate");
-    let up = times(build, dispatched, weight("mlp.experts.up_proj"), [local, ffn, hidden], "experts' up");
-    let product = build.rows("experts' gated", rows, ffn);
+    let [gate_proj, up_proj] = ["gate", "up"].map(|part| weight(&format!("mlp.experts.{part}_proj")));
+    let gate = times(build, dispatched, gate_proj, [local, ffn, hidden], "experts' gate", rows);
+    let up = times(build, dispatched, up_proj, [local, ffn, hidden], "experts' up", rows);
+    let product = build.rows("experts' gated", copies, ffn);
     build.operator(gate_kernel(build.model.variant.activation), &[gate, up], &[product]);
-    let down = times(build, product, weight("mlp.experts.down_proj"), [local, hidden, ffn], "experts' projected");
+    let down_proj = weight("mlp.experts.down_proj");
+    let down = times(build, product, down_proj, [local, hidden, ffn], "experts' projected", columns);
     build.apply(Kernel::Combine { ways }, &[down, weights, chosen], "experts combined", hidden)
 }
 
 /// Copies of tokens that reach one device: the average, times the imbalance.
-fn rows(tokens: u64, active: u64, imbalance_permille: u32) -> u64 {
+fn copies(tokens: u64, active: u64, imbalance_permille: u32) -> u64 {
     tokens.saturating_mul(active).saturating_mul(imbalance_permille.into()).div_ceil(1000)
 }
 
 /// Each row of `x` times its expert's matrix of `[experts, out, in]`.
-fn times(build: &mut Builder, x: TensorId, weight: String, shape: [u64; 3], name: &str) -> TensorId {
+fn times(
+    build: &mut Builder,
+    x: TensorId,
+    weight: String,
+    shape: [u64; 3],
+    name: &str,
+    split: Option<Split>,
+) -> TensorId {
     let rows = build.graph[x].shape.first().copied().unwrap_or(0);
-    let weight = build.new_weight(format!("{weight}.weight"), shape.to_vec(), Init::Normal, false);
+    let weight = build.weight_of(format!("{weight}.weight"), shape.to_vec(), Init::Normal, false, split);
     let output = build.rows(name, rows, shape[1]);
     build.operator(Kernel::ExpertMatMul { transpose_b: true }, &[x, weight], &[output]);
     output

@@ -11,7 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::build::Builder;
-use super::{Init, Kernel, TensorId};
+use super::{Init, Kernel, Split, TensorId};
 
 const TABLE: &str = "model.decoder.embed_tokens.weight";
 
@@ -19,11 +19,11 @@ const TABLE: &str = "model.decoder.embed_tokens.weight";
 pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
     let (positions, hidden) = (build.model.positions.into(), build.hidden());
     let table = build.table(TABLE);
-    let x = build.apply(Kernel::Embedding, &[tokens, table], "embedding", hidden);
-    let x = build.leave_split(x, "embedding of all devices");
+    let x = build.embedded(tokens, table, "embedding");
     let name = "model.decoder.embed_positions.weight".to_string();
     let table = build.new_weight(name, vec![positions, hidden], Init::Normal, false);
-    let kernel = Kernel::Positions { sequence: build.sequence };
+    let ways = if build.form.sequence_parallel { build.ways() } else { 1 };
+    let kernel = Kernel::Positions { sequence: build.sequence, ways };
     let x = build.apply(kernel, &[x, table], "embedding with positions", hidden);
     build.dropout(x, "embedding with dropout")
 }
@@ -34,22 +34,27 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
     let heads = build.heads();
     let (query, key_value) = (heads.query * heads.width, heads.key_value * heads.width);
+    let of_queries = build.split_heads(build.model.heads, heads.width);
+    let of_keys = build.split_heads(build.model.kv_heads, heads.width);
+    let attended_columns = build.split(1, build.model.heads.saturating_mul(build.model.head_dim));
+    let (ffn_rows, ffn_columns) = (build.split(0, build.model.ffn), build.split(1, build.model.ffn));
 
     let normed = layer_norm(build, x, weight("self_attn_layer_norm"), "attention input");
     let normed = build.enter_split(normed, "attention input of all devices");
-    let q = linear(build, normed, weight("self_attn.q_proj"), query, "q");
-    let k = linear(build, normed, weight("self_attn.k_proj"), key_value, "k");
-    let v = linear(build, normed, weight("self_attn.v_proj"), key_value, "v");
+    let q = linear(build, normed, weight("self_attn.q_proj"), query, "q", of_queries);
+    let k = linear(build, normed, weight("self_attn.k_proj"), key_value, "k", of_keys);
+    let v = linear(build, normed, weight("self_attn.v_proj"), key_value, "v", of_keys);
     let attended = build.attention(q, k, v);
-    let projected = split_linear(build, attended, weight("self_attn.out_proj"), "attention projected");
+    let out_proj = weight("self_attn.out_proj");
+    let projected = split_linear(build, attended, out_proj, "attention projected", attended_columns);
     let projected = build.dropout(projected, "attention with dropout");
     let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
 
     let normed = layer_norm(build, x, weight("final_layer_norm"), "feed-forward input");
     let normed = build.enter_split(normed, "feed-forward input of all devices");
-    let inner = linear(build, normed, weight("fc1"), ffn, "feed-forward inner");
+    let inner = linear(build, normed, weight("fc1"), ffn, "feed-forward inner", ffn_rows);
     let active = build.apply(Kernel::Gelu, &[inner], "gelu", ffn);
-    let down = split_linear(build, active, weight("fc2"), "feed-forward projected");
+    let down = split_linear(build, active, weight("fc2"), "feed-forward projected", ffn_columns);
     let down = build.dropout(down, "feed-forward with dropout");
     build.apply(Kernel::Add, &[x, down], "output", hidden)
 }
@@ -75,16 +80,17 @@ fn layer_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> T
     normed
 }
 
-fn linear(build: &mut Builder, x: TensorId, weight: String, out: u64, name: &str) -> TensorId {
-    let product = build.linear(x, &weight, out, "product");
-    let bias = build.new_weight(format!("{weight}.bias"), vec![out], Init::Zeros, false);
+/// A linear layer of which each device holds some rows, so that its bias is held like its matrix.
+fn linear(build: &mut Builder, x: TensorId, weight: String, out: u64, name: &str, split: Option<Split>) -> TensorId {
+    let product = build.linear(x, &weight, out, "product", split);
+    let bias = build.weight_of(format!("{weight}.bias"), vec![out], Init::Zeros, false, split);
     build.apply(Kernel::AddBias, &[product, bias], name, out)
 }
 
 /// A linear layer of which each device holds some columns: the products are summed before the bias.
-fn split_linear(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
+fn split_linear(build: &mut Builder, x: TensorId, weight: String, name: &str, split: Option<Split>) -> TensorId {
     let hidden = build.hidden();
-    let product = build.linear(x, &weight, hidden, "product");
+    let product = build.linear(x, &weight, hidden, "product", split);
     let product = build.leave_split(product, "product of all devices");
     let bias = build.new_weight(format!("{weight}.bias"), vec![hidden], Init::Zeros, false);
     build.apply(Kernel::AddBias, &[product, bias], name, hidden)

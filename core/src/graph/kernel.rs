@@ -31,20 +31,32 @@ pub struct Spread {
 /// `(inputs) → (outputs)`, with `n` tokens (rows), `·` for a matrix product and `∘` for one by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// `(tokens [n], table [vocab, h]) → (y [n, h])`: row `i` of `y` is row `tokens[i]` of the table.
+    /// Which rows of this member's part of a table tokens ask for: `(tokens [n]) → (own [n])`. With
+    /// `first = member · rows`, `own[i] = tokens[i] − first` where that is one of its rows, and −1 elsewhere. May run in
+    /// place. Source: arXiv:1909.08053 §3.
+    OwnTokens {
+        /// Rows of one member's part.
+        rows: u64,
+    },
+    /// `(tokens [n], table [vocab, h]) → (y [n, h])`: row `i` of `y` is row `tokens[i]` of the table, and 0 for −1.
     Embedding,
-    /// `(dy [n, h], tokens [n], G [vocab, h]) → (G)`: `G[tokens[i]] += dy[i]`, by rising `i`.
+    /// `(dy [n, h], tokens [n], G [vocab, h]) → (G)`: `G[tokens[i]] += dy[i]`, by rising `i`, but for −1.
     EmbeddingGrad,
     /// Learned positions: `(x [n, h], table [positions, h]) → (y [n, h])`:
-    /// `y[i] = x[i] + table[i mod sequence]`. May run in place of `x`.
+    /// `y[i] = x[i] + table[(first + i) mod sequence]`, where `first` is `member · n` with rows dealt to more than one
+    /// device, else 0. May run in place of `x`.
     Positions {
         /// Tokens of one sequence.
         sequence: u64,
+        /// Devices that rows are dealt to.
+        ways: u64,
     },
-    /// `(dy [n, h], G [positions, h]) → (G)`: `G[i mod sequence] += dy[i]`, by rising `i`.
+    /// `(dy [n, h], G [positions, h]) → (G)`: `G[(first + i) mod sequence] += dy[i]`, by rising `i`.
     PositionsGrad {
         /// Tokens of one sequence.
         sequence: u64,
+        /// Devices that rows are dealt to.
+        ways: u64,
     },
     /// `(x [n, h], gain [h]) → (y [n, h], r [n])`: `r[i] = (mean over j of x[i,j]² + eps)^(−1/2)`,
     /// `y[i,j] = x[i,j] · r[i] · gain[j]`. `r` is kept for the gradient. Source: arXiv:1910.07467.
@@ -141,11 +153,16 @@ pub enum Kernel {
     /// beyond, `dv[j] = Σ over i of p[b,h,i,j] · do[i]`, also over the query heads that share `v`.
     AttendGrad(Heads),
     /// `(x) → (y, kept)`: with `kept` 1 for an element with probability 9/10 and else 0, `y = x ∘ kept / (9/10)`.
-    /// Which are kept depends on the run's seed, the microbatch and `site`, so that a second run keeps the same. May
-    /// run in place. Source: Srivastava et al., JMLR 15 (2014).
+    /// Which are kept depends on the run's seed, the microbatch, `site` and the element's place in what all devices hold
+    /// together, so that a second run keeps the same, and so does one on other devices. May run in place. Source:
+    /// Srivastava et al., JMLR 15 (2014).
     Dropout {
         /// Which dropout of the model this is.
         site: u64,
+        /// Devices that hold other elements; 1 where all hold the same.
+        ways: u64,
+        /// Equal blocks of this device's elements: block `k` is block `k · ways + member` of the whole.
+        blocks: u64,
     },
     /// `(dy, kept) → (dx)`: `dx = dy ∘ kept / (9/10)`. May run in place of `dy`.
     DropoutGrad,
@@ -157,6 +174,11 @@ pub enum Kernel {
     },
     /// `(x) → (y)`: the sum of `x` over `ways` devices. May run in place.
     AllReduce {
+        /// Devices.
+        ways: u64,
+    },
+    /// `(x) → (y)`: the greatest of each element of `x` over `ways` devices. May run in place.
+    AllReduceMax {
         /// Devices.
         ways: u64,
     },
@@ -281,6 +303,25 @@ pub enum Kernel {
         /// Microbatches of a step, so that their losses add up to the step's mean.
         microbatches: u64,
     },
+    /// Hides the columns of logits that no token has, where devices do not share the vocabulary evenly:
+    /// `(logits [n, v]) → (y [n, v])`: −∞ from column `vocab − member · v` on. May run in place.
+    HidePadding {
+        /// Tokens that there are.
+        vocab: u64,
+    },
+    /// The first step of [`Kernel::CrossEntropy`] over a vocabulary that devices share (arXiv:1909.08053 §3):
+    /// `(logits [n, v]) → (m [n])`, the greatest of each row.
+    RowMax,
+    /// The second, with `m` over all devices: `(logits [n, v], m [n], targets [n]) → (s [n, 2])`:
+    /// `s[i,0] = Σ over j of exp(logits[i,j] − m[i])`, `s[i,1] = logits[i, targets[i]]`, or 0 where the target is −1.
+    ExpSums,
+    /// The last, with `m` and `s` over all devices: `(m [n], s [n, 2], logits, targets) → (loss [1], l [n])`:
+    /// `l[i] = m[i] + ln s[i,0]`, `loss = Σ over i, rising, of (l[i] − s[i,1]) / (n · microbatches)`. Of logits and
+    /// targets only the sizes are needed; they stand here for the gradient, which is [`Kernel::CrossEntropyGrad`].
+    SharedCrossEntropy {
+        /// Microbatches of a step.
+        microbatches: u64,
+    },
     /// `(logits [n, vocab], targets [n], l [n]) → (dlogits [n, vocab])`:
     /// `dlogits[i,j] = (exp(logits[i,j] − l[i]) − [j = targets[i]]) / (n · microbatches)`. May run in place of
     /// the logits.
@@ -300,6 +341,7 @@ impl Kernel {
     /// A short name for people: `rms_norm_input_grad`.
     pub const fn name(&self) -> &'static str {
         match self {
+            Kernel::OwnTokens { .. } => "own_tokens",
             Kernel::Embedding => "embedding",
             Kernel::EmbeddingGrad => "embedding_grad",
             Kernel::Positions { .. } => "positions",
@@ -348,6 +390,7 @@ impl Kernel {
             Kernel::DropoutGrad => "dropout_grad",
             Kernel::Replicate { .. } => "replicate",
             Kernel::AllReduce { .. } => "all_reduce",
+            Kernel::AllReduceMax { .. } => "all_reduce_max",
             Kernel::AllGather { .. } => "all_gather",
             Kernel::ReduceScatter { .. } => "reduce_scatter",
             Kernel::SwiGlu => "swiglu",
@@ -356,6 +399,10 @@ impl Kernel {
             Kernel::GeluGrad => "gelu_grad",
             Kernel::Cast => "cast",
             Kernel::Add => "add",
+            Kernel::HidePadding { .. } => "hide_padding",
+            Kernel::RowMax => "row_max",
+            Kernel::ExpSums => "exp_sums",
+            Kernel::SharedCrossEntropy { .. } => "shared_cross_entropy",
             Kernel::CrossEntropy { .. } => "cross_entropy",
             Kernel::CrossEntropyGrad { .. } => "cross_entropy_grad",
         }
@@ -370,6 +417,7 @@ impl Kernel {
             Kernel::RmsNormInputGrad | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => &[0],
             Kernel::Softmax | Kernel::SoftmaxGrad | Kernel::Dropout { .. } | Kernel::DropoutGrad => &[0],
             Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::CrossEntropyGrad { .. } => &[0],
+            Kernel::AllReduceMax { .. } | Kernel::OwnTokens { .. } | Kernel::HidePadding { .. } => &[0],
             Kernel::MatMul { accumulate: true, .. } => &[2],
             // The second operand is the branch, which dies here; the first is the residual stream.
             Kernel::Add => &[1, 0],

@@ -25,10 +25,11 @@ pub(super) fn attention(
 
     // Everything narrow is made on this device's tokens, before tokens are gathered.
     let query_latent = (latent.query_rank > 0).then(|| {
-        let x = build.linear(normed, &weight("self_attn.q_a_proj"), latent.query_rank.into(), "query latent");
+        let x = build.linear(normed, &weight("self_attn.q_a_proj"), latent.query_rank.into(), "query latent", None);
         rms_norm(build, x, weight("self_attn.q_a_layernorm.weight"), "query latent normed")
     });
-    let both = build.linear(normed, &weight("self_attn.kv_a_proj_with_mqa"), rank + rope, "latent and shared key");
+    let both =
+        build.linear(normed, &weight("self_attn.kv_a_proj_with_mqa"), rank + rope, "latent and shared key", None);
     let narrow = build.rows("latent", build.tokens, rank);
     let shared = build.rows("shared key", build.tokens, rope);
     build.operator(Kernel::SplitColumns, &[both], &[narrow, shared]);
@@ -41,7 +42,8 @@ pub(super) fn attention(
     build.tokens = tokens;
     let shared = build.enter_split(shared, "shared key of all devices");
     let part = if query_latent.is_some() { "self_attn.q_b_proj" } else { "self_attn.q_proj" };
-    let q = build.linear(from, &weight(part), heads.query * heads.width, "q before rotation");
+    let split = build.split_heads(build.model.heads, heads.width);
+    let q = build.linear(from, &weight(part), heads.query * heads.width, "q before rotation", split);
     let (sequence, width) = (build.sequence, heads.width);
     let kernel = Kernel::RopeTail { sequence, heads: heads.query, width, tail: rope, base, inverse: false };
     let q = build.apply(kernel, &[q], "q", heads.query * width);
@@ -49,7 +51,8 @@ pub(super) fn attention(
     let shared = build.apply(kernel, &[shared], "shared key rotated", rope);
 
     let own = width.saturating_sub(rope) + value;
-    let expanded = build.linear(narrow, &weight("self_attn.kv_b_proj"), heads.query * own, "expanded latent");
+    let split = build.split_heads(build.model.heads, own);
+    let expanded = build.linear(narrow, &weight("self_attn.kv_b_proj"), heads.query * own, "expanded latent", split);
     let k = build.rows("k", build.tokens, heads.query * width);
     let v = build.rows("v", build.tokens, heads.query * value);
     build.operator(Kernel::LatentKeys { heads: heads.query }, &[expanded, shared], &[k, v]);

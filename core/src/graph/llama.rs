@@ -32,7 +32,9 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
         Some(latent) => latent::attention(build, normed, latent, &weight),
         None => attention(build, normed, &weight),
     };
-    let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected");
+    let value_width = variant.latent.map_or(build.model.head_dim, |latent| latent.value_width);
+    let split = build.split(1, build.model.heads.saturating_mul(value_width));
+    let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected", split);
     let mut projected = build.leave_split(projected, "attention of all devices");
     if variant.post_norms {
         projected = rms_norm(build, projected, weight("post_attention_layernorm.weight"), "attention normed");
@@ -46,8 +48,7 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
         Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, &weight),
         _ => {
             let entered = build.enter_split(normed, "feed-forward input of all devices");
-            let ffn = build.share(build.model.ffn);
-            let down = gated(build, entered, ffn, &weight("mlp"));
+            let down = gated(build, entered, build.model.ffn, &weight("mlp"));
             build.leave_split(down, "feed-forward of all devices")
         }
     };
@@ -62,19 +63,21 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
 fn attention(build: &mut Builder, normed: TensorId, weight: &dyn Fn(&str) -> String) -> TensorId {
     let heads = build.heads();
     let normed = build.enter_split(normed, "attention input of all devices");
-    let mut projected = |name: &str, part: &str, heads: u64| {
+    let (query, key_value) = (build.model.heads, build.model.kv_heads);
+    let mut projected = |name: &str, part: &str, whole: u32, heads: u64| {
         let width = heads * u64::from(build.model.head_dim);
-        let x = build.linear(normed, &weight(&format!("self_attn.{part}_proj")), width, name);
+        let split = build.split_heads(whole, build.model.head_dim.into());
+        let x = build.linear(normed, &weight(&format!("self_attn.{part}_proj")), width, name, split);
         if !build.model.variant.qkv_bias {
             return x;
         }
         let bias = format!("self_attn.{part}_proj.bias");
-        let bias = build.new_weight(weight(&bias), vec![width], Init::Zeros, false);
+        let bias = build.weight_of(weight(&bias), vec![width], Init::Zeros, false, split);
         build.apply(Kernel::AddBias, &[x, bias], name, width)
     };
-    let q = projected("q before rotation", "q", heads.query);
-    let k = projected("k before rotation", "k", heads.key_value);
-    let v = projected("v", "v", heads.key_value);
+    let q = projected("q before rotation", "q", query, heads.query);
+    let k = projected("k before rotation", "k", key_value, heads.key_value);
+    let v = projected("v", "v", key_value, heads.key_value);
     let q = head_norm(build, q, heads.query, weight("self_attn.q_norm.weight"));
     let k = head_norm(build, k, heads.key_value, weight("self_attn.k_norm.weight"));
     let q = rotate(build, q, heads.query, "q");
@@ -98,13 +101,14 @@ fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: String) -> Te
     normed
 }
 
-/// A gated feed-forward part of inner width `ffn`, its result not yet summed over devices.
-pub(super) fn gated(build: &mut Builder, x: TensorId, ffn: u64, weight: &str) -> TensorId {
-    let hidden = build.hidden();
-    let gate = build.linear(x, &format!("{weight}.gate_proj"), ffn, "gate");
-    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "up");
+/// A gated feed-forward part of inner width `whole` over all devices, its result not yet summed over them.
+pub(super) fn gated(build: &mut Builder, x: TensorId, whole: u32, weight: &str) -> TensorId {
+    let (hidden, ffn, rows) = (build.hidden(), build.share(whole), build.split(0, whole));
+    let gate = build.linear(x, &format!("{weight}.gate_proj"), ffn, "gate", rows);
+    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "up", rows);
     let product = build.apply(gate_kernel(build.model.variant.activation), &[gate, up], "gated", ffn);
-    build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected")
+    let columns = build.split(1, whole);
+    build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected", columns)
 }
 
 /// What joins the gate and the other half.
@@ -138,7 +142,7 @@ pub(super) fn further_token(build: &mut Builder, x: TensorId, layer: u32) -> (Te
     let embedded = rms_norm(build, embedded, weight("enorm.weight"), "embedding normed");
     let stream = rms_norm(build, x, weight("hnorm.weight"), "stream normed");
     let both = build.apply(Kernel::JoinColumns, &[embedded, stream], "embedding and stream", 2 * hidden);
-    let x = build.linear(both, &weight("eh_proj"), hidden, "projected");
+    let x = build.linear(both, &weight("eh_proj"), hidden, "projected", None);
     let x = self::layer(build, x, layer);
     build.layer = None;
     let normed = rms_norm(build, x, weight("shared_head.norm.weight"), "further head input");

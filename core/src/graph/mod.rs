@@ -33,6 +33,12 @@
 //!
 //! [`liveness`] works this out.
 //!
+//! # Devices that share matrices
+//! Where several devices share each matrix ([`form::Form::tensor`]), all of them run the same graph, which has the sizes
+//! of one. Each has a number among them, its *member*, which whoever executes the graph knows and a few kernels ask for.
+//! Collectives are operators like any other: they end when every member has come to them, and since all members run the
+//! same lists in the same order, they come to the same one. What each holds of a weight says its [`Split`].
+//!
 //! # Numbers
 //! All tensors are row-major. Activations are matrices of one row a token: row `b · sequence + position` for
 //! sequence `b` of the microbatch. Kernels read and write the dtype of their tensors; they compute in `f32`, or
@@ -103,6 +109,33 @@ pub enum Init {
 /// The standard deviation of [`Init::Normal`].
 pub const INIT_STD: f64 = 0.02;
 
+/// How the devices that share matrices hold a weight between them: cut into pieces along one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Split {
+    /// The dimension that is cut.
+    pub dimension: u32,
+    /// Its size in the whole weight. A piece has a share of it, rounded up: what the last ones have beyond the whole is
+    /// padding, which is 0 and stays so.
+    pub whole: u64,
+    /// The devices, t.
+    pub ways: u64,
+    /// Pieces, in order of members. With fewer than devices, `ways / pieces` members that follow each other hold the
+    /// same one.
+    pub pieces: u64,
+}
+
+impl Split {
+    /// Members that hold the same piece.
+    pub fn holders(&self) -> u64 {
+        (self.ways / self.pieces.max(1)).max(1)
+    }
+
+    /// The piece that `member` holds.
+    pub fn piece_of(&self, member: u64) -> u64 {
+        member / self.holders()
+    }
+}
+
 /// What a tensor is to the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -122,6 +155,11 @@ pub enum Role {
         shared: bool,
         /// Whether it is a matrix of each expert, `[experts, out, in]`: other devices hold other experts.
         experts: bool,
+        /// Which part of the weight each of the devices that share matrices holds; none: each holds all of it.
+        split: Option<Split>,
+        /// Whether the gradient that a device gathers is only its share of the sum over all that hold the same elements,
+        /// because each has seen other tokens, or made another part of what the weight goes into.
+        partial: bool,
     },
     /// The gradient of a weight, summed over the microbatches; persistent, of the weight's shape, set to 0
     /// before a step's first microbatch.
@@ -191,6 +229,25 @@ impl Tensor {
     /// Bytes.
     pub fn bytes(&self) -> u64 {
         self.elements().saturating_mul(self.dtype.bytes())
+    }
+
+    /// How the devices that share matrices hold it, where it is a weight that they have cut.
+    pub fn split(&self) -> Option<Split> {
+        match self.role {
+            Role::Weight { split, .. } => split,
+            _ => None,
+        }
+    }
+
+    /// The sizes of what all devices that share matrices hold together: those of the model's checkpoints.
+    pub fn whole_shape(&self) -> Vec<u64> {
+        let mut shape = self.shape.clone();
+        if let Some(split) = self.split()
+            && let Some(size) = shape.get_mut(split.dimension as usize)
+        {
+            *size = split.whole;
+        }
+        shape
     }
 }
 

@@ -1,7 +1,9 @@
 //! The documented formulas, written down as plainly as possible in `f64`, on an arena that takes and gives back
-//! buffers by the graph's rules. Gradients are held against differences of the loss, bytes against liveness.
+//! buffers by the graph's rules. Gradients are held against differences of the loss, bytes against liveness, and devices
+//! that share matrices against one that does not.
 
 use std::collections::BTreeMap;
+use std::format;
 use std::vec;
 use std::vec::Vec;
 
@@ -11,73 +13,86 @@ use super::liveness::{Lifetimes, fused_order};
 use super::*;
 use crate::model::{Family, ModelConfig};
 
-/// One stage's buffers. Reading one that is not there is a panic, and so a failed test.
+/// One stage's buffers on one device. Reading one that is not there is a panic, and so a failed test.
 struct Arena<'g> {
     graph: &'g Graph,
+    /// The device's number among those that share matrices.
+    member: usize,
     lifetimes: Lifetimes,
     values: BTreeMap<TensorId, Vec<f64>>,
     held: u64,
 }
 
 impl<'g> Arena<'g> {
-    fn new(graph: &'g Graph, weights: &BTreeMap<String, Vec<f64>>, lifetimes: Lifetimes) -> Arena<'g> {
+    fn new(graph: &'g Graph, member: usize, weights: &BTreeMap<String, Vec<f64>>, lifetimes: Lifetimes) -> Arena<'g> {
         let mut values = BTreeMap::new();
         for (id, tensor) in graph.tensors() {
             match tensor.role {
-                Role::Weight { .. } => values.insert(id, weights[&tensor.name].clone()),
+                Role::Weight { .. } => values.insert(id, held(tensor, member, &weights[&tensor.name])),
                 Role::WeightGradient { .. } => values.insert(id, vec![0.0; tensor.elements() as usize]),
                 _ => None,
             };
         }
-        Arena { graph, lifetimes, values, held: 0 }
+        Arena { graph, member, lifetimes, values, held: 0 }
     }
 
-    /// Runs a job on what arrives and returns what leaves, with the most bytes held above those found.
-    fn run(
-        &mut self,
-        job: Job,
-        operators: &[u32],
-        arriving: &BTreeMap<Border, Vec<f64>>,
-    ) -> (BTreeMap<Border, Vec<f64>>, u64) {
-        let found = self.held;
+    /// Takes what arrives for a job.
+    fn begin(&mut self, job: Job, arriving: &BTreeMap<Border, Vec<f64>>) {
         for id in self.lifetimes.arrive[job as usize].clone() {
             self.values.insert(id, arriving[&Border::of(self.graph[id].role)].clone());
             self.held += self.graph[id].bytes();
         }
-        let mut peak = self.held;
-        for at in operators.iter().map(|at| *at as usize) {
-            let operator = &self.graph.operators[at];
-            let outputs = self.compute(operator);
-            if self.lifetimes.takes_over[at] {
-                let given = operator.inputs[operator.in_place.unwrap() as usize].tensor;
-                self.values.remove(&given).unwrap();
-                self.held -= self.graph[given].bytes();
-            }
-            for (id, value) in operator.outputs.iter().zip(outputs) {
-                assert_eq!(value.len() as u64, self.graph[*id].elements(), "{}", self.graph[*id].name);
-                let before = self.values.insert(*id, value);
-                if !self.graph[*id].role.is_persistent() {
-                    assert!(before.is_none());
-                    self.held += self.graph[*id].bytes();
-                }
-            }
-            peak = peak.max(self.held);
-            for id in self.lifetimes.free_after[at].clone() {
-                self.values.remove(&id).unwrap();
-                self.held -= self.graph[id].bytes();
+    }
+
+    /// Puts in what an operator has made and frees what it was the last to need. The most bytes held meanwhile.
+    fn settle(&mut self, at: usize, outputs: Vec<Vec<f64>>) -> u64 {
+        let operator = &self.graph.operators[at];
+        if self.lifetimes.takes_over[at] {
+            let given = operator.inputs[operator.in_place.unwrap() as usize].tensor;
+            self.values.remove(&given).unwrap();
+            self.held -= self.graph[given].bytes();
+        }
+        for (id, value) in operator.outputs.iter().zip(outputs) {
+            assert_eq!(value.len() as u64, self.graph[*id].elements(), "{}", self.graph[*id].name);
+            let before = self.values.insert(*id, value);
+            if !self.graph[*id].role.is_persistent() {
+                assert!(before.is_none());
+                self.held += self.graph[*id].bytes();
             }
         }
+        let most = self.held;
+        for id in self.lifetimes.free_after[at].clone() {
+            self.values.remove(&id).unwrap();
+            self.held -= self.graph[id].bytes();
+        }
+        most
+    }
+
+    /// Gives what leaves after a job.
+    fn end(&mut self, job: Job) -> BTreeMap<Border, Vec<f64>> {
         let mut leaving = BTreeMap::new();
         for id in self.lifetimes.end[job as usize].clone() {
             let value = self.values.remove(&id).unwrap();
             self.held -= self.graph[id].bytes();
             leaving.insert(Border::of(self.graph[id].role), value);
         }
-        (leaving, peak - found)
+        leaving
+    }
+
+    /// Where this device's element `e` of `len` stands among all devices', of which it holds every `ways`-th block.
+    fn place(&self, e: usize, len: usize, ways: u64, blocks: u64) -> usize {
+        let block = len / blocks as usize;
+        let member = if ways > 1 { self.member } else { 0 };
+        (e / block * ways as usize + member) * block + e % block
     }
 
     fn compute(&self, operator: &Operator) -> Vec<Vec<f64>> {
-        let x: Vec<&Vec<f64>> = operator.inputs.iter().map(|input| &self.values[&input.tensor]).collect();
+        let nothing = Vec::new();
+        let data = |input: &Use| match input.needs {
+            Needs::Data => &self.values[&input.tensor],
+            Needs::Shape => &nothing,
+        };
+        let x: Vec<&Vec<f64>> = operator.inputs.iter().map(data).collect();
         let columns = |at: usize| {
             let shape = &self.graph[operator.inputs[at].tensor].shape;
             if shape.len() > 1 { shape[shape.len() - 1] as usize } else { 1 }
@@ -88,22 +103,32 @@ impl<'g> Arena<'g> {
         let by_element = |f: &dyn Fn(usize) -> f64| (0..x[0].len()).map(f).collect::<Vec<f64>>();
         let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
         match operator.kernel {
-            Kernel::Embedding => vec![x[0].iter().flat_map(|token| row(1, *token as usize).to_vec()).collect()],
+            Kernel::OwnTokens { rows } => vec![by_element(&|e| {
+                let own = x[0][e] - (self.member as u64 * rows) as f64;
+                if own >= 0.0 && own < rows as f64 { own } else { -1.0 }
+            })],
+            Kernel::Embedding => {
+                let of =
+                    |token: &f64| if *token < 0.0 { vec![0.0; columns(1)] } else { row(1, *token as usize).to_vec() };
+                vec![x[0].iter().flat_map(of).collect()]
+            }
             Kernel::EmbeddingGrad => {
                 let mut sum = x[2].clone();
-                for i in 0..n {
+                for i in (0..n).filter(|i| x[1][*i] >= 0.0) {
                     for j in 0..h {
                         sum[x[1][i] as usize * h + j] += x[0][i * h + j];
                     }
                 }
                 vec![sum]
             }
-            Kernel::Positions { sequence } => {
-                vec![by_element(&|e| x[0][e] + x[1][(e / h) % sequence as usize * h + e % h])]
+            Kernel::Positions { sequence, ways } => {
+                let position = |e: usize| self.place(e / h, n, ways, 1) % sequence as usize;
+                vec![by_element(&|e| x[0][e] + x[1][position(e) * h + e % h])]
             }
-            Kernel::PositionsGrad { sequence } => {
+            Kernel::PositionsGrad { sequence, ways } => {
+                let position = |e: usize| self.place(e / h, n, ways, 1) % sequence as usize;
                 let mut sum = x[1].clone();
-                (0..x[0].len()).for_each(|e| sum[(e / h) % sequence as usize * h + e % h] += x[0][e]);
+                (0..x[0].len()).for_each(|e| sum[position(e) * h + e % h] += x[0][e]);
                 vec![sum]
             }
             Kernel::RmsNorm { eps_e12 } => {
@@ -205,15 +230,17 @@ impl<'g> Arena<'g> {
             Kernel::SoftmaxGrad => vec![by_element(&|e| x[1][e] * (x[0][e] - dot(row(0, e / h), row(1, e / h))))],
             Kernel::Attend(heads) => vec![attend(heads, x[0], x[1])],
             Kernel::AttendGrad(heads) => attend_grad(heads, &x),
-            Kernel::Dropout { site } => {
-                let kept = by_element(&|e| f64::from(number(site * 1000 + e as u64) < 0.8));
+            Kernel::Dropout { site, ways, blocks } => {
+                let place = |e| self.place(e, x[0].len(), ways, blocks) as u64;
+                let kept = by_element(&|e| f64::from(number(site * 1000 + place(e)) < 0.8));
                 vec![by_element(&|e| x[0][e] * kept[e] / 0.9), kept]
             }
             Kernel::DropoutGrad => vec![by_element(&|e| x[0][e] * x[1][e] / 0.9)],
-            Kernel::Replicate { .. }
-            | Kernel::AllReduce { .. }
+            Kernel::Replicate { .. } => vec![x[0].clone()],
+            Kernel::AllReduce { .. }
+            | Kernel::AllReduceMax { .. }
             | Kernel::AllGather { .. }
-            | Kernel::ReduceScatter { .. } => panic!("one device only"),
+            | Kernel::ReduceScatter { .. } => panic!("not one device's alone"),
             Kernel::SpreadAttention(_)
             | Kernel::SpreadAttentionGrad(_)
             | Kernel::HeadNorm { .. }
@@ -256,13 +283,77 @@ impl<'g> Arena<'g> {
                 let sum: f64 = (0..n).map(|i| l[i] - row(0, i)[x[1][i] as usize]).sum();
                 vec![vec![sum / (n as f64 * microbatches as f64)], l]
             }
+            Kernel::HidePadding { vocab } => {
+                let column = |e: usize| (self.member * h + e % h) as u64;
+                vec![by_element(&|e| if column(e) < vocab { x[0][e] } else { f64::NEG_INFINITY })]
+            }
+            Kernel::RowMax => {
+                vec![(0..n).map(|i| row(0, i).iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect()]
+            }
+            Kernel::ExpSums => {
+                let sum = |i: usize| row(0, i).iter().map(|logit| (logit - x[1][i]).exp()).sum::<f64>();
+                let own = |i: usize| if x[2][i] < 0.0 { 0.0 } else { row(0, i)[x[2][i] as usize] };
+                vec![(0..n).flat_map(|i| [sum(i), own(i)]).collect()]
+            }
+            Kernel::SharedCrossEntropy { microbatches } => {
+                let l: Vec<f64> = (0..n).map(|i| x[0][i] + row(1, i)[0].ln()).collect();
+                let sum: f64 = (0..n).map(|i| l[i] - row(1, i)[1]).sum();
+                vec![vec![sum / (n as f64 * microbatches as f64)], l]
+            }
             Kernel::CrossEntropyGrad { microbatches } => vec![by_element(&|e| {
                 let (i, j) = (e / h, e % h);
-                let target = if j == x[1][i] as usize { 1.0 } else { 0.0 };
+                let target = if j as f64 == x[1][i] { 1.0 } else { 0.0 };
                 ((x[0][e] - x[2][i]).exp() - target) / (n as f64 * microbatches as f64)
             })],
         }
     }
+}
+
+/// What each of `arenas`, the devices that share matrices, makes by operator `at`.
+fn computed(arenas: &[&mut Arena], at: usize) -> Vec<Vec<Vec<f64>>> {
+    let operator = &arenas[0].graph.operators[at];
+    let rows: Vec<&Vec<f64>> = arenas.iter().map(|arena| &arena.values[&operator.inputs[0].tensor]).collect();
+    let all = |f: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
+        let over = |e: usize| rows.iter().map(|values| values[e]).reduce(f).unwrap();
+        (0..rows[0].len()).map(over).collect()
+    };
+    let ways = match operator.kernel {
+        Kernel::AllReduce { ways } | Kernel::AllReduceMax { ways } => ways,
+        Kernel::AllGather { ways } | Kernel::ReduceScatter { ways } => ways,
+        _ => return arenas.iter().map(|arena| arena.compute(operator)).collect(),
+    };
+    assert_eq!(ways as usize, arenas.len());
+    let member = |member: usize| match operator.kernel {
+        Kernel::AllReduceMax { .. } => all(&f64::max),
+        Kernel::AllGather { .. } => rows.iter().flat_map(|rows| rows.iter().copied()).collect(),
+        Kernel::ReduceScatter { .. } => {
+            let part = rows[0].len() / arenas.len();
+            all(&|a, b| a + b)[member * part..(member + 1) * part].to_vec()
+        }
+        _ => all(&|a, b| a + b),
+    };
+    (0..arenas.len()).map(|at| vec![member(at)]).collect()
+}
+
+/// Where the elements that a device holds of `tensor` stand in the whole weight; none for padding.
+fn places_held(tensor: &Tensor, member: usize) -> Vec<Option<usize>> {
+    let elements = 0..tensor.elements() as usize;
+    let Some(split) = tensor.split() else { return elements.map(Some).collect() };
+    let (inner, own): (usize, usize) = {
+        let after = &tensor.shape[split.dimension as usize + 1..];
+        (after.iter().product::<u64>() as usize, tensor.shape[split.dimension as usize] as usize)
+    };
+    let first = split.piece_of(member as u64) as usize * own;
+    let place = |e: usize| {
+        let (outer, index, rest) = (e / inner / own, first + e / inner % own, e % inner);
+        (index < split.whole as usize).then_some((outer * split.whole as usize + index) * inner + rest)
+    };
+    elements.map(place).collect()
+}
+
+/// What a device holds of the weight `whole`.
+fn held(tensor: &Tensor, member: usize, whole: &[f64]) -> Vec<f64> {
+    places_held(tensor, member).into_iter().map(|place| place.map_or(0.0, |place| whole[place])).collect()
 }
 
 /// Indices of what attention reads: sequence by sequence, head by head.
@@ -466,8 +557,14 @@ fn run_as(
     fused: bool,
 ) -> Run {
     let lifetimes = |graph: &Graph| if fused { Lifetimes::fused(graph) } else { Lifetimes::of(graph) };
-    let mut arenas: Vec<Arena> = stages.iter().map(|graph| Arena::new(graph, weights, lifetimes(graph))).collect();
-    let mut border = BTreeMap::from([(Border::Tokens, tokens.to_vec()), (Border::Targets, targets.to_vec())]);
+    let splits = stages.iter().flat_map(|graph| graph.weights().filter_map(|(_, weight)| weight.split()));
+    let devices = splits.map(|split| split.ways as usize).max().unwrap_or(1);
+    let of_stage = |graph| -> Vec<Arena> {
+        (0..devices).map(|member| Arena::new(graph, member, weights, lifetimes(graph))).collect()
+    };
+    let mut arenas: Vec<Vec<Arena>> = stages.iter().map(of_stage).collect();
+    let border = BTreeMap::from([(Border::Tokens, tokens.to_vec()), (Border::Targets, targets.to_vec())]);
+    let mut borders = vec![border; devices];
     for job in if fused { &Job::ALL[..2] } else { &Job::ALL[..] } {
         let job = *job;
         let mut order: Vec<usize> = (0..stages.len()).collect();
@@ -477,37 +574,69 @@ fn run_as(
         for stage in order {
             let graph = &stages[stage];
             let (memory, operators) = if fused && job == Job::B {
-                (arenas[stage].lifetimes.memory_fused(graph), fused_order(graph))
+                (arenas[stage][0].lifetimes.memory_fused(graph), fused_order(graph))
             } else {
                 let of_job = |at: &u32| graph.operators[*at as usize].job == job;
                 let operators = (0..graph.operators.len() as u32).filter(of_job).collect();
-                (arenas[stage].lifetimes.memory(graph)[job as usize], operators)
+                (arenas[stage][0].lifetimes.memory(graph)[job as usize], operators)
             };
-            let found = arenas[stage].held;
-            let (leaving, peak) = arenas[stage].run(job, &operators, &border);
-            border.extend(leaving);
-            assert_eq!(peak, memory.peak, "{job:?} of stage {stage}");
-            assert_eq!(arenas[stage].held as i64 - found as i64, memory.net, "{job:?} of stage {stage}");
+            let mut devices: Vec<&mut Arena> = arenas[stage].iter_mut().collect();
+            let found = devices[0].held;
+            devices.iter_mut().zip(&borders).for_each(|(device, border)| device.begin(job, border));
+            let mut peak = devices[0].held;
+            for at in operators.iter().map(|at| *at as usize) {
+                let outputs = computed(&devices, at);
+                for (device, outputs) in devices.iter_mut().zip(outputs) {
+                    peak = peak.max(device.settle(at, outputs));
+                }
+            }
+            devices.iter_mut().zip(&mut borders).for_each(|(device, border)| border.extend(device.end(job)));
+            assert_eq!(peak - found, memory.peak, "{job:?} of stage {stage}");
+            assert_eq!(devices[0].held as i64 - found as i64, memory.net, "{job:?} of stage {stage}");
         }
     }
     let mut gradients: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for arena in &arenas {
-        assert_eq!(arena.held, 0);
-        for (id, tensor) in arena.graph.weights() {
-            let gradient = &arena.values[&arena.graph.gradient_of(id).unwrap()];
+    for stage in &arenas {
+        for (id, tensor) in stage[0].graph.weights() {
+            let whole = tensor.whole_shape().iter().product::<u64>() as usize;
+            let gradient = stage[0].graph.gradient_of(id).unwrap();
             // Tied tables on two stages: both gradients together.
-            let sum = gradients.entry(tensor.name.clone()).or_insert_with(|| vec![0.0; gradient.len()]);
-            sum.iter_mut().zip(gradient).for_each(|(sum, more)| *sum += more);
+            let sum = gradients.entry(tensor.name.clone()).or_insert_with(|| vec![0.0; whole]);
+            for (place, value) in gathered(stage, tensor, gradient) {
+                sum[place] += value;
+            }
+        }
+        assert!(stage.iter().all(|arena| arena.held == 0));
+    }
+    let losses: Vec<f64> = borders.iter().map(|border| border[&Border::Loss][0]).collect();
+    assert!(losses.iter().all(|loss| *loss == losses[0]), "devices that share matrices have one loss");
+    Run { loss: losses[0], gradients }
+}
+
+/// The gradient of a whole weight from those of all devices, by place: a sum where it is said to be one, and elsewhere
+/// what all holders of an element must agree on to the bit.
+fn gathered(devices: &[Arena], tensor: &Tensor, gradient: TensorId) -> BTreeMap<usize, f64> {
+    let Role::Weight { partial, .. } = tensor.role else { panic!("a weight") };
+    let mut whole: BTreeMap<usize, f64> = BTreeMap::new();
+    for device in devices {
+        for (place, value) in places_held(tensor, device.member).into_iter().zip(&device.values[&gradient]) {
+            let Some(place) = place else {
+                assert_eq!(*value, 0.0, "padding of {}", tensor.name);
+                continue;
+            };
+            let known = whole.get(&place).copied();
+            assert!(partial || known.is_none_or(|known| known == *value), "{}", tensor.name);
+            whole.insert(place, if partial { known.unwrap_or(0.0) + value } else { *value });
         }
     }
-    Run { loss: border[&Border::Loss][0], gradients }
+    whole
 }
 
 type Prepared = (Vec<Graph>, BTreeMap<String, Vec<f64>>, Vec<f64>, Vec<f64>);
 
 /// Stages cut before the layers `cuts`, and numbers for their weights, tokens and targets.
 fn prepare(model: ModelConfig, form: Form, cuts: &[u32]) -> Prepared {
-    let (microbatch_size, sequence) = (2, 3);
+    let (microbatch_size, sequence) = (4, 3);
     let bounds: Vec<u32> = [0].into_iter().chain(cuts.iter().copied()).chain([model.layers]).collect();
     let stages: Vec<Graph> = (0..bounds.len() - 1)
         .map(|stage| {
@@ -527,7 +656,8 @@ fn prepare(model: ModelConfig, form: Form, cuts: &[u32]) -> Prepared {
     for graph in &stages {
         for (_, tensor) in graph.weights() {
             let seed = tensor.name.bytes().fold(7u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
-            let values = (0..tensor.elements()).map(|e| 0.7 * number(seed.wrapping_add(e))).collect();
+            let elements = tensor.whole_shape().iter().product();
+            let values = (0..elements).map(|e| 0.7 * number(seed.wrapping_add(e))).collect();
             weights.insert(tensor.name.clone(), values);
         }
     }
@@ -611,6 +741,38 @@ fn computing_again_changes_nothing() {
                 let again = run(&stages, &weights, &tokens, &targets);
                 assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
                 assert_eq!(kept.gradients, again.gradients, "{family:?} {attention:?} {recompute:?}");
+            }
+        }
+    }
+}
+
+/// Programs of devices that share matrices, all together, against that of one device: the same loss and gradients but for
+/// rounding, the bytes of liveness on each, and the same numbers wherever devices hold the same thing.
+#[test]
+fn devices_that_share_matrices_compute_what_one_does() {
+    for family in [Family::Llama, Family::Gpt] {
+        for (tied, attention, dropout) in
+            [(false, AttentionForm::Flash, false), (true, AttentionForm::Materialised, true)]
+        {
+            // Neither 2 nor 4 divides the vocabulary, and with 4 devices two hold each head of keys.
+            let model = ModelConfig { ffn: 8, ..tiny(family, tied) };
+            let whole = Form { attention, dropout, ..Form::default() };
+            let (stages, weights, tokens, targets) = prepare(model, whole, &[1]);
+            let expected = run(&stages, &weights, &tokens, &targets);
+            for (tensor, sequence_parallel) in [(2, false), (4, false), (2, true), (4, true)] {
+                for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
+                    let form = Form { tensor, sequence_parallel, recompute, ..whole };
+                    let what = format!("{family:?} {form:?}");
+                    let (stages, shared_weights, ..) = prepare(model, form, &[1]);
+                    assert_eq!(shared_weights, weights, "names and whole shapes");
+                    let found = run(&stages, &weights, &tokens, &targets);
+                    assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
+                    for (name, gradient) in &expected.gradients {
+                        for (found, expected) in found.gradients[name].iter().zip(gradient) {
+                            assert!((found - expected).abs() < 1e-12, "{name} of {what}: {found} {expected}");
+                        }
+                    }
+                }
             }
         }
     }

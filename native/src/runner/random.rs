@@ -8,6 +8,9 @@ pub struct SplitMix64 {
     state: u64,
 }
 
+/// What one draw adds to the state.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl SplitMix64 {
     /// The sequence of `seed`.
     pub fn new(seed: u64) -> SplitMix64 {
@@ -26,11 +29,16 @@ impl SplitMix64 {
 
     /// The next 64 bits.
     pub fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(STEP);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    }
+
+    /// The same sequence, `draws` draws further on.
+    pub fn after(&self, draws: u64) -> SplitMix64 {
+        SplitMix64 { state: self.state.wrapping_add(STEP.wrapping_mul(draws)) }
     }
 
     /// A whole number below `bound`; 0 for a bound of 0. Its bias is below `bound` / 2^64.
@@ -69,6 +77,15 @@ mod tests {
         let mut random = SplitMix64::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| random.draw()).collect();
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+
+    #[test]
+    fn a_sequence_can_be_entered_anywhere() {
+        let mut random = SplitMix64::named(3, "dropout");
+        let start = random.clone();
+        for draws in 0..20 {
+            assert_eq!(start.after(draws).draw(), random.draw());
+        }
     }
 
     #[test]

@@ -237,8 +237,13 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     let (positions, sequence) = (random(&[13, h], 7), 12);
     let four = [random(&[4 * sequence, h], 8), random(&[4 * sequence, h], 9)];
     let shape = [4 * sequence, h];
-    cases.push(Case::new(Kernel::Positions { sequence }, t, vec![four[0].clone(), positions], &[(&shape, t)]));
-    let kernel = Kernel::PositionsGrad { sequence };
+    cases.push(Case::new(
+        Kernel::Positions { sequence, ways: 1 },
+        t,
+        vec![four[0].clone(), positions],
+        &[(&shape, t)],
+    ));
+    let kernel = Kernel::PositionsGrad { sequence, ways: 1 };
     cases.push(Case::new(kernel, t, vec![four[1].clone(), sum(&[13, h], 10)], &[(&[13, h], F)]).adding(1));
 
     let rms = Case::new(
@@ -319,7 +324,8 @@ fn cases_in(t: Dtype) -> Vec<Case> {
 
     let inputs = vec![random(&[n, f], 28), random(&[n, f], 29), random(&[n, f], 30)];
     let wide: &[u64] = &[n, f];
-    let dropout = Case::new(Kernel::Dropout { site: 5 }, t, vec![inputs[0].clone()], &[(wide, t), (wide, Dtype::U8)]);
+    let kernel = Kernel::Dropout { site: 5, ways: 1, blocks: 1 };
+    let dropout = Case::new(kernel, t, vec![inputs[0].clone()], &[(wide, t), (wide, Dtype::U8)]);
     let kept = dropout.reference().remove(1);
     cases.push(dropout);
     cases.push(Case::new(Kernel::DropoutGrad, t, vec![inputs[1].clone(), kept], &[(wide, t)]));

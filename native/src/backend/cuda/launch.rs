@@ -168,11 +168,11 @@ impl Context {
                 let grid = [rows, columns.div_ceil(THREADS.into()), 1];
                 self.launch("embedding_grad", format, grid, THREADS, args)
             }
-            Kernel::Positions { sequence } => {
+            Kernel::Positions { sequence, ways: 1 } => {
                 let args = args(&[input(0), input(1), output(0)], &[rows, columns, sequence], &[]);
                 self.over_rows("add_rows", format, [rows, columns], args)
             }
-            Kernel::PositionsGrad { sequence } => {
+            Kernel::PositionsGrad { sequence, ways: 1 } => {
                 let args = args(&[input(0), output(0)], &[rows, columns, sequence], &[]);
                 let blocks = (sequence * columns).div_ceil(THREADS.into()).min(MOST_BLOCKS);
                 self.launch("add_rows_grad", format, [blocks, 1, 1], THREADS, args)
@@ -245,7 +245,7 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
                 self.over_rows("softmax_grad", format, [rows, columns], args)
             }
-            Kernel::Dropout { site } => {
+            Kernel::Dropout { site, ways: 1, .. } => {
                 // The CPU's draws, one for each element, which this generator gives in any order.
                 let seed = SplitMix64::new(self.dropout_seed ^ site).draw();
                 let args = args(&[input(0), output(0), output(1)], &[elements, seed], &[]);

@@ -3,20 +3,31 @@
 use super::super::element::Element;
 use super::Call;
 
-/// Row `index` of a table of `width` columns.
-///
-/// # Panics
-/// Where the table has no such row: a token outside the vocabulary.
-fn range(index: i32, width: usize) -> std::ops::Range<usize> {
-    let start = usize::try_from(index).expect("tokens are not negative") * width;
-    start..start + width
+/// Row `index` of a table of `width` columns; nothing for −1, a row of another member's part.
+fn range(index: i32, width: usize) -> Option<std::ops::Range<usize>> {
+    let start = usize::try_from(index).ok()? * width;
+    Some(start..start + width)
+}
+
+pub fn own_tokens<T: Element>(call: &mut Call<'_, '_, T>, rows: u64, member: u64) {
+    let first = (rows * member) as i64;
+    if let Some(tokens) = call.inputs[0].data {
+        call.outputs[0].tokens_mut().copy_from_slice(tokens.tokens());
+    }
+    for token in call.outputs[0].tokens_mut() {
+        let own = i64::from(*token) - first;
+        *token = if (0..rows as i64).contains(&own) { own as i32 } else { -1 };
+    }
 }
 
 pub fn embedding<T: Element>(call: &mut Call<'_, '_, T>) {
     let (tokens, table) = (call.tokens(0), call.floats(1));
     let (_, width) = call.sizes(1);
     for (row, token) in call.outputs[0].floats_mut().chunks_exact_mut(width).zip(tokens) {
-        row.copy_from_slice(&table[range(*token, width)]);
+        match range(*token, width) {
+            Some(range) => row.copy_from_slice(&table[range]),
+            None => row.fill(T::ZERO),
+        }
     }
 }
 
@@ -25,29 +36,31 @@ pub fn embedding_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     let (_, width) = call.sizes(2);
     let gradient = call.started(2);
     for (dy, token) in dy.chunks_exact(width).zip(tokens) {
-        for (gradient, dy) in gradient[range(*token, width)].iter_mut().zip(dy) {
+        let Some(range) = range(*token, width) else { continue };
+        for (gradient, dy) in gradient[range].iter_mut().zip(dy) {
             *gradient += *dy;
         }
     }
 }
 
-pub fn positions<T: Element>(call: &mut Call<'_, '_, T>, sequence: usize) {
+/// `first` is the number of the first row among those of all members.
+pub fn positions<T: Element>(call: &mut Call<'_, '_, T>, sequence: usize, first: usize) {
     let table = call.floats(1);
     let (_, width) = call.sizes(1);
-    let table = &table[..sequence * width];
-    for (y, position) in call.started(0).chunks_exact_mut(width).zip(table.chunks_exact(width).cycle()) {
+    let table = table[..sequence * width].chunks_exact(width).cycle().skip(first % sequence);
+    for (y, position) in call.started(0).chunks_exact_mut(width).zip(table) {
         for (y, position) in y.iter_mut().zip(position) {
             *y += *position;
         }
     }
 }
 
-pub fn positions_grad<T: Element>(call: &mut Call<'_, '_, T>, sequence: usize) {
+pub fn positions_grad<T: Element>(call: &mut Call<'_, '_, T>, sequence: usize, first: usize) {
     let dy = call.floats(0);
     let (_, width) = call.sizes(1);
     let gradient = call.started(1);
     for (index, dy) in dy.chunks_exact(width).enumerate() {
-        let start = index % sequence * width;
+        let start = (first + index) % sequence * width;
         for (gradient, dy) in gradient[start..start + width].iter_mut().zip(dy) {
             *gradient += *dy;
         }

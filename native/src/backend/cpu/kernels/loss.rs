@@ -17,19 +17,66 @@ pub fn cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) 
     let mut total = T::ZERO;
     for ((row, target), log_sum) in logits.chunks_exact(vocab).zip(targets).zip(log_sums.floats_mut()) {
         // Less the greatest, no exponential overflows.
-        let greatest = row.iter().fold(T::LOWEST, |greatest, logit| greatest.greater(*logit));
-        let mut total_share = T::ZERO;
-        for logits in row.chunks(CHUNK) {
-            let mut shares = [T::ZERO; CHUNK];
-            for (share, logit) in shares.iter_mut().zip(logits) {
-                *share = (*logit - greatest).exp();
-            }
-            total_share += sum(&shares);
-        }
-        *log_sum = greatest + total_share.ln();
+        let greatest = greatest(row);
+        *log_sum = greatest + exp_sum(row, greatest).ln();
         total += *log_sum - row[*target as usize];
     }
     loss.floats_mut()[0] = total / weight(rows, microbatches);
+}
+
+fn greatest<T: Element>(row: &[T]) -> T {
+    row.iter().fold(T::LOWEST, |greatest, logit| greatest.greater(*logit))
+}
+
+/// Σ exp(`row[j]` − `greatest`)
+fn exp_sum<T: Element>(row: &[T], greatest: T) -> T {
+    let mut total = T::ZERO;
+    for logits in row.chunks(CHUNK) {
+        let mut shares = [T::ZERO; CHUNK];
+        for (share, logit) in shares.iter_mut().zip(logits) {
+            *share = (*logit - greatest).exp();
+        }
+        total += sum(&shares);
+    }
+    total
+}
+
+pub fn hide_padding<T: Element>(call: &mut Call<'_, '_, T>, vocab: u64, member: u64) {
+    let (_, columns) = call.sizes(0);
+    let shown = vocab.saturating_sub(member * columns as u64).min(columns as u64) as usize;
+    for row in call.started(0).chunks_exact_mut(columns) {
+        row[shown..].fill(T::LOWEST);
+    }
+}
+
+pub fn row_max<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (_, columns) = call.sizes(0);
+    let logits = call.floats(0);
+    for (most, row) in call.outputs[0].floats_mut().iter_mut().zip(logits.chunks_exact(columns)) {
+        *most = greatest(row);
+    }
+}
+
+pub fn exp_sums<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (_, columns) = call.sizes(0);
+    let (logits, most, targets) = (call.floats(0), call.floats(1), call.tokens(2));
+    let (sums, _) = call.outputs[0].floats_mut().as_chunks_mut::<2>();
+    for (((sums, row), most), target) in sums.iter_mut().zip(logits.chunks_exact(columns)).zip(most).zip(targets) {
+        let own = usize::try_from(*target).map_or(T::ZERO, |target| row[target]);
+        *sums = [exp_sum(row, *most), own];
+    }
+}
+
+pub fn shared_cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) {
+    let (most, sums) = (call.floats(0), call.floats(1));
+    let [loss, log_sums] = &mut *call.outputs else { panic!("shared_cross_entropy has two outputs") };
+    let mut total = T::ZERO;
+    let (pairs, _) = sums.as_chunks::<2>();
+    for (([share, target], most), log_sum) in pairs.iter().zip(most).zip(log_sums.floats_mut()) {
+        *log_sum = *most + share.ln();
+        total += *log_sum - *target;
+    }
+    loss.floats_mut()[0] = total / weight(most.len(), microbatches);
 }
 
 pub fn cross_entropy_grad<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) {
@@ -40,7 +87,9 @@ pub fn cross_entropy_grad<T: Element>(call: &mut Call<'_, '_, T>, microbatches: 
         for logit in row.iter_mut() {
             *logit = (*logit - *log_sum).exp() * share;
         }
-        let target = &mut row[*target as usize];
-        *target = *target - share;
+        // The target's column is another member's where it is −1.
+        if let Some(target) = usize::try_from(*target).ok().and_then(|target| row.get_mut(target)) {
+            *target = *target - share;
+        }
     }
 }

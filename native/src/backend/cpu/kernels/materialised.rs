@@ -162,13 +162,21 @@ pub fn attend_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, h
 /// Nine of ten elements are kept, and stand for the tenth as well.
 const KEPT: f64 = 0.9;
 
-pub fn dropout<T: Element>(call: &mut Call<'_, '_, T>, mut random: SplitMix64) {
+/// One draw of `random` for each element of what all members hold, of which this one has every `ways`-th of the blocks,
+/// from its own number on.
+pub fn dropout<T: Element>(call: &mut Call<'_, '_, T>, random: &SplitMix64, [ways, blocks]: [u64; 2], member: u64) {
     call.started(0);
     let [y, kept] = &mut *call.outputs else { panic!("dropout has two outputs") };
+    let (y, kept) = (y.floats_mut(), kept.bytes_mut());
     let share = T::of(1.0 / KEPT);
-    for (y, kept) in y.floats_mut().iter_mut().zip(kept.bytes_mut()) {
-        *kept = u8::from(random.below(10) > 0);
-        *y = if *kept == 1 { *y * share } else { T::ZERO };
+    let block = (y.len() / blocks.max(1) as usize).max(1);
+    let (ways, member) = if ways > 1 { (ways, member) } else { (1, 0) };
+    for (at, (y, kept)) in y.chunks_mut(block).zip(kept.chunks_mut(block)).enumerate() {
+        let mut random = random.after((at as u64 * ways + member) * block as u64);
+        for (y, kept) in y.iter_mut().zip(kept) {
+            *kept = u8::from(random.below(10) > 0);
+            *y = if *kept == 1 { *y * share } else { T::ZERO };
+        }
     }
 }
 

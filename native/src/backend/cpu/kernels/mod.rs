@@ -67,6 +67,11 @@ impl<T: Element> Data<T> {
         values
     }
 
+    fn tokens_mut(&mut self) -> &mut [i32] {
+        let Data::Tokens(values) = self else { panic!("tokens were expected") };
+        values
+    }
+
     fn bytes(&self) -> &[u8] {
         let Data::Bytes(values) = self else { panic!("bytes were expected") };
         values
@@ -95,12 +100,14 @@ pub struct Context<T> {
     rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
     /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
     pub dropout_seed: u64,
+    /// This rank's number among those that share matrices.
+    pub member: u64,
 }
 
 impl<T: Element> Context<T> {
     /// With `gemm`.
     pub fn new(gemm: Box<dyn Gemm<T>>) -> Context<T> {
-        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0 }
+        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0, member: 0 }
     }
 }
 
@@ -146,6 +153,7 @@ pub const fn knows(kernel: &Kernel) -> bool {
         kernel,
         Kernel::Replicate { .. }
             | Kernel::AllReduce { .. }
+            | Kernel::AllReduceMax { .. }
             | Kernel::AllGather { .. }
             | Kernel::ReduceScatter { .. }
             | Kernel::SpreadAttention(_)
@@ -177,10 +185,17 @@ pub const fn knows(kernel: &Kernel) -> bool {
 pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Input<'_, T>], outputs: &mut [Data<T>]) {
     let mut call = Call { inputs, outputs };
     match kernel {
+        Kernel::OwnTokens { rows } => embedding::own_tokens(&mut call, *rows, context.member),
         Kernel::Embedding => embedding::embedding(&mut call),
         Kernel::EmbeddingGrad => embedding::embedding_grad(&mut call),
-        Kernel::Positions { sequence } => embedding::positions(&mut call, *sequence as usize),
-        Kernel::PositionsGrad { sequence } => embedding::positions_grad(&mut call, *sequence as usize),
+        Kernel::Positions { sequence, ways } => {
+            let first = first_row(&call, *ways, context.member);
+            embedding::positions(&mut call, *sequence as usize, first);
+        }
+        Kernel::PositionsGrad { sequence, ways } => {
+            let first = first_row(&call, *ways, context.member);
+            embedding::positions_grad(&mut call, *sequence as usize, first);
+        }
         Kernel::RmsNorm { eps_e12 } => norm::rms_norm(&mut call, *eps_e12),
         Kernel::RmsNormInputGrad => norm::rms_norm_input_grad(&mut call),
         Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call),
@@ -207,6 +222,13 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::GeluGrad => elementwise::gelu_grad(&mut call),
         Kernel::Add => elementwise::add(&mut call),
         Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches),
+        Kernel::HidePadding { vocab } => loss::hide_padding(&mut call, *vocab, context.member),
+        Kernel::RowMax => loss::row_max(&mut call),
+        Kernel::ExpSums => loss::exp_sums(&mut call),
+        Kernel::SharedCrossEntropy { microbatches } => loss::shared_cross_entropy(&mut call, *microbatches),
+        Kernel::Replicate { .. } => {
+            call.started(0);
+        }
         Kernel::CrossEntropyGrad { microbatches } => loss::cross_entropy_grad(&mut call, *microbatches),
         Kernel::Scores(heads) => materialised::scores(&*context.gemm, &mut call, heads),
         Kernel::ScoresGrad(heads) => materialised::scores_grad(&*context.gemm, &mut call, heads),
@@ -214,14 +236,14 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::SoftmaxGrad => materialised::softmax_grad(&mut call),
         Kernel::Attend(heads) => materialised::attend(&*context.gemm, &mut call, heads),
         Kernel::AttendGrad(heads) => materialised::attend_grad(&*context.gemm, &mut call, heads),
-        Kernel::Dropout { site } => {
+        Kernel::Dropout { site, ways, blocks } => {
             // Seeds that differ little must not give sequences that overlap.
             let seed = SplitMix64::new(context.dropout_seed ^ site).draw();
-            materialised::dropout(&mut call, SplitMix64::new(seed));
+            materialised::dropout(&mut call, &SplitMix64::new(seed), [*ways, *blocks], context.member);
         }
         Kernel::DropoutGrad => materialised::dropout_grad(&mut call),
-        Kernel::Replicate { .. }
-        | Kernel::AllReduce { .. }
+        Kernel::AllReduce { .. }
+        | Kernel::AllReduceMax { .. }
         | Kernel::AllGather { .. }
         | Kernel::SpreadAttention(_)
         | Kernel::SpreadAttentionGrad(_)
@@ -246,6 +268,11 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::GeGluGrad
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
+}
+
+/// The number of a member's first row, where rows are dealt to `ways`.
+fn first_row<T: Element>(call: &Call<'_, '_, T>, ways: u64, member: u64) -> usize {
+    if ways > 1 { member as usize * call.sizes(0).0 } else { 0 }
 }
 
 fn matmul<T: Element>(

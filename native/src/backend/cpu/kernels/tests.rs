@@ -34,12 +34,20 @@ impl Tensor {
 
 /// The outputs of `kernel`, of these shapes.
 fn run_kernel(kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]) -> Vec<Tensor> {
+    let outputs: Vec<Tensor> = outputs.iter().map(|shape| Tensor::zeros(shape)).collect();
+    run_as(0, kernel, inputs, outputs)
+}
+
+/// What `kernel` makes of `outputs` on the device with the number `member` of those that share matrices.
+fn run_as(member: u64, kernel: Kernel, inputs: &[&Tensor], outputs: Vec<Tensor>) -> Vec<Tensor> {
     let mut context = Context::new(Box::new(Tuned));
+    context.member = member;
     let inputs: Vec<Input<'_, f64>> =
         inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
-    let mut data: Vec<Data<f64>> = outputs.iter().map(|shape| Tensor::zeros(shape).data).collect();
+    let (shapes, mut data): (Vec<Vec<u64>>, Vec<Data<f64>>) =
+        outputs.into_iter().map(|tensor| (tensor.shape, tensor.data)).unzip();
     run(&mut context, &kernel, &inputs, &mut data);
-    data.into_iter().zip(outputs).map(|(data, shape)| Tensor { shape: shape.to_vec(), data }).collect()
+    data.into_iter().zip(shapes).map(|(data, shape)| Tensor { shape, data }).collect()
 }
 
 /// Σ `weights ∘ y`, `y` being output 0 of `kernel`.
@@ -125,10 +133,10 @@ fn embeddings() {
 
 #[test]
 fn learned_positions() {
-    let kernel = Kernel::Positions { sequence: 2 };
+    let kernel = Kernel::Positions { sequence: 2, ways: 1 };
     // A table may have more positions than a sequence.
     let (x, table, dy) = (Tensor::random(&[4, 3], 1), Tensor::random(&[3, 3], 2), Tensor::random(&[4, 3], 3));
-    let gradient = Kernel::PositionsGrad { sequence: 2 };
+    let gradient = Kernel::PositionsGrad { sequence: 2, ways: 1 };
     let gradient = &run_kernel(gradient, &[&dy, &Tensor::zeros(&[3, 3])], &[&[3, 3]])[0];
     assert_gradient(kernel, &[&x, &table], &[&[4, 3]], &dy, 1, gradient);
     assert_gradient(kernel, &[&x, &table], &[&[4, 3]], &dy, 0, &dy);
@@ -326,7 +334,7 @@ fn dropout() {
         context.dropout_seed = seed;
         let input = Input { shape: &x.shape, data: Some(&x.data) };
         let mut outputs = [Tensor::zeros(&[100, 100]).data, Data::Bytes(vec![2; 10_000])];
-        run(&mut context, &Kernel::Dropout { site }, &[input], &mut outputs);
+        run(&mut context, &Kernel::Dropout { site, ways: 1, blocks: 1 }, &[input], &mut outputs);
         let [y, kept] = outputs;
         (y, kept)
     };
@@ -345,4 +353,96 @@ fn dropout() {
     let mut dx = [Tensor::zeros(&[100, 100]).data];
     run(&mut context, &Kernel::DropoutGrad, &[input(&x.data), input(&kept)], &mut dx);
     assert_eq!(dx[0], y);
+}
+
+/// Rows `from..` of what all members hold, as many as fill `shape`.
+fn part(whole: &Tensor, from: usize, shape: &[u64]) -> Tensor {
+    let elements = shape.iter().product::<u64>() as usize;
+    Tensor { shape: shape.to_vec(), data: Data::Floats(whole.data.floats()[from..from + elements].to_vec()) }
+}
+
+/// A table of five rows over two members, the last row of the second being padding: together they give what one does.
+#[test]
+fn a_vocabulary_that_members_share() {
+    let (tokens, table, dy) = (Tensor::tokens(&[2, 0, 3, 4]), Tensor::random(&[6, 3], 1), Tensor::random(&[4, 3], 2));
+    let mut sum = [0.0; 12];
+    for member in 0..2 {
+        let own = Tensor::tokens(&[9; 4]);
+        let own = run_as(member, Kernel::OwnTokens { rows: 3 }, &[&tokens], vec![own]).remove(0);
+        let expected: [&[i32]; 2] = [&[2, 0, -1, -1], &[-1, -1, 0, 1]];
+        assert_eq!(own.data.tokens(), expected[member as usize]);
+        let rows = part(&table, member as usize * 9, &[3, 3]);
+        let found = run_kernel(Kernel::Embedding, &[&own, &rows], &[&[4, 3]]).remove(0);
+        sum.iter_mut().zip(found.data.floats()).for_each(|(sum, value)| *sum += value);
+        let gradient = run_kernel(Kernel::EmbeddingGrad, &[&dy, &own, &Tensor::zeros(&[3, 3])], &[&[3, 3]]).remove(0);
+        let whole = [&dy, &tokens, &Tensor::zeros(&[6, 3])];
+        let whole = run_kernel(Kernel::EmbeddingGrad, &whole, &[&[6, 3]]).remove(0);
+        assert_eq!(gradient.data, part(&whole, member as usize * 9, &[3, 3]).data);
+    }
+    let expected = run_kernel(Kernel::Embedding, &[&tokens, &table], &[&[4, 3]]).remove(0);
+    assert_eq!(expected.data.floats(), sum);
+
+    let hidden = Tensor::random(&[4, 3], 3);
+    let product = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
+    let microbatches = 3;
+    // One device, and the same logits in two halves.
+    let whole = run_kernel(product, &[&hidden, &part(&table, 0, &[5, 3])], &[&[4, 5]]).remove(0);
+    let one = run_kernel(Kernel::CrossEntropy { microbatches }, &[&whole, &tokens], &[&[1], &[4]]);
+    let halves: Vec<[Tensor; 3]> = (0..2)
+        .map(|member| {
+            let rows = part(&table, member as usize * 9, &[3, 3]);
+            let logits = run_kernel(product, &[&hidden, &rows], &[&[4, 3]]).remove(0);
+            let hide = Kernel::HidePadding { vocab: 5 };
+            let shown = run_as(member, hide, &[&logits], vec![Tensor::zeros(&[4, 3])]).remove(0);
+            let most = run_kernel(Kernel::RowMax, &[&shown], &[&[4]]).remove(0);
+            let own = run_as(member, Kernel::OwnTokens { rows: 3 }, &[&tokens], vec![Tensor::tokens(&[9; 4])]);
+            [shown, most, own.into_iter().next().expect("tokens")]
+        })
+        .collect();
+    let over = |a: &Tensor, b: &Tensor, f: fn(f64, f64) -> f64| {
+        let data = a.data.floats().iter().zip(b.data.floats()).map(|(a, b)| f(*a, *b)).collect();
+        Tensor { shape: a.shape.clone(), data: Data::Floats(data) }
+    };
+    let most = over(&halves[0][1], &halves[1][1], f64::max);
+    let sums = |half: &[Tensor; 3]| run_kernel(Kernel::ExpSums, &[&half[0], &most, &half[2]], &[&[4, 2]]).remove(0);
+    let sums = over(&sums(&halves[0]), &sums(&halves[1]), |a, b| a + b);
+    let kernel = Kernel::SharedCrossEntropy { microbatches };
+    let shared = run_kernel(kernel, &[&most, &sums, &halves[0][0], &halves[0][2]], &[&[1], &[4]]);
+    let close = |found: &[f64], expected: &[f64], what: &str| {
+        assert_eq!(found.len(), expected.len());
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{what}: {found:?} {expected:?}");
+    };
+    close(shared[0].data.floats(), one[0].data.floats(), "loss");
+    close(shared[1].data.floats(), one[1].data.floats(), "log-sum-exp");
+    let kernel = Kernel::CrossEntropyGrad { microbatches };
+    let expected = run_kernel(kernel, &[&whole, &tokens, &one[1]], &[&[4, 5]]).remove(0);
+    for (member, half) in halves.iter().enumerate() {
+        let found = run_kernel(kernel, &[&half[0], &half[2], &shared[1]], &[&[4, 3]]).remove(0);
+        for (found, expected) in found.data.floats().chunks(3).zip(expected.data.floats().chunks(5)) {
+            let columns = [expected, &[0.0]].concat();
+            close(found, &columns[3 * member..3 * member + 3], "gradient");
+        }
+    }
+}
+
+/// Rows and heads that members hold are dropped, and have the positions, that they have on one device.
+#[test]
+fn members_agree_on_positions_and_on_what_is_dropped() {
+    let (x, table) = (Tensor::random(&[12, 5], 1), Tensor::random(&[3, 5], 2));
+    let positions = |ways| Kernel::Positions { sequence: 3, ways };
+    let whole = run_kernel(positions(1), &[&x, &table], &[&[12, 5]]).remove(0);
+    let bytes = |elements: u64| Tensor { shape: vec![elements], data: Data::Bytes(vec![2; elements as usize]) };
+    let dropout = |ways, blocks| Kernel::Dropout { site: 3, ways, blocks };
+    let kept = run_as(0, dropout(1, 1), &[&x], vec![x.clone(), bytes(60)]).remove(1);
+    for member in 0..4 {
+        let rows = part(&x, member * 15, &[3, 5]);
+        let found = run_as(member as u64, positions(4), &[&rows, &table], vec![rows.clone()]).remove(0);
+        assert_eq!(found.data, part(&whole, member * 15, &[3, 5]).data);
+        let found = run_as(member as u64, dropout(4, 1), &[&rows], vec![rows.clone(), bytes(15)]).remove(1);
+        assert_eq!(found.data.bytes(), &kept.data.bytes()[member * 15..member * 15 + 15]);
+        // Three sequences of four heads, of which each member has one: five elements of every twenty.
+        let found = run_as(member as u64, dropout(4, 3), &[&rows], vec![rows.clone(), bytes(15)]).remove(1);
+        let expected = kept.data.bytes().chunks(5).skip(member).step_by(4).flatten();
+        assert!(found.data.bytes().iter().eq(expected), "member {member}");
+    }
 }
