@@ -4,28 +4,20 @@
 #![cfg(feature = "mpi")]
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 mod tiny;
 
-fn losses(output: &Output) -> Vec<u64> {
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let summary: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    let losses = summary["losses"].as_array().expect("losses");
-    losses.iter().map(|loss| loss.as_f64().expect("a number").to_bits()).collect()
-}
+use tiny::{assert_gone, children, losses, pipeplan};
 
 fn mpirun(ranks: usize, plan: &Path, more: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
     // More ranks than cores is what a test machine has; containers run as root.
     command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]);
     command.arg(assert_cmd::cargo::cargo_bin!("pipeplan")).arg("run").arg(plan);
-    command.args(["--transport", "mpi", "--json"]).args(more).env("NO_COLOR", "1");
+    command.args(["--transport", "mpi"]).args(more).env("NO_COLOR", "1");
     command
 }
 
@@ -33,9 +25,9 @@ fn mpirun(ranks: usize, plan: &Path, more: &[&str]) -> Command {
 fn processes_over_mpi_train_as_threads_do_bit_for_bit() {
     for (ranks, schedule) in [(2, "zb-h1"), (3, "1f1b"), (4, "zb-v")] {
         let plan = tiny::plan("mpi", ranks, schedule);
-        let mut threads = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"));
-        let threads = threads.arg("run").arg(&plan).args(["--steps", "3", "--json"]).output().expect("it starts");
-        let over_mpi = mpirun(ranks, &plan, &["--steps", "3"]).output().expect("mpirun is there");
+        let threads = pipeplan(&["run", plan.to_str().expect("a path"), "--steps", "3", "--json"]).output();
+        let threads = threads.expect("it starts");
+        let over_mpi = mpirun(ranks, &plan, &["--steps", "3", "--json"]).output().expect("mpirun is there");
         assert_eq!(losses(&over_mpi), losses(&threads), "{ranks} ranks, {schedule}");
     }
 }
@@ -46,13 +38,6 @@ fn another_number_of_processes_is_refused() {
     assert_ne!(output.status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("the plan is for 2 ranks, and 3 processes were started"), "{text}");
-}
-
-/// The processes that `parent` has started.
-fn children(parent: u32) -> Vec<u32> {
-    let path = format!("/proc/{parent}/task/{parent}/children");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
 #[test]
@@ -74,9 +59,37 @@ fn a_process_that_dies_ends_the_run_within_seconds_and_leaves_none_behind() {
     assert!(text.contains("the launcher is ending the run"), "{text}");
     assert!(text.contains("rank 0: ") || text.contains("rank 2: "), "{text}");
     // `mpirun` ends a moment before those that it has killed.
-    let left = |process: &u32| Path::new(&format!("/proc/{process}")).exists();
-    while processes.iter().any(left) {
-        assert!(died.elapsed() < Duration::from_secs(8), "some are still there");
-        thread::sleep(Duration::from_millis(20));
-    }
+    assert_gone(&processes, Duration::from_secs(5));
+}
+
+#[test]
+fn every_failure_over_mpi_has_one_report_and_a_second_start_goes_on() {
+    tiny::every_failure_has_one_report_and_a_second_start_goes_on("mpi-faults", 3, |plan, more| {
+        mpirun(3, plan, more)
+    });
+}
+
+/// Ctrl-C goes to `mpirun`, which sends all ranks SIGTERM and, a second later, SIGKILL.
+#[test]
+fn an_interrupt_of_mpirun_leaves_a_checkpoint_and_no_process() {
+    let plan = tiny::plan("mpi-interrupt", 3, "1f1b");
+    let folder = tempfile::tempdir().expect("a folder");
+    let checkpoints = folder.path().to_str().expect("a path");
+    let mut command = mpirun(3, &plan, &["--steps", "100000", "--checkpoint-dir", checkpoints]);
+    let mut launched = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun is there");
+    let printed = std::io::BufReader::new(launched.stdout.take().expect("it is piped"));
+    let mut lines = std::io::BufRead::lines(printed);
+    lines.next().expect("a first step ends").expect("text");
+    let read_on = thread::spawn(move || lines.count());
+    let processes = children(launched.id());
+    assert_eq!(processes.len(), 3, "all ranks run");
+    let sent = Command::new("kill").args(["-INT", &launched.id().to_string()]).status();
+    assert!(sent.expect("there is a kill").success());
+    let output = launched.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_ne!(output.status.code(), Some(0), "{text}");
+    assert!(read_on.join().is_ok());
+    assert_gone(&processes, Duration::from_secs(5));
+    let written: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").flatten().collect();
+    assert_eq!(written.len(), 1, "one checkpoint, of the last whole step: {text}");
 }

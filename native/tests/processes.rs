@@ -6,26 +6,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 mod tiny;
 
-fn losses(output: &Output) -> Vec<u64> {
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let summary: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    let losses = summary["losses"].as_array().expect("losses");
-    losses.iter().map(|loss| loss.as_f64().expect("a number").to_bits()).collect()
-}
-
-fn pipeplan(arguments: &[&str]) -> Command {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"));
-    command.args(arguments).env("NO_COLOR", "1");
-    for variable in ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"] {
-        command.env_remove(variable);
-    }
-    command
-}
+use tiny::{assert_gone, children, losses, pipeplan};
 
 fn run(arguments: &[&str]) -> Output {
     pipeplan(arguments).output().expect("it starts")
@@ -195,4 +178,48 @@ fn variables_that_make_no_rank_are_refused_by_name() {
     );
     let output = run(&["run", "-", "--transport", "tcp"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn every_failure_over_tcp_has_one_report_and_a_second_start_goes_on() {
+    tiny::every_failure_has_one_report_and_a_second_start_goes_on("tcp-faults", 3, |plan, more| {
+        let mut command = pipeplan(&["run", plan.to_str().expect("a path"), "--transport", "tcp"]);
+        command.args(more);
+        command
+    });
+}
+
+#[test]
+fn every_failure_among_threads_has_one_report_and_a_second_start_goes_on() {
+    tiny::every_failure_has_one_report_and_a_second_start_goes_on("thread-faults", 3, |plan, more| {
+        let mut command = pipeplan(&["run", plan.to_str().expect("a path")]);
+        command.args(more);
+        command
+    });
+}
+
+/// As a terminal does it: every process of the run gets the signal at once.
+#[test]
+fn an_interrupt_of_all_processes_leaves_a_checkpoint_and_no_process() {
+    let plan = tiny::plan("interrupt", 3, "1f1b");
+    let folder = tempfile::tempdir().expect("a folder");
+    let checkpoints = folder.path().to_str().expect("a path");
+    let arguments = ["run", plan.to_str().expect("a path"), "--transport", "tcp", "--steps", "100000"];
+    let mut command = pipeplan(&[&arguments[..], &["--checkpoint-dir", checkpoints]].concat());
+    let mut launched =
+        Launched(vec![command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")]);
+    launched = launched.in_training();
+    let processes = children(launched.0[0].id());
+    assert_eq!(processes.len(), 3);
+    for process in processes.iter().chain([&launched.0[0].id()]) {
+        assert!(
+            Command::new("kill").args(["-INT", &process.to_string()]).status().expect("there is a kill").success()
+        );
+    }
+    let (code, text) = launched.end(None).remove(0);
+    assert_eq!(code, Some(130), "{text}");
+    assert!(text.contains("stopped after"), "{text}");
+    assert_gone(&processes, Duration::from_secs(5));
+    let written = std::fs::read_dir(folder.path()).expect("it is there").count();
+    assert_eq!(written, 1, "one checkpoint, of the last whole step");
 }

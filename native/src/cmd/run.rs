@@ -7,6 +7,7 @@ use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Device, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
 use serde_json::{Value, json};
 
@@ -83,9 +84,16 @@ pub struct Args {
     #[arg(long, value_name = "ENGINE", default_value = "threads")]
     transport: Engine,
     /// How long a rank may wait for another before the run is given up
+    ///
+    /// The report comes at once where a rank has died, else when this time is over and, where some rank does not answer, 5 s
+    /// later; processes that still do not answer 3 s after it are ended.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
+    /// Rehearse a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9 (one
+    /// message then), delay@5 (up to 5 ms each)
+    #[arg(long, value_name = "RANK:WHAT", value_parser = faulty::read)]
+    fault: Vec<(usize, Faults)>,
     /// Write what was measured here; the page and `pipeplan show` read it
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
@@ -179,6 +187,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
+        faults: args.fault,
         ..RunOptions::default()
     };
     let report = if args.json || processes::is_silent() {

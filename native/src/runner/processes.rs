@@ -176,7 +176,11 @@ impl Rank<'_> {
         transport.barrier()?;
         board.note_state(rank, State::Ended);
         let Some(all) = all else { return Ok(None) };
-        coordinator.ended = all.iter().map(|numbers| Some((memory_from(numbers)?, BTreeMap::new()))).collect();
+        let memory = |(rank, numbers): (usize, &Vec<f64>)| match memory_from(numbers) {
+            Some(memory) => Ok(Some((memory, BTreeMap::new()))),
+            None => Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "5".to_string() }),
+        };
+        coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
         Ok(Some(coordinator.report()))
     }
 
@@ -216,13 +220,17 @@ impl Rank<'_> {
         let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
         let workload = &self.shared.workload;
         let record = |(rank, numbers): (usize, Vec<f64>)| {
-            let (pairs, _) = numbers.as_chunks::<2>();
-            let (spans, losses) = pairs.split_at(workload.row(rank).len().min(pairs.len()));
+            let (pairs, rest) = numbers.as_chunks::<2>();
+            let Some((spans, losses)) = pairs.split_at_checked(workload.row(rank).len()).filter(|_| rest.is_empty())
+            else {
+                let expected = format!("two for each of {} steps and for each loss", workload.row(rank).len());
+                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected });
+            };
             let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();
             let losses = losses.iter().map(|[microbatch, loss]| (*microbatch as u32, *loss)).collect();
-            StepRecord { rank, step, ready_ns: opened, spans, losses }
+            Ok(StepRecord { rank, step, ready_ns: opened, spans, losses })
         };
-        Ok(all.into_iter().enumerate().map(record).collect())
+        Ok(all.into_iter().enumerate().map(record).collect::<Result<_, Cause>>()?)
     }
 }
 

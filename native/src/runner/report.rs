@@ -154,6 +154,16 @@ pub enum Cause {
         /// What it said.
         message: String,
     },
+    /// What another process told of its step is not what it should be.
+    #[error("rank {rank} told of its step in {found} numbers, and {expected} were expected")]
+    WrongRecord {
+        /// Who told.
+        rank: usize,
+        /// How many numbers came.
+        found: usize,
+        /// How many should have come, in words.
+        expected: String,
+    },
     /// Writing or reading a checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

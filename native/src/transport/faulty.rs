@@ -22,6 +22,40 @@ pub struct Faults {
     pub stall: Option<(u64, Duration)>,
     /// At this exchange (0-based) the rank's thread dies.
     pub death: Option<u64>,
+    /// At this exchange (0-based), or the first after it that sends, one send is lost.
+    pub lost: Option<u64>,
+    /// At this exchange (0-based), or the first after it that sends, one send loses its last element.
+    pub short: Option<u64>,
+}
+
+/// What goes wrong on which rank, as text: `2:death@9` (the rank dies at its tenth exchange), `1:stall@9/30` (stands still
+/// there for 30 s), `1:short@9` (a message then loses its last value), `1:lost@9` (one is lost), `0:delay@5` (each
+/// exchange is up to 5 ms late).
+///
+/// # Errors
+/// What would do.
+pub fn read(text: &str) -> Result<(usize, Faults), String> {
+    let parse = || {
+        let (rank, what) = text.split_once(':')?;
+        let (kind, number) = what.split_once('@')?;
+        let (number, seconds) = number.split_once('/').map_or((number, None), |(number, rest)| (number, Some(rest)));
+        let (rank, number) = (rank.parse().ok()?, number.parse::<u64>().ok()?);
+        let seconds = seconds.map(|seconds| seconds.parse::<u64>().ok());
+        let none = Faults::default();
+        let faults = match (kind, seconds) {
+            ("death", None) => Faults { death: Some(number), ..none },
+            ("stall", Some(Some(seconds))) => Faults { stall: Some((number, Duration::from_secs(seconds))), ..none },
+            ("short", None) => Faults { short: Some(number), ..none },
+            ("lost", None) => Faults { lost: Some(number), ..none },
+            ("delay", None) => Faults { delay: Duration::from_millis(number.min(60_000)), ..none },
+            _ => return None,
+        };
+        Some((rank, faults))
+    };
+    parse().ok_or_else(|| {
+        "accepted is a rank and what goes wrong there: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9 or 2:delay@5"
+            .to_string()
+    })
 }
 
 /// The text with which a rank dies that was told to.
@@ -45,6 +79,11 @@ impl<T: Transport> Faulty<T> {
     fn happens(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.random.below(1000) < u64::from(per_mille)
     }
+}
+
+/// Whether `at` has come; it comes once.
+fn is_due(at: &mut Option<u64>, exchange: u64) -> bool {
+    at.take_if(|at| *at <= exchange).is_some()
 }
 
 fn shortened(buffer: Buffer) -> Buffer {
@@ -81,10 +120,10 @@ impl<T: Transport> Faulty<T> {
         }
         let mut kept = Vec::with_capacity(sends.len());
         for mut send in sends {
-            if self.happens(self.faults.lost_per_mille) {
+            if is_due(&mut self.faults.lost, exchange) || self.happens(self.faults.lost_per_mille) {
                 continue;
             }
-            if self.happens(self.faults.short_per_mille) {
+            if is_due(&mut self.faults.short, exchange) || self.happens(self.faults.short_per_mille) {
                 send.buffer = shortened(send.buffer);
             }
             kept.push(send);
@@ -118,5 +157,29 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn abort(&self) {
         self.inner.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read() {
+        let none = Faults::default();
+        for (text, rank, faults) in [
+            ("2:death@9", 2, Faults { death: Some(9), ..none }),
+            ("0:stall@3/30", 0, Faults { stall: Some((3, Duration::from_secs(30))), ..none }),
+            ("1:short@1000", 1, Faults { short: Some(1000), ..none }),
+            ("1:lost@0", 1, Faults { lost: Some(0), ..none }),
+            ("7:delay@5", 7, Faults { delay: Duration::from_millis(5), ..none }),
+        ] {
+            assert_eq!(read(text), Ok((rank, faults)), "{text}");
+        }
+        for text in
+            ["", "death@9", "2:death", "2:death@", "2:stall@9", "2:short@-1", "2:fire@1", "x:death@1", "2:death@9/1"]
+        {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 }
