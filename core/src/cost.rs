@@ -3,8 +3,11 @@
 //!
 //! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::cluster::{Device, Link};
-use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator, Spread, TensorId};
+use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator, Spread, Stream, TensorId};
 use crate::units::{Bytes, Nanos};
 
 /// Share of the device's matmul rate that the largest matmuls come near, in thousandths. Smaller ones reach less of it
@@ -81,10 +84,10 @@ impl Load {
         Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator) }
     }
 
-    /// The time on `device`, whose peers in a collective are reached as `peers` says. Only an operator without effect
-    /// takes none.
+    /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a collective,
+    /// that of the collective. Only an operator without effect of its own takes none.
     pub fn time(&self, kernel: &Kernel, device: &Device, peers: &Peers) -> Nanos {
-        if matches!(kernel, Kernel::Replicate { .. }) {
+        if matches!(kernel, Kernel::Replicate { .. }) || kernel.waits() {
             return 0;
         }
         let collective = match self.sent {
@@ -150,8 +153,10 @@ fn sent(graph: &Graph, operator: &Operator) -> Bytes {
     let (large, ways, rounds) = match operator.kernel {
         Kernel::Dispatch { ways } | Kernel::CombineGrad { ways } => (*output, ways, 1),
         Kernel::DispatchGrad { ways } | Kernel::Combine { ways } => (input.tensor, ways, 1),
-        Kernel::AllReduce { ways } | Kernel::AllReduceMax { ways } => (input.tensor, ways, 2),
-        Kernel::ReduceScatter { ways } => (input.tensor, ways, 1),
+        Kernel::AllReduce { ways } | Kernel::AllReduceMax { ways } | Kernel::AllReduceStart { ways } => {
+            (input.tensor, ways, 2)
+        }
+        Kernel::ReduceScatter { ways } | Kernel::ReduceScatterStart { ways } => (input.tensor, ways, 1),
         Kernel::AllGather { ways } => (*output, ways, 1),
         _ => return 0,
     };
@@ -222,15 +227,45 @@ fn whole_product(query_elements: u128, heads: Heads) -> u128 {
     query_elements.saturating_mul(2 * u128::from(heads.sequence))
 }
 
-/// Times of F, B and W of one microbatch: the sums over their operators. Devices of a rank are joined as `peers` says.
-pub fn job_times(graph: &Graph, device: &Device, peers: &Peers) -> [Nanos; 3] {
-    let mut times = [0 as Nanos; 3];
-    for operator in &graph.operators {
-        let time = Load::of(graph, operator).time(&operator.kernel, device, peers);
-        let total = &mut times[operator.job as usize];
-        *total = total.saturating_add(time);
+/// Times of one microbatch's jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct JobTimes {
+    /// Of F, B and W apart.
+    pub jobs: [Nanos; 3],
+    /// Of the fused BW: no more than B's and W's together, and less where operators of W run beside a collective of B.
+    pub fused: Nanos,
+}
+
+impl JobTimes {
+    /// By what each operator takes: compute in list order, and beside it the collectives in theirs. One begins when
+    /// compute has reached it and the one before has ended, and compute stands still where it waits for one that has not
+    /// ended. That a collective slows the operators that run beside it is not counted.
+    pub fn of(graph: &Graph, time: impl Fn(&Operator) -> Nanos) -> JobTimes {
+        let times: Vec<Nanos> = graph.operators.iter().map(time).collect();
+        let mut ends: Vec<Nanos> = vec![0; graph.tensors.len()];
+        let mut walk = |belongs: &dyn Fn(Job) -> bool| {
+            let (mut compute, mut collectives): (Nanos, Nanos) = (0, 0);
+            for (operator, time) in graph.operators.iter().zip(&times).filter(|(operator, _)| belongs(operator.job)) {
+                if operator.stream == Stream::Collective {
+                    collectives = compute.max(collectives).saturating_add(*time);
+                    operator.outputs.iter().for_each(|output| ends[output.index()] = collectives);
+                    continue;
+                }
+                if operator.kernel.waits() {
+                    let started = operator.inputs.first().map_or(0, |input| ends[input.tensor.index()]);
+                    compute = compute.max(started);
+                }
+                compute = compute.saturating_add(*time);
+            }
+            compute
+        };
+        JobTimes { jobs: Job::ALL.map(|job| walk(&|of| of == job)), fused: walk(&|of| of != Job::F) }
     }
-    times
+}
+
+/// Times of one microbatch's jobs by the roofline. Devices of a rank are joined as `peers` says.
+pub fn job_times(graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
+    JobTimes::of(graph, |operator| Load::of(graph, operator).time(&operator.kernel, device, peers))
 }
 
 /// Floating-point operations of F, B and W of one microbatch.
@@ -322,7 +357,7 @@ mod tests {
             (slow.launch_ns, fast.launch_ns) = (0, 0);
             let link = Peers::all(Link { bytes_per_s: 1, latency_ns: 0 });
             let (slow, fast) = (job_times(&graph, &slow, &link), job_times(&graph, &fast, &link));
-            assert!(slow.iter().zip(&fast).all(|(slow, fast)| slow >= fast));
+            assert!(slow.jobs.iter().zip(&fast.jobs).all(|(slow, fast)| slow >= fast));
         }
     }
 

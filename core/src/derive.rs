@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::cost::{self, Peers};
+use crate::cost::{self, JobTimes, Peers};
 use crate::fields::{Fault, Faults};
 use crate::graph::Graph;
 use crate::graph::build::{StageShape, stage_graph};
@@ -219,7 +219,7 @@ impl Parts<'_> {
         };
         let part = Part {
             cost: memory::stage_cost(
-                job_times(&graph, self.work),
+                &job_times(&graph, self.work),
                 Lifetimes::of(&graph).memory(&graph),
                 Lifetimes::fused(&graph).memory_fused(&graph),
             ),
@@ -236,7 +236,7 @@ impl Parts<'_> {
     fn costs(&self) -> PartCosts {
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
             let graph = graph_of(self.work, &StageLayout { layers, embedding, head });
-            job_times(&graph, self.work).into_iter().fold(0, Nanos::saturating_add)
+            job_times(&graph, self.work).jobs.into_iter().fold(0, Nanos::saturating_add)
         };
         let mut known = [None; KINDS];
         let mut of =
@@ -281,8 +281,8 @@ fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts:
     by_rank
 }
 
-/// Times of F, B and W of a stage: measured where there is a profile that has them.
-fn job_times(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
+/// Times of a stage's jobs: measured where there is a profile that has them.
+fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
     match &work.profile {
         Some(profile) => profile.job_times(graph, &work.device, &peers(work)),
         None => cost::job_times(graph, &work.device, &peers(work)),

@@ -2,11 +2,12 @@
 
 use alloc::collections::BTreeMap;
 
+use crate::cost::JobTimes;
 use crate::graph::liveness::JobMemory;
 use crate::graph::{Graph, Job, Role, TensorId};
 use crate::model::Dtype;
 use crate::problem::StageCost;
-use crate::units::{Bytes, Nanos};
+use crate::units::Bytes;
 
 /// Bytes held throughout a step, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -139,13 +140,15 @@ pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
     (most(false), most(true))
 }
 
-/// What a scheduler may know of a stage: times and bytes of F, B and W, and bytes of the fused BW.
-pub fn stage_cost(times: [Nanos; 3], memory: [JobMemory; 3], fused: JobMemory) -> StageCost {
+/// What a scheduler may know of a stage: times and bytes of F, B, W and the fused BW.
+pub fn stage_cost(times: &JobTimes, memory: [JobMemory; 3], fused: JobMemory) -> StageCost {
     let [forward, backward_input, backward_weight] = memory;
+    let [forward_ns, backward_input_ns, backward_weight_ns] = times.jobs;
     StageCost {
-        forward_ns: times[0],
-        backward_input_ns: times[1],
-        backward_weight_ns: times[2],
+        forward_ns,
+        backward_input_ns,
+        backward_weight_ns,
+        backward_ns: (times.fused < backward_input_ns.saturating_add(backward_weight_ns)).then_some(times.fused),
         forward_bytes: forward.net,
         backward_input_bytes: backward_input.net,
         backward_weight_bytes: backward_weight.net,

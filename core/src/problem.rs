@@ -80,6 +80,9 @@ pub struct StageCost {
     pub backward_input_ns: Nanos,
     /// Duration of W.
     pub backward_weight_ns: Nanos,
+    /// Duration of the fused BW, where it is less than that of B and then W: at most their sum. So it is where W's
+    /// operators run beside a collective that B would wait for.
+    pub backward_ns: Option<Nanos>,
     /// Bytes that F leaves held.
     pub forward_bytes: ByteDelta,
     /// Change of bytes held by B.
@@ -105,8 +108,19 @@ impl StageCost {
             OpKind::F => self.forward_ns,
             OpKind::B => self.backward_input_ns,
             OpKind::W => self.backward_weight_ns,
-            OpKind::BW => self.backward_input_ns + self.backward_weight_ns,
+            OpKind::BW => match self.backward_ns {
+                Some(duration) => duration,
+                None => self.backward_input_ns + self.backward_weight_ns,
+            },
         }
+    }
+
+    /// The least that B and W may count on to keep their rank busy, whether they run apart or fused: neither more than
+    /// it takes alone, nor both more than BW takes.
+    pub const fn least_backward(&self) -> [Nanos; 2] {
+        let fused = self.duration(OpKind::BW);
+        let first = if self.backward_input_ns < fused { self.backward_input_ns } else { fused };
+        [first, fused - first]
     }
 
     /// Bytes taken when an op of `kind` starts.
@@ -377,7 +391,7 @@ impl Statement {
         let mut bytes = 0u128;
         for (index, cost) in self.stages.iter().enumerate() {
             let microbatches = self.microbatches as u128 * repeat;
-            for kind in [OpKind::F, OpKind::BW] {
+            for kind in [OpKind::F, OpKind::B, OpKind::W] {
                 time += u128::from(cost.duration(kind)) * microbatches;
             }
             for kind in [OpKind::F, OpKind::B, OpKind::W, OpKind::BW] {
@@ -507,10 +521,11 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
     const DELTA: core::ops::RangeInclusive<i64> = -(MAX_BYTES as i64)..=MAX_BYTES as i64;
     let before = faults.len();
     let mut table = Table::of(value, path, faults)?;
-    let cost = StageCost {
+    let mut cost = StageCost {
         forward_ns: table.needed_whole("forward_ns", 0..=MAX_NS, faults).unwrap_or(0),
         backward_input_ns: table.needed_whole("backward_input_ns", 0..=MAX_NS, faults).unwrap_or(0),
         backward_weight_ns: table.whole("backward_weight_ns", 0..=MAX_NS, faults).unwrap_or(0),
+        backward_ns: None,
         forward_bytes: table.signed("forward_bytes", DELTA, faults).unwrap_or(0),
         backward_input_bytes: table.signed("backward_input_bytes", DELTA, faults).unwrap_or(0),
         backward_weight_bytes: table.signed("backward_weight_bytes", DELTA, faults).unwrap_or(0),
@@ -523,6 +538,9 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
             .unwrap_or(0),
         backward_workspace_bytes: table.whole("backward_workspace_bytes", 0..=MAX_BYTES, faults),
     };
+    let apart = cost.backward_input_ns + cost.backward_weight_ns;
+    // The sum of both says nothing that they do not.
+    cost.backward_ns = table.whole("backward_ns", 0..=apart, faults).filter(|fused| *fused < apart);
     table.finish(faults);
     (faults.len() == before).then_some(cost)
 }
@@ -588,6 +606,9 @@ fn stage_value(cost: &StageCost) -> Value {
         map.insert(String::from(key), value);
     }
     // Our addition to the common form: written only where it says something.
+    if let Some(duration) = cost.backward_ns {
+        map.insert(String::from("backward_ns"), json!(duration));
+    }
     for (key, bytes) in [
         ("forward_workspace_bytes", cost.forward_workspace_bytes),
         ("backward_input_workspace_bytes", cost.backward_input_workspace_bytes),
@@ -744,11 +765,13 @@ impl Problem {
             };
             let forward = half(cost.forward_ns, longest(rank, OpKind::BW)) + 1;
             let backward = half(cost.duration(OpKind::BW), longest(rank, OpKind::F)) + 1;
-            let from_b = backward.min(cost.backward_input_ns);
+            let [b, w] = cost.least_backward();
+            let from_b = backward.min(b);
             StageCost {
                 forward_ns: cost.forward_ns.saturating_sub(forward),
-                backward_input_ns: cost.backward_input_ns - from_b,
-                backward_weight_ns: cost.backward_weight_ns.saturating_sub(backward - from_b),
+                backward_input_ns: b - from_b,
+                backward_weight_ns: w.saturating_sub(backward - from_b),
+                backward_ns: None,
                 ..cost
             }
         };

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Device;
-use crate::cost::{self, Peers};
+use crate::cost::{self, JobTimes, Peers};
 use crate::graph::{Graph, Kernel, Operator, TensorId};
 use crate::units::Nanos;
 
@@ -35,7 +35,12 @@ pub struct Signature {
 impl Signature {
     /// That of `operator`.
     pub fn of(graph: &Graph, operator: &Operator) -> Signature {
-        let name = operator.kernel.name();
+        // A collective takes as long whether or not it is waited for at once.
+        let name = match operator.kernel {
+            Kernel::AllReduceStart { ways } => Kernel::AllReduce { ways }.name(),
+            Kernel::ReduceScatterStart { ways } => Kernel::ReduceScatter { ways }.name(),
+            kernel => kernel.name(),
+        };
         let kernel = match operator.kernel {
             Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
                 let mark = |transposed| if transposed { "t" } else { "n" };
@@ -132,17 +137,12 @@ impl Profile {
         self.times.is_empty()
     }
 
-    /// Times of F, B and W of one microbatch: measured where there is a measurement, else the roofline's.
-    pub fn job_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> [Nanos; 3] {
-        let mut times = [0 as Nanos; 3];
-        for operator in &graph.operators {
-            let time = self
-                .time(graph, operator)
-                .unwrap_or_else(|| cost::Load::of(graph, operator).time(&operator.kernel, device, peers));
-            let total = &mut times[operator.job as usize];
-            *total = total.saturating_add(time);
-        }
-        times
+    /// Times of one microbatch's jobs: measured where there is a measurement, else the roofline's.
+    pub fn job_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
+        JobTimes::of(graph, |operator| {
+            let roofline = || cost::Load::of(graph, operator).time(&operator.kernel, device, peers);
+            self.time(graph, operator).unwrap_or_else(roofline)
+        })
     }
 
     /// As a file.
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(profile.job_times(&graph, &device, &peers), cost::job_times(&graph, &device, &peers));
         graph.operators.iter().for_each(|operator| profile.insert(Signature::of(&graph, operator), 7));
         let counts = crate::graph::Job::ALL.map(|job| 7 * graph.job(job).count() as Nanos);
-        assert_eq!(profile.job_times(&graph, &device, &peers), counts);
+        assert_eq!(profile.job_times(&graph, &device, &peers).jobs, counts);
         // Layers are alike: fewer signatures than operators.
         assert!(profile.len() < graph.operators.len());
         assert_eq!(Profile::of_json(&profile.to_json()), Ok(profile));

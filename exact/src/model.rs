@@ -60,7 +60,7 @@ impl Jobs {
         };
         let mut unit_ns = 0;
         for stage in 0..stages {
-            kinds.iter().for_each(|kind| unit_ns = gcd(unit_ns, problem.cost(stage).duration(*kind)));
+            kinds.iter().for_each(|kind| unit_ns = gcd(unit_ns, duration(problem, stage, *kind)));
         }
         for from in 0..problem.ranks() {
             (0..problem.ranks()).for_each(|to| unit_ns = gcd(unit_ns, problem.hop(from, to)));
@@ -76,7 +76,7 @@ impl Jobs {
                 for microbatch in 0..microbatches {
                     let op = Op::new(stage, *kind, microbatch);
                     index[(row * stages + stage) * microbatches + microbatch] = jobs.len();
-                    let ticks = (problem.duration(op) / unit_ns) as i32;
+                    let ticks = (duration(problem, stage, *kind) / unit_ns) as i32;
                     jobs.push(Job { op, rank: problem.rank_of(stage, microbatch), ticks, start: None });
                 }
             }
@@ -332,9 +332,22 @@ fn post_memory(
     Ok(())
 }
 
-/// Whether the stage's BW may hold less than its B and W apart.
+/// Whether the stage's BW may hold less, or take less time, than its B and W apart.
 fn may_fuse(problem: &Problem, stage: usize) -> bool {
-    problem.backward() == Backward::Split && problem.cost(stage).backward_workspace_bytes.is_some()
+    let cost = problem.cost(stage);
+    let gains = cost.backward_workspace_bytes.is_some() || cost.backward_ns.is_some();
+    problem.backward() == Backward::Split && gains
+}
+
+/// What an op of `kind` takes at least: where BW is shorter than B and then W, their share of it. The bound stays a
+/// bound, and a schedule is looked at by `value`, which may fuse.
+fn duration(problem: &Problem, stage: usize, kind: OpKind) -> Nanos {
+    let [b, w] = problem.cost(stage).least_backward();
+    match kind {
+        OpKind::B => b,
+        OpKind::W => w,
+        kind => problem.cost(stage).duration(kind),
+    }
 }
 
 struct Orders {

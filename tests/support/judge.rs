@@ -36,6 +36,8 @@ pub struct Problem {
     /// Bytes that the fused BW holds while it runs, by stage, where the file gives them: B's and W's bytes are
     /// then one change, their sum.
     pub fused_workspace: Vec<Option<i64>>,
+    /// By stage: what the fused BW takes where that is less than B and then W.
+    pub fused_durations: Vec<Option<u64>>,
     /// Thousandths of the shorter op of a pair that hide behind the longer.
     pub overlap_permille: u64,
     /// Transfer time by sender and receiver.
@@ -131,6 +133,7 @@ impl Problem {
             durations: three("ns").into_iter().map(|three| three.map(|time| time as u64)).collect(),
             bytes: three("bytes"),
             workspace: three("workspace_bytes"),
+            fused_durations: by_stage.iter().map(|stage| stage["backward_ns"].as_u64()).collect(),
             fused_workspace: by_stage.iter().map(|stage| stage["backward_workspace_bytes"].as_i64()).collect(),
             overlap_permille: value["overlap_permille"].as_u64().unwrap_or(0),
             hops,
@@ -200,7 +203,10 @@ impl Problem {
 
     /// How long one op, or the two of a pair, take.
     fn duration(&self, ops: &[Op]) -> u64 {
-        let alone = |op: &Op| op.jobs().iter().map(|job| self.durations[op.stage][*job]).sum::<u64>();
+        let alone = |op: &Op| match (op.kind, self.fused_durations[op.stage]) {
+            (Kind::Bw, Some(fused)) => fused,
+            _ => op.jobs().iter().map(|job| self.durations[op.stage][*job]).sum::<u64>(),
+        };
         let both: Vec<u64> = ops.iter().map(alone).collect();
         let shorter = if let [first, second] = both[..] { first.min(second) } else { 0 };
         both.iter().sum::<u64>() - shorter * self.overlap_permille / 1000

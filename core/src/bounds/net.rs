@@ -52,27 +52,29 @@ impl Net {
         let cost = |cost: &crate::problem::StageCost| {
             let (f, b, w) = (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes);
             let takes = |kind| cost.takes(kind) as i64;
+            // BW may also be shorter than B and then W: then its halves take no longer than it did.
+            let [least_b, least_w] = cost.least_backward();
             match problem.backward() {
                 // Here BW may hold less than B and then W. Each op is given the least of what it holds alone and
                 // what BW holds: then the halves of a BW hold no more than it did, and B and W no more than
                 // they do.
                 Backward::Split if cost.backward_workspace_bytes.is_some() => Cost {
                     f: cost.forward_ns,
-                    b: cost.backward_input_ns,
-                    w: cost.backward_weight_ns,
+                    b: least_b,
+                    w: least_w,
                     bytes: [f, b.min(0), w + b.max(0)],
                     takes: [takes(OpKind::F), takes(OpKind::B).min(takes(OpKind::BW))],
                 },
                 Backward::Split => Cost {
                     f: cost.forward_ns,
-                    b: cost.backward_input_ns,
-                    w: cost.backward_weight_ns,
+                    b: least_b,
+                    w: least_w,
                     bytes: [f, b, w],
                     takes: [takes(OpKind::F), takes(OpKind::B)],
                 },
                 Backward::Fused => Cost {
                     f: cost.forward_ns,
-                    b: cost.backward_input_ns + cost.backward_weight_ns,
+                    b: cost.duration(OpKind::BW),
                     w: 0,
                     bytes: [f, b + w, 0],
                     takes: [takes(OpKind::F), takes(OpKind::BW)],

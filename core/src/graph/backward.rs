@@ -1,8 +1,10 @@
-//! B and W from F, by one rule for each kernel (reverse mode).
+//! The backward from F, by one rule for each kernel (reverse mode): undivided, all of it in B.
+//! [`split`](super::passes::split) takes W out of it.
 //!
 //! The forward's operators are taken in reverse. Where a tensor has several consumers, their gradients are
 //! summed in that order: a matmul adds to the sum so far, anything else is followed by an [`Kernel::Add`]. A
-//! tensor that only goes into sums passes its gradient on as it is, without a copy.
+//! tensor that only goes into sums passes its gradient on as it is, without a copy. The gradient of a matrix comes
+//! before that of its input: so the input's buffer goes before its gradient's comes.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,17 +14,12 @@ use alloc::vec::Vec;
 use super::build::{operator, statistics_of};
 use super::{Graph, Job, Kernel, Operator, Role, TensorId};
 
-/// Appends the gradients of all that `graph`, a forward, computes. It ends either in a loss or in an activation
-/// for the next stage, whose gradient then arrives.
+/// Appends the gradients of all that `graph`, a forward, computes, as operators of B. It ends either in a loss or in an
+/// activation for the next stage, whose gradient then arrives.
 pub fn derive(graph: &mut Graph) {
     let forward = core::mem::take(&mut graph.operators);
-    let mut backward = Backward {
-        gradient: vec![None; graph.tensors.len()],
-        graph,
-        layer: None,
-        inputs: Vec::new(),
-        weights: Vec::new(),
-    };
+    let mut backward =
+        Backward { gradient: vec![None; graph.tensors.len()], graph, layer: None, operators: Vec::new() };
     backward.add_weight_gradients();
     if let Some(out) = backward.graph.with_role(Role::ActivationOut) {
         let id = backward.like(out, String::from("gradient_in"), Role::GradientIn);
@@ -38,10 +35,9 @@ pub fn derive(graph: &mut Graph) {
     {
         backward.graph.tensors[gradient.index()].role = Role::GradientOut;
     }
-    let Backward { graph, inputs, weights, .. } = backward;
+    let Backward { graph, operators, .. } = backward;
     graph.operators = forward;
-    graph.operators.extend(inputs);
-    graph.operators.extend(weights);
+    graph.operators.extend(operators);
 }
 
 struct Backward<'g> {
@@ -50,10 +46,8 @@ struct Backward<'g> {
     gradient: Vec<Option<TensorId>>,
     /// The layer of the operator being visited.
     layer: Option<u32>,
-    /// The operators of B.
-    inputs: Vec<Operator>,
-    /// The operators of W.
-    weights: Vec<Operator>,
+    /// The operators so far.
+    operators: Vec<Operator>,
 }
 
 impl Backward<'_> {
@@ -81,12 +75,8 @@ impl Backward<'_> {
         self.like(of, name, Role::Intermediate)
     }
 
-    fn push(&mut self, job: Job, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
-        let operator = operator(kernel, job, self.layer, inputs, outputs);
-        match job {
-            Job::W => self.weights.push(operator),
-            _ => self.inputs.push(operator),
-        }
+    fn push(&mut self, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
+        self.operators.push(operator(kernel, Job::B, self.layer, inputs, outputs));
     }
 
     /// Adds `more` to the gradient of `tensor`.
@@ -95,7 +85,7 @@ impl Backward<'_> {
             None => more,
             Some(so_far) => {
                 let sum = self.gradient_tensor(tensor);
-                self.push(Job::B, Kernel::Add, &[so_far, more], &[sum]);
+                self.push(Kernel::Add, &[so_far, more], &[sum]);
                 sum
             }
         };
@@ -105,14 +95,14 @@ impl Backward<'_> {
     /// A new gradient of `tensor` by `kernel`, from `inputs`.
     fn contribute_by(&mut self, tensor: TensorId, kernel: Kernel, inputs: &[TensorId]) {
         let more = self.gradient_tensor(tensor);
-        self.push(Job::B, kernel, inputs, &[more]);
+        self.push(kernel, inputs, &[more]);
         self.contribute(tensor, more);
     }
 
     /// New gradients of two tensors by one `kernel`, from `inputs`.
     fn contribute_both(&mut self, tensors: [TensorId; 2], kernel: Kernel, inputs: &[TensorId]) {
         let outputs = tensors.map(|tensor| self.gradient_tensor(tensor));
-        self.push(Job::B, kernel, inputs, &outputs);
+        self.push(kernel, inputs, &outputs);
         for (tensor, gradient) in tensors.into_iter().zip(outputs) {
             self.contribute(tensor, gradient);
         }
@@ -124,17 +114,17 @@ impl Backward<'_> {
         let sum = self.gradient_tensor(tensor);
         let kernel = Kernel::MatMul { transpose_a: false, transpose_b, accumulate: so_far.is_some() };
         match so_far {
-            None => self.push(Job::B, kernel, &[a, b], &[sum]),
-            Some(so_far) => self.push(Job::B, kernel, &[a, b, so_far], &[sum]),
+            None => self.push(kernel, &[a, b], &[sum]),
+            Some(so_far) => self.push(kernel, &[a, b, so_far], &[sum]),
         }
         self.gradient[tensor.index()] = Some(sum);
     }
 
     /// The accumulator of `weight` as the last input and the output of `kernel`.
-    fn accumulate(&mut self, job: Job, kernel: Kernel, inputs: &[TensorId], weight: TensorId) {
+    fn accumulate(&mut self, kernel: Kernel, inputs: &[TensorId], weight: TensorId) {
         if let Some(sum) = self.gradient[weight.index()] {
             let inputs: Vec<TensorId> = inputs.iter().copied().chain([sum]).collect();
-            self.push(job, kernel, &inputs, &[sum]);
+            self.push(kernel, &inputs, &[sum]);
         }
     }
 
@@ -159,36 +149,36 @@ impl Backward<'_> {
             let dy = arriving?;
             match operator.kernel {
                 Kernel::Embedding => {
-                    self.accumulate(Job::W, Kernel::EmbeddingGrad, &[dy, input(0)?], input(1)?);
+                    self.accumulate(Kernel::EmbeddingGrad, &[dy, input(0)?], input(1)?);
                 }
                 Kernel::Positions { sequence, ways } => {
-                    self.accumulate(Job::W, Kernel::PositionsGrad { sequence, ways }, &[dy], input(1)?);
+                    self.accumulate(Kernel::PositionsGrad { sequence, ways }, &[dy], input(1)?);
                     self.contribute(input(0)?, dy);
                 }
                 Kernel::RmsNorm { .. } => {
                     let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
                     // First: the gradient of x may take the place of dy.
-                    self.accumulate(Job::B, Kernel::RmsNormGainGrad, &[dy, x, inverse], gain);
+                    self.accumulate(Kernel::RmsNormGainGrad, &[dy, x, inverse], gain);
                     self.contribute_by(x, Kernel::RmsNormInputGrad, &[dy, x, inverse, gain]);
                 }
                 Kernel::LayerNorm { .. } => {
                     let (x, gain, bias) = (input(0)?, input(1)?, input(2)?);
                     let (mean, inverse) = (output(1)?, output(2)?);
-                    self.accumulate(Job::B, Kernel::LayerNormGainGrad, &[dy, x, mean, inverse], gain);
-                    self.accumulate(Job::B, Kernel::BiasGrad, &[dy], bias);
+                    self.accumulate(Kernel::LayerNormGainGrad, &[dy, x, mean, inverse], gain);
+                    self.accumulate(Kernel::BiasGrad, &[dy], bias);
                     self.contribute_by(x, Kernel::LayerNormInputGrad, &[dy, x, mean, inverse, gain]);
                 }
                 Kernel::AddBias => {
-                    self.accumulate(Job::B, Kernel::BiasGrad, &[dy], input(1)?);
+                    self.accumulate(Kernel::BiasGrad, &[dy], input(1)?);
                     self.contribute(input(0)?, dy);
                 }
                 Kernel::MatMul { transpose_b, .. } => {
                     let (x, weight) = (input(0)?, input(1)?);
-                    self.contribute_matmul(x, dy, weight, !transpose_b);
                     let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
                     // [out, in] for x · wᵀ, [in, out] for x · w.
                     let (a, b) = if transpose_b { (dy, x) } else { (x, dy) };
-                    self.accumulate(Job::W, kernel, &[a, b], weight);
+                    self.accumulate(kernel, &[a, b], weight);
+                    self.contribute_matmul(x, dy, weight, !transpose_b);
                 }
                 Kernel::Rope { sequence, heads, width, base, inverse } => {
                     let kernel = Kernel::Rope { sequence, heads, width, base, inverse: !inverse };
@@ -199,7 +189,7 @@ impl Backward<'_> {
                     let (attended, log_sum_exp) = (output(0)?, output(1)?);
                     let outputs = [q, k, v].map(|tensor| self.gradient_tensor(tensor));
                     let kernel = Kernel::AttentionGrad(heads);
-                    self.push(Job::B, kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
+                    self.push(kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
                     for (tensor, gradient) in [q, k, v].into_iter().zip(outputs) {
                         self.contribute(tensor, gradient);
                     }
@@ -218,14 +208,14 @@ impl Backward<'_> {
                         outputs.push(ring);
                     }
                     let kernel = Kernel::SpreadAttentionGrad(spread);
-                    self.push(Job::B, kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
+                    self.push(kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
                     for (tensor, gradient) in [q, k, v].into_iter().zip(gradients) {
                         self.contribute(tensor, gradient);
                     }
                 }
                 Kernel::HeadNorm { width, .. } => {
                     let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
-                    self.accumulate(Job::B, Kernel::HeadNormGainGrad { width }, &[dy, x, inverse], gain);
+                    self.accumulate(Kernel::HeadNormGainGrad { width }, &[dy, x, inverse], gain);
                     self.contribute_by(x, Kernel::HeadNormInputGrad { width }, &[dy, x, inverse, gain]);
                 }
                 Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
@@ -255,9 +245,9 @@ impl Backward<'_> {
                 }
                 Kernel::ExpertMatMul { transpose_b } => {
                     let (x, weight) = (input(0)?, input(1)?);
+                    self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x], weight);
                     let kernel = Kernel::ExpertMatMul { transpose_b: !transpose_b };
                     self.contribute_by(x, kernel, &[dy, weight]);
-                    self.accumulate(Job::W, Kernel::ExpertMatMulGrad, &[dy, x], weight);
                 }
                 Kernel::GeGlu => {
                     let (gate, up) = (input(0)?, input(1)?);
@@ -276,6 +266,11 @@ impl Backward<'_> {
                 Kernel::Replicate { ways } => self.contribute_by(input(0)?, Kernel::AllReduce { ways }, &[dy]),
                 // Every device holds the whole sum's gradient.
                 Kernel::AllReduce { .. } => self.contribute(input(0)?, dy),
+                // Only passes over the backward make these.
+                Kernel::AllReduceStart { .. }
+                | Kernel::AllReduceWait
+                | Kernel::ReduceScatterStart { .. }
+                | Kernel::ReduceScatterWait => {}
                 Kernel::AllGather { ways } => self.contribute_by(input(0)?, Kernel::ReduceScatter { ways }, &[dy]),
                 Kernel::ReduceScatter { ways } => self.contribute_by(input(0)?, Kernel::AllGather { ways }, &[dy]),
                 Kernel::SwiGlu => {

@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use super::form::{AttentionForm, Form};
 use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
-use super::{backward, gpt, liveness, llama, recompute};
+use super::{backward, gpt, liveness, llama, passes};
 use crate::model::{Dtype, Family, ModelConfig};
 
 /// Which part of a model a stage is, and how large its microbatches are.
@@ -42,7 +42,11 @@ impl StageShape {
 pub fn stage_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
     let mut graph = forward_graph(model, shape, microbatches);
     backward::derive(&mut graph);
-    recompute::rerun(&mut graph, shape.form.recompute);
+    if shape.form.async_reduce {
+        passes::beside::run(&mut graph);
+    }
+    passes::split::run(&mut graph);
+    passes::recompute::rerun(&mut graph, shape.form.recompute);
     liveness::run_in_place(&mut graph);
     graph
 }

@@ -69,6 +69,8 @@ pub struct Form {
     pub tensor: u32,
     /// Whether those devices also share the tokens of what lies between the matrices (arXiv:2205.05198 §4.2.2).
     pub sequence_parallel: bool,
+    /// Whether the sum of dX over those devices runs beside the dW matmul ([`passes::beside`](super::passes::beside)).
+    pub async_reduce: bool,
     /// Devices that each hold a part of every sequence, c (arXiv:2310.01889).
     pub context: u32,
     /// Devices that a layer's experts are dealt to, out of those that hold other tokens.
@@ -92,6 +94,7 @@ impl Default for Form {
             recompute: Recompute::None,
             tensor: 1,
             sequence_parallel: false,
+            async_reduce: false,
             context: 1,
             expert: 1,
             whole_experts: false,

@@ -192,6 +192,23 @@ pub enum Kernel {
         /// Devices.
         ways: u64,
     },
+    /// `(x) → (p)`: begins [`Kernel::AllReduce`] once `x` is complete and does not wait for it. Runs on
+    /// [`Stream::Collective`](super::Stream::Collective), may run in place. Until its wait, `p` is nobody's to read or
+    /// write: see [the module](super) for what an executor does.
+    AllReduceStart {
+        /// Devices.
+        ways: u64,
+    },
+    /// `(p) → (y)`: waits for what began as `p`; `y` is then the sum. May run in place.
+    AllReduceWait,
+    /// `(x [n, h]) → (p [n/ways, h])`: begins [`Kernel::ReduceScatter`], as [`Kernel::AllReduceStart`]. `x` is read until
+    /// the wait.
+    ReduceScatterStart {
+        /// Devices.
+        ways: u64,
+    },
+    /// `(p, x) → (y)`: waits for what began as `p` from `x`. May run in place of `p`.
+    ReduceScatterWait,
     /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, as [`Kernel::RmsNorm`] on the `a` heads of
     /// each row. Source: arXiv:2505.09388 §2 (on queries and keys).
     HeadNorm {
@@ -393,6 +410,10 @@ impl Kernel {
             Kernel::AllReduceMax { .. } => "all_reduce_max",
             Kernel::AllGather { .. } => "all_gather",
             Kernel::ReduceScatter { .. } => "reduce_scatter",
+            Kernel::AllReduceStart { .. } => "all_reduce_start",
+            Kernel::AllReduceWait => "all_reduce_wait",
+            Kernel::ReduceScatterStart { .. } => "reduce_scatter_start",
+            Kernel::ReduceScatterWait => "reduce_scatter_wait",
             Kernel::SwiGlu => "swiglu",
             Kernel::SwiGluGrad => "swiglu_grad",
             Kernel::Gelu => "gelu",
@@ -408,6 +429,16 @@ impl Kernel {
         }
     }
 
+    /// Whether it begins what a later operator waits for.
+    pub const fn starts(&self) -> bool {
+        matches!(self, Kernel::AllReduceStart { .. } | Kernel::ReduceScatterStart { .. })
+    }
+
+    /// Whether it waits for what an earlier operator began, its input 0.
+    pub const fn waits(&self) -> bool {
+        matches!(self, Kernel::AllReduceWait | Kernel::ReduceScatterWait)
+    }
+
     /// The inputs (positions) whose buffer output 0 may take over, the best first. The graph's
     /// [`Operator::in_place`] says which one does.
     pub const fn may_run_in_place_of(&self) -> &'static [u32] {
@@ -418,6 +449,7 @@ impl Kernel {
             Kernel::Softmax | Kernel::SoftmaxGrad | Kernel::Dropout { .. } | Kernel::DropoutGrad => &[0],
             Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::CrossEntropyGrad { .. } => &[0],
             Kernel::AllReduceMax { .. } | Kernel::OwnTokens { .. } | Kernel::HidePadding { .. } => &[0],
+            Kernel::AllReduceStart { .. } | Kernel::AllReduceWait | Kernel::ReduceScatterWait => &[0],
             Kernel::MatMul { accumulate: true, .. } => &[2],
             // The second operand is the branch, which dies here; the first is the residual stream.
             Kernel::Add => &[1, 0],

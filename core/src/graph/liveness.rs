@@ -41,17 +41,17 @@ impl JobMemory {
 impl Lifetimes {
     /// The lifetimes of all tensors of `graph`, with B and W apart.
     pub fn of(graph: &Graph) -> Lifetimes {
-        Lifetimes::counting(graph, None, |needs| needs == Needs::Data)
+        Lifetimes::counting(graph, false)
     }
 
-    /// The lifetimes of all tensors of `graph` with B and W fused, in the order of [`fused_order`]. What B's end frees or
-    /// hands over, BW's end does; W has no end of its own.
+    /// The lifetimes of all tensors of `graph` with B and W fused, in list order. What B's end frees or hands over, BW's
+    /// end does; W has no end of its own.
     pub fn fused(graph: &Graph) -> Lifetimes {
-        Lifetimes::counting(graph, Some(&fused_order(graph)), |needs| needs == Needs::Data)
+        Lifetimes::counting(graph, true)
     }
 
-    fn counting(graph: &Graph, fused: Option<&[u32]>, counts: impl Fn(Needs) -> bool) -> Lifetimes {
-        let last = last_uses(graph, fused, counts);
+    fn counting(graph: &Graph, fused: bool) -> Lifetimes {
+        let last = last_uses(graph, fused);
         let mut lifetimes = Lifetimes {
             arrive: Default::default(),
             free_after: vec![Vec::new(); graph.operators.len()],
@@ -82,7 +82,7 @@ impl Lifetimes {
                 Some(input) if lifetimes.takes_over[at] => operator.inputs.get(input as usize),
                 _ => None,
             };
-            let runs_in = if fused.is_some() { operator.job.min(Job::B) } else { operator.job };
+            let runs_in = if fused { operator.job.min(Job::B) } else { operator.job };
             match role.leaves_after() {
                 Some(job) if job >= runs_in => lifetimes.end[job as usize].push(id),
                 _ if taken_over.is_some_and(|input| input.tensor == id) => {}
@@ -105,9 +105,9 @@ impl Lifetimes {
     /// Bytes of the fused BW, for the lifetimes of [`Lifetimes::fused`].
     pub fn memory_fused(&self, graph: &Graph) -> JobMemory {
         let mut held: Bytes = 0;
-        let forward = (0..graph.operators.len()).take_while(|at| graph.operators[*at].job == Job::F);
-        self.run(graph, Job::F, forward, &mut held);
-        self.run(graph, Job::B, fused_order(graph).into_iter().map(|at| at as usize), &mut held)
+        let forward = graph.forward_len();
+        self.run(graph, Job::F, 0..forward, &mut held);
+        self.run(graph, Job::B, forward..graph.operators.len(), &mut held)
     }
 
     /// Runs `operators` as `job` on an arena that holds `held`.
@@ -134,51 +134,23 @@ impl Lifetimes {
     }
 }
 
-/// The operators of B and W, by their positions in `graph`, in the order in which a fused BW runs them: each of W as soon
-/// as B has made what it needs, and both in their own order, so that every sum is the same to the bit. What W makes again
-/// for itself comes right before its use.
-///
-/// So a layer's recomputed tensors are used up before the next layer's are made.
+/// The operators of a fused BW, by their positions in `graph`: all that are not F's, in list order.
 pub fn fused_order(graph: &Graph) -> Vec<u32> {
-    let operators = &graph.operators;
-    let inputs = operators.iter().take_while(|operator| operator.job == Job::F).count();
-    let weights = operators.iter().take_while(|operator| operator.job != Job::W).count();
-    let mut made_by = vec![None; graph.tensors.len()];
-    for (at, operator) in operators.iter().enumerate().take(weights).skip(inputs) {
-        operator.outputs.iter().for_each(|output| made_by[output.index()] = Some(at));
-    }
-    // By operator of W: the last of B's that it has to follow.
-    let mut after: Vec<Option<usize>> = Vec::with_capacity(operators.len() - weights);
-    for operator in &operators[weights..] {
-        let needs = operator.inputs.iter().filter(|input| !graph[input.tensor].role.is_persistent());
-        let ready = needs.filter_map(|input| made_by[input.tensor.index()]).max();
-        after.push(ready.max(after.last().copied().flatten()));
-    }
-    for at in (0..after.len()).rev().skip(1) {
-        let adds = operators[weights + at].outputs.iter().all(|output| graph[*output].role.is_persistent());
-        if !adds {
-            after[at] = after[at + 1];
-        }
-    }
-    let mut order = Vec::with_capacity(operators.len() - inputs);
-    let mut next = 0;
-    let mut run_ready = |order: &mut Vec<u32>, done: Option<usize>| {
-        while next < after.len() && after[next] <= done {
-            order.push((weights + next) as u32);
-            next += 1;
-        }
+    (graph.forward_len() as u32..graph.operators.len() as u32).collect()
+}
+
+/// The operators of F, then B, then W, by their positions in `graph`.
+pub fn split_order(graph: &Graph) -> Vec<u32> {
+    let of = |job: Job| {
+        let operators = graph.operators.iter().enumerate();
+        operators.filter(move |(_, operator)| operator.job == job).map(|(at, _)| at as u32)
     };
-    run_ready(&mut order, None);
-    for at in inputs..weights {
-        order.push(at as u32);
-        run_ready(&mut order, Some(at));
-    }
-    order
+    Job::ALL.into_iter().flat_map(of).collect()
 }
 
 /// Lets every operator run in place whose kernel allows it and whose input is used no more.
 pub fn run_in_place(graph: &mut Graph) {
-    let last = last_uses(graph, None, |needs| needs == Needs::Data);
+    let last = last_uses(graph, false);
     let Graph { tensors, operators } = graph;
     for (at, operator) in operators.iter_mut().enumerate() {
         let Some(output) = operator.outputs.first().and_then(|id| tensors.get(id.index())) else { continue };
@@ -196,13 +168,13 @@ pub fn run_in_place(graph: &mut Graph) {
     }
 }
 
-/// By tensor: the last operator that uses it in a way that `counts`, or that writes it, where a microbatch runs F's
-/// operators and then B's and W's in the order of the list or in that of `fused`.
-fn last_uses(graph: &Graph, fused: Option<&[u32]>, counts: impl Fn(Needs) -> bool) -> Vec<Option<usize>> {
+/// By tensor: the last operator that needs its data, or that writes it, where a microbatch runs the operators in list
+/// order (`fused`) or F's, then B's, then W's.
+fn last_uses(graph: &Graph, fused: bool) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.tensors.len()];
     let mut run = |at: usize| {
         let operator = &graph.operators[at];
-        for input in operator.inputs.iter().filter(|input| counts(input.needs)) {
+        for input in operator.inputs.iter().filter(|input| input.needs == Needs::Data) {
             last[input.tensor.index()] = Some(at);
         }
         for output in &operator.outputs {
@@ -210,11 +182,8 @@ fn last_uses(graph: &Graph, fused: Option<&[u32]>, counts: impl Fn(Needs) -> boo
         }
     };
     match fused {
-        None => (0..graph.operators.len()).for_each(run),
-        Some(order) => {
-            (0..graph.operators.len() - order.len()).for_each(&mut run);
-            order.iter().for_each(|at| run(*at as usize));
-        }
+        true => (0..graph.operators.len()).for_each(run),
+        false => split_order(graph).iter().for_each(|at| run(*at as usize)),
     }
     last
 }

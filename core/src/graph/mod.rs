@@ -4,10 +4,12 @@
 //!
 //! # Meaning
 //! A [`Graph`] is one stage's work for one microbatch in three jobs, [`Job::F`], [`Job::B`] and [`Job::W`].
-//! [`Graph::operators`] lists F's operators, then B's, then W's; within a job they run in list order. B runs
-//! after F and W after B of the same microbatch, with jobs of other microbatches in between as the schedule
-//! says. A fused BW runs the operators of both, each of W's as soon as B has made what it needs
-//! ([`liveness::fused_order`]).
+//! [`Graph::operators`] lists F's operators, then those of B and W as a fused BW runs them. B alone runs its own of these
+//! in list order, and W later the rest: so nothing of B needs what W makes. B runs after F and W after B of the same
+//! microbatch, with jobs of other microbatches in between as the schedule says.
+//!
+//! [`backward`] writes an undivided backward, all of it in B; the [`passes`] then say what is W's, what runs beside a
+//! collective, and what is computed again.
 //!
 //! Every tensor is written once, by one operator, or arrives from outside; no operator reads what has not been
 //! written. The one exception is a [`Role::WeightGradient`], which every operator that lists it as its output
@@ -15,9 +17,7 @@
 //! them.
 //!
 //! B holds all that lies on the way to the gradient of the stage's input, and the gradients of gains and
-//! biases: these are a sum over tokens, too small to fill a bubble, and deferring them would keep two more
-//! tensors of the hidden width alive for each norm. W holds what is worth deferring: the gradients of matrices
-//! (one matmul each) and of the embeddings. The first stage sends no gradient on.
+//! biases. W holds what is worth deferring ([`passes::split`]). The first stage sends no gradient on.
 //!
 //! # Lifetime
 //! Weights and their gradients are persistent: one for all microbatches, held throughout. Every other tensor
@@ -27,7 +27,7 @@
 //!   operator runs [in place](Operator::in_place): then output 0 takes over that input's buffer;
 //! - it is freed right after the last operator, over F, B and W in this order, that needs its data (right after
 //!   the operator that writes it where nobody does); an operator that needs only the shape does not count. Where BW is
-//!   fused, the last in its order;
+//!   fused, the last in the list;
 //! - one that leaves ([`Role::leaves_after`]) is there until its job ends, then the transfer has it. Its bytes
 //!   while it is on its way are the transfer's buffers, which static memory counts, and not the job's.
 //!
@@ -38,6 +38,22 @@
 //! of one. Each has a number among them, its *member*, which whoever executes the graph knows and a few kernels ask for.
 //! Collectives are operators like any other: they end when every member has come to them, and since all members run the
 //! same lists in the same order, they come to the same one. What each holds of a weight says its [`Split`].
+//!
+//! # Collectives beside compute
+//! An operator of [`Stream::Collective`] ([`Kernel::starts`]) begins a collective as soon as its input is complete, and
+//! the operators after it do not wait. The one that waits ([`Kernel::waits`]) names the started tensor as its input 0.
+//! What an executor does:
+//! - at the start: takes the output's buffer (or the input's, in place), copies the input there for an all-reduce that
+//!   is not in place, and begins the collective once all that was computed before is there. On a device that is an event
+//!   on the compute stream for which the collectives' stream waits.
+//! - in between: whatever operators stand there. None reads or writes the started tensor. Collectives of one group run
+//!   in the order of their starts, which is the same on all of its devices, as they hold the same graph.
+//! - at the wait: goes on only once the collective is done; output 0 holds its result, in the same buffer where it is
+//!   in place. A device's compute stream waits for an event; the host need not.
+//!
+//! An executor that blocks may do nothing at the start but hand the buffer on, and all of it at the wait, or the reverse:
+//! the numbers are the same. So the buffer lives from start to wait, and time counts what the operators between leave
+//! uncovered ([`cost`](crate::cost)).
 //!
 //! # Numbers
 //! All tensors are row-major. Activations are matrices of one row a token: row `b · sequence + position` for
@@ -54,7 +70,7 @@ pub mod kernel;
 mod latent;
 pub mod liveness;
 mod llama;
-pub mod recompute;
+pub mod passes;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -274,6 +290,9 @@ pub struct Use {
 pub enum Stream {
     /// The rank's compute, in order.
     Compute,
+    /// The collectives among the devices of the rank, in order, beside compute: only operators that
+    /// [start](Kernel::starts) one.
+    Collective,
 }
 
 /// One step of a job.
@@ -302,7 +321,7 @@ pub struct Operator {
 pub struct Graph {
     /// All tensors of the three jobs.
     pub tensors: Vec<Tensor>,
-    /// F's operators, then B's, then W's.
+    /// F's operators, then those of B and W, mixed as a fused BW runs them.
     pub operators: Vec<Operator>,
 }
 
@@ -315,6 +334,11 @@ impl Index<TensorId> for Graph {
 }
 
 impl Graph {
+    /// How many operators are F's: they come first.
+    pub fn forward_len(&self) -> usize {
+        self.operators.iter().take_while(|operator| operator.job == Job::F).count()
+    }
+
     /// The operators of `job`, in order.
     pub fn job(&self, job: Job) -> impl Iterator<Item = &Operator> {
         self.operators.iter().filter(move |operator| operator.job == job)

@@ -2,6 +2,7 @@
 //! buffers by the graph's rules. Gradients are held against differences of the loss, bytes against liveness, and devices
 //! that share matrices against one that does not.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::format;
 use std::vec;
@@ -20,6 +21,8 @@ struct Arena<'g> {
     member: usize,
     lifetimes: Lifetimes,
     values: BTreeMap<TensorId, Vec<f64>>,
+    /// Results of collectives that have started, by the started tensor.
+    under_way: RefCell<BTreeMap<TensorId, Vec<f64>>>,
     held: u64,
 }
 
@@ -33,7 +36,7 @@ impl<'g> Arena<'g> {
                 _ => None,
             };
         }
-        Arena { graph, member, lifetimes, values, held: 0 }
+        Arena { graph, member, lifetimes, values, under_way: RefCell::default(), held: 0 }
     }
 
     /// Takes what arrives for a job.
@@ -239,6 +242,8 @@ impl<'g> Arena<'g> {
             Kernel::Replicate { .. } => vec![x[0].clone()],
             Kernel::AllReduce { .. }
             | Kernel::AllReduceMax { .. }
+            | Kernel::AllReduceStart { .. }
+            | Kernel::ReduceScatterStart { .. }
             | Kernel::AllGather { .. }
             | Kernel::ReduceScatter { .. } => panic!("not one device's alone"),
             Kernel::SpreadAttention(_)
@@ -260,7 +265,6 @@ impl<'g> Arena<'g> {
             | Kernel::ExpertMatMul { .. }
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGlu
-            | Kernel::Cast
             | Kernel::GeGluGrad => panic!("no kernel runs this yet"),
             Kernel::SwiGlu => vec![by_element(&|e| x[0][e] * sigma(x[0][e]) * x[1][e])],
             Kernel::SwiGluGrad => {
@@ -277,6 +281,11 @@ impl<'g> Arena<'g> {
                 let bell = (-v * v / 2.0).exp() / (2.0 * core::f64::consts::PI).sqrt();
                 x[0][e] * ((1.0 + libm::erf(v / 2f64.sqrt())) / 2.0 + v * bell)
             })],
+            Kernel::AllReduceWait | Kernel::ReduceScatterWait => {
+                assert!(x[0].iter().all(|number| number.is_nan()), "somebody wrote what is under way");
+                vec![self.under_way.borrow_mut().remove(&operator.inputs[0].tensor).unwrap()]
+            }
+            Kernel::Cast => vec![x[0].clone()],
             Kernel::Add => vec![by_element(&|e| x[0][e] + x[1][e])],
             Kernel::CrossEntropy { microbatches } => {
                 let l: Vec<f64> = (0..n).map(|i| row(0, i).iter().map(|x| x.exp()).sum::<f64>().ln()).collect();
@@ -320,18 +329,30 @@ fn computed(arenas: &[&mut Arena], at: usize) -> Vec<Vec<Vec<f64>>> {
     let ways = match operator.kernel {
         Kernel::AllReduce { ways } | Kernel::AllReduceMax { ways } => ways,
         Kernel::AllGather { ways } | Kernel::ReduceScatter { ways } => ways,
+        Kernel::AllReduceStart { ways } | Kernel::ReduceScatterStart { ways } => ways,
         _ => return arenas.iter().map(|arena| arena.compute(operator)).collect(),
     };
     assert_eq!(ways as usize, arenas.len());
     let member = |member: usize| match operator.kernel {
         Kernel::AllReduceMax { .. } => all(&f64::max),
         Kernel::AllGather { .. } => rows.iter().flat_map(|rows| rows.iter().copied()).collect(),
-        Kernel::ReduceScatter { .. } => {
+        Kernel::ReduceScatter { .. } | Kernel::ReduceScatterStart { .. } => {
             let part = rows[0].len() / arenas.len();
             all(&|a, b| a + b)[member * part..(member + 1) * part].to_vec()
         }
         _ => all(&|a, b| a + b),
     };
+    if operator.kernel.starts() {
+        // The result stays aside until the wait. Whoever reads the buffer before, or writes it, would show.
+        return (0..arenas.len())
+            .map(|at| {
+                let result = member(at);
+                let started = vec![f64::NAN; result.len()];
+                arenas[at].under_way.borrow_mut().insert(operator.outputs[0], result);
+                vec![started]
+            })
+            .collect();
+    }
     (0..arenas.len()).map(|at| vec![member(at)]).collect()
 }
 
@@ -742,6 +763,27 @@ fn computing_again_changes_nothing() {
                 assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
                 assert_eq!(kept.gradients, again.gradients, "{family:?} {attention:?} {recompute:?}");
             }
+        }
+    }
+}
+
+/// A reduction that runs beside dW changes no bit, whether W runs apart or fused with B.
+#[test]
+fn reducing_beside_dw_changes_nothing() {
+    for family in [Family::Llama, Family::Gpt] {
+        let model = ModelConfig { ffn: 8, ..tiny(family, true) };
+        for (tensor, sequence_parallel, recompute) in
+            [(2, false, Recompute::None), (4, true, Recompute::None), (2, true, Recompute::Full)]
+        {
+            let form = Form { tensor, sequence_parallel, recompute, ..Form::default() };
+            let (stages, weights, tokens, targets) = prepare(model, form, &[1]);
+            let waiting = run(&stages, &weights, &tokens, &targets);
+            let (stages, ..) = prepare(model, Form { async_reduce: true, ..form }, &[1]);
+            let starts = stages.iter().flat_map(|graph| &graph.operators).filter(|operator| operator.kernel.starts());
+            assert_eq!(starts.count(), 5, "two a layer, and that of the head's input");
+            let beside = run(&stages, &weights, &tokens, &targets);
+            assert_eq!(waiting.loss.to_bits(), beside.loss.to_bits());
+            assert_eq!(waiting.gradients, beside.gradients, "{family:?} {form:?}");
         }
     }
 }

@@ -69,7 +69,7 @@ fn form() -> impl Strategy<Value = Form> {
     let attention = prop_oneof![Just(AttentionForm::Flash), Just(AttentionForm::Materialised)];
     let recompute =
         prop::sample::select(vec![Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full]);
-    let spread = (1u32..4, 1u32..4, any::<bool>(), 1000u32..2000);
+    let spread = (1u32..4, 1u32..4, any::<bool>(), 1000u32..2000, any::<bool>());
     (attention, any::<bool>(), recompute, 1u32..4, any::<bool>(), spread).prop_map(
         |(attention, dropout, recompute, tensor, sequence_parallel, spread)| Form {
             attention,
@@ -77,6 +77,7 @@ fn form() -> impl Strategy<Value = Form> {
             recompute,
             tensor,
             sequence_parallel,
+            async_reduce: spread.4,
             context: spread.0,
             expert: spread.1,
             whole_experts: spread.2 && sequence_parallel,
@@ -108,10 +109,26 @@ fn memory(graph: &Graph) -> [JobMemory; 3] {
     Lifetimes::of(graph).memory(graph)
 }
 
+/// Whatever starts is waited for once, later and in the same job, and nobody else touches it.
+fn assert_starts_and_waits(graph: &Graph) {
+    for (at, operator) in graph.operators.iter().enumerate() {
+        assert_eq!(operator.stream == Stream::Collective, operator.kernel.starts());
+        if !operator.kernel.starts() {
+            continue;
+        }
+        let started = operator.outputs[0];
+        let uses = |other: &Operator| other.inputs.iter().any(|input| input.tensor == started);
+        let waits: Vec<usize> = (0..graph.operators.len()).filter(|at| uses(&graph.operators[*at])).collect();
+        let [wait] = waits[..] else { panic!("{} is used by {waits:?}", graph[started].name) };
+        assert!(wait > at && graph.operators[wait].job == operator.job);
+        assert!(graph.operators[wait].kernel.waits() && graph.operators[wait].inputs[0].tensor == started);
+    }
+}
+
 /// The promises of the module's documentation.
 fn assert_well_formed(graph: &Graph) {
-    let jobs: Vec<Job> = graph.operators.iter().map(|operator| operator.job).collect();
-    assert!(jobs.is_sorted(), "F, then B, then W");
+    assert_eq!(graph.forward_len(), graph.job(Job::F).count(), "F comes first");
+    assert_starts_and_waits(graph);
     let mut there: BTreeSet<TensorId> =
         graph.tensors().filter(|(_, tensor)| tensor.role.is_persistent()).map(|(id, _)| id).collect();
     let mut gone: BTreeSet<TensorId> = BTreeSet::new();

@@ -120,6 +120,7 @@ struct WireLayout {
     recompute: WireRecompute,
     tensor: u32,
     sequence_parallel: bool,
+    async_reduce: bool,
     context: u32,
     expert: u32,
     whole_experts: bool,
@@ -201,6 +202,7 @@ enum WirePlacement {
 #[derive(Serialize, Deserialize)]
 struct WireStage {
     ns: (u64, u64, u64),
+    fused_ns: Option<u64>,
     bytes: (i64, i64, i64),
     workspace: (u64, u64, u64),
     fused_workspace: Option<u64>,
@@ -478,6 +480,7 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
         },
         tensor: layout.form.tensor,
         sequence_parallel: layout.form.sequence_parallel,
+        async_reduce: layout.form.async_reduce,
         context: layout.form.context,
         expert: layout.form.expert,
         whole_experts: layout.form.whole_experts,
@@ -511,6 +514,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             },
             tensor: wire.tensor,
             sequence_parallel: wire.sequence_parallel,
+            async_reduce: wire.async_reduce,
             context: wire.context,
             expert: wire.expert,
             whole_experts: wire.whole_experts,
@@ -532,6 +536,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
 fn statement_to_wire(statement: &Statement) -> WireStatement {
     let stage = |cost: &StageCost| WireStage {
         ns: (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns),
+        fused_ns: cost.backward_ns,
         bytes: (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes),
         workspace: (
             cost.forward_workspace_bytes,
@@ -571,6 +576,7 @@ fn statement_from_wire(wire: WireStatement) -> Statement {
         forward_ns: wire.ns.0,
         backward_input_ns: wire.ns.1,
         backward_weight_ns: wire.ns.2,
+        backward_ns: wire.fused_ns,
         forward_bytes: wire.bytes.0,
         backward_input_bytes: wire.bytes.1,
         backward_weight_bytes: wire.bytes.2,

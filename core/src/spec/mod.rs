@@ -43,6 +43,7 @@
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
 //! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, a list by stage, or [Megatron's layout](crate::format::megatron_layout), `m` on the last stage | `balanced` |
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
+//! | `parallel.async_reduce` | whether the sum of dX over those devices runs [beside the dW matmul](crate::graph::passes::beside) | false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
 //! | `parallel.context` | devices that hold parts of every sequence | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
@@ -250,6 +251,9 @@ impl ModelWork {
             "dropout": form.dropout,
             "recompute": form.recompute.name(),
         });
+        if form.async_reduce {
+            parallel["async_reduce"] = json!(true);
+        }
         if form.context > 1 {
             parallel["context"] = json!(form.context);
         }

@@ -192,7 +192,8 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let expert = degree("expert", 1, MAX_DEGREE.into(), 1);
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
     let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
-    let form = Form { tensor, sequence_parallel, context, expert, whole_experts, ..Form::default() };
+    let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
+    let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
     Layout { form, data, zero, partition: read_partition(parallel, multi_token, faults), overhead_bytes: 0 }
 }
 

@@ -2,14 +2,14 @@
 //! before it needs them, by the same operators on what was kept.
 //!
 //! Operators that follow each other and are all to be run again form a group; the whole group runs where the first of
-//! its results is needed: in B, or in W where only W needs it.
+//! its results is needed. It belongs to B, unless only W needs it.
 
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::form::Recompute;
-use super::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
+use crate::graph::form::Recompute;
+use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
 
 /// What the pass did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -22,19 +22,21 @@ pub struct Account {
 
 /// Lets B and W of `graph` make again what `choice` says is not kept, and the all-gathers of sequence parallelism in
 /// any case: their inputs are kept, a share of the size (arXiv:2205.05198 §4.2.2). Takes time in proportion to the
-/// operators. To be run before [`run_in_place`](super::liveness::run_in_place).
+/// operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
 pub fn rerun(graph: &mut Graph, choice: Recompute) -> Account {
-    let forward = graph.operators.iter().take_while(|operator| operator.job == Job::F).count();
+    let forward = graph.forward_len();
     let groups = groups(graph, forward, choice);
     let mut account = Account { named: groups.iter().flatten().count() as u32, rerun: 0 };
     if account.named == 0 {
         return account;
     }
     let later = graph.operators.split_off(forward);
-    let needed = needed(graph, &groups, &later);
+    let maker = makers(graph);
+    let needed = needed(graph, &groups, later.iter());
     account.rerun = needed.iter().filter(|needed| **needed).count() as u32;
     let mut rerun = Rerun {
-        maker: makers(graph),
+        jobs: jobs(graph, &groups, &needed, &maker, &later),
+        maker,
         again: vec![None; graph.tensors.len()],
         done: vec![false; forward],
         needed,
@@ -44,13 +46,39 @@ pub fn rerun(graph: &mut Graph, choice: Recompute) -> Account {
     for mut operator in later {
         for input in &mut operator.inputs {
             if input.needs == Needs::Data {
-                rerun.make(input.tensor, operator.job);
+                rerun.make(input.tensor);
             }
             input.tensor = rerun.now(input.tensor);
         }
         rerun.graph.operators.push(operator);
     }
     account
+}
+
+/// By group: the job that runs it again. B, where one of its operators makes what B needs, or what a group of B needs.
+fn jobs(
+    graph: &Graph,
+    groups: &[Option<u32>],
+    needed_at_all: &[bool],
+    maker: &[Option<u32>],
+    later: &[Operator],
+) -> Vec<Job> {
+    let by_b = needed(graph, groups, later.iter().filter(|operator| operator.job == Job::B));
+    let mut jobs = vec![Job::W; groups.iter().flatten().max().map_or(0, |last| *last as usize + 1)];
+    for (group, _) in groups.iter().zip(&by_b).filter(|(_, by_b)| **by_b) {
+        group.iter().for_each(|group| jobs[*group as usize] = Job::B);
+    }
+    // Groups only need groups before them, so from the last to the first each job is final when it is read.
+    for (at, operator) in graph.operators.iter().enumerate().rev() {
+        let Some(group) = groups[at].filter(|group| needed_at_all[at] && jobs[*group as usize] == Job::B) else {
+            continue;
+        };
+        for input in operator.inputs.iter().filter(|input| input.needs == Needs::Data) {
+            let from = maker[input.tensor.index()].and_then(|maker| groups[maker as usize]);
+            from.filter(|from| *from != group).iter().for_each(|from| jobs[*from as usize] = Job::B);
+        }
+    }
+    jobs
 }
 
 /// By forward operator: the group it runs again with, if it is to.
@@ -125,12 +153,12 @@ fn makers(graph: &Graph) -> Vec<Option<u32>> {
 }
 
 /// By forward operator: whether `later` needs what it makes, at first or second hand, and it is in a group.
-fn needed(graph: &Graph, groups: &[Option<u32>], later: &[Operator]) -> Vec<bool> {
+fn needed<'o>(graph: &Graph, groups: &[Option<u32>], later: impl Iterator<Item = &'o Operator>) -> Vec<bool> {
     let mut used = vec![false; graph.tensors.len()];
     let data = |operator: &Operator| -> Vec<TensorId> {
         operator.inputs.iter().filter(|input| input.needs == Needs::Data).map(|input| input.tensor).collect()
     };
-    later.iter().flat_map(data).for_each(|id| used[id.index()] = true);
+    later.flat_map(data).for_each(|id| used[id.index()] = true);
     let mut needed = vec![false; groups.len()];
     for (at, operator) in graph.operators.iter().enumerate().rev() {
         needed[at] = groups[at].is_some() && operator.outputs.iter().any(|output| used[output.index()]);
@@ -144,6 +172,8 @@ fn needed(graph: &Graph, groups: &[Option<u32>], later: &[Operator]) -> Vec<bool
 struct Rerun<'g> {
     graph: &'g mut Graph,
     groups: &'g [Option<u32>],
+    /// By group: the job that runs it again.
+    jobs: Vec<Job>,
     /// By tensor of before: the forward operator that makes it.
     maker: Vec<Option<u32>>,
     /// By forward operator: whether it is to run again.
@@ -160,14 +190,15 @@ impl Rerun<'_> {
         self.again.get(id.index()).copied().flatten().unwrap_or(id)
     }
 
-    /// Makes sure that `id` is there for an operator of `job`: runs its maker's whole group, if that is to run again
-    /// and has not, and before it whatever that needs. Every step goes towards the start of the forward, so this ends.
-    fn make(&mut self, id: TensorId, job: Job) {
+    /// Makes sure that `id` is there: runs its maker's whole group, if that is to run again and has not, and before it
+    /// whatever that needs. Every step goes towards the start of the forward, so this ends.
+    fn make(&mut self, id: TensorId) {
         let Some(maker) = self.maker.get(id.index()).copied().flatten() else { return };
         let maker = maker as usize;
         if !self.needed[maker] || self.done[maker] {
             return;
         }
+        let job = self.groups[maker].map_or(Job::B, |group| self.jobs[group as usize]);
         let same = |at: &usize| self.groups[*at] == self.groups[maker];
         let first = (0..maker).rev().take_while(same).last().unwrap_or(maker);
         let last = (maker..self.groups.len()).take_while(same).last().unwrap_or(maker);
@@ -179,7 +210,7 @@ impl Rerun<'_> {
             let mut operator = Operator { job, ..self.graph.operators[at].clone() };
             for input in &mut operator.inputs {
                 if input.needs == Needs::Data {
-                    self.make(input.tensor, job);
+                    self.make(input.tensor);
                 }
                 *input = Use { tensor: self.now(input.tensor), ..*input };
             }

@@ -1,0 +1,318 @@
+//! Small lists before and after, and what every list keeps.
+
+use std::fmt::Write;
+use std::string::{String, ToString};
+use std::vec;
+use std::vec::Vec;
+
+use super::{Account, beside, split};
+use crate::graph::build::{StageShape, forward_graph, operator, stage_graph};
+use crate::graph::form::{Form, Recompute};
+use crate::graph::liveness::Lifetimes;
+use crate::graph::{Graph, Init, Job, Kernel, Role, Stream, TensorId, backward};
+use crate::model::{Dtype, catalog};
+
+/// One line an operator of the backward: `job kernel(inputs) → outputs`, with `~` for the collectives' stream.
+fn listing(graph: &Graph) -> String {
+    let mut text = String::new();
+    let names = |ids: &mut dyn Iterator<Item = TensorId>| {
+        ids.map(|id| graph[id].name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    for operator in &graph.operators[graph.forward_len()..] {
+        let inputs = names(&mut operator.inputs.iter().map(|input| input.tensor));
+        let outputs = names(&mut operator.outputs.iter().copied());
+        let mark = if operator.stream == Stream::Collective { "~" } else { "" };
+        writeln!(text, "{:?} {mark}{}({inputs}) → {outputs}", operator.job, operator.kernel.name()).unwrap();
+    }
+    text
+}
+
+fn lines(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(|line| line.to_string() + "\n").collect()
+}
+
+struct Hand(Graph);
+
+impl Hand {
+    fn new() -> Hand {
+        Hand(Graph::default())
+    }
+
+    fn tensor(&mut self, name: &str, shape: &[u64], dtype: Dtype, role: Role) -> TensorId {
+        self.0.add(name.to_string(), shape.to_vec(), dtype, role)
+    }
+
+    fn weight(&mut self, name: &str, shape: &[u64]) -> TensorId {
+        let (init, split) = (Init::Normal, None);
+        let role = Role::Weight { init, decay: true, shared: false, experts: false, split, partial: false };
+        self.tensor(name, shape, Dtype::Bf16, role)
+    }
+
+    fn push(&mut self, job: Job, kernel: Kernel, inputs: &[TensorId], outputs: &[TensorId]) {
+        self.0.operators.push(operator(kernel, job, None, inputs, outputs));
+    }
+}
+
+const DX: Kernel = Kernel::MatMul { transpose_a: false, transpose_b: false, accumulate: false };
+const DW: Kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: false };
+const LINEAR: Kernel = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
+const REDUCE: Kernel = Kernel::AllReduce { ways: 2 };
+
+/// A column-parallel linear layer: x → replicated → y, by two weights that read the same x where `both`.
+fn column_parallel(both: bool) -> Graph {
+    let mut hand = Hand::new();
+    let x = hand.tensor("x", &[4, 8], Dtype::Bf16, Role::ActivationIn);
+    let all = hand.tensor("x of all", &[4, 8], Dtype::Bf16, Role::Intermediate);
+    hand.push(Job::F, Kernel::Replicate { ways: 2 }, &[x], &[all]);
+    let mut outs = Vec::new();
+    for name in if both { &["gate", "up"][..] } else { &["gate"] } {
+        let weight = hand.weight(name, &[6, 8]);
+        outs.push(hand.tensor(&("y ".to_string() + name), &[4, 6], Dtype::Bf16, Role::Intermediate));
+        hand.push(Job::F, LINEAR, &[all, weight], &outs[outs.len() - 1..]);
+    }
+    if both {
+        let sum = hand.tensor("y", &[4, 6], Dtype::Bf16, Role::ActivationOut);
+        hand.push(Job::F, Kernel::SwiGlu, &outs, &[sum]);
+    } else {
+        hand.0.tensors[outs[0].index()].role = Role::ActivationOut;
+    }
+    backward::derive(&mut hand.0);
+    hand.0
+}
+
+#[test]
+fn the_sum_of_dx_starts_before_dw_and_ends_after_it() {
+    let mut graph = column_parallel(false);
+    let before = "B matmul(gradient_in, x of all, gate.gradient) → gate.gradient
+        B matmul(gradient_in, gate) → gradient of x of all
+        B all_reduce(gradient of x of all) → gradient of x";
+    assert_eq!(listing(&graph), lines(before));
+    let account = beside::run(&mut graph);
+    split::run(&mut graph);
+    let after = "B matmul(gradient_in, gate) → gradient of x of all
+        B ~all_reduce_start(gradient of x of all) → gradient of x under way
+        W matmul(gradient_in, x of all, gate.gradient) → gate.gradient
+        B all_reduce_wait(gradient of x under way) → gradient of x";
+    assert_eq!(listing(&graph), lines(after));
+    assert_eq!((account.done.len(), account.skipped.len()), (1, 0));
+    assert_eq!(account.bytes(), 4 * 8 * 2, "what is summed");
+    assert_eq!(
+        account.to_string(),
+        "reduction of dX beside the dW matmul: 1 done, 0 skipped\n  + gradient of x: runs beside dW of gate (64 bytes)\n"
+    );
+}
+
+#[test]
+fn all_matmuls_that_add_up_to_dx_have_their_dw_beside_its_sum() {
+    let mut graph = column_parallel(true);
+    let account = beside::run(&mut graph);
+    let after = "B swiglu_grad(gradient_in, y gate, y up) → gradient of y gate, gradient of y up
+        B matmul(gradient of y up, up) → gradient of x of all
+        B matmul(gradient of y gate, gate, gradient of x of all) → gradient of x of all
+        B ~all_reduce_start(gradient of x of all) → gradient of x under way
+        B matmul(gradient of y up, x of all, up.gradient) → up.gradient
+        B matmul(gradient of y gate, x of all, gate.gradient) → gate.gradient
+        B all_reduce_wait(gradient of x under way) → gradient of x";
+    assert_eq!(listing(&graph), lines(after));
+    assert_eq!(account.done[0].why, "runs beside dW of up, gate");
+}
+
+/// dW in 16 bits, cast to f32 between the matmul and the reduction, as with master gradients; then `more`.
+fn with_cast(more: &[&str]) -> Hand {
+    let mut hand = Hand::new();
+    let x = hand.tensor("x", &[4, 8], Dtype::Bf16, Role::ActivationIn);
+    let dy = hand.tensor("dy", &[4, 6], Dtype::Bf16, Role::GradientIn);
+    let w = hand.weight("w", &[6, 8]);
+    let total = hand.tensor("w.gradient", &[6, 8], Dtype::F32, Role::WeightGradient { of: w });
+    let dw = hand.tensor("dw", &[6, 8], Dtype::Bf16, Role::Intermediate);
+    let wide = hand.tensor("dw in f32", &[6, 8], Dtype::F32, Role::Intermediate);
+    let dx = hand.tensor("dx", &[4, 8], Dtype::Bf16, Role::Intermediate);
+    hand.push(Job::B, DW, &[dy, x], &[dw]);
+    hand.push(Job::B, DX, &[dy, w], &[dx]);
+    hand.push(Job::B, Kernel::Cast, &[dw], &[wide]);
+    if more.contains(&"added early") {
+        hand.push(Job::B, Kernel::Add, &[wide, total], &[total]);
+    }
+    if more.contains(&"read early") {
+        let norm = hand.tensor("squared", &[6, 8], Dtype::F32, Role::Intermediate);
+        hand.push(Job::B, Kernel::Gelu, &[wide], &[norm]);
+    }
+    // Nothing of it: the sum starts right after the matmul, wherever it stood.
+    let other = hand.tensor("other", &[4, 6], Dtype::Bf16, Role::Intermediate);
+    hand.push(Job::B, Kernel::Gelu, &[dy], &[other]);
+    let sum = hand.tensor("sum", &[4, 8], Dtype::Bf16, Role::GradientOut);
+    hand.push(Job::B, REDUCE, &[dx], &[sum]);
+    if !more.contains(&"added early") {
+        hand.push(Job::B, Kernel::Add, &[wide, total], &[total]);
+    }
+    hand
+}
+
+/// The cast is a reader of dW between it and the sum: it comes after dW, and the sum into the accumulator where it was.
+#[test]
+fn a_cast_of_dw_comes_after_it() {
+    let mut hand = with_cast(&[]);
+    let account = beside::run(&mut hand.0);
+    let after = "B matmul(dy, w) → dx
+        B ~all_reduce_start(dx) → sum under way
+        B matmul(dy, x) → dw
+        B cast(dw) → dw in f32
+        B gelu(dy) → other
+        B all_reduce_wait(sum under way) → sum
+        B add(dw in f32, w.gradient) → w.gradient";
+    assert_eq!(listing(&hand.0), lines(after));
+    assert_eq!((account.done.len(), account.skipped.len()), (1, 0));
+    split::run(&mut hand.0);
+    let jobs: Vec<Job> = hand.0.operators.iter().map(|operator| operator.job).collect();
+    use Job::{B, W};
+    assert_eq!(jobs, [B, B, W, W, B, B, W], "dW, its cast and its sum are W's");
+}
+
+/// The cast of dW, and what reads it, before the matmul that makes dX: where `accumulates`, the sum into the accumulator.
+fn cast_before_dx(reader: &str) -> Hand {
+    let mut hand = with_cast(&[reader]);
+    // dW, cast, its reader, dX, …
+    let dx = hand.0.operators.remove(1);
+    hand.0.operators.insert(3, dx);
+    if reader.is_empty() {
+        hand.0.operators.swap(2, 3);
+    }
+    hand
+}
+
+#[test]
+fn readers_of_dw_before_dx_move_with_it() {
+    let mut hand = cast_before_dx("added early");
+    let account = beside::run(&mut hand.0);
+    let after = "B matmul(dy, w) → dx
+        B ~all_reduce_start(dx) → sum under way
+        B matmul(dy, x) → dw
+        B cast(dw) → dw in f32
+        B add(dw in f32, w.gradient) → w.gradient
+        B gelu(dy) → other
+        B all_reduce_wait(sum under way) → sum";
+    assert_eq!(listing(&hand.0), lines(after));
+    assert_eq!(account.done.len(), 1);
+}
+
+#[test]
+fn a_reader_of_the_cast_in_between_is_a_reason_to_skip() {
+    let mut hand = cast_before_dx("read early");
+    let before = listing(&hand.0);
+    let account = beside::run(&mut hand.0);
+    assert_eq!(listing(&hand.0), before);
+    assert_eq!((account.done.len(), account.skipped.len()), (0, 1));
+    assert_eq!(account.skipped[0].why, "gelu reads what cast makes of dW before the reduction");
+}
+
+#[test]
+fn of_two_reductions_of_one_dx_the_last_is_taken() {
+    let mut graph = column_parallel(false);
+    let dx = graph.operators.last().unwrap().inputs[0].tensor;
+    let again = graph.add("again".to_string(), vec![4, 8], Dtype::Bf16, Role::Intermediate);
+    graph.operators.push(operator(REDUCE, Job::B, None, &[dx], &[again]));
+    let account = beside::run(&mut graph);
+    assert_eq!((account.done[0].what.as_str(), account.skipped[0].what.as_str()), ("again", "gradient of x"));
+    assert_eq!(account.skipped[0].why, "a later reduction of the same dX runs beside its dW");
+}
+
+#[test]
+fn what_no_matmul_makes_is_skipped() {
+    let mut hand = Hand::new();
+    let dy = hand.tensor("dy", &[4, 6], Dtype::Bf16, Role::GradientIn);
+    let dx = hand.tensor("dx", &[4, 6], Dtype::Bf16, Role::Intermediate);
+    let sum = hand.tensor("sum", &[4, 6], Dtype::Bf16, Role::GradientOut);
+    hand.push(Job::B, Kernel::Gelu, &[dy], &[dx]);
+    hand.push(Job::B, REDUCE, &[dx], &[sum]);
+    let account = beside::run(&mut hand.0);
+    assert_eq!(account.skipped[0].why, "what it reduces is made by gelu, not by a matmul");
+}
+
+fn shape(layers: u32, form: Form) -> StageShape {
+    StageShape {
+        layers: 1..1 + layers,
+        has_embedding: false,
+        has_head: false,
+        microbatch_size: 1,
+        sequence: 64,
+        dtype: Dtype::Bf16,
+        form,
+    }
+}
+
+/// Two reductions a layer, of attention's and of the feed-forward part's input; nothing else changes, and each layer's
+/// dW of the matrices that read these inputs run beside them.
+#[test]
+fn every_reduction_of_a_layer_is_covered() {
+    for name in ["llama-2-7b", "gpt-3-175b", "qwen-2.5-7b"] {
+        let model = catalog::find(name).map(|entry| entry.config).unwrap();
+        for sequence_parallel in [false, true] {
+            let form = Form { tensor: 4, sequence_parallel, ..Form::default() };
+            let mut graph = forward_graph(&model, &shape(3, form), 1);
+            backward::derive(&mut graph);
+            let before: Vec<_> = graph.operators.clone();
+            let account = beside::run(&mut graph);
+            assert_eq!((account.done.len(), account.skipped.len()), (6, 0), "{name}");
+            assert_eq!(graph.operators.len(), before.len() + 6);
+            let is_reduction =
+                |kernel: &Kernel| matches!(kernel, Kernel::AllReduce { .. } | Kernel::ReduceScatter { .. });
+            let kept = |operators: &[crate::graph::Operator]| {
+                let mut kept: Vec<String> = operators
+                    .iter()
+                    .filter(|operator| operator.job == Job::F || !is_reduction(&operator.kernel))
+                    .filter(|operator| !operator.kernel.starts() && !operator.kernel.waits())
+                    .map(|operator| std::format!("{operator:?}"))
+                    .collect();
+                kept.sort_unstable();
+                kept
+            };
+            assert_eq!(kept(&before), kept(&graph.operators), "{name}");
+        }
+    }
+}
+
+/// A list of a quarter of a million operators, which anything but a walk over it would take very long for.
+#[test]
+fn the_passes_take_time_in_proportion_to_the_list() {
+    let model = catalog::find("tiny-llama").map(|entry| entry.config).unwrap();
+    let form = Form { tensor: 2, async_reduce: true, recompute: Recompute::Cheap, ..Form::default() };
+    let graph = stage_graph(&model, &shape(5000, form), 1);
+    assert!(graph.operators.len() > 240_000, "{}", graph.operators.len());
+    assert_eq!(graph.operators.iter().filter(|operator| operator.kernel.starts()).count(), 2 * 5000);
+}
+
+/// The bytes of the split's account are all that is held after B.
+#[test]
+fn the_split_says_what_it_keeps() {
+    for name in ["llama-2-7b", "gpt-3-175b", "mixtral-8x7b", "deepseek-v3"] {
+        let model = catalog::find(name).map(|entry| entry.config).unwrap();
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
+            for (tensor, async_reduce) in [(1, false), (4, true)] {
+                let form = Form { tensor, async_reduce, recompute, ..Form::default() };
+                let graph = stage_graph(&model, &shape(2, form), 1);
+                let [f, b, _] = Lifetimes::of(&graph).memory(&graph);
+                let account = split::account(&graph);
+                assert_eq!(account.bytes() as i64, f.net + b.net, "{name} {recompute:?}");
+                let gains = graph.weights().filter(|(_, weight)| weight.shape.len() == 1).count();
+                assert_eq!(account.skipped.len(), gains, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_account_says_once_what_is_alike() {
+    let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
+    let form = Form { tensor: 2, ..Form::default() };
+    let mut graph = forward_graph(&model, &shape(5, form), 1);
+    backward::derive(&mut graph);
+    let account = beside::run(&mut graph);
+    let text = account.to_string();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.contains("in layers 1-5: runs beside dW of "), "{text}");
+    let value = serde_json::to_value(&account).unwrap();
+    assert_eq!(value["done"].as_array().map(Vec::len), Some(10));
+    let mut all = Account::new("x");
+    all.extend(account);
+    assert_eq!(all.done.len(), 10);
+}
