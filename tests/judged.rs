@@ -77,8 +77,11 @@ impl Random {
         let forward = self.below(20) as i64;
         let after_b = self.below(forward as u64 + 6) as i64;
         let after_w = if leaves_bytes { self.below(after_b as u64 / 4 + 1) as i64 } else { 0 };
+        let (b, w) = (self.below(100), self.below(100));
+        // BW may be shorter than both; but the search, which always cuts, is then no match for the published ones.
+        let fused = if leaves_bytes { b + w - self.below(b.min(w) + 1) } else { b + w };
         json!({
-            "forward_ns": self.below(100), "backward_input_ns": self.below(100), "backward_weight_ns": self.below(100),
+            "forward_ns": self.below(100), "backward_input_ns": b, "backward_weight_ns": w, "backward_ns": fused,
             "forward_bytes": forward, "backward_input_bytes": after_b - forward,
             "backward_weight_bytes": after_w - after_b,
             "forward_workspace_bytes": self.below(5), "backward_input_workspace_bytes": self.below(5),

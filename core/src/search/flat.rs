@@ -153,6 +153,11 @@ impl Flat {
             })
             .collect();
         let fused = problem.backward() == Backward::Fused;
+        let work_of = |lane: &usize| {
+            let [f, b, w, both] = lanes[*lane].duration;
+            lanes[*lane].count as u64 * (f + if fused { both } else { b + w })
+        };
+        let work = lanes_of.iter().map(|of: &Vec<usize>| of.iter().map(work_of).sum()).collect();
         let mut flat = Flat {
             ranks: problem.ranks(),
             chains,
@@ -162,7 +167,7 @@ impl Flat {
             objective: problem.objective(),
             slots: offset,
             ops: offset * if fused { 2 } else { 3 },
-            work: (0..problem.ranks()).map(|rank| problem.work(rank)).collect(),
+            work,
             lanes,
         };
         flat.reserve_what_stays();

@@ -84,6 +84,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
             vec![
                 ("parallel", "partition", partition),
                 ("parallel", "tensor", json!(tensor)),
+                ("parallel", "async_reduce", json!(dropout)),
                 ("parallel", "data", json!(data)),
                 ("parallel", "zero", json!(zero)),
                 ("training", "recompute", json!(recompute)),
@@ -112,7 +113,7 @@ pub fn problem() -> impl Strategy<Value = Value> {
                 json!({
                     "forward_ns": f, "backward_input_ns": b, "backward_weight_ns": w,
                     "forward_bytes": taken, "backward_input_bytes": -given, "backward_weight_bytes": given - taken,
-                    "forward_workspace_bytes": work,
+                    "forward_workspace_bytes": work, "backward_ns": b + w / 2,
                 })
             })
             });

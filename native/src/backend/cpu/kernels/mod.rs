@@ -156,6 +156,10 @@ pub const fn knows(kernel: &Kernel) -> bool {
             | Kernel::AllReduceMax { .. }
             | Kernel::AllGather { .. }
             | Kernel::ReduceScatter { .. }
+            | Kernel::AllReduceStart { .. }
+            | Kernel::AllReduceWait
+            | Kernel::ReduceScatterStart { .. }
+            | Kernel::ReduceScatterWait
             | Kernel::SpreadAttention(_)
             | Kernel::SpreadAttentionGrad(_)
             | Kernel::HeadNorm { .. }
@@ -245,6 +249,10 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::AllReduce { .. }
         | Kernel::AllReduceMax { .. }
         | Kernel::AllGather { .. }
+        | Kernel::AllReduceStart { .. }
+        | Kernel::AllReduceWait
+        | Kernel::ReduceScatterStart { .. }
+        | Kernel::ReduceScatterWait
         | Kernel::SpreadAttention(_)
         | Kernel::SpreadAttentionGrad(_)
         | Kernel::HeadNorm { .. }
