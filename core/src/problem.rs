@@ -799,20 +799,6 @@ impl Problem {
         Problem { objective, ..self.clone() }
     }
 
-    /// The work of `rank` for all microbatches.
-    pub fn work(&self, rank: usize) -> Nanos {
-        let microbatches = self.microbatches as u64;
-        let of = |stage: &usize| self.stages[*stage].duration(OpKind::F) + self.stages[*stage].duration(OpKind::BW);
-        let down: Nanos = self.stages_of_rank[rank].iter().map(of).sum();
-        if self.placement == Placement::TwoWay {
-            let up: Nanos = self.stages_of_rank[self.ranks - 1 - rank].iter().map(of).sum();
-            // Each direction carries one half of the microbatches.
-            (down + up) * (microbatches / 2)
-        } else {
-            down * microbatches
-        }
-    }
-
     /// The problem as a statement with this placement fixed.
     pub fn statement(&self) -> Statement {
         Statement {
