@@ -99,6 +99,10 @@ enum WireMore {
     MultiToken(u32),
     /// How transfers go.
     Messages(WireMessages),
+    /// The sum of dX runs beside the dW matmul.
+    AsyncReduce,
+    /// What the fused BW takes where it is shorter than B and W: by stage, or one for all.
+    FusedTimes(Vec<Option<u64>>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -120,7 +124,6 @@ struct WireLayout {
     recompute: WireRecompute,
     tensor: u32,
     sequence_parallel: bool,
-    async_reduce: bool,
     context: u32,
     expert: u32,
     whole_experts: bool,
@@ -202,7 +205,6 @@ enum WirePlacement {
 #[derive(Serialize, Deserialize)]
 struct WireStage {
     ns: (u64, u64, u64),
-    fused_ns: Option<u64>,
     bytes: (i64, i64, i64),
     workspace: (u64, u64, u64),
     fused_workspace: Option<u64>,
@@ -260,6 +262,14 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
             more.push(WireMore::MultiToken(variant.multi_token));
         }
     }
+    match &spec.work {
+        Work::Model(work) if work.layout.form.async_reduce => more.push(WireMore::AsyncReduce),
+        Work::Typed(statement) if statement.stages.iter().any(|cost| cost.backward_ns.is_some()) => {
+            let stages = one_for_all(&statement.stages);
+            more.push(WireMore::FusedTimes(stages.iter().map(|cost| cost.backward_ns).collect()));
+        }
+        _ => {}
+    }
     if spec.messages != Messages::default() {
         more.push(WireMore::Messages(messages_to_wire(spec.messages)));
     }
@@ -280,6 +290,21 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             variant(spec, &|variant| variant.window = Some(Window { tokens, full_every }))
         }
         WireMore::MultiToken(modules) => variant(spec, &|variant| variant.multi_token = modules),
+        WireMore::AsyncReduce => match &mut spec.work {
+            Work::Model(work) => {
+                work.layout.form.async_reduce = true;
+                Some(())
+            }
+            Work::Typed(_) => None,
+        },
+        WireMore::FusedTimes(times) => match &mut spec.work {
+            Work::Typed(statement) if statement.stages.len() == times.len() => {
+                let stages = statement.stages.iter_mut().zip(times);
+                stages.for_each(|(cost, time)| cost.backward_ns = time);
+                Some(())
+            }
+            _ => None,
+        },
         WireMore::Messages(messages) => {
             spec.messages = messages_from_wire(messages);
             Some(())
@@ -480,7 +505,6 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
         },
         tensor: layout.form.tensor,
         sequence_parallel: layout.form.sequence_parallel,
-        async_reduce: layout.form.async_reduce,
         context: layout.form.context,
         expert: layout.form.expert,
         whole_experts: layout.form.whole_experts,
@@ -514,7 +538,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             },
             tensor: wire.tensor,
             sequence_parallel: wire.sequence_parallel,
-            async_reduce: wire.async_reduce,
+            async_reduce: false,
             context: wire.context,
             expert: wire.expert,
             whole_experts: wire.whole_experts,
@@ -536,7 +560,6 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
 fn statement_to_wire(statement: &Statement) -> WireStatement {
     let stage = |cost: &StageCost| WireStage {
         ns: (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns),
-        fused_ns: cost.backward_ns,
         bytes: (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes),
         workspace: (
             cost.forward_workspace_bytes,
@@ -576,7 +599,7 @@ fn statement_from_wire(wire: WireStatement) -> Statement {
         forward_ns: wire.ns.0,
         backward_input_ns: wire.ns.1,
         backward_weight_ns: wire.ns.2,
-        backward_ns: wire.fused_ns,
+        backward_ns: None,
         forward_bytes: wire.bytes.0,
         backward_input_bytes: wire.bytes.1,
         backward_weight_bytes: wire.bytes.2,
