@@ -7,10 +7,8 @@
 //! forward of chunk 1 and the backward of chunk 0 go up, `up` slots a rank. With equal slopes for equal
 //! directions, what one chunk holds longer on a rank the other holds shorter, so all ranks hold the same.
 
-use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cmp::Reverse;
 
 use super::{Absent, Schedule, splits, v_shaped};
 use crate::op::{Op, OpKind};
@@ -78,8 +76,9 @@ impl Block {
     fn peak(&self, rank: usize) -> Option<usize> {
         let [forward_0, forward_1, ..] = self.slots(rank);
         let [weight_1, weight_0] = self.weight_slots(rank)?;
-        let held =
-            |from: usize, to: usize, residue: usize| (from..=to).filter(|slot| slot % PERIOD == residue).count();
+        // Slots of a residue in `from..=to`, counted without walking them: lives are as long as the pipe.
+        let below = |end: usize, residue: usize| (end + PERIOD - 1 - residue) / PERIOD;
+        let held = |from: usize, to: usize, residue: usize| below(to + 1, residue) - below(from, residue);
         let at = |residue| held(forward_0, weight_0, residue) + held(forward_1, weight_1, residue);
         (0..PERIOD).map(at).max()
     }
@@ -161,7 +160,7 @@ impl Slots {
                 }
             }
         }
-        placed.sort_unstable_by_key(|placed| (placed.slot, placed.rank));
+        let placed = by_time(&placed);
         let length = placed.last().map_or(0, |last| last.slot + 1);
         let mut busy = vec![vec![false; length]; block.ranks];
         let mut held = vec![vec![0u32; length]; block.ranks];
@@ -198,37 +197,37 @@ impl Slots {
         let mut ends = vec![[0usize; 2]; stages * microbatches];
         let mut last_forward = vec![0usize; self.ranks];
         let mut put_off: Vec<usize> = Vec::new();
-        // In order of time, so that an op's inputs have moved before it does.
-        let mut queue: BinaryHeap<Reverse<(usize, usize)>> =
-            self.placed.iter().enumerate().map(|(index, placed)| Reverse((placed.slot, index))).collect();
         let mut forwards_left = vec![2 * microbatches; self.ranks];
-        while let Some(Reverse((_, index))) = queue.pop() {
+        let mut idle = vec![[Cursor::default(); 3]; stages];
+        // In order of time, so that an op's inputs have moved before it does.
+        for index in 0..self.placed.len() {
             let Placed { slot, rank, op } = self.placed[index];
             let end = |stage: usize, job: usize| ends[stage * microbatches + op.microbatch()][job];
-            let ready = match op.kind() {
-                OpKind::F => op.stage().checked_sub(1).map_or(0, |before| end(before, 0)),
-                OpKind::B if op.stage() + 1 == stages => end(op.stage(), 0),
-                OpKind::B => end(op.stage() + 1, 1).max(end(op.stage(), 0)),
-                OpKind::W | OpKind::BW => end(op.stage(), 1),
+            let (job, ready) = match op.kind() {
+                OpKind::F => (0, op.stage().checked_sub(1).map_or(0, |before| end(before, 0))),
+                OpKind::B if op.stage() + 1 == stages => (1, end(op.stage(), 0)),
+                OpKind::B => (1, end(op.stage() + 1, 1).max(end(op.stage(), 0))),
+                OpKind::W | OpKind::BW => (2, end(op.stage(), 1)),
             };
-            self.busy[rank][slot] = false;
+            let busy = &mut self.busy[rank];
+            busy[slot] = false;
             if op.kind() == OpKind::W && forwards_left[rank] == 0 {
                 put_off.push(index);
                 continue;
             }
-            let mut to = slot;
-            for earlier in (ready..slot).rev() {
-                if op.kind() == OpKind::F && self.held[rank][earlier] >= most[rank] {
-                    break;
-                }
-                if !self.busy[rank][earlier] {
-                    to = earlier;
+            let mut to = idle[op.stage()][job].first_idle(busy, ready);
+            let held = &mut self.held[rank];
+            if op.kind() == OpKind::F {
+                // Past the last slot in which the rank is full.
+                let from = last_at_least(&held[..slot], ready, most[rank]).map_or(ready, |full| full + 1);
+                while to < from || busy[to] {
+                    to = from.max(to + 1);
                 }
             }
-            self.busy[rank][to] = true;
+            busy[to] = true;
             match op.kind() {
-                OpKind::F => self.held[rank][to..slot].iter_mut().for_each(|held| *held += 1),
-                OpKind::W => self.held[rank][to + 1..=slot].iter_mut().for_each(|held| *held -= 1),
+                OpKind::F => held[to..slot].iter_mut().for_each(|held| *held += 1),
+                OpKind::W => held[to + 1..=slot].iter_mut().for_each(|held| *held -= 1),
                 OpKind::B | OpKind::BW => {}
             }
             self.placed[index].slot = to;
@@ -236,7 +235,6 @@ impl Slots {
                 forwards_left[rank] -= 1;
                 last_forward[rank] = last_forward[rank].max(to);
             }
-            let job = usize::from(op.kind() != OpKind::F);
             if op.kind() != OpKind::W {
                 ends[op.stage() * microbatches + op.microbatch()][job] = to + 1;
             }
@@ -245,7 +243,7 @@ impl Slots {
             let Placed { rank, op, .. } = self.placed[index];
             let ready = ends[op.stage() * microbatches + op.microbatch()][1].max(last_forward[rank] + 1);
             let busy = &mut self.busy[rank];
-            let to = (ready..busy.len()).find(|slot| !busy[*slot]).unwrap_or(busy.len());
+            let to = idle[op.stage()][2].first_idle(busy, ready);
             if to == busy.len() {
                 busy.push(false);
             }
@@ -254,12 +252,68 @@ impl Slots {
         }
     }
 
-    fn into_schedule(mut self) -> Schedule {
-        self.placed.sort_unstable_by_key(|placed| (placed.rank, placed.slot));
+    fn into_schedule(self) -> Schedule {
         let mut rows = vec![Vec::with_capacity(self.placed.len() / self.ranks); self.ranks];
-        for placed in self.placed {
+        for placed in by_time(&self.placed) {
             rows[placed.rank].push(placed.op);
         }
         Schedule::of(rows)
     }
+}
+
+/// Where a search for an idle slot has come to, for the ops of one stage and kind. They ask in order of time,
+/// and what is busy behind the cursor stays so: so all their searches together walk over each slot once.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    asked: usize,
+    at: usize,
+}
+
+impl Cursor {
+    /// The first idle slot from `ready` on; one past the last where all are busy.
+    fn first_idle(&mut self, busy: &[bool], ready: usize) -> usize {
+        if ready < self.asked || ready > self.at {
+            self.at = ready;
+        }
+        self.asked = ready;
+        while busy.get(self.at) == Some(&true) {
+            self.at += 1;
+        }
+        self.at
+    }
+}
+
+/// The last of `values` from `first` on that is not below `least`. Looks at the largest of some values at once,
+/// which takes one instruction for many.
+fn last_at_least(values: &[u32], first: usize, least: u32) -> Option<usize> {
+    const SOME: usize = 32;
+    let mut end = values.len();
+    while end > first {
+        let start = first.max(end.saturating_sub(SOME));
+        let some = &values[start..end];
+        if some.iter().fold(0, |most, value| most.max(*value)) >= least {
+            return some.iter().rposition(|value| *value >= least).map(|place| start + place);
+        }
+        end = start;
+    }
+    None
+}
+
+/// The ops by slot; those of one slot stay in the order given, which is by rank. Counts instead of comparing, so
+/// that it takes time in proportion to ops and slots.
+fn by_time(placed: &[Placed]) -> Vec<Placed> {
+    let Some(first) = placed.first() else { return Vec::new() };
+    let slots = placed.iter().map(|placed| placed.slot + 1).max().unwrap_or(0);
+    let mut starts = vec![0usize; slots + 1];
+    placed.iter().for_each(|placed| starts[placed.slot + 1] += 1);
+    for slot in 0..slots {
+        starts[slot + 1] += starts[slot];
+    }
+    let mut sorted = vec![*first; placed.len()];
+    for placed in placed {
+        let next = &mut starts[placed.slot];
+        sorted[*next] = *placed;
+        *next += 1;
+    }
+    sorted
 }
