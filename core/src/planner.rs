@@ -250,25 +250,44 @@ pub fn compare(spec: &Spec) -> Comparison {
 /// As [`compare`], with the effort of the search for `best` and an observer that may stop it.
 pub fn compare_with(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Comparison {
     let answers = published_answers(spec);
+    let mut bounds = Bounds::default();
     let mut rows: Vec<Row> = answers
         .iter()
         .map(|(name, answer)| match answer {
-            Ok(answer) => row(name, spec, answer),
+            Ok(answer) => row(name, spec, answer, &mut bounds),
             Err(absent) => absent_row(name, absent.reason.clone()),
         })
         .collect();
     rows.push(match best_with(spec, answers, effort, observer) {
-        Ok(answer) => row(BEST, spec, &answer),
+        Ok(answer) => row(BEST, spec, &answer, &mut bounds),
         Err(error) => absent_row(BEST, error.to_string()),
     });
     Comparison { objective: spec.objective().name(), rows }
 }
 
-fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
+/// Bounds of the problems seen so far: many schedules stand on the same one, and bounding a problem of millions of
+/// ops takes longer than simulating it.
+#[derive(Default)]
+struct Bounds {
+    known: Vec<(Problem, Nanos)>,
+}
+
+impl Bounds {
+    fn of(&mut self, problem: &Problem) -> Nanos {
+        if let Some((_, bound)) = self.known.iter().find(|(known, _)| known == problem) {
+            return *bound;
+        }
+        let bound = bounds::lower_bound(problem).value_ns;
+        self.known.push((problem.clone(), bound));
+        bound
+    }
+}
+
+fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
     let step = answer.step(spec);
     let problem = &answer.case.problem;
     let timeline = &answer.timeline;
-    let bound = bounds::lower_bound(problem).value_ns;
+    let bound = bounds.of(problem);
     Row {
         schedule: name.to_string(),
         status: Status::Ok,

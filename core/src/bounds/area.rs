@@ -27,7 +27,7 @@ pub(super) fn bound(net: &Net, rank: usize, back: &[Vec<[Nanos; 2]>]) -> Option<
             round_trip = round_trip.max(trip + cost.w);
             let [f, b, _] = cost.bytes.map(i128::from);
             let held = f * i128::from(trip) + b.max(0) * i128::from(cost.b) + (f + b) * i128::from(cost.w);
-            area += u128::try_from(held).unwrap_or(0) * net.microbatches as u128;
+            area += u128::try_from(held).unwrap_or(0) * net.all_microbatches() as u128;
         }
     }
     if area == 0 {
@@ -45,7 +45,7 @@ pub(super) fn bound(net: &Net, rank: usize, back: &[Vec<[Nanos; 2]>]) -> Option<
     });
     // What is never given back stays to the end.
     let stays: i128 = costs().map(|cost| i128::from(cost.bytes.iter().sum::<i64>().max(0))).sum();
-    let stays = stays.unsigned_abs() * net.microbatches as u128;
+    let stays = stays.unsigned_abs() * net.all_microbatches() as u128;
     // Each within one half of the window, which lasts for all the work of the rank at least.
     let half = u128::from(net.load(rank) / 2);
     let lost = slope(room, 0, half, fills) + slope(room, stays, half, empties);

@@ -138,19 +138,24 @@ impl fmt::Display for Binding {
     }
 }
 
-/// Ops beyond which only work and area are looked at: the longest ways take some 20 ns an op.
+/// Ops that are looked at one by one: the longest ways take some 20 ns an op. Of larger problems it is those of the
+/// first and the last microbatches, which fill and drain the pipe; those between count by their work.
 const MOST_STEPS: usize = 3_000_000;
 /// Ops, counted once for each window, beyond which fewer windows are looked at: some milliseconds.
 const MOST_WINDOW_STEPS: usize = 300_000;
 
 /// A lower bound on what `problem` asks to be small: no valid schedule costs less.
 ///
-/// The work is in proportion to the ops for the makespan; for the longest span up to ranks × ops, as far as
-/// that takes some milliseconds, and fewer ranks are looked at beyond it.
+/// The work is in proportion to the ops, up to some millions, for the makespan; for the longest span up to
+/// ranks × ops, as far as that takes some milliseconds, and fewer ranks are looked at beyond it.
 pub fn lower_bound(problem: &Problem) -> Bound {
+    looking_at(problem, MOST_STEPS)
+}
+
+fn looking_at(problem: &Problem, most_ops: usize) -> Bound {
     // What follows is proved for ops that run one after the other.
     let problem = &problem.without_pairs();
-    let net = Net::of(problem);
+    let net = Net::of(problem, most_ops);
     let back = backs(&net);
     let mut best = Best { value: 0, binding: Binding::Work { rank: 0, load_ns: 0 } };
     for rank in 0..net.ranks {
@@ -161,9 +166,7 @@ pub fn lower_bound(problem: &Problem) -> Bound {
         }
     }
     let ops = 3 * net.costs.len() * net.microbatches * net.lanes.len();
-    if ops <= MOST_STEPS {
-        windows(&net, &back, problem.objective(), ops, &mut best);
-    }
+    windows(&net, &back, problem.objective(), ops, &mut best);
     Bound { value_ns: best.value, objective: problem.objective(), binding: best.binding }
 }
 
@@ -260,3 +263,6 @@ fn backs(net: &Net) -> Vec<Vec<[Nanos; 2]>> {
     };
     net.lanes.iter().map(of).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,8 +29,8 @@ pub(super) struct Lane {
     pub down: Vec<Nanos>,
     /// By stage: the hop to the stage before, backward.
     pub up: Vec<Nanos>,
-    /// By stage and microbatch: how many B, and how many W, of the stage must have ended before this F; and
-    /// how many W before this B. Empty where no rank has a limit.
+    /// By stage and microbatch that is looked at: how many B, and how many W, of the stage must have ended before
+    /// this F; and how many W before this B. Empty where no rank has a limit.
     pub needs: Vec<[u32; 3]>,
 }
 
@@ -38,8 +38,10 @@ pub(super) struct Lane {
 pub(super) struct Net {
     pub costs: Vec<Cost>,
     pub lanes: Vec<Lane>,
-    /// Microbatches of a lane.
+    /// Microbatches of a lane that are looked at one by one.
     pub microbatches: usize,
+    /// Microbatches of a lane between the first and the last of those: they count by their work alone.
+    pub between: usize,
     pub ranks: usize,
     /// By rank: bytes that its ops may hold; none for no limit.
     pub room: Vec<Option<i64>>,
@@ -48,7 +50,9 @@ pub(super) struct Net {
 }
 
 impl Net {
-    pub fn of(problem: &Problem) -> Net {
+    /// The problem with at most `most_ops` ops looked at one by one: where it has more, the same number of first
+    /// and of last microbatches of each lane.
+    pub fn of(problem: &Problem, most_ops: usize) -> Net {
         let cost = |cost: &crate::problem::StageCost| {
             let (f, b, w) = (cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes);
             let takes = |kind| cost.takes(kind) as i64;
@@ -87,9 +91,19 @@ impl Net {
         let room: Vec<Option<i64>> = (0..problem.ranks())
             .map(|rank| problem.limit_bytes(rank).map(|limit| limit as i64 - problem.static_bytes(rank) as i64))
             .collect();
-        let mut net =
-            Net { costs, lanes: Vec::new(), microbatches, ranks: problem.ranks(), room, stages_of: Vec::new() };
-        for first in [0, microbatches].into_iter().take(if two_way { 2 } else { 1 }) {
+        let lanes = if two_way { 2 } else { 1 };
+        let at_each_end = (most_ops / (3 * costs.len() * lanes) / 2).max(1);
+        let kept = microbatches.min(2 * at_each_end);
+        let mut net = Net {
+            costs,
+            lanes: Vec::new(),
+            microbatches: kept,
+            between: microbatches - kept,
+            ranks: problem.ranks(),
+            room,
+            stages_of: Vec::new(),
+        };
+        for first in [0, microbatches].into_iter().take(lanes) {
             net.add_lane(problem, first);
         }
         net
@@ -114,12 +128,28 @@ impl Net {
                 let below =
                     below.iter().filter(|other| **other < stage).map(|other| self.costs[*other].bytes[0]).sum();
                 for microbatch in 0..self.microbatches {
-                    needs.push(room.map_or([0; 3], |room| needed(&self.costs[stage], below, room, microbatch)));
+                    let whole = if microbatch < self.early() { microbatch } else { microbatch + self.between };
+                    needs.push(room.map_or([0; 3], |room| needed(&self.costs[stage], below, room, whole)));
                 }
             }
         }
         self.lanes.push(Lane { ranks, down, up, needs });
         self.stages_of.push(stages_of);
+    }
+
+    /// All microbatches of a lane.
+    pub fn all_microbatches(&self) -> usize {
+        self.microbatches + self.between
+    }
+
+    /// How many of the microbatches looked at have all those before them looked at: all where none is left out.
+    pub fn early(&self) -> usize {
+        if self.between == 0 { self.microbatches } else { self.microbatches / 2 }
+    }
+
+    /// The first of the microbatches looked at that has all those after it looked at.
+    pub fn late(&self) -> usize {
+        if self.between == 0 { 0 } else { self.microbatches / 2 }
     }
 
     /// What must have ended before F, and before B, of this stage and microbatch can fit.
@@ -135,7 +165,7 @@ impl Net {
 
     /// The work of `rank`.
     pub fn load(&self, rank: usize) -> Nanos {
-        let of = |stage: &usize| self.work(*stage) * self.microbatches as u64;
+        let of = |stage: &usize| self.work(*stage) * self.all_microbatches() as u64;
         self.stages_of.iter().map(|stages_of| stages_of[rank].iter().map(of).sum::<Nanos>()).sum()
     }
 }

@@ -17,6 +17,9 @@ struct Class<'a> {
     /// No tail is less.
     least: Nanos,
     duration: Nanos,
+    /// How long the first of the last microbatches takes with those before it that are left out: they start no
+    /// sooner than it is said to, and as much follows them.
+    of_many: Option<(usize, Nanos)>,
     at: usize,
     left: Nanos,
 }
@@ -57,6 +60,11 @@ impl Window<'_> {
         }
     }
 
+    fn of_many(&self, duration: Nanos) -> Option<(usize, Nanos)> {
+        let between = self.net.between as u64;
+        (between > 0).then(|| (self.net.late(), (between + 1) * duration))
+    }
+
     /// The largest, over sets of ops, of least head + all durations + least tail: found by running, at any
     /// time, the op with the largest tail of those that may run, one op interrupting another.
     ///
@@ -73,6 +81,7 @@ impl Window<'_> {
                         later: self.later,
                         least: if kind == W { 0 } else { self.back[lane][stage][kind] },
                         duration,
+                        of_many: self.of_many(duration),
                         at: 0,
                         left: duration,
                     });
@@ -109,7 +118,10 @@ impl Window<'_> {
                     best = Carlier { value: now + tail, head: since, tail };
                 }
                 class.at += 1;
-                class.left = class.duration;
+                class.left = match class.of_many {
+                    Some((at, duration)) if at == class.at => duration,
+                    _ => class.duration,
+                };
                 if let Some(head) = class.heads.get(class.at) {
                     waiting.push(Reverse((*head, index)));
                 }
@@ -140,6 +152,7 @@ impl Window<'_> {
             return Memory { value: load, fill: 0, drain: 0 };
         }
         let microbatches = self.net.microbatches;
+        let known_at_both_ends = self.net.early().min(microbatches - self.net.late());
         for (lane, stages_of) in self.net.stages_of.iter().enumerate() {
             let stages = &stages_of[self.rank];
             let whole: Nanos = stages.iter().map(|stage| self.net.work(*stage)).sum();
@@ -149,8 +162,8 @@ impl Window<'_> {
                     let (after, most_rest) = self.after(lane, position, kind);
                     let (done, left) = (most(&before, room), most(&after, room));
                     let heads = self.heads.of(lane, stage, kind);
-                    for (k, head) in heads.iter().enumerate() {
-                        let others = (microbatches - k) as u64;
+                    for (k, head) in heads.iter().enumerate().take(known_at_both_ends) {
+                        let others = (self.net.all_microbatches() - k) as u64;
                         let whole = whole * k as u64;
                         fills.push(Idle::of(*head, done.min(others * most_work) + whole));
                         let tail = self.tail(lane, stage, kind, microbatches - 1 - k);

@@ -5,6 +5,10 @@
 //! stage, along the precedences that memory forces ([`super::net`]), and through the work of a rank: all F
 //! and B of a lane's microbatches up to `k` on a rank end with B of microbatch `k` of the rank's first stage,
 //! so that B ends no sooner than the soonest of those ops can start plus the work of them all.
+//!
+//! Heads of a microbatch come from those before it, and tails from those after it. So where microbatches in the
+//! middle are left out, the first have their heads and the last their tails as if none were; the others take the
+//! nearest value known, which is no more than theirs, since ops of a stage and kind keep their order.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -44,6 +48,14 @@ impl Ways {
         self.values[self.row(lane, stage, kind) + microbatch]
     }
 
+    /// Gives all microbatches of `to` the value of the microbatch `from`.
+    fn spread(&mut self, from: usize, to: core::ops::Range<usize>) {
+        for row in self.values.chunks_mut(self.microbatches) {
+            let value = row[from];
+            row[to.clone()].fill(value);
+        }
+    }
+
     fn set(&mut self, lane: usize, stage: usize, kind: usize, microbatch: usize, value: Nanos) {
         let row = self.row(lane, stage, kind);
         self.values[row + microbatch] = value;
@@ -81,7 +93,7 @@ pub(super) fn heads(net: &Net, root: &[usize], heads: &mut Ways) {
     let stages = net.costs.len();
     let mut busy = vec![Busy::default(); net.lanes.len() * net.ranks];
     let mut ops: Vec<(Nanos, Nanos)> = Vec::new();
-    for k in 0..net.microbatches {
+    for k in 0..net.early() {
         for (lane, way) in net.lanes.iter().enumerate() {
             for stage in root[lane]..stages {
                 let cost = &net.costs[stage];
@@ -138,6 +150,7 @@ pub(super) fn heads(net: &Net, root: &[usize], heads: &mut Ways) {
             }
         }
     }
+    heads.spread(net.early() - 1, net.early()..net.microbatches);
 }
 
 /// The least time from the end of each op until the window closes, where W of `closing` lie in the window:
@@ -149,14 +162,14 @@ pub(super) fn tails(net: &Net, closing: impl Fn(usize) -> bool, tails: &mut Ways
     let mut ops: Vec<(Nanos, Nanos)> = Vec::new();
     // The first F whose memory waits for B, and for W, of the present microbatch; the same for a B.
     let mut waiting = vec![[net.microbatches; 3]; net.lanes.len() * stages];
-    for k in (0..net.microbatches).rev() {
+    for k in (net.late()..net.microbatches).rev() {
         for (lane, way) in net.lanes.iter().enumerate() {
             for stage in 0..stages {
                 let cost = &net.costs[stage];
                 let closes = closing(way.ranks[stage]);
                 let waits = &mut waiting[lane * stages + stage];
                 for (need, waits) in waits.iter_mut().enumerate() {
-                    while *waits > 0 && net.needs(lane, stage, *waits - 1)[need] as usize > k {
+                    while *waits > 0 && net.needs(lane, stage, *waits - 1)[need] as usize > k + net.between {
                         *waits -= 1;
                     }
                 }
@@ -214,4 +227,5 @@ pub(super) fn tails(net: &Net, closing: impl Fn(usize) -> bool, tails: &mut Ways
             }
         }
     }
+    tails.spread(net.late(), 0..net.late());
 }

@@ -1,0 +1,74 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::problem::{Backward, PlacementChoice, StageCost, Statement, Transfers};
+
+fn statement(ranks: usize, chunks: usize, microbatches: usize, stages: Vec<StageCost>, hop: u64) -> Statement {
+    Statement {
+        ranks,
+        chunks,
+        microbatches,
+        placement: PlacementChoice::Any,
+        stages,
+        transfers: Transfers::Uniform(hop),
+        static_bytes: vec![0],
+        limit_bytes: vec![None],
+        objective: Objective::Makespan,
+        backward: Backward::Split,
+        overlap_permille: 0,
+    }
+}
+
+fn stage() -> impl Strategy<Value = StageCost> {
+    (1u64..30, 1u64..30, 0u64..30, 1i64..5, 0i64..5).prop_map(|(f, b, w, input, weight)| StageCost {
+        forward_ns: f,
+        backward_input_ns: b,
+        backward_weight_ns: w,
+        forward_bytes: input + weight,
+        backward_input_bytes: -input,
+        backward_weight_bytes: -weight,
+        ..StageCost::default()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Microbatches that are left out can only lower the bound: what is said of the others holds for all.
+    #[test]
+    fn looking_at_fewer_ops_gives_no_higher_bound(
+        (ranks, stages) in (2usize..6).prop_flat_map(|ranks| {
+            (Just(ranks), proptest::collection::vec(stage(), 2 * ranks))
+        }),
+        half in 1usize..12, hop in 0u64..20, room in 2u64..40, each_end in 1usize..4, shape in 0usize..4, spans: bool,
+    ) {
+        use crate::placement::Placement;
+        let (placement, chunks) =
+            [(Placement::Linear, 1), (Placement::V, 2), (Placement::Looped, 2), (Placement::TwoWay, 1)][shape].clone();
+        prop_assume!(placement != Placement::TwoWay || ranks % 2 == 0);
+        let stages = stages[..ranks * chunks].to_vec();
+        let mut statement = statement(ranks, chunks, 2 * half, stages, hop);
+        statement.objective = if spans { Objective::LongestSpan } else { Objective::Makespan };
+        statement.limit_bytes = vec![Some(room * chunks as u64)];
+        let problem = statement.problem(placement).unwrap();
+        let whole = lower_bound(&problem).value_ns;
+        let part = looking_at(&problem, 6 * each_end * problem.stage_count()).value_ns;
+        prop_assert!(part <= whole, "{part} > {whole} {problem:?}");
+        let work = (0..ranks).map(|rank| problem.work(rank)).max().unwrap();
+        prop_assert!(work <= part);
+    }
+}
+
+/// `(M + P − 1)(F + B) + 2 (P − 1) c + W`, or the work of the last rank after the way to it, for a linear pipe of
+/// any size: the bound of a plan of millions of ops is as good as that of a small one.
+#[test]
+fn a_problem_of_millions_of_ops_has_the_bound_of_its_formula() {
+    let cost = StageCost { forward_ns: 20, backward_input_ns: 19, backward_weight_ns: 11, ..StageCost::default() };
+    for (ranks, microbatches) in [(4, 8), (512, 4_000), (1024, 3_000), (2, 1_000_000)] {
+        let problem = statement(ranks, 1, microbatches, vec![cost], 3).problem(crate::placement::Placement::Linear);
+        let (p, m) = (ranks as u64, microbatches as u64);
+        let there_and_back = (m + p - 1) * 39 + 2 * (p - 1) * 3 + 11;
+        let last_rank = (p - 1) * 23 + m * 50;
+        assert_eq!(lower_bound(&problem.unwrap()).value_ns, there_and_back.max(last_rank));
+    }
+}
