@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Where the run had copies of the pipeline, `replicas` says how many, and `rows` and `peak_bytes` have the ranks of the
-//! first copy, then those of the second and so on. `overhead_ns` is what the runner itself took for an op, on average.
+//! first copy, then those of the second and so on. Where ranks share matrices, `tensor` says how many, and each copy has
+//! the ranks that are first among those, then those that are second and so on. `overhead_ns` is what the runner itself took for an op, on average.
 //!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
@@ -78,6 +79,8 @@ pub struct Trace {
     pub transport: String,
     /// Copies of the pipeline, at least 1.
     pub replicas: usize,
+    /// Ranks that share each matrix, at least 1: each of them in its place is a pipeline too.
+    pub tensor: usize,
     /// From the moment at which an op could have started, its rank free and its input there, to its start: the mean
     /// over the recorded ops. None where it was not measured.
     pub overhead_ns: Option<Nanos>,
@@ -146,6 +149,9 @@ impl Trace {
         if self.replicas > 1 {
             value["replicas"] = json!(self.replicas);
         }
+        if self.tensor > 1 {
+            value["tensor"] = json!(self.tensor);
+        }
         if let Some(overhead_ns) = self.overhead_ns {
             value["overhead_ns"] = json!(overhead_ns);
         }
@@ -176,28 +182,36 @@ impl Trace {
         let backend = text(&mut table, "backend");
         let transport = text(&mut table, "transport");
         let replicas = table.whole("replicas", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
+        let tensor = table.whole("tensor", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
         let overhead_ns = table.whole("overhead_ns", 0..=MAX_NS, &mut faults);
         let peak_bytes = read_numbers(table.get("peak_bytes"), "peak_bytes", MAX_RANKS, &mut faults);
         let steps = read_list(table.get("steps"), "steps", MAX_STEPS, &mut faults, read_step);
         table.finish(&mut faults);
-        for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(replicas)) {
-            let accepted = format!("as many ranks in each of the {replicas} replicas");
+        let pipelines = replicas * tensor;
+        for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(pipelines)) {
+            let accepted = match tensor {
+                1 => format!("as many ranks in each of the {replicas} replicas"),
+                _ => format!("as many ranks in each of the {replicas} replicas, {tensor} to share each matrix"),
+            };
             faults.push(Fault::new(format!("steps[{index}].rows"), format!("{} rows", step.rows.len()), accepted));
         }
         if !faults.is_empty() {
             return Err(Faults(faults));
         }
-        Ok(Trace { plan_digest, backend, transport, replicas, overhead_ns, peak_bytes, steps })
+        Ok(Trace { plan_digest, backend, transport, replicas, tensor, overhead_ns, peak_bytes, steps })
     }
 
-    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3` where there
-    /// are several.
+    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, part 0` where
+    /// there are several replicas, and several ranks that share matrices.
     pub fn row_name(&self, row: usize, rows: usize) -> String {
-        let ranks = (rows / self.replicas.max(1)).max(1);
-        match self.replicas {
-            0 | 1 => format!("rank {row}"),
-            _ => format!("replica {}, rank {}", row / ranks, row % ranks),
+        let (replicas, tensor) = (self.replicas.max(1), self.tensor.max(1));
+        let ranks = (rows / (replicas * tensor)).max(1);
+        let (rank, part, replica) = (row % ranks, row / ranks % tensor, row / ranks / tensor);
+        let mut name = if replicas > 1 { format!("replica {replica}, rank {rank}") } else { format!("rank {rank}") };
+        if tensor > 1 {
+            name.push_str(&format!(", part {part}"));
         }
+        name
     }
 }
 
@@ -333,6 +347,7 @@ mod tests {
             backend: "cpu".to_string(),
             transport: "threads".to_string(),
             replicas: 1,
+            tensor: 1,
             overhead_ns: Some(17),
             peak_bytes: vec![1024],
             steps: vec![step],
@@ -369,6 +384,7 @@ mod tests {
             ("\"tokens\":64", "\"tokens\":-1", "steps[0].tokens: found -1"),
             ("\"tokens\"", "\"tokns\"", "steps[0].tokns: found an unknown field"),
             ("\"overhead_ns\"", "\"replicas\":2,\"overhead_ns\"", "steps[0].rows: found 1 rows, accepted is as many"),
+            ("\"overhead_ns\"", "\"tensor\":2,\"overhead_ns\"", "in each of the 1 replicas, 2 to share"),
             ("\"overhead_ns\":17", "\"overhead_ns\":-17", "overhead_ns: found -17"),
         ] {
             let error = broken(from, to);

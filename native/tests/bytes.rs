@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use common::{options, problem, published, train, work};
 use pipeplan::backend::cpu::Cpu;
+use pipeplan::backend::peers::Alone;
 use pipeplan::backend::{Backend, Kind, Parcel, Store};
 use pipeplan::runner::Precision;
 use pipeplan::runner::data::Batches;
@@ -108,7 +109,8 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
             if arrives {
                 store.put(Parcel { payload, stage, microbatch }, T::pack(vec![T::of(0.01); boundary]));
             }
-            cpu.compute(Op::new(stage.into(), kind, microbatch as usize), &mut store).expect("it runs");
+            let op = Op::new(stage.into(), kind, microbatch as usize);
+            cpu.compute(op, &mut store, &mut Alone::default()).expect("it runs");
         }
     }
     assert_eq!(store.meter.held(Kind::Activation), 0);
@@ -119,9 +121,23 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
 /// aside and the run takes only as needed.
 #[test]
 fn the_high_water_mark_is_the_predicted_peak() {
-    for (name, ranks) in [("1f1b", 1), ("1f1b", 4), ("gpipe", 2), ("zb-h1", 4), ("zb-v", 2), ("interleaved-1f1b", 2)]
-    {
+    for (name, ranks, tensor) in [
+        ("1f1b", 1, 1),
+        ("1f1b", 4, 1),
+        ("gpipe", 2, 1),
+        ("zb-h1", 4, 1),
+        ("zb-v", 2, 1),
+        ("interleaved-1f1b", 2, 1),
+        // Ranks that share matrices, also their tokens, and so unevenly a vocabulary.
+        ("1f1b", 2, 4),
+        ("zb-v", 2, 2),
+        ("zb-h1", 4, 2),
+        ("gpipe", 1, 4),
+    ] {
         let mut work = work(ranks, 8);
+        work.layout.form.tensor = tensor;
+        work.layout.form.sequence_parallel = tensor == 4;
+        work.model.vocab += tensor - 1;
         if ranks == 2 {
             work.layout.form.recompute = Recompute::Full;
         }
@@ -131,14 +147,15 @@ fn the_high_water_mark_is_the_predicted_peak() {
         let (placement, chunks) = shape(work.chunks as usize);
         let derived = derive(&work, placement.clone(), chunks).expect("the model can be cut");
         let problem = problem(&work, placement, chunks).expect("the model can be cut");
-        for (rank, memory) in report.memory.iter().enumerate() {
+        for (at, memory) in report.memory.iter().enumerate() {
+            let rank = at % ranks;
             let row = workload.program.rows[rank].iter().filter_map(|step| match step {
                 pipeplan_core::program::Step::Compute(op) => Some(*op),
                 _ => None,
             });
             let predicted = pipeplan_core::timeline::peak_bytes(&problem, rank, row);
             let buffers = derived.static_bytes[rank].buffers;
-            let what = format!("{name} on {ranks} ranks, rank {rank}: {memory:?}, predicted {predicted}");
+            let what = format!("{name} on {ranks} ranks of {tensor}, rank {rank}: {memory:?}, predicted {predicted}");
             assert_eq!(memory.persistent_bytes, problem.static_bytes(rank) - buffers, "{what}");
             let counted = memory.persistent_bytes + memory.activation_bytes;
             assert_eq!(counted, predicted - buffers, "{what}");
@@ -158,7 +175,7 @@ fn a_parcel_of_another_size_is_refused() {
     let mut cpu = Cpu::<f32>::new([(1, graph)], 4, 1, AdamW::default(), Arc::new(batches), &mut store);
     let parcel = Parcel { payload: Payload::Activation, stage: 1, microbatch: 0 };
     store.put(parcel, Buffer::F32(vec![0.0; 3]));
-    let error = cpu.compute(Op::new(1, OpKind::F, 0), &mut store).expect_err("too short");
+    let error = cpu.compute(Op::new(1, OpKind::F, 0), &mut store, &mut Alone::default()).expect_err("too short");
     assert_eq!(
         error.to_string(),
         "the activation for stage 1 of microbatch 0 holds 12 bytes, and 1536 were expected"

@@ -211,7 +211,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     // Whatever is cut off or written over is found before anything starts.
     let step = folder.path().join("step-000002");
     let opened = good();
-    for file in ["optimizer-0-1.safetensors", "model-00001-of-00002.safetensors"] {
+    for file in ["optimizer-0-1-0.safetensors", "model-00001-of-00002.safetensors"] {
         let whole = fs::read(step.join(file)).expect("a file");
         for length in [0, 4, 50, whole.len() - 1] {
             fs::write(step.join(file), &whole[..length]).expect("written");
@@ -228,7 +228,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     for (from, to, says) in [
         ("\"version\": 1", "\"version\": 2", "version is 2"),
         ("pipeplan checkpoint", "something", "`format`"),
-        ("\"optimizer-0-0.", "\"../optimizer-0-0.", "no file of this folder"),
+        ("\"optimizer-0-0-0.", "\"../optimizer-0-0-0.", "no file of this folder"),
         ("\"seed\"", "\"sead\"", "missing field `seed`"),
         ("{", "", "manifest.json is not what it should be"),
     ] {

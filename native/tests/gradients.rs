@@ -5,6 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use pipeplan::backend::cpu::Cpu;
+use pipeplan::backend::peers::Alone;
 use pipeplan::backend::{Backend, Parcel, Store};
 use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
@@ -48,7 +49,8 @@ impl Case {
     }
 
     fn op(&mut self, kind: OpKind, microbatch: usize) {
-        self.cpu.compute(Op::new(self.stage.into(), kind, microbatch), &mut self.store).expect("it runs");
+        let op = Op::new(self.stage.into(), kind, microbatch);
+        self.cpu.compute(op, &mut self.store, &mut Alone::default()).expect("it runs");
     }
 
     /// F of `microbatch` with `input` from the stage before. The score is the loss, or the output weighted

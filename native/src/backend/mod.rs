@@ -10,12 +10,16 @@ use pipeplan_core::program::{Message, Payload, Way};
 use pipeplan_core::units::Bytes;
 
 use crate::transport::Buffer;
+use crate::transport::collectives::CollectiveError;
+
+use peers::Peers;
 
 pub mod arena;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod modelled;
+pub mod peers;
 pub mod stages;
 
 /// Executes the ops of one rank.
@@ -34,12 +38,12 @@ pub trait Backend {
         Ok(buffer)
     }
 
-    /// Runs `op`: takes what it needs of other stages out of `store` and leaves there what it makes for
-    /// them.
+    /// Runs `op`, together with the ranks that share this one's matrices: takes what it needs of other stages out of
+    /// `store` and leaves there what it makes for them.
     ///
     /// # Errors
-    /// [`BackendError`] where `store` lacks something or holds it in another size.
-    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError>;
+    /// [`BackendError`] where `store` lacks something or holds it in another size, or a peer does not come.
+    fn compute(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError>;
 
     /// Applies the gradients gathered since the last call, and clears them.
     ///
@@ -159,6 +163,9 @@ pub enum BackendError {
         /// What it said.
         message: String,
     },
+    /// What the ranks that share matrices did together.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// The training diverged.
     #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]
     NotFinite {

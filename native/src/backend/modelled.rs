@@ -13,6 +13,7 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::program::Payload;
 use pipeplan_core::units::{Bytes, Nanos};
 
+use super::peers::Peers;
 use super::{Backend, BackendError, Kind, Parcel, Store};
 use crate::transport::Buffer;
 
@@ -100,7 +101,7 @@ impl Backend for Modelled {
         }
     }
 
-    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+    fn compute(&mut self, op: Op, store: &mut Store, _: &mut dyn Peers) -> Result<(), BackendError> {
         let start = self.now();
         if op.stage() >= self.problem.stage_count() {
             return Err(BackendError::NoSuchStage { stage: op.stage() });

@@ -12,6 +12,7 @@ use pipeplan_core::program::Payload;
 use pipeplan_core::units::Bytes;
 
 use super::arena::Lane;
+use super::peers::{Collective, Peers, Ticket};
 use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Share, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
@@ -71,13 +72,13 @@ pub trait Processor {
     /// As [`Processor::allocate`].
     fn tokens(&mut self, tokens: Vec<i32>) -> Result<Self::Data, Self::Error>;
 
-    /// `weight` as a run with `seed` starts, with state for `held` of its elements.
+    /// `weight` as a run of `training` starts, with state for `held` of its elements.
     ///
     /// # Errors
     /// As [`Processor::allocate`].
     fn parameter(
         &mut self,
-        seed: u64,
+        training: &Training,
         init: Init,
         weight: &Tensor,
         gradient: &Tensor,
@@ -107,8 +108,21 @@ pub trait Processor {
     /// Where it cannot be read.
     fn number(&mut self, data: &Self::Data) -> Result<f64, Self::Error>;
 
-    /// A job starts whose dropouts draw from `dropout_seed`.
-    fn begin(&mut self, dropout_seed: u64);
+    /// A copy of `data` in the host's memory, for the ranks that share matrices.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn to_host(&mut self, data: &Self::Data, tensor: &Tensor) -> Result<Buffer, Self::Error>;
+
+    /// Writes what those ranks have made of it to `data`.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    fn fill(&mut self, data: &mut Self::Data, tensor: &Tensor, values: Buffer) -> Result<(), Self::Error>;
+
+    /// A job starts whose dropouts draw from `dropout_seed`, on the rank with the number `member` among those that share
+    /// matrices.
+    fn begin(&mut self, dropout_seed: u64, member: u64);
 
     /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
     ///
@@ -219,6 +233,8 @@ pub struct Training {
     pub optimizer: AdamW,
     /// The part of the optimizer's state that this rank holds.
     pub share: Share,
+    /// This rank's number among those that share matrices.
+    pub member: u64,
     /// The data.
     pub batches: Arc<Batches>,
 }
@@ -300,7 +316,7 @@ impl<P: Processor> Stages<P> {
         named
     }
 
-    fn run_op(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+    fn run_op(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError> {
         let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let Stages { processor, stages, training, step, .. } = self;
         let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
@@ -320,7 +336,8 @@ impl<P: Processor> Stages<P> {
         }
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
-        processor.begin(SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw());
+        let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
+        processor.begin(seed, training.member);
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
@@ -340,10 +357,12 @@ impl<P: Processor> Stages<P> {
             };
             lane.put(graph, *id, data, &mut store.meter);
         }
+        let mut begun = BTreeMap::new();
         for index in order.into_iter().map(|at| at as usize) {
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
-            execute(processor, graph, operator, takes_over, persistent, lane, &mut store.meter)
+            let together = &mut Together { peers: &mut *peers, begun: &mut begun };
+            execute(processor, graph, operator, takes_over, persistent, lane, &mut store.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
             for id in &lifetimes.free_after[index] {
                 lane.remove(graph, *id, &mut store.meter);
@@ -383,7 +402,41 @@ impl<P: Processor> Stages<P> {
     }
 }
 
+/// The ranks that share matrices, and what has begun with them in this job, by the tensor that stands for it.
+struct Together<'a> {
+    peers: &'a mut dyn Peers,
+    begun: &'a mut BTreeMap<TensorId, Ticket>,
+}
+
+impl Together<'_> {
+    /// Runs `operator` where it is a collective; says whether it is one. Values go by the host's memory.
+    fn run<P: Processor>(
+        &mut self,
+        processor: &mut P,
+        operator: &Operator,
+        inputs: &[Input<'_, P::Data>],
+        outputs: &mut [(&Tensor, P::Data)],
+    ) -> Result<bool, BackendError> {
+        let what = match operator.kernel {
+            Kernel::AllReduce { .. } => Collective::Sum,
+            Kernel::AllReduceMax { .. } => Collective::Max,
+            Kernel::AllGather { .. } => Collective::Gather,
+            Kernel::ReduceScatter { .. } => Collective::Scatter,
+            _ => return Ok(false),
+        };
+        let (Some(input), Some((tensor, output))) = (inputs.first(), outputs.first_mut()) else { return Ok(false) };
+        let values = match input.data {
+            Held::Here(data) => processor.to_host(data, input.tensor),
+            _ => processor.to_host(output, tensor),
+        };
+        let result = self.peers.run(what, values.map_err(Into::into)?)?;
+        processor.fill(output, tensor, result).map_err(Into::into)?;
+        Ok(true)
+    }
+}
+
 /// Runs one operator; an error without a reason where a tensor that it needs is not there.
+#[allow(clippy::too_many_arguments, reason = "the parts of a stage, borrowed one by one")]
 fn execute<P: Processor>(
     processor: &mut P,
     graph: &Graph,
@@ -392,6 +445,7 @@ fn execute<P: Processor>(
     persistent: &mut [Option<P::Data>],
     lane: &mut Lane<P::Data>,
     meter: &mut Meter,
+    together: &mut Together<'_>,
 ) -> Result<(), Option<BackendError>> {
     let taken_over = operator.in_place.filter(|_| takes_over).and_then(|input| operator.inputs.get(input as usize));
     let taken_over = taken_over.map(|input| input.tensor);
@@ -429,7 +483,9 @@ fn execute<P: Processor>(
         };
         inputs.push(Input { tensor, data });
     }
-    processor.run(&operator.kernel, &inputs, &mut outputs).map_err(|error| Some(error.into()))?;
+    if !together.run(processor, operator, &inputs, &mut outputs).map_err(Some)? {
+        processor.run(&operator.kernel, &inputs, &mut outputs).map_err(|error| Some(error.into()))?;
+    }
     for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {
         if tensor.role.is_persistent() {
             persistent[id.index()] = Some(data);
@@ -456,7 +512,7 @@ impl<D, S> Stage<D, S> {
             let weight = &graph[of];
             let Role::Weight { init, decay, .. } = weight.role else { continue };
             let held = training.share.of(weight.elements() as usize).len();
-            let new = processor.parameter(training.seed, init, weight, gradient, held)?;
+            let new = processor.parameter(training, init, weight, gradient, held)?;
             meter.take(Kind::Persistent, weight.bytes() + gradient.bytes() + new.state_bytes);
             persistent[of.index()] = Some(new.weight);
             persistent[gradient_id.index()] = Some(new.gradient);
@@ -503,11 +559,11 @@ impl<P: Processor> Backend for Stages<P> {
         self.processor.take_in(buffer).map_err(Into::into)
     }
 
-    fn compute(&mut self, op: Op, store: &mut Store) -> Result<(), BackendError> {
+    fn compute(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError> {
         if op.stage() >= self.training.stage_count {
             return Err(BackendError::NoSuchStage { stage: op.stage() });
         }
-        self.run_op(op, store)
+        self.run_op(op, store, peers)
     }
 
     fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step};
 
+use super::gradients::Position;
+
 /// What a rank is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -18,6 +20,8 @@ pub enum State {
     Computing,
     /// In a group of transfers.
     Exchanging,
+    /// In a collective with the ranks that share its matrices.
+    Joining,
     /// Its row has failed.
     Failed,
     /// Not heard of since it began the training step: another process, and gone or stuck.
@@ -29,10 +33,9 @@ pub enum State {
 impl State {
     /// The state with this number.
     pub(super) fn of(number: u8) -> State {
-        [State::Starting, State::Between, State::Computing, State::Exchanging, State::Failed, State::Lost]
-            .into_iter()
-            .find(|state| *state as u8 == number)
-            .unwrap_or(State::Ended)
+        use State::{Between, Computing, Ended, Exchanging, Failed, Joining, Lost, Starting};
+        let all = [Starting, Between, Computing, Exchanging, Joining, Failed, Lost];
+        all.into_iter().find(|state| *state as u8 == number).unwrap_or(Ended)
     }
 }
 
@@ -47,14 +50,14 @@ struct Cell {
 #[derive(Debug)]
 pub struct Board {
     cells: Vec<Cell>,
-    /// Ranks of one pipeline.
-    pipeline: usize,
+    /// Where each rank stands.
+    positions: Vec<Position>,
 }
 
 impl Board {
-    /// All `ranks` starting, the first `pipeline` of which are one pipeline, the next so many its copy and so on.
-    pub fn new(ranks: usize, pipeline: usize) -> Board {
-        Board { cells: (0..ranks).map(|_| Cell::default()).collect(), pipeline: pipeline.max(1) }
+    /// All ranks starting, which stand at `positions`.
+    pub fn new(positions: Vec<Position>) -> Board {
+        Board { cells: positions.iter().map(|_| Cell::default()).collect(), positions }
     }
 
     /// Rank `rank` is at step `index` of its row in `training_step`.
@@ -76,15 +79,20 @@ impl Board {
             let state = State::of(cell.state.load(Ordering::Acquire));
             let (training_step, index) =
                 (cell.training_step.load(Ordering::Relaxed), cell.index.load(Ordering::Relaxed));
-            let row = program.rows.get(rank % self.pipeline);
-            let first = rank - rank % self.pipeline;
-            let replica = (self.cells.len() > self.pipeline).then_some(rank / self.pipeline);
+            let position = self.positions[rank];
+            let row = program.rows.get(position.rank);
+            let replica = (position.replicas > 1).then_some(position.replica);
             let pending = row.and_then(|row| row.get(index)).cloned();
             let mut peers: Vec<usize> = match &pending {
                 Some(Step::Transfer(messages) | Step::Start(messages) | Step::Wait(messages)) => messages
                     .iter()
-                    .map(|message| first + problem.rank_of(message.peer_stage(), message.microbatch as usize))
+                    .map(|message| {
+                        position.in_world(problem.rank_of(message.peer_stage(), message.microbatch as usize))
+                    })
                     .collect(),
+                _ if state == State::Joining => {
+                    position.tensor_group().into_iter().filter(|peer| *peer != rank).collect()
+                }
                 _ => Vec::new(),
             };
             peers.sort_unstable();
@@ -111,7 +119,7 @@ pub struct RankReport {
     pub length: usize,
     /// The step there.
     pub pending: Option<Step>,
-    /// The ranks at the other end, where that step is a group of transfers.
+    /// The ranks at the other end, where that step is a group of transfers, or those with which it was in a collective.
     pub peers: Vec<usize>,
     /// What it was doing.
     pub state: State,
@@ -131,6 +139,9 @@ impl fmt::Display for RankReport {
             State::Between => write!(f, "rank {rank}: waiting for all ranks to start training step {training_step}"),
             State::Computing => write!(f, "rank {rank}: computing at {at}"),
             State::Exchanging => write!(f, "rank {rank}: exchanging with rank {peers} at {at}"),
+            State::Joining => {
+                write!(f, "rank {rank}: in a collective with rank {peers}, which share its matrices, at {at}")
+            }
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),
             State::Failed => write!(f, "rank {rank}: failed, exchanging with rank {peers} at {at}"),
             State::Lost => write!(f, "rank {rank}: not heard of since it began training step {training_step}"),

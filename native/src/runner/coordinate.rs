@@ -14,10 +14,11 @@ use pipeplan_core::units::{Bytes, Nanos};
 use super::board::{Board, RankReport, State};
 use super::checkpoint::Reader;
 use super::data::Batches;
-use super::gradients::{Gradients, stages_held};
+use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
+use super::tensor_group::TensorGroup;
 use super::walk::{StepRecord, Walker};
 use super::workload::{Carries, Computation, Workload};
 use super::{Device, Observer, Precision, RunOptions};
@@ -27,6 +28,7 @@ use crate::backend::stages::Training;
 use crate::backend::{Backend, Kind, Meter, Store};
 #[cfg(feature = "cuda")]
 use crate::backend::{BackendError, cuda};
+use crate::transport::collectives::Group;
 use crate::transport::faulty::Faulty;
 use crate::transport::threads::{Threads, world};
 use crate::transport::{Buffer, Transport, TransportError};
@@ -66,7 +68,7 @@ impl Shared {
             options: options.clone(),
             batches: batches.map(Arc::new),
             verdict: Verdict::new(options.stop.clone(), options.steps),
-            board: Board::new(workload.world(), workload.problem.ranks()),
+            board: Board::new(workload.positions()),
             start: Instant::now(),
         }
     }
@@ -140,6 +142,8 @@ pub(super) fn walker(rank: usize, shared: &Shared, across_processes: bool) -> Re
     let mut store = Store::default();
     let mut backend = backend(rank, shared, across_processes, &mut store)?;
     let (position, places) = (workload.position(rank), workload.places());
+    // Members are distinct, and this rank is one of them.
+    let tensor_group = Group::new(position.tensor_group(), rank).unwrap_or_else(|error| unreachable!("{error}"));
     if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
     }
@@ -149,6 +153,7 @@ pub(super) fn walker(rank: usize, shared: &Shared, across_processes: bool) -> Re
         row: workload.row(rank),
         backend,
         store,
+        tensor_group: TensorGroup::new(tensor_group),
         gradients: Gradients::new(position, &places, options.clip_norm),
         first_step: options.first_step(),
         writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches)),
@@ -177,6 +182,7 @@ fn backend(
                 seed: options.seed,
                 optimizer: options.optimizer,
                 share: position.share(),
+                member: position.member as u64,
                 batches: Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32)),
             };
             #[cfg(feature = "cuda")]
@@ -286,7 +292,7 @@ impl<'a> Coordinator<'a> {
             match hear.recv_timeout(left) {
                 Ok(Event::Ended(rank, _)) => still_running.retain(|running| *running != rank),
                 Ok(Event::Failed(rank, cause, report)) => {
-                    if first.1 == Cause::Transport(TransportError::Aborted) {
+                    if first.1.transport() == Some(&TransportError::Aborted) {
                         first = (rank, cause, report);
                     }
                 }
@@ -333,7 +339,10 @@ impl<'a> Coordinator<'a> {
             steps.map(span).collect()
         };
         let tokens = workload.step_tokens();
-        let rows = records.iter().map(row).collect();
+        // A trace has one pipeline after the other.
+        let mut by_pipeline: Vec<&StepRecord> = records.iter().collect();
+        by_pipeline.sort_by_key(|record| workload.position(record.rank).in_trace());
+        let rows = by_pipeline.into_iter().map(row).collect();
         let trace = StepTrace { step: step.into(), loss, tokens, rows };
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
@@ -361,14 +370,22 @@ impl<'a> Coordinator<'a> {
     pub(super) fn report(self) -> RunReport {
         let workload = &self.shared.workload;
         let (busy, whole) = self.busy_and_whole_ns;
+        let places = if self.shared.options.keep_weights { workload.places() } else { Places::new() };
         let mut weights = BTreeMap::new();
         let mut memory = Vec::new();
         for (rank, ended) in self.ended.into_iter().enumerate() {
             let (figures, held) =
                 ended.unwrap_or_else(|| (memory_of(rank, &Meter::default(), workload), BTreeMap::new()));
-            weights.extend(held);
-            memory.push(figures);
+            let position = workload.position(rank);
+            for (name, held) in held {
+                if let Some(placed) = places.get(&name) {
+                    placed.shard.put(position.member, held, weights.entry(name).or_insert(Buffer::Nothing));
+                }
+            }
+            memory.push((position.in_trace(), figures));
         }
+        memory.sort_by_key(|(place, _)| *place);
+        let memory: Vec<RankMemory> = memory.into_iter().map(|(_, figures)| figures).collect();
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
         let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
         let trace = Trace {
@@ -383,6 +400,7 @@ impl<'a> Coordinator<'a> {
             },
             transport: self.transport.to_string(),
             replicas: workload.replicas(),
+            tensor: workload.members(),
             overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
             peak_bytes,
             steps: self.traced.into(),
@@ -400,6 +418,7 @@ impl<'a> Coordinator<'a> {
             steps: self.steps,
             memory,
             replicas: workload.replicas(),
+            members: workload.members(),
             trace,
             weights,
         }

@@ -170,6 +170,23 @@ mod tests {
         assert_eq!(starts, (0..12).map(|window| 4 * window).collect::<Vec<_>>());
     }
 
+    /// However a step's sequences are dealt to microbatches and replicas, they are the same rows in the same order.
+    #[test]
+    fn a_step_has_the_same_rows_however_it_is_cut() {
+        let text: Vec<u8> = (0..200).collect();
+        let rows = |microbatch_size: usize, microbatches: usize, replicas: usize| -> Vec<i32> {
+            let all =
+                Batches::new(text.clone(), 4, microbatch_size, microbatches * replicas, 7).expect("long enough");
+            let replica = |replica: usize| all.starting_at((replica * microbatches) as u32);
+            let of =
+                |batches: Batches| (0..microbatches as u32).flat_map(move |microbatch| batches.tokens(3, microbatch));
+            (0..replicas).flat_map(|at| of(replica(at))).collect()
+        };
+        for (microbatch_size, microbatches, replicas) in [(1, 12, 1), (4, 3, 1), (2, 3, 2), (1, 4, 3), (6, 1, 2)] {
+            assert_eq!(rows(microbatch_size, microbatches, replicas), rows(12, 1, 1));
+        }
+    }
+
     #[test]
     fn epochs_and_seeds_differ_and_repeat() {
         let first = |seed: u64, step: u32| -> Vec<i32> { batches(49, seed).tokens(step, 0) };

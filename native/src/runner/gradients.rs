@@ -1,16 +1,18 @@
 //! What ranks do with their gradients between the last backward of a training step and the optimizer's update.
 //!
-//! 1. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
+//! 1. **Shares.** Where ranks that share matrices hold the same elements and have each seen other tokens, or made another
+//!    part of what they go into, their gradients are summed.
+//! 2. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
 //!    every weight of a two-way placement on two ranks. The gradients of all places are summed and written back to
 //!    each, so that all make the same update and stay equal.
-//! 2. **Replicas.** The copies of the whole pipeline average theirs. Each has divided its losses by its own
+//! 3. **Replicas.** The copies of the whole pipeline average theirs. Each has divided its losses by its own
 //!    microbatches, so the average is the gradient of the mean over all of them. Where the optimizer's state is shared
 //!    out (ZeRO stage 1), each replica gets the average of its own elements, updates these, and gathers the rest of
 //!    the weights afterwards.
-//! 3. **Clipping.** The norm is that of all gradients together, each weight counted once.
+//! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
-//! Everything goes by weights in order of name, sums by stage, then by rank, then by replica: so all ranks call their
-//! collectives in the same order, none waits in a circle, and a second run has the same bits.
+//! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call
+//! their collectives in the same order, none waits in a circle, and a second run has the same bits.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +21,23 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
 
 use super::report::Cause;
+use super::shard::Shard;
 use crate::backend::cpu::element::Element;
 use crate::backend::{Backend, BackendError, Part, Share, Values};
 use crate::transport::collectives::{Collectives, Group, Reduction};
 use crate::transport::{Buffer, Transport};
 
-/// Where each weight lies in a pipeline, by name: rank and stage, by rank and then by stage. The first place is its
-/// owner.
-pub type Places = BTreeMap<String, Vec<(usize, u16)>>;
+/// Where each weight lies, by name.
+pub type Places = BTreeMap<String, Placed>;
+
+/// Where a weight lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Rank of the pipeline and stage, by rank and then by stage. The first place is its owner.
+    pub at: Vec<(usize, u16)>,
+    /// What of it each of the ranks that share matrices holds there.
+    pub shard: Shard,
+}
 
 /// Where the weights of `graphs`, one for each stage of `problem`, lie.
 pub fn places(problem: &Problem, graphs: &[Graph]) -> Places {
@@ -34,7 +45,8 @@ pub fn places(problem: &Problem, graphs: &[Graph]) -> Places {
     for rank in 0..problem.ranks() {
         for stage in stages_held(problem, rank) {
             for (_, tensor) in graphs.get(stage).into_iter().flat_map(Graph::weights) {
-                places.entry(tensor.name.clone()).or_default().push((rank, stage as u16));
+                let new = || Placed { at: Vec::new(), shard: Shard::of(tensor) };
+                places.entry(tensor.name.clone()).or_insert_with(new).at.push((rank, stage as u16));
             }
         }
     }
@@ -53,7 +65,9 @@ pub fn stages_held(problem: &Problem, rank: usize) -> Vec<usize> {
     stages
 }
 
-/// Where a rank stands among the copies of the pipeline.
+/// Where a rank of the world stands: on the mesh of the axes pipeline, data and tensor, the last of which runs fastest,
+/// as Megatron-LM has it (arXiv:2104.04473). So ranks that share matrices, which talk most, are neighbours, and those of
+/// one pipeline are furthest apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The rank in its pipeline.
@@ -64,6 +78,10 @@ pub struct Position {
     pub replica: usize,
     /// How many there are.
     pub replicas: usize,
+    /// Its number among the ranks that share its matrices.
+    pub member: usize,
+    /// How many share them.
+    pub members: usize,
     /// Whether the copies share out the optimizer's state.
     pub shares_optimizer: bool,
 }
@@ -79,9 +97,29 @@ impl Position {
         self.in_world(self.rank)
     }
 
-    /// The rank in the world of pipeline rank `rank` of the same replica.
+    /// The rank in the world that has this one's place in pipeline rank `rank`.
     pub fn in_world(self, rank: usize) -> usize {
-        self.replica * self.ranks + rank
+        (rank * self.replicas + self.replica) * self.members + self.member
+    }
+
+    /// The rank in the world that stands at `replica` and `member`, in the same rank of the pipeline.
+    pub fn beside(self, replica: usize, member: usize) -> usize {
+        Position { replica, member, ..self }.world_rank()
+    }
+
+    /// Which of the pipelines it is in, where each member of each replica is one: those of replica 0 first.
+    pub fn pipeline(self) -> usize {
+        self.replica * self.members + self.member
+    }
+
+    /// Its row in a trace, which has one pipeline after the other.
+    pub fn in_trace(self) -> usize {
+        self.pipeline() * self.ranks + self.rank
+    }
+
+    /// The ranks that share its matrices, in the world.
+    pub fn tensor_group(self) -> Vec<usize> {
+        (0..self.members).map(|member| self.beside(self.replica, member)).collect()
     }
 }
 
@@ -92,8 +130,11 @@ struct Held {
     index: usize,
     /// This rank's stages that hold it.
     stages: Vec<u16>,
-    /// The group of the ranks that hold it, by its position in `Gradients::groups`; none where no other does.
+    /// The group of the members whose gradients are parts of one, by its position in `Gradients::groups`.
+    shares: Option<usize>,
+    /// The group of the ranks that hold it, likewise; none where no other does.
     copies: Option<usize>,
+    /// Whether its elements count for the norm here.
     is_owner: bool,
 }
 
@@ -120,29 +161,37 @@ impl Gradients {
             Group::new(ranks, me).unwrap_or_else(|error| unreachable!("{error}"))
         };
         let mut groups: Vec<Group> = Vec::new();
-        let mut held = Vec::new();
-        for (index, (name, places)) in places.iter().enumerate() {
-            let stages: Vec<u16> =
-                places.iter().filter(|(rank, _)| *rank == position.rank).map(|(_, stage)| *stage).collect();
-            if stages.is_empty() {
-                continue;
-            }
-            let mut ranks: Vec<usize> = places.iter().map(|(rank, _)| position.in_world(*rank)).collect();
-            ranks.dedup();
-            let copies = (ranks.len() > 1).then(|| {
+        let mut group_of = |ranks: Vec<usize>| {
+            (ranks.len() > 1).then(|| {
                 groups.iter().position(|known| known.ranks() == ranks).unwrap_or_else(|| {
                     groups.push(group(ranks));
                     groups.len() - 1
                 })
-            });
-            let is_owner = places.first().is_some_and(|(rank, _)| *rank == position.rank);
-            held.push(Held { name: name.clone(), index, stages, copies, is_owner });
+            })
+        };
+        let mut held = Vec::new();
+        for (index, (name, Placed { at, shard })) in places.iter().enumerate() {
+            let stages: Vec<u16> =
+                at.iter().filter(|(rank, _)| *rank == position.rank).map(|(_, stage)| *stage).collect();
+            if stages.is_empty() {
+                continue;
+            }
+            let holders = shard.holders(position.member, position.members);
+            let is_owner =
+                at.first().is_some_and(|(rank, _)| *rank == position.rank) && holders.start == position.member;
+            let shares = shard
+                .partial
+                .then(|| group_of(holders.map(|member| position.beside(position.replica, member)).collect()));
+            let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
+            ranks.dedup();
+            let (shares, copies) = (shares.flatten(), group_of(ranks));
+            held.push(Held { name: name.clone(), index, stages, shares, copies, is_owner });
         }
-        let world = position.ranks * position.replicas;
-        let replicas = (0..position.replicas).map(|replica| replica * position.ranks + position.rank).collect();
+        let replicas = (0..position.replicas).map(|replica| position.beside(replica, position.member)).collect();
         let all = match position.shares_optimizer {
-            true => (0..world).collect(),
-            false => (0..position.ranks).map(|rank| position.in_world(rank)).collect(),
+            true => (0..position.ranks * position.replicas * position.members).collect(),
+            // Every rank of the replica.
+            false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.tensor_group()).collect(),
         };
         let (replicas, all) = (group(replicas), group(all));
         Gradients { position, clip_norm, weights: places.len(), held, groups, replicas, all }
@@ -168,12 +217,12 @@ impl Gradients {
                     Ok(())
                 })?;
             }
-            let copies = held.copies.and_then(|at| self.groups.get_mut(at));
-            let (replicas, share) = (&mut self.replicas, self.position.share());
-            if copies.is_some() || replicas.size() > 1 {
+            let (groups, replicas, share) = (&mut self.groups, &mut self.replicas, self.position.share());
+            let sums = [held.shares, held.copies];
+            if sums.iter().any(Option::is_some) || replicas.size() > 1 {
                 lend(backend, *first, &held.name, Part::Gradient, |values| match values {
-                    Values::F32(values) => reduce(values, copies, replicas, share, transport),
-                    Values::F64(values) => reduce(values, copies, replicas, share, transport),
+                    Values::F32(values) => reduce(values, groups, sums, replicas, share, transport),
+                    Values::F64(values) => reduce(values, groups, sums, replicas, share, transport),
                 })?;
             }
             spread(backend, held, Part::Gradient)?;
@@ -293,16 +342,17 @@ fn add(values: Values<'_>, other: &Buffer) {
     }
 }
 
-/// Over the ranks that hold copies the sum, over replicas the average: of `share` alone where that is not all.
+/// Over the groups `sums` of `groups` the sum, over replicas the average: of `share` alone where that is not all.
 fn reduce<T: Element>(
     values: &mut [T],
-    copies: Option<&mut Group>,
+    groups: &mut [Group],
+    sums: [Option<usize>; 2],
     replicas: &mut Group,
     share: Share,
     transport: &mut dyn Transport,
 ) -> Result<(), Cause> {
-    if let Some(copies) = copies {
-        transport.all_reduce(copies, values, Reduction::Sum)?;
+    for at in sums.into_iter().flatten() {
+        transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
     }
     if replicas.size() < 2 {
         return Ok(());

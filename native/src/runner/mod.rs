@@ -26,7 +26,9 @@ mod processes;
 pub mod progress;
 pub mod random;
 mod report;
+pub mod shard;
 mod stop;
+mod tensor_group;
 mod walk;
 mod workload;
 

@@ -48,13 +48,13 @@ pub(super) fn lateness(workload: &Workload, records: &[StepRecord]) -> Vec<Nanos
         };
         steps.filter_map(compute).collect::<Vec<_>>()
     };
-    // Ends of what neighbours need, by replica, and by whether it is a backward.
+    // Ends of what neighbours need, by pipeline, and by whether it is a backward.
     let mut ends: BTreeMap<(usize, bool, usize, usize), Nanos> = BTreeMap::new();
     for record in records {
-        let replica = workload.position(record.rank).replica;
+        let pipeline = workload.position(record.rank).pipeline();
         for (op, (_, end)) in computes(record) {
             if op.kind() != OpKind::W {
-                ends.insert((replica, op.kind() != OpKind::F, op.stage(), op.microbatch()), end);
+                ends.insert((pipeline, op.kind() != OpKind::F, op.stage(), op.microbatch()), end);
             }
         }
     }
@@ -68,7 +68,7 @@ pub(super) fn lateness(workload: &Workload, records: &[StepRecord]) -> Vec<Nanos
                 OpKind::W => return None,
             };
             let from = if backward { op.stage() + 1 } else { op.stage().checked_sub(1)? };
-            let end = ends.get(&(position.replica, backward, from, op.microbatch()))?;
+            let end = ends.get(&(position.pipeline(), backward, from, op.microbatch()))?;
             let hop = match problem.rank_of(from, op.microbatch()) {
                 // Nothing travels that only exists in memory, or through it.
                 rank if waits && rank != position.rank => problem.hop(rank, position.rank),

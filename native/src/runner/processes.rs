@@ -254,8 +254,8 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
     let Shared { workload, options, board, .. } = shared;
     let failed_at = Instant::now();
     let follows = |cause: &Cause| {
-        matches!(transport_error(cause), Some(TransportError::Aborted | TransportError::PeerLost { .. }))
-            || matches!(transport_error(cause), Some(TransportError::Ending))
+        matches!(cause.transport(), Some(TransportError::Aborted | TransportError::PeerLost { .. }))
+            || matches!(cause.transport(), Some(TransportError::Ending))
     };
     let was = board.report(&workload.problem, &workload.program).swap_remove(rank);
     let said = if follows(&cause) { String::new() } else { cause.to_string() };
@@ -284,7 +284,7 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
         (*peer, Cause::Told { message: reason.clone() })
     } else if let Some((peer, words)) = words.iter().find(|(_, words)| !words.cause.is_empty()) {
         (*peer, Cause::Told { message: words.cause.clone() })
-    } else if let (Some(TransportError::Ending), [peer]) = (transport_error(&cause), &silent[..]) {
+    } else if let (Some(TransportError::Ending), [peer]) = (cause.transport(), &silent[..]) {
         (*peer, cause)
     } else {
         (rank, cause)
@@ -293,12 +293,4 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
     let ended_after: Duration = failed_at.elapsed();
     let checkpoint = shared.last_checkpoint();
     RunError::Failed(Box::new(Failure { rank: first, cause, ranks, silent, checkpoint, ended_after }))
-}
-
-fn transport_error(cause: &Cause) -> Option<&TransportError> {
-    match cause {
-        Cause::Transport(error) => Some(error),
-        Cause::Collective(error) => error.transport(),
-        _ => None,
-    }
 }

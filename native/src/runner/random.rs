@@ -51,6 +51,9 @@ impl SplitMix64 {
         ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
+    /// How many draws [`SplitMix64::normal`] makes.
+    pub const DRAWS_OF_A_NORMAL: u64 = 2;
+
     /// One value of the standard normal distribution (Box and Muller, 1958), by `libm` so that every
     /// machine gets the same bits.
     pub fn normal(&mut self) -> f64 {

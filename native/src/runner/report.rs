@@ -75,10 +75,13 @@ pub struct RunReport {
     pub bubble_ratio: f64,
     /// The plan's prediction of the same.
     pub predicted_bubble_ratio: f64,
-    /// By rank of the world: those of replica 0, then those of replica 1 and so on.
+    /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks share matrices, those of
+    /// the first member of a replica come before those of the next.
     pub memory: Vec<RankMemory>,
     /// Copies of the pipeline.
     pub replicas: usize,
+    /// Ranks that share each matrix.
+    pub members: usize,
     /// The last steps' spans.
     pub trace: Trace,
     /// The final weights by name, where they were asked for.
@@ -141,7 +144,7 @@ impl RunError {
 pub enum Cause {
     /// An op.
     #[error(transparent)]
-    Backend(#[from] BackendError),
+    Backend(BackendError),
     /// A transfer.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -173,6 +176,26 @@ pub enum Cause {
         /// What it said.
         message: String,
     },
+}
+
+impl From<BackendError> for Cause {
+    fn from(error: BackendError) -> Cause {
+        match error {
+            BackendError::Collective(error) => Cause::Collective(error),
+            other => Cause::Backend(other),
+        }
+    }
+}
+
+impl Cause {
+    /// The transport's error, where it was the transport that failed.
+    pub fn transport(&self) -> Option<&TransportError> {
+        match self {
+            Cause::Transport(error) => Some(error),
+            Cause::Collective(error) => error.transport(),
+            _ => None,
+        }
+    }
 }
 
 /// One rank's failure, and where every rank was at that moment.

@@ -14,6 +14,7 @@ use super::checkpoint::Writer;
 use super::gradients::{Gradients, Position};
 use super::report::{Cause, LastCheckpoint};
 use super::stop::Verdict;
+use super::tensor_group::TensorGroup;
 use crate::backend::{Backend, Parcel, Store};
 use crate::transport::{Incoming, Outgoing, Tag, Transport};
 
@@ -47,6 +48,8 @@ pub struct Walker<'a> {
     pub backend: Box<dyn Backend>,
     /// What it holds between steps.
     pub store: Store,
+    /// The ranks that share its matrices.
+    pub tensor_group: TensorGroup,
     /// What it does with gradients before and after its update.
     pub gradients: Gradients,
     /// The first training step that it makes.
@@ -114,9 +117,10 @@ impl Walker<'_> {
 
     /// The losses of the step, by microbatch among those of all replicas, as shares of the mean over all.
     pub(super) fn take_losses(&mut self) -> Vec<(u32, f64)> {
-        let Position { replica, replicas, .. } = self.position;
+        let Position { replica, replicas, member, .. } = self.position;
         let first = (replica * self.problem.microbatches()) as u32;
-        let losses = self.backend.take_losses().into_iter();
+        // All members have the same losses.
+        let losses = self.backend.take_losses().into_iter().filter(|_| member == 0);
         losses.map(|(microbatch, loss)| (first + microbatch, loss / replicas as f64)).collect()
     }
 
@@ -131,6 +135,7 @@ impl Walker<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
         self.backend.begin(training_step);
+        self.tensor_group.begin(training_step);
         let rank = self.position.world_rank();
         let mut spans = Vec::with_capacity(self.row.len());
         let mut started = BTreeMap::new();
@@ -143,7 +148,8 @@ impl Walker<'_> {
                 Step::Compute(op) => {
                     self.backend.await_inputs(*op, &self.store);
                     now = self.now();
-                    self.backend.compute(*op, &mut self.store)?;
+                    let mut peers = self.tensor_group.over(&mut *transport, self.board, rank);
+                    self.backend.compute(*op, &mut self.store, &mut peers)?;
                 }
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
                 Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,

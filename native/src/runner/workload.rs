@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::fields::Faults;
-use pipeplan_core::graph::{Graph, Kernel};
+use pipeplan_core::graph::Graph;
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
@@ -19,6 +19,8 @@ use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::gradients::{Places, Position, places};
 use super::{Device, Precision, RunOptions};
 use crate::backend::cpu::kernels::knows;
+use crate::mesh::{Mesh, MeshError};
+use crate::transport::collectives::Group;
 
 /// Most ranks of a run: every two of them have a mailbox for each other.
 const MAX_WORLD: usize = 1024;
@@ -79,8 +81,9 @@ pub struct ModelStages {
     pub microbatch_size: u32,
     /// The whole model.
     pub model: ModelConfig,
-    /// Copies of the whole pipeline, each with microbatches of its own. Rank `r` of copy `d` is rank `d · P + r` of
-    /// the world.
+    /// Ranks that share each matrix of a stage.
+    pub tensor: u32,
+    /// Copies of the whole pipeline, each with microbatches of its own.
     pub replicas: u32,
     /// Whether the copies share out the optimizer's state.
     pub shares_optimizer: bool,
@@ -132,7 +135,10 @@ pub enum Refusal {
         graphs: usize,
     },
     /// An operator that the backend does not have.
-    #[error("stage {stage} needs `{kernel}`, which the CPU runner does not have: plan with 1 device a stage")]
+    #[error(
+        "stage {stage} needs `{kernel}`, which the runner does not have: plan a model without experts, latent attention \
+         and windows, and without context parallelism"
+    )]
     Kernel {
         /// The stage.
         stage: usize,
@@ -322,6 +328,7 @@ impl Workload {
             sequence: work.sequence,
             microbatch_size: work.microbatch_size,
             model: work.model,
+            tensor: work.layout.form.tensor.max(1),
             replicas: work.layout.data.max(1),
             shares_optimizer: work.layout.zero == 1,
         });
@@ -368,9 +375,17 @@ impl Workload {
         }
     }
 
+    /// Ranks that share each matrix of a stage. Where ops only wait, one rank stands for all of them.
+    pub fn members(&self) -> usize {
+        match &self.computation {
+            Computation::Model(model) => model.tensor.max(1) as usize,
+            Computation::PlannedTimes { .. } => 1,
+        }
+    }
+
     /// Ranks of all replicas.
     pub fn world(&self) -> usize {
-        self.problem.ranks().saturating_mul(self.replicas())
+        self.problem.ranks().saturating_mul(self.replicas()).saturating_mul(self.members())
     }
 
     /// Microbatches of one training step, over all replicas.
@@ -380,10 +395,31 @@ impl Workload {
 
     /// Where rank `rank` of the world stands.
     pub fn position(&self, rank: usize) -> Position {
-        let (ranks, replicas) = (self.problem.ranks(), self.replicas());
+        let (ranks, replicas, members) = (self.problem.ranks(), self.replicas(), self.members());
         let shares_optimizer =
             matches!(&self.computation, Computation::Model(model) if model.shares_optimizer && replicas > 1);
-        Position { rank: rank % ranks.max(1), ranks, replica: rank / ranks.max(1), replicas, shares_optimizer }
+        Position {
+            rank: rank / (replicas * members),
+            ranks,
+            replica: rank / members % replicas,
+            replicas,
+            member: rank % members,
+            members,
+            shares_optimizer,
+        }
+    }
+
+    /// Where all ranks of the world stand.
+    pub fn positions(&self) -> Vec<Position> {
+        (0..self.world()).map(|rank| self.position(rank)).collect()
+    }
+
+    /// The mesh of the run's ranks: the axes `pp`, `dp` and `tp`, the last of which runs fastest.
+    ///
+    /// # Errors
+    /// [`MeshError`] where there are more ranks than any run has.
+    pub fn mesh(&self) -> Result<Mesh, MeshError> {
+        Mesh::of_sizes(&[("pp", self.problem.ranks()), ("dp", self.replicas()), ("tp", self.members())])
     }
 
     /// What rank `rank` of the world executes.
@@ -406,7 +442,8 @@ impl Workload {
         }
         self.check_program(options, carries)?;
         if self.world() > MAX_WORLD {
-            return Err(Refusal::TooManyRanks { replicas: self.replicas(), ranks: self.problem.ranks() });
+            let (ranks, replicas) = (self.problem.ranks() * self.members(), self.replicas());
+            return Err(Refusal::TooManyRanks { replicas, ranks });
         }
         let Computation::Model(model) = &self.computation else {
             let saves = options.saving.is_some() || options.resume.is_some();
@@ -489,14 +526,7 @@ impl Workload {
         if same(&was.model) != same(&is.model) {
             return Err(other(format!("its model is {}, and the plan's is {}", was.model, is.model)).into());
         }
-        Ok(Reader::open(checkpoint)?.check(&self.shapes(model))?)
-    }
-
-    /// The shape of each weight.
-    fn shapes(&self, model: &ModelStages) -> BTreeMap<String, Vec<usize>> {
-        let sizes = |shape: &[u64]| shape.iter().map(|size| *size as usize).collect();
-        let weights = model.graphs.iter().flat_map(|graph| graph.weights());
-        weights.map(|(_, tensor)| (tensor.name.clone(), sizes(&tensor.shape))).collect()
+        Ok(Reader::open(checkpoint)?.check(&self.places())?)
     }
 
     /// What checkpoints say of this run.
@@ -519,6 +549,7 @@ impl Workload {
                 pipeline: self.problem.ranks(),
                 stages: self.problem.stage_count(),
                 data: self.replicas(),
+                tensor: self.members(),
                 shares_optimizer: model.shares_optimizer && self.replicas() > 1,
             },
             weights: BTreeMap::new(),
@@ -529,11 +560,12 @@ impl Workload {
     /// What writes the part of rank `rank` of the world of each checkpoint.
     pub(super) fn writer(&self, rank: usize, options: &RunOptions, batches: &Batches) -> Option<Writer> {
         let (Computation::Model(model), Some(saving)) = (&self.computation, &options.saving) else { return None };
+        let position = self.position(rank);
         Some(Writer {
             saving: saving.clone(),
-            position: self.position(rank),
+            position,
             places: self.places(),
-            shapes: self.shapes(model),
+            tensor_group: Group::new(position.tensor_group(), rank).ok()?,
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
@@ -543,7 +575,7 @@ impl Workload {
     /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
     fn check_memory(&self) -> Result<(), Refusal> {
         let pipeline = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
-        let needed = pipeline.saturating_mul(self.replicas() as u64);
+        let needed = pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.members() as u64);
         match available_bytes() {
             Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
             _ => Ok(()),
@@ -602,21 +634,8 @@ impl ModelStages {
     }
 
     fn check_vocabulary(&self) -> Result<(), Refusal> {
-        for graph in &self.graphs {
-            for operator in &graph.operators {
-                let (input, axis) = match operator.kernel {
-                    Kernel::Embedding => (1, 0),
-                    Kernel::CrossEntropy { .. } => (0, 1),
-                    _ => continue,
-                };
-                let shape = operator.inputs.get(input).map(|input| &graph[input.tensor].shape);
-                let vocabulary = shape.and_then(|shape| shape.get(axis)).copied().unwrap_or(0);
-                if vocabulary < BYTE_VOCABULARY {
-                    return Err(Refusal::Vocabulary { vocabulary });
-                }
-            }
-        }
-        Ok(())
+        let vocabulary = u64::from(self.model.vocab);
+        if vocabulary < BYTE_VOCABULARY { Err(Refusal::Vocabulary { vocabulary }) } else { Ok(()) }
     }
 }
 

@@ -12,6 +12,7 @@ use super::{BackendError, Part, Share, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments};
 use crate::runner::random::SplitMix64;
+use crate::runner::shard::Shard;
 use crate::transport::Buffer;
 
 pub mod element;
@@ -42,7 +43,11 @@ impl<T: Element> Cpu<T> {
         batches: Arc<Batches>,
         store: &mut Store,
     ) -> Cpu<T> {
-        Cpu::sharing(stages, Training { stage_count, seed, optimizer, share: Share::WHOLE, batches }, store)
+        Cpu::sharing(
+            stages,
+            Training { stage_count, seed, optimizer, share: Share::WHOLE, member: 0, batches },
+            store,
+        )
     }
 
     /// As [`Cpu::new`], with a share of the optimizer's state.
@@ -72,7 +77,7 @@ impl<T: Element> Processor for Core<T> {
 
     fn parameter(
         &mut self,
-        seed: u64,
+        training: &Training,
         init: Init,
         weight: &Tensor,
         _: &Tensor,
@@ -80,7 +85,7 @@ impl<T: Element> Processor for Core<T> {
     ) -> Result<NewParameter<Data<T>, Moments<T>>, Infallible> {
         let elements = weight.elements() as usize;
         Ok(NewParameter {
-            weight: Data::Floats(initial(seed, &weight.name, init, elements)),
+            weight: Data::Floats(initial(training, init, weight)),
             gradient: Data::Floats(vec![T::ZERO; elements]),
             state: Moments::new(held),
             state_bytes: 2 * held as u64 * T::DTYPE.bytes(),
@@ -99,8 +104,20 @@ impl<T: Element> Processor for Core<T> {
         Ok(data.floats().first().map_or(0.0, |number| number.wide()))
     }
 
-    fn begin(&mut self, dropout_seed: u64) {
-        self.context.dropout_seed = dropout_seed;
+    fn to_host(&mut self, data: &Data<T>, _: &Tensor) -> Result<Buffer, Infallible> {
+        Ok(T::pack(data.floats().to_vec()))
+    }
+
+    fn fill(&mut self, data: &mut Data<T>, _: &Tensor, values: Buffer) -> Result<(), Infallible> {
+        // Its size is the tensor's: a collective says so otherwise.
+        if let Some(values) = T::unpack(values) {
+            *data = Data::Floats(values);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, dropout_seed: u64, member: u64) {
+        (self.context.dropout_seed, self.context.member) = (dropout_seed, member);
     }
 
     fn run(
@@ -167,15 +184,21 @@ impl<T: Element> Processor for Core<T> {
     }
 }
 
-/// A weight's first values. They are drawn in `f64`, so `f32` and `f64` runs start from the same numbers
-/// up to rounding.
-pub(crate) fn initial<T: Element>(seed: u64, name: &str, init: Init, elements: usize) -> Vec<T> {
-    match init {
-        Init::Ones => vec![T::ONE; elements],
-        Init::Zeros => vec![T::ZERO; elements],
-        Init::Normal => {
-            let mut random = SplitMix64::named(seed, name);
-            (0..elements).map(|_| T::of(INIT_STD * random.normal())).collect()
+/// A weight's first values: those that this rank holds of what the whole weight starts with. They are drawn in `f64`,
+/// so `f32` and `f64` runs start from the same numbers up to rounding.
+pub(crate) fn initial<T: Element>(training: &Training, init: Init, weight: &Tensor) -> Vec<T> {
+    let mut values = vec![T::ZERO; weight.elements() as usize];
+    let random = SplitMix64::named(training.seed, &weight.name);
+    for run in Shard::of(weight).runs(training.member as usize) {
+        let values = &mut values[run.held..run.held + run.length];
+        match init {
+            Init::Zeros => {}
+            Init::Ones => values.fill(T::ONE),
+            Init::Normal => {
+                let mut random = random.after(SplitMix64::DRAWS_OF_A_NORMAL * run.whole as u64);
+                values.iter_mut().for_each(|value| *value = T::of(INIT_STD * random.normal()));
+            }
         }
     }
+    values
 }

@@ -115,13 +115,13 @@ impl Processor for Queue {
 
     fn parameter(
         &mut self,
-        seed: u64,
+        training: &Training,
         init: Init,
         weight: &Tensor,
         gradient: &Tensor,
         held: usize,
     ) -> Result<NewParameter<Arc<Memory>, State>, CardError> {
-        let values: Vec<f32> = initial(seed, &weight.name, init, weight.elements() as usize);
+        let values: Vec<f32> = initial(training, init, weight);
         let format = format_of(weight.dtype);
         let master = match format {
             Format::F32 => None,
@@ -170,7 +170,18 @@ impl Processor for Queue {
         Ok(floats(&data.read()?).first().map_or(0.0, |number| f64::from(*number)))
     }
 
-    fn begin(&mut self, dropout_seed: u64) {
+    fn to_host(&mut self, data: &Arc<Memory>, tensor: &Tensor) -> Result<Buffer, CardError> {
+        Ok(Buffer::F32(unpacked(&data.read()?, format_of(tensor.dtype))))
+    }
+
+    fn fill(&mut self, data: &mut Arc<Memory>, tensor: &Tensor, values: Buffer) -> Result<(), CardError> {
+        match values {
+            Buffer::F32(values) => self.card.write(data.at(), &packed(&values, format_of(tensor.dtype))),
+            _ => Err(CardError::call("a collective", "the other ranks gave no f32 numbers")),
+        }
+    }
+
+    fn begin(&mut self, dropout_seed: u64, _: u64) {
         self.context.dropout_seed = dropout_seed;
     }
 

@@ -11,17 +11,18 @@ use safetensors::tensor::{Dtype, Metadata};
 use super::{Checkpoint, CheckpointError};
 use crate::backend::cpu::element::Element;
 use crate::backend::{Backend, Part, Values};
-use crate::runner::gradients::{Places, Position, lend};
+use crate::runner::gradients::{Placed, Places, Position, lend};
 use crate::runner::report::Cause;
+use crate::runner::shard::{Run, Shard, runs};
 
 /// The tensors of a checkpoint.
 pub struct Reader {
     folder: PathBuf,
     /// By weight.
     weights: BTreeMap<String, Piece>,
-    /// By weight: pieces of the mean and of the mean square, by first element.
-    means: BTreeMap<String, Vec<(usize, Piece)>>,
-    squares: BTreeMap<String, Vec<(usize, Piece)>>,
+    /// By weight: pieces of the mean and of the mean square.
+    means: BTreeMap<String, Vec<Extent>>,
+    squares: BTreeMap<String, Vec<Extent>>,
 }
 
 /// Where a tensor lies on disk.
@@ -31,6 +32,14 @@ struct Piece {
     start: u64,
     wide: bool,
     shape: Vec<usize>,
+}
+
+/// A piece of a weight, or of what the optimizer keeps of it.
+#[derive(Clone)]
+struct Extent {
+    piece: Piece,
+    /// Where its elements lie in the whole weight, in order.
+    runs: Vec<Run>,
 }
 
 impl Piece {
@@ -83,26 +92,22 @@ impl Reader {
         }
         for file in &manifest.optimizer_state {
             for (name, piece) in tensors(&folder.join(file))? {
-                let mut words = name.splitn(3, '/');
-                let parts = (words.next(), words.next().and_then(|start| start.parse().ok()), words.next());
-                let (list, start, weight) = match parts {
-                    (Some("mean"), Some(start), Some(weight)) => (&mut reader.means, start, weight),
-                    (Some("square"), Some(start), Some(weight)) => (&mut reader.squares, start, weight),
-                    _ => return Err(piece.damaged(format!("`{name}` names no piece of the optimizer's state"))),
-                };
-                list.entry(weight.to_string()).or_default().push((start, piece));
+                let (weight, runs) = placed(&name, &piece, &reader.weights)
+                    .ok_or_else(|| piece.damaged(format!("`{name}` names no piece of the optimizer's state")))?;
+                let list = if name.starts_with("mean") { &mut reader.means } else { &mut reader.squares };
+                list.entry(weight).or_default().push(Extent { piece, runs });
             }
         }
         Ok(reader)
     }
 
-    /// Whether it has every weight in `shapes`, in that shape, and its optimizer state.
+    /// Whether it has every weight of `places`, in its whole shape, and its optimizer state.
     ///
     /// # Errors
     /// [`CheckpointError`] that names the first weight for which it has not.
-    pub fn check(&self, shapes: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
+    pub fn check(&self, places: &Places) -> Result<(), CheckpointError> {
         let other = |what: String| CheckpointError::OtherRun { path: self.folder.clone(), what };
-        for (name, shape) in shapes {
+        for (name, Placed { shard: Shard { shape, .. }, .. }) in places {
             let piece = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
             if piece.shape != *shape {
                 let found = &piece.shape;
@@ -110,8 +115,8 @@ impl Reader {
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
                 let mut covered: Vec<Range<usize>> = Vec::new();
-                for (start, piece) in pieces.get(name).into_iter().flatten() {
-                    covered.push(*start..start.saturating_add(piece.elements()));
+                for run in pieces.get(name).into_iter().flatten().flat_map(|extent| &extent.runs) {
+                    covered.push(run.whole..run.whole.saturating_add(run.length));
                 }
                 covered.sort_by_key(|range| (range.start, range.end));
                 let end =
@@ -129,22 +134,24 @@ impl Reader {
     /// # Errors
     /// Where a file cannot be read.
     pub fn fill(&self, position: Position, places: &Places, backend: &mut dyn Backend) -> Result<(), Cause> {
-        for (name, places) in places {
+        for (name, Placed { at, shard }) in places {
             let missing = || self.missing(name);
             let weight = self.weights.get(name).ok_or_else(missing)?;
-            let mine = position.share().of(weight.elements());
-            for (_, stage) in places.iter().filter(|(rank, _)| *rank == position.rank) {
-                let whole = [(0, weight.clone())];
+            let length = weight.elements();
+            let whole = [Extent { piece: weight.clone(), runs: vec![Run { held: 0, whole: 0, length }] }];
+            let held = shard.runs(position.member);
+            let mine = within(&held, position.share().of(shard.held));
+            for (_, stage) in at.iter().filter(|(rank, _)| *rank == position.rank) {
                 let parts = [
-                    (Part::Weight, &whole[..], 0..weight.elements()),
-                    (Part::Mean, self.means.get(name).ok_or_else(missing)?, mine.clone()),
-                    (Part::Square, self.squares.get(name).ok_or_else(missing)?, mine.clone()),
+                    (Part::Weight, &whole[..], &held),
+                    (Part::Mean, self.means.get(name).ok_or_else(missing)?, &mine),
+                    (Part::Square, self.squares.get(name).ok_or_else(missing)?, &mine),
                 ];
-                for (part, pieces, range) in parts {
+                for (part, pieces, runs) in parts {
                     lend(backend, *stage, name, part, |values| {
                         match values {
-                            Values::F32(values) => fill(values, range.clone(), pieces)?,
-                            Values::F64(values) => fill(values, range.clone(), pieces)?,
+                            Values::F32(values) => fill(values, runs, pieces)?,
+                            Values::F64(values) => fill(values, runs, pieces)?,
                         }
                         Ok(())
                     })?;
@@ -159,13 +166,62 @@ impl Reader {
     }
 }
 
-/// Fills `values`, which are the elements `range` of a weight, from pieces and the element at which each starts.
-fn fill<T: Element>(values: &mut [T], range: Range<usize>, pieces: &[(usize, Piece)]) -> Result<(), CheckpointError> {
-    for (start, piece) in pieces {
-        let from = range.start.max(*start);
-        let to = range.end.min(start.saturating_add(piece.elements())).min(range.start + values.len());
-        if from < to {
-            piece.read(from - start, &mut values[from - range.start..to - range.start])?;
+/// The weight that the piece called `name` belongs to, and where its elements lie in it; nothing for another name.
+fn placed(name: &str, piece: &Piece, weights: &BTreeMap<String, Piece>) -> Option<(String, Vec<Run>)> {
+    let rest = name.strip_prefix("mean/").or_else(|| name.strip_prefix("square/"))?;
+    let (start, rest) = rest.split_once('/')?;
+    let (start, length): (usize, usize) = (start.parse().ok()?, piece.elements());
+    let Some((cut, weight)) = rest.split_once('/') else {
+        return Some((rest.to_string(), vec![Run { held: 0, whole: start, length }]));
+    };
+    let numbers: Vec<usize> = cut.split('.').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+    let [at, pieces, dimension] = numbers[..] else { return None };
+    let shape = &weights.get(weight)?.shape;
+    if at >= pieces {
+        return None;
+    }
+    let own = shape.get(dimension)?.div_ceil(pieces);
+    Some((weight.to_string(), within(&runs(shape, dimension, own, at), start..start.checked_add(length)?)))
+}
+
+/// The part of `runs` that is held at `range`, which then counts from its start.
+fn within(runs: &[Run], range: Range<usize>) -> Vec<Run> {
+    let part = |run: &Run| {
+        let (from, to) = (run.held.max(range.start), (run.held + run.length).min(range.end));
+        (from < to).then(|| Run { held: from - range.start, whole: run.whole + from - run.held, length: to - from })
+    };
+    runs.iter().filter_map(part).collect()
+}
+
+/// Fills `values`, which lie in a weight as `runs` says, from pieces of it.
+fn fill<T: Element>(values: &mut [T], runs: &[Run], pieces: &[Extent]) -> Result<(), CheckpointError> {
+    for Extent { piece, runs: there } in pieces {
+        // Where both lie: in `values`, in the piece, and how many.
+        let mut common: Vec<(usize, usize, usize)> = Vec::new();
+        let (mut here, mut there) = (runs.iter().peekable(), there.iter().peekable());
+        while let (Some(one), Some(other)) = (here.peek(), there.peek()) {
+            let (one_end, other_end) = (one.whole + one.length, other.whole + other.length);
+            let (from, to) = (one.whole.max(other.whole), one_end.min(other_end));
+            if from < to {
+                common.push((one.held + from - one.whole, other.held + from - other.whole, to - from));
+            }
+            if one_end <= other_end {
+                here.next().map(|_| ())
+            } else {
+                there.next().map(|_| ())
+            };
+        }
+        let first = common.iter().map(|(_, from, _)| *from).min();
+        let last = common.iter().map(|(_, from, length)| from + length).max();
+        let (Some(first), Some(last)) = (first, last) else { continue };
+        if let [(to, from, length)] = common[..] {
+            piece.read(from, &mut values[to..to + length])?;
+            continue;
+        }
+        let mut all = vec![T::ZERO; last - first];
+        piece.read(first, &mut all)?;
+        for (to, from, length) in common {
+            values[to..to + length].copy_from_slice(&all[from - first..from - first + length]);
         }
     }
     Ok(())

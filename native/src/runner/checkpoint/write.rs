@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 
 use super::{CheckpointError, MANIFEST, Manifest, Saving, folder_name};
 use crate::backend::{Backend, Part};
-use crate::runner::gradients::{Places, Position, copy_of};
+use crate::runner::gradients::{Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
+use crate::runner::shard::Shard;
+use crate::transport::collectives::{Collectives, Group};
 use crate::transport::{Buffer, Transport};
 
 /// One rank's part in writing checkpoints.
@@ -23,8 +25,8 @@ pub struct Writer {
     pub position: Position,
     /// Where weights lie; owners write them.
     pub places: Places,
-    /// The shape of each weight.
-    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// The ranks that share matrices, of which the first writes the whole ones.
+    pub tensor_group: Group,
     /// What all checkpoints of the run say alike.
     pub manifest: Manifest,
     /// The step of the last one.
@@ -73,7 +75,7 @@ impl Writer {
             fs::create_dir_all(&partial).map_err(CheckpointError::file(&partial, "made"))?;
         }
         transport.barrier()?;
-        self.write_part(&partial, backend)?;
+        self.write_part(&partial, backend, transport)?;
         transport.barrier()?;
         if is_first {
             self.publish(step, &partial, &folder)?;
@@ -83,34 +85,52 @@ impl Writer {
         Ok(folder)
     }
 
-    /// The weights that this rank owns, and its share of their optimizer state.
-    fn write_part(&self, partial: &Path, backend: &mut dyn Backend) -> Result<(), Cause> {
-        let Position { rank, replica, shares_optimizer, .. } = self.position;
-        let owned = || {
-            self.places.iter().filter_map(|(name, places)| {
-                places.first().filter(|(owner, _)| *owner == rank).map(|(_, stage)| (name, *stage))
+    /// The weights that this rank owns, gathered over those that share matrices, and its share of their optimizer state.
+    fn write_part(
+        &mut self,
+        partial: &Path,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let Writer { position, places, tensor_group, .. } = self;
+        let Position { rank, replica, member, members, shares_optimizer, .. } = *position;
+        let owned: Vec<(&String, u16, &Shard)> = places
+            .iter()
+            .filter_map(|(name, placed)| {
+                let (_, stage) = placed.at.first().filter(|(owner, _)| *owner == rank)?;
+                Some((name, *stage, &placed.shard))
             })
-        };
-        if let Some(file) = weight_files(&self.places).get(&rank).filter(|_| replica == 0) {
+            .collect();
+        if let Some(file) = weight_files(places).get(&rank).filter(|_| replica == 0) {
             let mut tensors = Vec::new();
-            for (name, stage) in owned() {
-                let values = copy_of(backend, stage, name, Part::Weight)?;
-                let shape = self.shapes.get(name).cloned().unwrap_or_else(|| vec![values.values()]);
-                tensors.push((name.clone(), Stored { shape, values }));
+            for (name, stage, shard) in &owned {
+                let held = copy_of(backend, *stage, name, Part::Weight)?;
+                // Weights that every member holds whole need nobody else.
+                let values = if shard.cut().is_some() { whole(held, shard, tensor_group, transport)? } else { held };
+                tensors.push(((*name).clone(), Stored { shape: shard.shape.clone(), values }));
             }
-            save(&partial.join(file), tensors)?;
+            if member == 0 {
+                save(&partial.join(file), tensors)?;
+            }
         }
-        if (replica == 0 || shares_optimizer) && owned().next().is_some() {
+        if (replica == 0 || shares_optimizer) && !owned.is_empty() {
             let mut tensors = Vec::new();
-            for (name, stage) in owned() {
-                let elements = self.shapes.get(name).map_or(0, |shape| shape.iter().product());
-                let start = self.position.share().of(elements).start;
+            for (name, stage, shard) in owned {
+                // Of members that hold the same, the first writes it.
+                if shard.holders(member, members).start != member {
+                    continue;
+                }
+                let start = position.share().of(shard.held).start;
+                let piece = shard.cut().map_or_else(String::new, |(dimension, pieces)| {
+                    format!("{}.{pieces}.{dimension}/", shard.piece(member))
+                });
                 for (part, what) in [(Part::Mean, "mean"), (Part::Square, "square")] {
                     let values = copy_of(backend, stage, name, part)?;
-                    tensors.push((format!("{what}/{start}/{name}"), Stored { shape: vec![values.values()], values }));
+                    let stored = Stored { shape: vec![values.values()], values };
+                    tensors.push((format!("{what}/{start}/{piece}{name}"), stored));
                 }
             }
-            save(&partial.join(optimizer_file(replica, rank)), tensors)?;
+            save(&partial.join(optimizer_file(replica, rank, member)), tensors)?;
         }
         Ok(())
     }
@@ -118,12 +138,16 @@ impl Writer {
     /// Once all ranks have written: what describes it, and its name.
     fn publish(&self, step: u32, partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
         let files = weight_files(&self.places);
-        let file_of = |places: &Vec<(usize, u16)>| files.get(&places.first()?.0).cloned();
+        let file_of = |placed: &Placed| files.get(&placed.at.first()?.0).cloned();
         let weights: BTreeMap<String, String> =
             self.places.iter().filter_map(|(name, places)| Some((name.clone(), file_of(places)?))).collect();
-        let replicas = if self.position.shares_optimizer { self.position.replicas } else { 1 };
-        let optimizer_state: Vec<String> =
-            (0..replicas).flat_map(|replica| files.keys().map(move |rank| optimizer_file(replica, *rank))).collect();
+        let Position { replicas, members, shares_optimizer, .. } = self.position;
+        let mut optimizer_state: Vec<String> = Vec::new();
+        for replica in 0..if shares_optimizer { replicas } else { 1 } {
+            for rank in files.keys() {
+                optimizer_state.extend((0..members).map(|member| optimizer_file(replica, *rank, member)));
+            }
+        }
         let mut total = 0;
         for file in files.values().chain(&optimizer_state) {
             let path = partial.join(file);
@@ -156,7 +180,7 @@ impl Writer {
 
 /// The file of the weights of each rank that owns some.
 fn weight_files(places: &Places) -> BTreeMap<usize, String> {
-    let mut owners: Vec<usize> = places.values().filter_map(|places| Some(places.first()?.0)).collect();
+    let mut owners: Vec<usize> = places.values().filter_map(|placed| Some(placed.at.first()?.0)).collect();
     owners.sort_unstable();
     owners.dedup();
     let count = owners.len();
@@ -167,8 +191,22 @@ fn weight_files(places: &Places) -> BTreeMap<usize, String> {
     owners.into_iter().enumerate().map(name).collect()
 }
 
-fn optimizer_file(replica: usize, rank: usize) -> String {
-    format!("optimizer-{replica}-{rank}.safetensors")
+fn optimizer_file(replica: usize, rank: usize, member: usize) -> String {
+    format!("optimizer-{replica}-{rank}-{member}.safetensors")
+}
+
+/// The whole weight on the first member, from what each one holds; nothing on the others.
+fn whole(held: Buffer, shard: &Shard, group: &mut Group, transport: &mut dyn Transport) -> Result<Buffer, Cause> {
+    let parts: Option<Vec<Buffer>> = match held {
+        Buffer::F32(held) => transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F32).collect()),
+        Buffer::F64(held) => transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F64).collect()),
+        Buffer::OnCard(_) | Buffer::Nothing => None,
+    };
+    let mut whole = Buffer::Nothing;
+    for (member, part) in parts.into_iter().flatten().enumerate() {
+        shard.put(member, part, &mut whole);
+    }
+    Ok(whole)
 }
 
 /// A tensor to be written.

@@ -17,6 +17,7 @@ use crate::backend::cpu::element::Element;
 
 pub mod group;
 mod session;
+pub mod started;
 #[cfg(test)]
 mod tests;
 

@@ -97,6 +97,17 @@ impl<'a> Session<'a> {
             .collect()
     }
 
+    /// Sends each piece to its member and waits for none of them.
+    pub(super) fn post<T: Element, X: Transport + ?Sized>(
+        &self,
+        transport: &mut X,
+        sends: Vec<(usize, Vec<T>)>,
+    ) -> Result<(), CollectiveError> {
+        let outgoing =
+            |(member, values)| Outgoing { peer: self.ranks[member], tag: self.tag, buffer: T::pack(values) };
+        transport.post(sends.into_iter().map(outgoing).collect()).map_err(|source| self.failed(source))
+    }
+
     pub(super) fn unpacked<T: Element>(
         &self,
         peer: usize,

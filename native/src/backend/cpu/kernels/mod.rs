@@ -147,20 +147,11 @@ impl<'a, T: Element> Call<'a, '_, T> {
     }
 }
 
-/// Whether `kernel` is among those that [`run`] runs. A workload with another is refused before it starts.
+/// Whether `kernel` is among those that [`run`] runs, or that ranks which share matrices run together. A workload with another is refused before it starts.
 pub const fn knows(kernel: &Kernel) -> bool {
     !matches!(
         kernel,
-        Kernel::Replicate { .. }
-            | Kernel::AllReduce { .. }
-            | Kernel::AllReduceMax { .. }
-            | Kernel::AllGather { .. }
-            | Kernel::ReduceScatter { .. }
-            | Kernel::AllReduceStart { .. }
-            | Kernel::AllReduceWait
-            | Kernel::ReduceScatterStart { .. }
-            | Kernel::ReduceScatterWait
-            | Kernel::SpreadAttention(_)
+        Kernel::SpreadAttention(_)
             | Kernel::SpreadAttentionGrad(_)
             | Kernel::HeadNorm { .. }
             | Kernel::HeadNormInputGrad { .. }

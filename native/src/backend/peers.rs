@@ -1,0 +1,65 @@
+//! The ranks that share matrices with this one, as a backend sees them: those that come to the same collectives in the
+//! same order, since all walk the same graph.
+
+use super::BackendError;
+use crate::transport::Buffer;
+
+/// What they do together with the values that each has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// Each gets the sum.
+    Sum,
+    /// Each gets the greatest of each element.
+    Max,
+    /// Each gets the values of all, by member.
+    Gather,
+    /// Each gets its part of the sum: the parts are equal, by member.
+    Scatter,
+}
+
+/// A collective that has begun, by the order of beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// The ranks that share matrices.
+pub trait Peers {
+    /// Begins a collective and does not wait for the others. `values` are in the host's memory.
+    ///
+    /// # Errors
+    /// Where the transport fails.
+    fn start(&mut self, what: Collective, values: Buffer) -> Result<Ticket, BackendError>;
+
+    /// What a collective that has begun gives. Collectives of one group end in the order in which they began, so this
+    /// may end earlier ones too.
+    ///
+    /// # Errors
+    /// Where the transport fails, or another rank does not come.
+    fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError>;
+
+    /// Begins a collective and waits for it.
+    ///
+    /// # Errors
+    /// As [`Peers::start`] and [`Peers::wait`].
+    fn run(&mut self, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
+        let ticket = self.start(what, values)?;
+        self.wait(ticket)
+    }
+}
+
+/// No others: whatever is done together is done.
+#[derive(Debug, Default)]
+pub struct Alone {
+    begun: Vec<Buffer>,
+}
+
+impl Peers for Alone {
+    fn start(&mut self, _: Collective, values: Buffer) -> Result<Ticket, BackendError> {
+        self.begun.push(values);
+        Ok(Ticket(self.begun.len() as u64 - 1))
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError> {
+        let begun = self.begun.get_mut(ticket.0 as usize);
+        Ok(begun.map_or(Buffer::Nothing, |values| std::mem::replace(values, Buffer::Nothing)))
+    }
+}

@@ -1,0 +1,140 @@
+//! Which elements of a whole weight, as checkpoints have it, each of the ranks that share matrices holds.
+
+use pipeplan_core::graph::{Role, Split, Tensor};
+
+use crate::backend::cpu::element::Element;
+use crate::transport::Buffer;
+
+/// How a weight lies on the ranks that share matrices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The whole weight's sizes.
+    pub shape: Vec<usize>,
+    /// The elements that each rank holds, padding included.
+    pub held: usize,
+    /// Whether ranks that hold the same elements each gather only a part of their gradient.
+    pub partial: bool,
+    split: Option<Split>,
+    /// Entries of the cut dimension that a rank holds.
+    own: usize,
+}
+
+/// Elements that follow each other both where a rank holds them and in the whole weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first one, among those that the rank holds.
+    pub held: usize,
+    /// The first one, in the whole weight.
+    pub whole: usize,
+    /// How many.
+    pub length: usize,
+}
+
+impl Shard {
+    /// Of the weight `tensor`.
+    pub fn of(tensor: &Tensor) -> Shard {
+        let split = tensor.split();
+        let own = split.and_then(|split| tensor.shape.get(split.dimension as usize)).copied().unwrap_or(0) as usize;
+        Shard {
+            shape: tensor.whole_shape().iter().map(|size| *size as usize).collect(),
+            held: tensor.elements() as usize,
+            partial: matches!(tensor.role, Role::Weight { partial: true, .. }),
+            split,
+            own,
+        }
+    }
+
+    /// Elements of the whole weight.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Which pieces there are, in words for a file: dimension and pieces; none for a weight that is not cut.
+    pub fn cut(&self) -> Option<(usize, usize)> {
+        self.split.map(|split| (split.dimension as usize, split.pieces as usize))
+    }
+
+    /// The piece that `member` holds.
+    pub fn piece(&self, member: usize) -> usize {
+        self.split.map_or(0, |split| split.piece_of(member as u64) as usize)
+    }
+
+    /// The members, of `members`, that hold what `member` holds.
+    pub fn holders(&self, member: usize, members: usize) -> std::ops::Range<usize> {
+        let count = self.split.map_or(members, |split| split.holders() as usize);
+        let first = member / count.max(1) * count;
+        first..first + count
+    }
+
+    /// Puts what `member` holds into `whole`, which is nothing before the first.
+    pub fn put(&self, member: usize, held: Buffer, whole: &mut Buffer) {
+        if self.split.is_none() {
+            *whole = held;
+            return;
+        }
+        match (held, whole) {
+            (Buffer::F32(held), whole) => self.put_in(member, &held, whole),
+            (Buffer::F64(held), whole) => self.put_in(member, &held, whole),
+            // The host cannot read it.
+            _ => {}
+        }
+    }
+
+    fn put_in<T: Element>(&self, member: usize, held: &[T], whole: &mut Buffer) {
+        let before = T::unpack(std::mem::replace(whole, Buffer::Nothing));
+        let mut values = before.unwrap_or_else(|| vec![T::ZERO; self.elements()]);
+        for Run { held: from, whole: to, length } in self.runs(member) {
+            values[to..to + length].copy_from_slice(&held[from..from + length]);
+        }
+        *whole = T::pack(values);
+    }
+
+    /// Where the elements that `member` holds lie in the whole weight: none of its padding.
+    pub fn runs(&self, member: usize) -> Vec<Run> {
+        let Some(split) = self.split else { return vec![Run { held: 0, whole: 0, length: self.held }] };
+        runs(&self.shape, split.dimension as usize, self.own, self.piece(member))
+    }
+}
+
+/// Where piece `piece` of a weight of shape `shape` lies, pieces having `own` entries of `dimension`.
+pub fn runs(shape: &[usize], dimension: usize, own: usize, piece: usize) -> Vec<Run> {
+    let inner: usize = shape.iter().skip(dimension + 1).product();
+    let outer: usize = shape.iter().take(dimension).product();
+    let size = shape.get(dimension).copied().unwrap_or(1);
+    let first = (piece * own).min(size);
+    let length = own.min(size - first) * inner;
+    let run = |at: usize| Run { held: at * own * inner, whole: (at * size + first) * inner, length };
+    if length == 0 { Vec::new() } else { (0..outer).map(run).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The elements that pieces hold, piece by piece, by their places in the whole weight.
+    fn places(shape: &[usize], dimension: usize, pieces: usize) -> Vec<Vec<usize>> {
+        let own = shape[dimension].div_ceil(pieces);
+        let of =
+            |piece| runs(shape, dimension, own, piece).into_iter().flat_map(|run| run.whole..run.whole + run.length);
+        (0..pieces).map(|piece| of(piece).collect()).collect()
+    }
+
+    #[test]
+    fn pieces_are_rows_or_columns() {
+        assert_eq!(places(&[4, 3], 0, 2), [vec![0, 1, 2, 3, 4, 5], vec![6, 7, 8, 9, 10, 11]]);
+        assert_eq!(places(&[2, 4], 1, 2), [vec![0, 1, 4, 5], vec![2, 3, 6, 7]]);
+        // Five rows over four: the last piece is all padding.
+        assert_eq!(places(&[5, 1], 0, 4), [vec![0, 1], vec![2, 3], vec![4], vec![]]);
+    }
+
+    #[test]
+    fn every_element_is_in_one_piece() {
+        for (shape, dimension, pieces) in
+            [(&[6, 4][..], 0, 3), (&[6, 4], 1, 4), (&[7, 3], 0, 2), (&[2, 6, 5], 1, 3), (&[9], 0, 3)]
+        {
+            let mut all: Vec<usize> = places(shape, dimension, pieces).concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..shape.iter().product()).collect::<Vec<_>>(), "{shape:?}");
+        }
+    }
+}

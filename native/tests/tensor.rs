@@ -1,0 +1,265 @@
+//! Whether ranks that share matrices, with pipelines and replicas around them, train as one rank does.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{assert_close_losses, options, published, train};
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::{Cause, Precision, RunError, RunOptions, RunReport, Silent, State, Workload, run};
+use pipeplan::transport::Buffer;
+use pipeplan::transport::faulty::Faults;
+use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::graph::form::{AttentionForm, Recompute};
+use pipeplan_core::model::Family;
+use pipeplan_core::schedule;
+use pipeplan_core::spec::ModelWork;
+
+/// Ranks of a pipeline, ranks that share matrices, replicas.
+type Sizes = [usize; 3];
+
+/// All of up to 8 ranks, in powers of two.
+fn all_sizes() -> Vec<Sizes> {
+    let powers = [1, 2, 4, 8];
+    let all = powers.map(|pp| powers.map(|tp| powers.map(|dp| [pp, tp, dp])));
+    all.into_iter().flatten().flatten().filter(|sizes| sizes.iter().product::<usize>() <= 8).collect()
+}
+
+/// A decoder that up to 8 ranks can share: with 4, two hold each head of keys, and with 8 the vocabulary does not divide.
+fn work([pp, tp, dp]: Sizes) -> ModelWork {
+    // Two stages a rank, and enough microbatches for every schedule.
+    let mut work = common::work(pp, 2 * pp);
+    work.model.layers = if pp == 8 { 16 } else { 8 };
+    (work.model.heads, work.model.kv_heads, work.model.head_dim) = (8, 2, 2);
+    (work.model.vocab, work.sequence, work.microbatch_size) = (260, 8, 1);
+    work.layout.form.tensor = tp as u32;
+    work.layout.data = dp as u32;
+    work
+}
+
+/// One rank that takes `work`'s whole step by itself.
+fn alone(work: &ModelWork, precision: Precision) -> Workload {
+    let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
+    (work.layout.data, work.layout.zero) = (1, 0);
+    (work.layout.form.tensor, work.layout.form.sequence_parallel) = (1, false);
+    work.layout.form.recompute = Recompute::None;
+    common::one_by_one(&work, precision)
+}
+
+/// What one rank makes of each step, by what it trains on.
+#[derive(Default)]
+struct Expected {
+    known: BTreeMap<String, RunReport>,
+}
+
+impl Expected {
+    fn of(&mut self, work: &ModelWork, precision: Precision, options: &RunOptions) -> &RunReport {
+        let workload = alone(work, precision);
+        let form = work.layout.form;
+        let key = format!(
+            "{:?} {:?} {precision:?} {:?} {}",
+            work.model,
+            (workload.step_tokens(), form.attention, form.dropout),
+            options.clip_norm,
+            options.steps
+        );
+        self.known.entry(key).or_insert_with(|| train(&workload, options))
+    }
+}
+
+fn bits(report: &RunReport) -> Vec<u64> {
+    report.losses().iter().map(|loss| loss.to_bits()).collect()
+}
+
+fn assert_close_weights(run: &RunReport, expected: &RunReport, what: &str) {
+    assert_eq!(run.weights.len(), expected.weights.len(), "{what}");
+    for (name, weight) in &run.weights {
+        let (Buffer::F64(found), Buffer::F64(expected)) = (weight, &expected.weights[name]) else {
+            panic!("{name} is not in f64");
+        };
+        assert_eq!(found.len(), expected.len(), "{name} of {what}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-10, "{name} of {what}: {found} {expected}");
+        }
+    }
+}
+
+/// `work` as `name` for 20 steps: in `f64` losses and weights within 1e-10 of one rank's, in `f32` losses within 1e-5 of
+/// it, and a second run to the bit. False where there is no such schedule.
+fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, expected: &mut Expected) -> bool {
+    let Some(double) = published(work, name, Precision::Double) else { return false };
+    let what = format!("{name} on {} ranks of {:?}", work.pipeline, work.layout);
+    let run = train(&double, options);
+    assert_close_losses(&run, expected.of(work, Precision::Double, options), 1e-10, &what);
+    assert_close_weights(&run, expected.of(work, Precision::Double, options), &what);
+    let single = published(work, name, Precision::Single).expect("as in f64");
+    let run = train(&single, options);
+    assert_close_losses(&run, expected.of(work, Precision::Single, options), 1e-5, &what);
+    let again = train(&single, options);
+    assert_eq!((bits(&run), &run.weights), (bits(&again), &again.weights), "{what} repeats");
+    true
+}
+
+/// Each combination in which ranks share matrices, with one schedule, and with one of the other things that change what
+/// ranks do.
+#[test]
+fn combinations_train_as_one_rank() {
+    let mut expected = Expected::default();
+    let names = ["1f1b", "zb-v", "interleaved-1f1b", "dualpipe", "zb-h1", "gpipe"];
+    for (at, sizes) in all_sizes().into_iter().filter(|[_, tp, _]| *tp > 1).enumerate() {
+        let mut work = work(sizes);
+        let mut options = options(20);
+        let form = &mut work.layout.form;
+        form.sequence_parallel = at % 2 == 1;
+        form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][at % 3];
+        work.layout.zero = u32::from(at % 4 > 1 && sizes[2] > 1);
+        work.model.tied = at % 3 == 1;
+        options.clip_norm = (at % 3 == 2).then_some(0.25);
+        let tried = (0..names.len())
+            .find(|next| trains_as_one_rank(&work, names[(at + next) % names.len()], &options, &mut expected));
+        assert!(tried.is_some(), "{sizes:?}");
+    }
+}
+
+#[test]
+fn other_forms_of_a_layer_train_as_one_rank() {
+    let mut expected = Expected::default();
+    for (at, (family, attention)) in [
+        (Family::Gpt, AttentionForm::Flash),
+        (Family::Gpt, AttentionForm::Materialised),
+        (Family::Llama, AttentionForm::Materialised),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut work = work([2, [2, 4][at % 2], 1]);
+        work.model.family = family;
+        if family == Family::Gpt {
+            work.model.kv_heads = work.model.heads;
+        }
+        let form = &mut work.layout.form;
+        (form.attention, form.dropout) = (attention, true);
+        for sequence_parallel in [false, true] {
+            work.layout.form.sequence_parallel = sequence_parallel;
+            work.layout.form.recompute = if sequence_parallel { Recompute::Selective } else { Recompute::None };
+            assert!(trains_as_one_rank(&work, "zb-h1", &options(6), &mut expected));
+        }
+    }
+}
+
+/// Every combination of up to 8 ranks with every schedule there is: about ten minutes of one core.
+#[test]
+#[ignore = "minutes: run it with --release -- --ignored --nocapture"]
+fn every_combination_with_every_schedule_trains_as_one_rank() {
+    let mut expected = Expected::default();
+    let (mut ran, mut table) = (0, String::new());
+    for sizes in all_sizes() {
+        let mut row = String::new();
+        for schedule in schedule::published() {
+            let mut work = work(sizes);
+            work.layout.form.sequence_parallel = sizes[1] > 1 && ran % 2 == 1;
+            work.layout.zero = u32::from(sizes[2] > 1 && ran % 3 == 1);
+            if trains_as_one_rank(&work, schedule.name, &options(20), &mut expected) {
+                row.push_str(&format!(" {}", schedule.name));
+                ran += 1;
+            }
+        }
+        println!("{sizes:?}:{row}");
+        table.push_str(&row);
+    }
+    println!("{ran} combinations of sizes and schedule");
+    assert!(schedule::published().iter().all(|schedule| table.contains(schedule.name)), "{table}");
+}
+
+fn planned(sizes: Sizes, zero: u32, name: &str, precision: Precision) -> Workload {
+    let mut work = work(sizes);
+    work.microbatches = 8 / sizes[2] as u32;
+    work.layout.zero = zero;
+    work.layout.form.sequence_parallel = zero == 1 && sizes[1] > 1;
+    published(&work, name, precision).unwrap_or_else(|| panic!("{name} exists"))
+}
+
+/// On their own layout to the bit, on another one within rounding.
+#[test]
+fn checkpoints_go_from_any_layout_to_any() {
+    let layouts = [
+        ([1, 1, 1], 0, "1f1b"),
+        ([2, 2, 2], 1, "1f1b"),
+        ([1, 8, 1], 0, "gpipe"),
+        ([4, 2, 1], 0, "zb-h1"),
+        ([1, 4, 2], 1, "1f1b"),
+        ([2, 1, 4], 1, "zb-v"),
+        ([1, 2, 4], 0, "gpipe"),
+        ([2, 4, 1], 0, "dualpipe"),
+    ];
+    let resuming = |folder: &std::path::Path| RunOptions {
+        resume: Some(Checkpoint::open(folder).expect("a checkpoint")),
+        ..options(6)
+    };
+    let whole = train(&planned([1, 1, 1], 0, "1f1b", Precision::Double), &options(6));
+    for (at, (sizes, zero, name)) in layouts.into_iter().enumerate() {
+        let what = format!("{name} on {sizes:?}, zero {zero}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let saving = Saving { folder: folder.path().to_path_buf(), every: 0 };
+        let saving = RunOptions { saving: Some(saving), ..options(3) };
+        let workload = planned(sizes, zero, name, Precision::Double);
+        train(&workload, &saving);
+        let rest = train(&workload, &resuming(folder.path()));
+        let unbroken = train(&workload, &options(6));
+        assert_eq!(bits(&rest), bits(&unbroken)[3..], "{what}");
+        assert_eq!(rest.weights, unbroken.weights, "{what}");
+
+        let (sizes, zero, name) = layouts[(at + 1) % layouts.len()];
+        let rest = train(&planned(sizes, zero, name, Precision::Double), &resuming(folder.path()));
+        let expected = RunReport { steps: whole.steps[3..].to_vec(), ..whole.clone() };
+        let what = format!("from {what} to {name} on {sizes:?}, zero {zero}");
+        assert_close_losses(&rest, &expected, 1e-10, &what);
+        assert_close_weights(&rest, &whole, &what);
+    }
+}
+
+/// A member that stands still is named by the one that waits for it, with the collective and its group.
+#[test]
+fn a_member_that_does_not_come_is_named() {
+    let workload = published(&work([2, 2, 1]), "1f1b", Precision::Single).expect("it exists");
+    let stall = Faults { stall: Some((5, Duration::from_secs(30))), ..Faults::default() };
+    let options = RunOptions {
+        transport: ThreadOptions { slots: 4, patience: Duration::from_millis(400) },
+        grace: Duration::from_millis(100),
+        faults: vec![(1, stall)],
+        ..options(4)
+    };
+    let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Silent) else { panic!("it fails") };
+    // Ranks 0 and 1 share the first stage, 2 and 3 the second.
+    assert!(matches!(failure.cause, Cause::Collective(_)), "{failure}");
+    let text = failure.to_string();
+    assert!(text.contains("rank 0 failed: "), "{text}");
+    assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
+    assert_eq!(failure.ranks[1].state, State::Joining, "{text}");
+    assert!(
+        text.contains("rank 1: in a collective with rank 0, which share its matrices, at training step 0"),
+        "{text}"
+    );
+}
+
+/// Positions are those of the documented mesh.
+#[test]
+fn ranks_stand_on_the_mesh() {
+    let workload = published(&work([2, 2, 2]), "1f1b", Precision::Single).expect("it exists");
+    let mesh = workload.mesh().expect("a mesh");
+    let (pp, dp, tp) = (mesh.axis("pp").unwrap(), mesh.axis("dp").unwrap(), mesh.axis("tp").unwrap());
+    for rank in 0..8 {
+        let position = workload.position(rank);
+        let coordinates = mesh.coordinates(rank).expect("in it");
+        assert_eq!(coordinates, [position.rank, position.replica, position.member]);
+        assert_eq!(position.world_rank(), rank);
+        assert_eq!(mesh.group(tp, rank).expect("a group").ranks(), position.tensor_group());
+        let replicas: Vec<usize> = (0..2).map(|replica| position.beside(replica, position.member)).collect();
+        assert_eq!(mesh.group(dp, rank).expect("a group").ranks(), replicas);
+        let pipeline: Vec<usize> = (0..2).map(|other| position.in_world(other)).collect();
+        assert_eq!(mesh.group(pp, rank).expect("a group").ranks(), pipeline);
+    }
+    // The fastest axis is that of the ranks that share matrices.
+    assert_eq!(workload.position(1).tensor_group(), [0, 1]);
+}
