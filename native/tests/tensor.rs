@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use common::{assert_close_losses, options, published, train};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::{Cause, Precision, RunError, RunOptions, RunReport, Silent, State, Workload, run};
+use pipeplan::runner::{
+    Cause, Computation, Precision, RunError, RunOptions, RunReport, Silent, State, Workload, run,
+};
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
@@ -112,6 +114,7 @@ fn combinations_train_as_one_rank() {
         let mut options = options(20);
         let form = &mut work.layout.form;
         form.sequence_parallel = at % 2 == 1;
+        form.async_reduce = at % 4 < 2;
         form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][at % 3];
         work.layout.zero = u32::from(at % 4 > 1 && sizes[2] > 1);
         work.model.tied = at % 3 == 1;
@@ -119,6 +122,32 @@ fn combinations_train_as_one_rank() {
         let tried = (0..names.len())
             .find(|next| trains_as_one_rank(&work, names[(at + next) % names.len()], &options, &mut expected));
         assert!(tried.is_some(), "{sizes:?}");
+    }
+}
+
+/// Sums that run beside the dW matmul are the same sums.
+#[test]
+fn reductions_beside_compute_change_no_bit() {
+    for (sizes, name, sequence_parallel) in [
+        ([2, 2, 1], "1f1b", false),
+        ([1, 4, 1], "zb-h1", false),
+        ([2, 4, 1], "zb-v", true),
+        ([1, 2, 1], "gpipe", true),
+    ] {
+        let with = |async_reduce: bool| {
+            let mut work = work(sizes);
+            let form = &mut work.layout.form;
+            (form.async_reduce, form.sequence_parallel) = (async_reduce, sequence_parallel);
+            form.recompute = Recompute::Cheap;
+            let workload = published(&work, name, Precision::Single).expect("it exists");
+            let Computation::Model(model) = &workload.computation else { panic!("a model") };
+            let begun =
+                model.graphs.iter().flat_map(|graph| &graph.operators).filter(|op| op.kernel.starts()).count();
+            assert_eq!(begun > 0, async_reduce, "{name}");
+            train(&workload, &options(4))
+        };
+        let (plain, beside) = (with(false), with(true));
+        assert_eq!((bits(&plain), plain.weights), (bits(&beside), beside.weights), "{name} on {sizes:?}");
     }
 }
 
@@ -159,6 +188,7 @@ fn every_combination_with_every_schedule_trains_as_one_rank() {
         for schedule in schedule::published() {
             let mut work = work(sizes);
             work.layout.form.sequence_parallel = sizes[1] > 1 && ran % 2 == 1;
+            work.layout.form.async_reduce = sizes[1] > 1 && ran % 4 < 2;
             work.layout.zero = u32::from(sizes[2] > 1 && ran % 3 == 1);
             if trains_as_one_rank(&work, schedule.name, &options(20), &mut expected) {
                 row.push_str(&format!(" {}", schedule.name));

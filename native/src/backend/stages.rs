@@ -409,28 +409,43 @@ struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Runs `operator` where it is a collective; says whether it is one. Values go by the host's memory.
+    /// Runs `operator` where it is a collective, begins one or waits for one; says whether it is. Values go by the host's
+    /// memory. An error without a reason where a collective was not begun.
     fn run<P: Processor>(
         &mut self,
         processor: &mut P,
         operator: &Operator,
         inputs: &[Input<'_, P::Data>],
         outputs: &mut [(&Tensor, P::Data)],
-    ) -> Result<bool, BackendError> {
+    ) -> Result<bool, Option<BackendError>> {
         let what = match operator.kernel {
-            Kernel::AllReduce { .. } => Collective::Sum,
+            Kernel::AllReduce { .. } | Kernel::AllReduceStart { .. } => Collective::Sum,
             Kernel::AllReduceMax { .. } => Collective::Max,
             Kernel::AllGather { .. } => Collective::Gather,
-            Kernel::ReduceScatter { .. } => Collective::Scatter,
+            Kernel::ReduceScatter { .. } | Kernel::ReduceScatterStart { .. } => Collective::Scatter,
+            Kernel::AllReduceWait | Kernel::ReduceScatterWait => {
+                let begun = operator.inputs.first().and_then(|input| self.begun.remove(&input.tensor));
+                let result = self.peers.wait(begun.ok_or(None)?).map_err(Some)?;
+                let (tensor, output) = outputs.first_mut().ok_or(None)?;
+                processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
+                return Ok(true);
+            }
             _ => return Ok(false),
         };
-        let (Some(input), Some((tensor, output))) = (inputs.first(), outputs.first_mut()) else { return Ok(false) };
+        let (input, (tensor, output)) = (inputs.first().ok_or(None)?, outputs.first_mut().ok_or(None)?);
         let values = match input.data {
             Held::Here(data) => processor.to_host(data, input.tensor),
             _ => processor.to_host(output, tensor),
         };
-        let result = self.peers.run(what, values.map_err(Into::into)?)?;
-        processor.fill(output, tensor, result).map_err(Into::into)?;
+        let values = values.map_err(|error| Some(error.into()))?;
+        if operator.kernel.starts() {
+            // The buffer is the result's from here on; what is sent is a copy.
+            let begun = self.peers.start(what, values).map_err(Some)?;
+            self.begun.insert(*operator.outputs.first().ok_or(None)?, begun);
+            return Ok(true);
+        }
+        let result = self.peers.run(what, values).map_err(Some)?;
+        processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
         Ok(true)
     }
 }
@@ -483,7 +498,7 @@ fn execute<P: Processor>(
         };
         inputs.push(Input { tensor, data });
     }
-    if !together.run(processor, operator, &inputs, &mut outputs).map_err(Some)? {
+    if !together.run(processor, operator, &inputs, &mut outputs)? {
         processor.run(&operator.kernel, &inputs, &mut outputs).map_err(|error| Some(error.into()))?;
     }
     for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {

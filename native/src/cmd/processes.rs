@@ -63,18 +63,21 @@ const LOOK: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it.
-pub fn launch(plan: &str) -> Result<(), Failure> {
+/// outlives it. Where the run `trains`, ranks that share matrices have a process each.
+pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, and standard input can be read once")
             .with_help("Write the plan to a file."));
     }
     let plan = input::plan(plan)?;
-    let replicas = match &plan.spec.work {
-        Work::Model(work) => work.layout.data.max(1) as usize,
+    let copies = match &plan.spec.work {
+        Work::Model(work) => {
+            let members = if trains { work.layout.form.tensor.max(1) } else { 1 };
+            work.layout.data.max(1) as usize * members as usize
+        }
         Work::Typed(_) => 1,
     };
-    let ranks = plan.problem.ranks().saturating_mul(replicas);
+    let ranks = plan.problem.ranks().saturating_mul(copies);
     // Ctrl-C reaches the processes of a terminal together; this one waits until they have ended.
     let interrupted = interrupt::flag();
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());

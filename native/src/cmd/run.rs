@@ -132,7 +132,7 @@ static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.transport == Engine::Tcp && processes::place()?.is_none() {
-        return processes::launch(&args.plan);
+        return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
     let plan = input::plan(&args.plan)?;
     let precision = args.precision.map(|precision| match precision {
@@ -239,15 +239,21 @@ fn execute(
     })
 }
 
+/// Replica, rank in its pipeline and part of its matrices of row `at` of the memory.
+fn place(report: &RunReport, at: usize) -> [usize; 3] {
+    let (replicas, members) = (report.replicas.max(1), report.members.max(1));
+    let ranks = (report.memory.len() / (replicas * members)).max(1);
+    [at / ranks / members, at % ranks, at / ranks % members]
+}
+
 fn summary(report: &RunReport) -> Value {
-    let ranks = (report.memory.len() / report.replicas.max(1)).max(1);
     let memory: Vec<Value> = report
         .memory
         .iter()
         .enumerate()
         .map(|(at, rank)| {
             json!({
-                "replica": at / ranks, "rank": at % ranks,
+                "replica": place(report, at)[0], "rank": place(report, at)[1], "part": place(report, at)[2],
                 "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
                 "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
                 "transfer_bytes": rank.transfer_bytes,
@@ -302,10 +308,14 @@ fn drawn(report: &RunReport) -> String {
         human::percent(report.bubble_ratio),
         human::percent(report.predicted_bubble_ratio)
     ));
-    let ranks = (report.memory.len() / report.replicas.max(1)).max(1);
-    let name = |rank: usize| match report.replicas {
-        0 | 1 => rank.to_string(),
-        _ => format!("{}.{}", rank / ranks, rank % ranks),
+    let name = |at: usize| {
+        let [replica, rank, part] = place(report, at);
+        match (report.replicas > 1, report.members > 1) {
+            (false, false) => rank.to_string(),
+            (true, false) => format!("{replica}.{rank}"),
+            (false, true) => format!("{rank}.{part}"),
+            (true, true) => format!("{replica}.{rank}.{part}"),
+        }
     };
     let rows: Vec<Vec<String>> = report
         .memory
@@ -327,7 +337,12 @@ fn drawn(report: &RunReport) -> String {
             ]
         })
         .collect();
-    let first = if report.replicas > 1 { "replica.rank" } else { "rank" };
+    let first = match (report.replicas > 1, report.members > 1) {
+        (false, false) => "rank",
+        (true, false) => "replica.rank",
+        (false, true) => "rank.part",
+        (true, true) => "replica.rank.part",
+    };
     let header = [first, "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
     text.push_str(&human::table(&header, &rows, 6));
     text
