@@ -13,10 +13,10 @@ use alloc::vec::Vec;
 
 use super::eval::{Cost, Eval};
 use super::flat::{Flat, Rows};
-use super::improve::Improve;
 use super::list::List;
 use super::policies::{self, Recipe, Shape};
 use super::random::Random;
+use super::tabu::Tabu;
 use super::steady::{self, PIECES, STRIDE};
 use super::{Flow, Progress, grouped, zb_auto, zbv};
 use crate::problem::Problem;
@@ -260,26 +260,31 @@ impl<'a> Search<'a> {
         let share = until.saturating_sub(from) / known.len().max(1) as u64;
         let mut better = Vec::with_capacity(known.len());
         for (index, candidate) in known.into_iter().enumerate() {
-            let (begin, end) = (from + share * index as u64, from + share * (index as u64 + 1));
-            let flat = small.as_ref().map_or(&self.full.flat, |bench| &bench.flat);
-            let mut state = Improve::new(flat, candidate.rows.clone(), candidate.cost);
+            let end = from + share * (index as u64 + 1);
+            let on_full = small.is_none();
             let mut best = candidate;
+            let flat = small.as_ref().map_or(&self.full.flat, |bench| &bench.flat);
+            let Some(mut tabu) = Tabu::new(flat, &best.rows) else { continue };
             loop {
                 let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
                 if self.is_over_at(spent) || spent > end {
                     break;
                 }
-                // The slack falls from 1/400 of the objective to nothing.
-                let left = u128::from(end - spent.max(begin));
-                let slack = u128::from(state.cost.objective / 400) * left / u128::from((end - begin).max(1));
-                let slack = if random.below(8) == 0 { slack as u64 } else { 0 };
-                let on_full = small.is_none();
                 let bench = small.as_deref_mut().unwrap_or(&mut self.full);
-                if state.step(&bench.flat, &mut bench.eval, &mut random, slack) && state.cost < best.cost {
-                    best = Candidate { score: state.cost, cost: state.cost, recipe: None, rows: state.rows.clone() };
-                    if on_full && self.best.as_ref().is_none_or(|(_, known, _)| best.cost < *known) {
-                        self.offer(best.rows.clone(), "improved");
+                let before = tabu.ops;
+                let better = tabu.step(&bench.flat, &mut random);
+                bench.eval.ops += tabu.ops - before;
+                if better {
+                    best = Candidate { score: tabu.best_cost, cost: tabu.best_cost, recipe: None, rows: Vec::new() };
+                    if on_full && self.best.as_ref().is_none_or(|(_, known, _)| best.cost.objective < known.objective) {
+                        self.offer(tabu.best(), "improved");
                     }
+                }
+            }
+            if best.rows.is_empty() {
+                best.rows = tabu.best();
+                if on_full {
+                    self.offer(best.rows.clone(), "improved");
                 }
             }
             better.push(best);

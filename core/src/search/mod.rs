@@ -33,11 +33,11 @@ mod eval;
 mod flat;
 mod frontier;
 mod grouped;
-mod improve;
 mod list;
 mod policies;
 mod random;
 mod steady;
+mod tabu;
 mod zb_auto;
 mod zbv;
 

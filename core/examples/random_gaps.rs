@@ -1,0 +1,148 @@
+//! How far `search::best` stays from the bound on random problems, by kind of problem:
+//! `cargo run --release --example random_gaps -- [EFFORT] [n=COUNT] [only=KIND] [list]`.
+//!
+//! Stages differ in cost or are alike; ranks and microbatches are odd as often as even; limits lie anywhere
+//! between the least and what 1F1B holds twice. The same numbers come up on every machine, so two versions of
+//! the search can be held against each other.
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::problem::Statement;
+use pipeplan_core::search::{self, Effort, Flow, Frontier};
+use serde_json::{Value, json};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn within(&mut self, from: u64, to: u64) -> u64 {
+        from + self.next() % (to - from + 1)
+    }
+}
+
+fn main() {
+    let (mut effort, mut count, mut only, mut list) = (Effort::default(), 40, String::new(), false);
+    for argument in std::env::args().skip(1) {
+        if let Some(text) = argument.strip_prefix("n=") {
+            count = text.parse().expect("a number");
+        } else if let Some(text) = argument.strip_prefix("only=") {
+            only = text.to_string();
+        } else if argument == "list" {
+            list = true;
+        } else {
+            effort = Effort(argument.parse().expect("an effort in ops"));
+        }
+    }
+    let mut table: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for placement in ["linear", "looped", "v", "wave"] {
+        for unequal in [false, true] {
+            for large in [false, true] {
+                let kind = format!(
+                    "{placement} {} {}",
+                    if unequal { "unequal" } else { "equal" },
+                    if large { "large" } else { "small" }
+                );
+                if !kind.contains(&only) {
+                    continue;
+                }
+                for index in 0..count {
+                    let mut random = Random(index);
+                    let file = statement(&mut random, placement, unequal, large);
+                    let read = |file: &Value| {
+                        let statement = Statement::read(file).expect("a statement");
+                        statement.problem(statement.placements().remove(0)).expect("a placement")
+                    };
+                    let free = read(&file);
+                    let least = Frontier::new(&free, 2, effort).least_bytes();
+                    let chunk = file["stages"][0]["forward_bytes"].as_u64().unwrap_or(0);
+                    let full = chunk * (free.ranks() * free.chunks()) as u64;
+                    let limit = least + random.next() % (2 * full.max(least) - least / 2);
+                    let mut limited = file.clone();
+                    limited["limit_bytes"] = json!(limit);
+                    let problem = read(&limited);
+                    let started = seconds_on_cpu();
+                    let found = search::best(&problem, effort, &mut |_| Flow::Continue).expect("above the least");
+                    let seconds = seconds_on_cpu() - started;
+                    let gap = found.cost_ns as f64 / found.bound_ns as f64 - 1.0;
+                    if list {
+                        println!(
+                            "{kind} {index}: p={} v={} m={} limit {limit} of {full} (least {least}): {} bound {} {:.2}% by {} {:.0} ms",
+                            free.ranks(),
+                            free.chunks(),
+                            free.microbatches(),
+                            found.cost_ns,
+                            found.bound_ns,
+                            100.0 * gap,
+                            found.origin,
+                            1e3 * seconds,
+                        );
+                    }
+                    table.entry(kind.clone()).or_default().push((gap, seconds));
+                }
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for (kind, rows) in &table {
+        println!("{kind:24} {}", summary(rows));
+        all.extend(rows);
+    }
+    println!("{:24} {}", "all", summary(&all));
+}
+
+fn summary(rows: &[(f64, f64)]) -> String {
+    let mut gaps: Vec<f64> = rows.iter().map(|row| row.0).collect();
+    gaps.sort_by(f64::total_cmp);
+    let count = rows.len() as f64;
+    format!(
+        "gap to the bound: mean {:7.3}%, median {:7.3}%, 90th {:7.3}%; {:6.1} ms each",
+        100.0 * gaps.iter().sum::<f64>() / count,
+        100.0 * gaps[gaps.len() / 2],
+        100.0 * gaps[gaps.len() * 9 / 10],
+        1e3 * rows.iter().map(|row| row.1).sum::<f64>() / count,
+    )
+}
+
+fn statement(random: &mut Random, placement: &str, unequal: bool, large: bool) -> Value {
+    let ranks = if large { random.within(5, 12) } else { random.within(2, 4) };
+    let chunks = match placement {
+        "linear" => 1,
+        "v" => 2,
+        _ => random.within(2, 3),
+    };
+    let microbatches = if large { random.within(ranks, 4 * ranks) } else { random.within(2, 8) };
+    let base = [random.within(50, 150), random.within(50, 150), random.within(30, 120)];
+    let bytes = random.within(10, 40);
+    let after = random.within(0, bytes);
+    let mut stage = || {
+        let mut spread = |value: u64| if unequal { value * random.within(70, 130) / 100 } else { value };
+        let forward = spread(bytes).max(1);
+        let kept = spread(after).min(forward);
+        json!({
+            "forward_ns": spread(base[0]), "backward_input_ns": spread(base[1]), "backward_weight_ns": spread(base[2]),
+            "forward_bytes": forward, "backward_input_bytes": kept as i64 - forward as i64,
+            "backward_weight_bytes": -(kept as i64),
+        })
+    };
+    let stages: Vec<Value> = (0..ranks * chunks).map(|_| stage()).collect();
+    let hop = [0, 0, 5, 20][random.within(0, 3) as usize];
+    json!({
+        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement, "stages": stages,
+        "transfer_ns": hop, "limit_bytes": null,
+        "objective": if random.within(0, 1) == 0 { "makespan" } else { "longest_span" },
+    })
+}
+
+/// Seconds that this thread has had a core: others may be busy on the machine.
+fn seconds_on_cpu() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|count| count.parse::<f64>().ok()).unwrap_or(0.0) * 1e-9
+}
