@@ -309,7 +309,7 @@ fn best(file: &Value) -> u64 {
 fn still_missed(known: usize, of: usize, worse: &[String]) {
     let shown = worse.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
     assert!(worse.len() <= known, "{} of {of} are missed, and were {known} before:\n{shown}", worse.len());
-    println!("{} of {of} are missed; {known} are allowed", worse.len());
+    println!("{} of {of} are missed; {known} are allowed\n{shown}", worse.len());
 }
 
 /// `even` with a limit of so many bytes a rank.
@@ -380,13 +380,19 @@ fn the_best_meets_the_proven_optima() {
             }
         }
     }
+    // These were solved with the bytes of the models that they are named after: under bytes that only W gives back,
+    // eight of the optima would lie below the proven bound.
+    let models = list(&table["zero_bubble_T3_T4_T5_T9"]["rows"]);
     for row in list(&frontier["realistic_p4_m8"]).iter().filter(|row| row["status"] == "OPTIMAL") {
+        let model = models.iter().find(|model| model["model"] == row["name"]).unwrap();
+        let [activation, until_w] = ["M_B_rel", "M_W_rel"].map(|key| model[key].as_i64().unwrap());
         let times = ["f", "b", "w"].map(|key| number(&row[key]) as u64);
-        let even = Even { times, hop: number(&row["c"]) as u64, ..unit };
-        let cost = best(&limited(even, "linear", row["lim"].as_f64().unwrap() as i64));
+        let bytes = [activation, until_w - activation, -until_w];
+        let even = Even { times, hop: number(&row["c"]) as u64, bytes, ..unit };
+        let cost = best(&limited(even, "linear", row["lim"].as_f64().unwrap() as i64 * activation));
         compare(format!("{} p=4 m=8, limit {}", row["name"], row["lim"]), cost, row["obj"].as_f64().unwrap() as u64);
     }
-    still_missed(8, compared, &worse);
+    still_missed(0, compared, &worse);
 }
 
 #[test]
@@ -418,7 +424,7 @@ fn the_best_is_never_worse_than_a_public_scheduler() {
         }
     }
     assert!(reached.len() > 300, "only {} problems", reached.len());
-    still_missed(25, reached.len(), &worse);
+    still_missed(3, reached.len(), &worse);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! 1. The published schedules that fit, and a few recipes, so that there is an answer at once.
 //! 2. A climb through recipes of the list scheduler ([`policies`]).
-//! 3. Local search on the best orders ([`improve`](super::improve)).
+//! 3. Local search on the best orders ([`tabu`](super::tabu)).
 //!
 //! With many microbatches, 2 and 3 work on a problem with as many as it takes to fill and drain the pipe,
 //! and what they find is stretched ([`steady`]); only then is the whole problem polished.
@@ -16,9 +16,9 @@ use super::flat::{Flat, Rows};
 use super::list::List;
 use super::policies::{self, Recipe, Shape};
 use super::random::Random;
-use super::tabu::Tabu;
 use super::steady::{self, PIECES, STRIDE};
-use super::{Flow, Progress, grouped, zb_auto, zbv};
+use super::tabu::Tabu;
+use super::{Flow, Progress, blocks, grouped, zb_auto, zbv};
 use crate::problem::Problem;
 use crate::schedule::{Schedule, published};
 use crate::units::Nanos;
@@ -75,6 +75,24 @@ impl Bench {
         found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
     }
 
+    /// What building blocks lead to, best first.
+    fn blocks(&mut self, effort: u64) -> Vec<Candidate> {
+        let orders = blocks::orders(&self.flat, &mut self.eval, BLOCKS, effort / 8);
+        let mut found = Vec::new();
+        for rows in orders {
+            let compact = blocks::compact(&self.flat, &mut self.eval, &rows);
+            for rows in [Some(rows), compact].into_iter().flatten() {
+                if (0..self.flat.ranks).all(|rank| self.flat.is_valid_row(rank, &rows[rank])) {
+                    found.extend(self.candidate(rows, None));
+                }
+            }
+        }
+        found.sort_by_key(|candidate| candidate.score);
+        found.dedup_by_key(|candidate| candidate.cost);
+        found.truncate(KEPT);
+        found
+    }
+
     /// The cost and, for each microbatch that is left out, the time that one takes in the middle.
     fn score(&self, cost: Cost) -> Cost {
         if self.more == 0 {
@@ -96,6 +114,8 @@ pub(super) struct Search<'a> {
     full: Bench,
     small: Option<Bench>,
     bound_ns: Nanos,
+    /// Orders that cost less are passed over.
+    floor: Nanos,
     effort: u64,
     pub best: Option<(Rows, Cost, &'static str)>,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
@@ -106,16 +126,20 @@ pub(super) struct Search<'a> {
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
 
+/// Orders that building blocks lead to and are run.
+const BLOCKS: usize = 24;
+
 impl<'a> Search<'a> {
     pub fn new(
         problem: &Problem,
         bound_ns: Nanos,
+        floor: Nanos,
         effort: u64,
         observer: &'a mut dyn FnMut(Progress) -> Flow,
     ) -> Search<'a> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
-        Search { full, small, bound_ns, effort, best: None, observer, reported: 0, stopped: false }
+        Search { full, small, bound_ns, floor, effort, best: None, observer, reported: 0, stopped: false }
     }
 
     pub fn flat(&self) -> &Flat {
@@ -136,7 +160,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    pub fn run(&mut self, problem: &Problem) {
+    pub fn run(&mut self, problem: &Problem, quick: bool) {
+        let serial = self.full.flat.serial();
+        self.offer(serial, "one after the other");
         for published in published() {
             if let Ok(schedule) = published.build(problem)
                 && let Some(rows) = self.full.flat.rows(&schedule)
@@ -159,6 +185,9 @@ impl<'a> Search<'a> {
         {
             self.offer(candidate.rows, "list");
         }
+        if quick || self.is_over() {
+            return;
+        }
         let waves = self.full.waves(self.effort);
         for candidate in &waves {
             self.offer(candidate.rows.clone(), "waves");
@@ -166,19 +195,32 @@ impl<'a> Search<'a> {
         if self.is_over() {
             return;
         }
+        let blocks = if self.small.is_none() { self.full.blocks(self.effort) } else { Vec::new() };
+        for candidate in &blocks {
+            self.offer(candidate.rows.clone(), "blocks");
+        }
+        if self.is_over() {
+            return;
+        }
         match self.small.take() {
             None => {
                 let effort = self.effort;
-                let mut known = self.climb(None, effort / 4 * 3);
+                let mut known = self.climb(None, effort / 2);
                 self.add_waves(&mut known, waves);
+                self.add_waves(&mut known, blocks);
                 self.add_best(&mut known);
                 self.improve(None, known, effort);
             }
             Some(mut small) => {
                 let effort = self.effort;
-                let mut known = self.climb(Some(&mut small), effort * 6 / 10);
+                let mut known = self.climb(Some(&mut small), effort * 4 / 10);
                 let waves = small.waves(effort);
                 self.add_waves(&mut known, waves);
+                let blocks = small.blocks(effort);
+                for candidate in &blocks {
+                    self.extend(&mut small, candidate);
+                }
+                self.add_waves(&mut known, blocks);
                 let known = self.improve(Some(&mut small), known, effort / 10 * 9);
                 for candidate in known {
                     self.extend(&mut small, &candidate);
@@ -253,43 +295,50 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Improves orders by local search, each for an equal share of the effort.
+    /// Improves orders by local search: all of them for a while, then the better half, and so on to the best.
     fn improve(&mut self, mut small: Option<&mut Bench>, known: Vec<Candidate>, until: u64) -> Vec<Candidate> {
         let mut random = Random::new(2);
-        let from = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
-        let share = until.saturating_sub(from) / known.len().max(1) as u64;
-        let mut better = Vec::with_capacity(known.len());
-        for (index, candidate) in known.into_iter().enumerate() {
-            let end = from + share * (index as u64 + 1);
-            let on_full = small.is_none();
-            let mut best = candidate;
-            let flat = small.as_ref().map_or(&self.full.flat, |bench| &bench.flat);
-            let Some(mut tabu) = Tabu::new(flat, &best.rows) else { continue };
-            loop {
-                let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
-                if self.is_over_at(spent) || spent > end {
-                    break;
-                }
-                let bench = small.as_deref_mut().unwrap_or(&mut self.full);
-                let before = tabu.ops;
-                let better = tabu.step(&bench.flat, &mut random);
-                bench.eval.ops += tabu.ops - before;
-                if better {
-                    best = Candidate { score: tabu.best_cost, cost: tabu.best_cost, recipe: None, rows: Vec::new() };
-                    if on_full && self.best.as_ref().is_none_or(|(_, known, _)| best.cost.objective < known.objective) {
-                        self.offer(tabu.best(), "improved");
-                    }
-                }
+        let flat = small.as_ref().map_or(&self.full.flat, |bench| &bench.flat);
+        let mut searches: Vec<Tabu> = known.iter().filter_map(|candidate| Tabu::new(flat, &candidate.rows)).collect();
+        let rounds = u64::from(searches.len().max(1).ilog2()) + 1;
+        let mut better = Vec::with_capacity(searches.len());
+        for round in 0..rounds {
+            let from = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+            let share = until.saturating_sub(from) / (rounds - round) / searches.len().max(1) as u64;
+            for (index, search) in searches.iter_mut().enumerate() {
+                self.walk(small.as_deref_mut(), search, from + share * (index as u64 + 1), &mut random);
             }
-            if best.rows.is_empty() {
-                best.rows = tabu.best();
-                if on_full {
-                    self.offer(best.rows.clone(), "improved");
-                }
-            }
-            better.push(best);
+            searches.sort_by_key(|search| search.best_cost);
+            let kept = if round + 1 < rounds { searches.len() / 2 } else { 0 };
+            better.extend(searches.drain(kept..).map(|search| Candidate {
+                score: search.best_cost,
+                cost: search.best_cost,
+                recipe: None,
+                rows: search.best(),
+            }));
         }
         better
+    }
+
+    /// Local search on one order, until so many ops have been run in all.
+    fn walk(&mut self, mut small: Option<&mut Bench>, search: &mut Tabu, until: u64, random: &mut Random) {
+        loop {
+            let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+            let is_too_good = small.is_none() && search.best_cost.objective < self.floor;
+            if self.is_over_at(spent) || spent > until || is_too_good {
+                return;
+            }
+            let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+            let before = search.ops;
+            let better = search.step(&bench.flat, random);
+            bench.eval.ops += search.ops - before;
+            if better
+                && small.is_none()
+                && self.best.as_ref().is_none_or(|(_, known, _)| search.best_cost.objective < known.objective)
+            {
+                self.offer(search.best(), "improved");
+            }
+        }
     }
 
     /// Offers what a candidate of a smaller problem becomes for the real one.
@@ -319,7 +368,7 @@ impl<'a> Search<'a> {
 
     fn is_over_at(&mut self, spent: u64) -> bool {
         let Some((_, cost, _)) = &self.best else { return false };
-        if self.stopped || spent > self.effort || cost.objective <= self.bound_ns {
+        if self.stopped || spent > self.effort || cost.objective <= self.bound_ns.max(self.floor) {
             return true;
         }
         // A person who watches wants to be able to stop, also while nothing gets better.
@@ -335,7 +384,7 @@ impl<'a> Search<'a> {
     fn offer(&mut self, rows: Rows, origin: &'static str) -> bool {
         let cutoff = self.best.as_ref().map_or(u64::MAX, |(_, cost, _)| cost.objective);
         let Some(cost) = self.full.eval.run(&self.full.flat, &rows, cutoff) else { return false };
-        if self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
+        if cost.objective < self.floor || self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
             return false;
         }
         self.best = Some((rows, cost, origin));

@@ -221,6 +221,24 @@ impl Flat {
         least
     }
 
+    /// One microbatch after the other: fits wherever anything fits, as [`Flat::least`] has it.
+    pub fn serial(&self) -> Rows {
+        let mut rows = vec![Vec::new(); self.ranks];
+        for chain in &self.chains {
+            for _ in 0..chain.microbatches {
+                let lanes = || chain.first_lane..chain.first_lane + chain.lanes;
+                for lane in lanes() {
+                    rows[self.lanes[lane].rank].push(code(lane, F));
+                }
+                for lane in lanes().rev() {
+                    let kinds: &[u32] = if self.fused { &[BW] } else { &[B, W] };
+                    rows[self.lanes[lane].rank].extend(kinds.iter().map(|kind| code(lane, *kind)));
+                }
+            }
+        }
+        rows
+    }
+
     /// The schedule of `rows`, with microbatches numbered first in, first out.
     pub fn schedule(&self, rows: &[Vec<Code>]) -> Schedule {
         let mut next = vec![[0usize; 3]; self.lanes.len()];

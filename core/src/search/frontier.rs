@@ -3,8 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::flat::{F, Flat};
-use super::{Effort, Flow, Found, search};
+use super::flat::Flat;
+use super::{Effort, Flow, Found, Scope, search};
 use crate::op::Op;
 use crate::problem::Problem;
 use crate::schedule::Schedule;
@@ -80,7 +80,8 @@ impl Frontier {
     fn point(&self, limit_bytes: Bytes, all: Option<&Schedule>) -> Option<Point> {
         let limited = self.problem.with_limits(vec![Some(limit_bytes); self.problem.ranks()]);
         let given = all.or(self.last.as_ref().map(|point| &point.schedule));
-        let found = search(&limited, self.effort, given, &mut |_| Flow::Continue).ok()?;
+        let found =
+            search(&limited, self.effort, Scope { given, ..Scope::default() }, &mut |_| Flow::Continue).ok()?;
         let Found { cost_ns, bound_ns, schedule, .. } = found;
         // The last point starts from the schedule without a limit; the one before may still be better.
         Some(match &self.last {
@@ -95,7 +96,7 @@ impl Iterator for Frontier {
 
     fn next(&mut self) -> Option<Point> {
         if self.all.is_none() {
-            let all = search(&self.problem, self.effort, None, &mut |_| Flow::Continue).ok()?.schedule;
+            let all = search(&self.problem, self.effort, Scope::default(), &mut |_| Flow::Continue).ok()?.schedule;
             let peak = |(rank, row): (usize, &Vec<Op>)| peak_bytes(&self.problem, rank, row.iter().copied());
             let most = all.rows.iter().enumerate().map(peak).max().unwrap_or(0).max(self.least);
             self.all = Some((all, most));
@@ -119,7 +120,7 @@ impl Iterator for Frontier {
 }
 
 /// The least limit of `rank` with which any schedule exists.
-fn least_bytes(problem: &Problem, flat: &Flat, rank: usize) -> Bytes {
+pub(super) fn least_bytes(problem: &Problem, flat: &Flat, rank: usize) -> Bytes {
     // What microbatches leave behind for good is not in `least`.
     let stays: i64 = flat.lanes_of[rank]
         .iter()
@@ -130,34 +131,4 @@ fn least_bytes(problem: &Problem, flat: &Flat, rank: usize) -> Bytes {
         })
         .sum();
     problem.static_bytes(rank) + (flat.least(rank) + stays) as u64
-}
-
-/// The limits below that of `problem` at which [`best`](super::best) searches too, highest first: whole quarters
-/// of what 1F1B holds at its peak. They do not depend on the limit that is asked for, so a problem with more
-/// memory searches at every quarter at which one with less does, and its answer is never worse than at any of
-/// them.
-pub(super) fn lower_limits(problem: &Problem) -> impl Iterator<Item = Problem> {
-    let flat = Flat::new(problem);
-    let activations = |rank: usize| flat.lanes_of[rank].iter().map(|lane| flat.lanes[*lane].net(F)).sum::<i64>();
-    let most = (0..flat.ranks).map(activations).max().unwrap_or(0);
-    let full = u128::from(most.max(0) as u64) * flat.ranks as u128;
-    let least = (0..flat.ranks).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0);
-    let asked = (0..flat.ranks).filter_map(|rank| problem.limit_bytes(rank)).min();
-    let ranks = flat.ranks;
-    // Beyond three times what 1F1B holds, more memory has nothing to give.
-    let quarters = (1..=12u128).rev().map(move |quarters| u64::try_from(full * quarters / 4).unwrap_or(u64::MAX));
-    let problem = problem.clone();
-    quarters.filter(move |limit| *limit >= least && *limit > 0 && asked.is_none_or(|asked| *limit < asked)).map(
-        move |limit| {
-            let limits = (0..ranks)
-                .map(|rank| match (problem.limit_bytes(rank), asked) {
-                    // Ranks with unlike limits keep their differences.
-                    (Some(own), Some(asked)) => Some(own - (asked - limit)),
-                    (Some(own), None) => Some(own.min(limit)),
-                    (None, _) => Some(limit),
-                })
-                .collect();
-            problem.with_limits(limits)
-        },
-    )
 }

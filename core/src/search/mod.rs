@@ -7,11 +7,13 @@
 //! | `list` | a list scheduler driven by events, which memory cannot stall however little there is |
 //! | `policies` | its parameters, with the published schedules among them, and a climb through them |
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
-//! | `improve` | local search on an order, along its critical path |
+//! | `blocks` | building blocks: one microbatch in slots, repeated |
+//! | `tabu` | local search on an order, along its critical path |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
 //! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory |
 //! | `drive` | which of these when, and until when |
+//! | `ladder` | which limits are searched, so that more memory never costs more |
 //! | [`frontier()`] | time against memory, from the least to all |
 //!
 //! Every published schedule that exists for a problem and fits its limit is a candidate, so an answer is
@@ -28,11 +30,13 @@ use crate::problem::{Problem, Statement};
 use crate::schedule::Schedule;
 use crate::units::{Bytes, Nanos};
 
+mod blocks;
 mod drive;
 mod eval;
 mod flat;
 mod frontier;
 mod grouped;
+mod ladder;
 mod list;
 mod policies;
 mod random;
@@ -122,9 +126,10 @@ impl core::error::Error for Infeasible {}
 /// The best schedule for `problem` within `effort`.
 ///
 /// `observer` is called after every improvement and now and then between; what it answers stops the search.
-/// The answer depends on the problem and the effort alone. The effort is for one search; besides the asked
-/// limit some lower ones are searched too (see [`frontier`](self::frontier)), so that more memory does not
-/// give a worse plan.
+/// The answer depends on the problem and the effort alone. More memory never costs more: limits are rounded down to one
+/// of a tree of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for
+/// more and for less memory. The effort is for one search, of which this takes a few: one without a limit, and one for
+/// each level of the tree.
 ///
 /// # Errors
 /// [`Infeasible`] where the limit of a rank is below the least with which any schedule exists.
@@ -133,42 +138,25 @@ pub fn best(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
-    let mut stopped = false;
-    let mut spent = 0;
-    let mut best = search(problem, effort, None, &mut |progress| {
-        let flow = observer(progress);
-        stopped |= flow == Flow::Stop;
-        flow
-    })?;
-    for lower in frontier::lower_limits(problem) {
-        // A schedule within less memory is one of this problem: its bound counts here, and where it is not
-        // below what is known, neither this limit nor any lower one has anything to give.
-        if stopped || best.cost_ns <= best.bound_ns || lower_bound(&lower).value_ns >= best.cost_ns {
-            break;
-        }
-        spent += best.ops;
-        let (known, bound_ns) = (best.cost_ns, best.bound_ns);
-        let found = search(&lower, effort, None, &mut |progress| {
-            let cost_ns = known.min(progress.cost_ns);
-            let flow = observer(Progress { ops: spent + progress.ops, cost_ns, bound_ns });
-            stopped |= flow == Flow::Stop;
-            flow
-        });
-        match found {
-            Ok(found) if found.cost_ns < best.cost_ns => best = Found { bound_ns, ..found },
-            Ok(found) => best.ops = found.ops,
-            Err(_) => break,
-        }
-    }
-    best.ops += spent;
-    Ok(best)
+    ladder::climb(problem, effort, observer)
 }
 
-/// One search, at one limit. `given` is a schedule to start from, if it is valid.
+/// What one search is asked for, besides its problem.
+#[derive(Clone, Copy, Default)]
+struct Scope<'a> {
+    /// A schedule to start from, if it is valid.
+    given: Option<&'a Schedule>,
+    /// Schedules that cost less are passed over.
+    floor: Nanos,
+    /// Whether the first schedules are enough.
+    quick: bool,
+}
+
+/// One search, at one limit.
 fn search(
     problem: &Problem,
     effort: Effort,
-    given: Option<&Schedule>,
+    scope: Scope,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let flat = Flat::new(problem);
@@ -183,11 +171,11 @@ fn search(
     let bound_ns = lower_bound(problem).value_ns;
     // Large schedules need some effort for their size alone: to be built and run a few hundred times.
     let for_size = (SIZE_EFFORT * flat.ops as u64).min(MOST_SIZE_EFFORT);
-    let mut search = Search::new(problem, bound_ns, effort.0.saturating_add(for_size), observer);
-    if let Some(schedule) = given {
+    let mut search = Search::new(problem, bound_ns, scope.floor, effort.0.saturating_add(for_size), observer);
+    if let Some(schedule) = scope.given {
         search.give(schedule);
     }
-    search.run(problem);
+    search.run(problem, scope.quick);
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
     let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));

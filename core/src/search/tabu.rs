@@ -222,7 +222,7 @@ impl Tabu {
             }
             let at = random.below(length - 1) as usize;
             let (one, other) = (self.rows[rank][at], self.rows[rank][at + 1]);
-            if self.must_precede(one, other) {
+            if self.must_precede(one, other) || self.leads(flat, one, other) {
                 continue;
             }
             if let Some(candidate) = self.candidate(flat, rank, at, at + 1, &[other, one]) {
@@ -357,9 +357,10 @@ impl Tabu {
             let node = &self.nodes[id as usize];
             let rank = flat.lanes[lane_of(node.code)].rank;
             let (start, at) = (self.head[id as usize], self.place[id as usize] as usize);
-            let by_rank = at.checked_sub(1).map(|at| self.rows[rank][at]).filter(|before| {
-                self.head[*before as usize] + self.nodes[*before as usize].duration == start
-            });
+            let by_rank = at
+                .checked_sub(1)
+                .map(|at| self.rows[rank][at])
+                .filter(|before| self.head[*before as usize] + self.nodes[*before as usize].duration == start);
             let by_data = (node.before != NONE).then_some(node.before).filter(|before| {
                 self.head[*before as usize] + self.nodes[*before as usize].duration + node.lag_in == start
             });
@@ -408,11 +409,8 @@ impl Tabu {
             let lefts = (begin + 1..=end.min(begin + reach)).map(|at| (at, begin));
             let rights = (begin.max(end.saturating_sub(reach))..end).map(|at| (at, end));
             for (at, to) in lefts.chain(rights) {
-                let candidate = if to < at {
-                    self.to_front(flat, rank, at, to)
-                } else {
-                    self.to_back(flat, rank, at, to)
-                };
+                let candidate =
+                    if to < at { self.move_ahead(flat, rank, at, to) } else { self.move_behind(flat, rank, at, to) };
                 let Some(candidate) = candidate else { continue };
                 looked_at += 1;
                 let held = candidate.moved.iter().any(|id| *id != NONE && self.until[*id as usize] > self.step);
@@ -442,7 +440,7 @@ impl Tabu {
     }
 
     /// The op at `at` goes before the one at `to`, with what gives it the bytes it needs.
-    fn to_front(&mut self, flat: &Flat, rank: usize, at: usize, to: usize) -> Option<Move> {
+    fn move_ahead(&mut self, flat: &Flat, rank: usize, at: usize, to: usize) -> Option<Move> {
         let id = self.rows[rank][at];
         if !self.may_pass_left(flat, id, rank, to, at) {
             return None;
@@ -477,7 +475,7 @@ impl Tabu {
     }
 
     /// The op at `at` goes behind the one at `to`, with those that need the bytes it gives back.
-    fn to_back(&mut self, flat: &Flat, rank: usize, at: usize, to: usize) -> Option<Move> {
+    fn move_behind(&mut self, flat: &Flat, rank: usize, at: usize, to: usize) -> Option<Move> {
         let id = self.rows[rank][at];
         if !self.may_pass_right(flat, id, rank, at, to) {
             return None;
@@ -493,7 +491,11 @@ impl Tabu {
             // What does not fit any more goes behind too, unless it is what the others were to make way for.
             let other = ops[over];
             let place = self.place[other as usize] as usize;
-            if along > ALONG || place == to || taken.contains(&other) || !self.may_pass_right(flat, other, rank, place, to) {
+            if along > ALONG
+                || place == to
+                || taken.contains(&other)
+                || !self.may_pass_right(flat, other, rank, place, to)
+            {
                 return None;
             }
             taken[along] = other;
@@ -608,7 +610,8 @@ fn nodes(flat: &Flat) -> Vec<Node> {
     for kind in 0..kinds {
         for (index, lane) in flat.lanes.iter().enumerate() {
             let other = |lane: Option<usize>| lane.filter(|other| flat.lanes[*other].rank != flat.lanes[index].rank);
-            let (up, down) = (other(index.checked_sub(1).filter(|_| !lane.first)), other(Some(index + 1).filter(|_| !lane.last)));
+            let (up, down) =
+                (other(index.checked_sub(1).filter(|_| !lane.first)), other(Some(index + 1).filter(|_| !lane.last)));
             let code = code(index, [F, backward, W][kind]);
             for n in 0..lane.count {
                 let id = |lane: Option<usize>| lane.map_or(NONE, |lane| number(kind, lane, n));
