@@ -33,6 +33,31 @@ fn processes_over_tcp_train_as_threads_do_bit_for_bit() {
     }
 }
 
+/// Eight processes on the mesh of two ranks of a pipeline, two replicas and two that share matrices; and a checkpoint of
+/// theirs, which one process with four that share matrices goes on from.
+#[test]
+fn a_mesh_of_processes_trains_as_threads_do_bit_for_bit() {
+    let mesh = "tensor = 2\nsequence_parallel = true\nasync_reduce = true\ndata = 2\nzero = 1\n";
+    let plan = tiny::plan_with("mesh", 2, "1f1b", mesh);
+    let folder = tempfile::tempdir().expect("a folder");
+    let checkpoints = folder.path().to_str().expect("a path");
+    let arguments = ["run", plan.to_str().expect("a path"), "--steps", "2", "--json"];
+    let threads = losses(&run(&arguments));
+    let over_tcp = run(&[&arguments[..], &["--transport", "tcp", "--checkpoint-dir", checkpoints]].concat());
+    assert_eq!(losses(&over_tcp), threads);
+    // Twice the microbatches for one replica are the same step.
+    let other = tiny::plan_with("mesh-other", 1, "gpipe", "tensor = 4\n");
+    let other = std::fs::read_to_string(other.with_extension("toml")).expect("a spec");
+    let path = folder.path().join("other.toml");
+    std::fs::write(&path, other.replace("microbatches = 6", "microbatches = 12")).expect("written");
+    let whole = losses(&run(&["run", plan.to_str().expect("a path"), "--steps", "4", "--json"]));
+    let rest = run(&["run", path.to_str().expect("a path"), "--steps", "4", "--resume", checkpoints, "--json"]);
+    for (found, expected) in losses(&rest).into_iter().zip(&whole[2..]) {
+        let (found, expected) = (f64::from_bits(found), f64::from_bits(*expected));
+        assert!((found - expected).abs() < 1e-5 * expected, "{found} {expected}");
+    }
+}
+
 /// The processes of a run that this test has launched; none outlives it.
 struct Launched(Vec<Child>);
 

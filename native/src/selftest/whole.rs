@@ -211,5 +211,24 @@ fn check_one<F: FnMut(&Row)>(
             rows.push(Row::fact(GROUP, name, held.to_string(), &format!("{planned} planned"), held == planned));
         }
     }
+    // Only the CPU's ranks share matrices.
+    if device == Device::Cpu { check_mesh(&work, &reference, name, rows) } else { Ok(()) }
+}
+
+/// Two ranks of a pipeline, in two replicas, of two each that share matrices.
+fn check_mesh<F: FnMut(&Row)>(
+    work: &ModelWork,
+    reference: &RunReport,
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    let mut work = ModelWork { microbatches: work.microbatches / 2, ..work.clone() };
+    (work.layout.data, work.layout.zero) = (2, 1);
+    (work.layout.form.tensor, work.layout.form.async_reduce) = (2, true);
+    let (workload, _) = published(&work, "1f1b", Some(Precision::Double))?;
+    let report = train(&workload, Device::Cpu)?;
+    let name = format!("{name}, 2 x 2 replicas x 2 that share matrices");
+    rows.push(Row::error(GROUP, format!("{name}: losses"), loss_error(&report, reference), 1e-10));
+    rows.push(Row::error(GROUP, format!("{name}: weights"), weights_error(&report, reference), 1e-8));
     Ok(())
 }

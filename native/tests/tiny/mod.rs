@@ -83,13 +83,18 @@ pub fn every_failure_has_one_report_and_a_second_start_goes_on(
 
 /// The file of a plan of four layers for so many ranks; `name` keeps tests apart.
 pub fn plan(name: &str, ranks: usize, schedule: &str) -> PathBuf {
+    plan_with(name, ranks, schedule, "")
+}
+
+/// The same with more lines under `[parallel]`.
+pub fn plan_with(name: &str, ranks: usize, schedule: &str, parallel: &str) -> PathBuf {
     let file = |what: &str| {
         std::env::temp_dir().join(format!("pipeplan-{name}-{}-{ranks}-{schedule}{what}", std::process::id()))
     };
     let chunks = if schedule == "zb-v" { 2 } else { 1 };
     let spec = format!(
         "schedule = \"{schedule}\"\n[model]\nname = \"tiny-llama\"\nlayers = 8\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
-         pipeline = {ranks}\nchunks = {chunks}\n[training]\nmicrobatches = 6\nsequence = 16\n"
+         pipeline = {ranks}\nchunks = {chunks}\n{parallel}[training]\nmicrobatches = 6\nsequence = 16\n"
     );
     let (spec_file, plan_file) = (file(".toml"), file(".json"));
     std::fs::write(&spec_file, spec).expect("a spec is written");
