@@ -44,7 +44,7 @@ fn planned(browser: &Browser, title: &str) {
 /// The address as soon as its link says what `wanted` asks for: it follows the form a moment later.
 fn link_that_says(browser: &Browser, wanted: impl Fn(&Value) -> bool) -> String {
     browser.until("the link to follow the form", || {
-        let address = Some(browser.address()).filter(|address| address.contains("#v1."))?;
+        let address = Some(browser.address()).filter(|address| address.contains("#v"))?;
         let said: Value = serde_json::from_str(&printed(["link", "--json", &address])).ok()?;
         wanted(&said["spec"]).then_some(address)
     })
@@ -185,6 +185,71 @@ fn wrong_input_is_told_at_its_field() {
         browser.find(&field(path)).fill(right);
         browser.until("the fault to go", || browser.text(&fault).is_empty().then_some(()));
     }
+    browser.no_errors();
+}
+
+/// All that a spec can say of experts, latents, windows and devices is typed in the page, and its link says it.
+#[test]
+fn experts_latents_and_degrees_are_typed() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("experts", 1200, 1400);
+    browser.goto(&address);
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    choose(&browser, "model.name", "deepseek-v3");
+    choose(&browser, "schedule", "1f1b");
+    let opened = "arguments[0].closest('details').open = true";
+    for (path, text) in [
+        ("model.experts.count", "64"),
+        ("model.experts.shared_ffn", "4096"),
+        ("model.latent.query_rank", "768"),
+        ("model.window.tokens", "2048"),
+        ("model.window.full_every", "4"),
+        ("model.multi_token", "2"),
+        ("parallel.partition", "within-limit"),
+        ("parallel.tensor", "2"),
+        ("parallel.data", "32"),
+        ("parallel.zero", "1"),
+        ("parallel.expert", "16"),
+        ("parallel.context", "2"),
+        ("training.expert_imbalance", "1.25"),
+    ] {
+        let found = browser.find(&field(path));
+        found.script_with(opened, json!(null));
+        if path == "parallel.zero" { choose(&browser, path, text) } else { found.fill(text) }
+    }
+    for (path, value) in
+        [("model.qk_norm", ""), ("model.experts.shared_gate", "true"), ("training.f32_logits", "true")]
+    {
+        choose(&browser, path, value);
+    }
+    let link = link_that_says(&browser, |spec| {
+        let (model, parallel) = (&spec["model"], &spec["parallel"]);
+        model["experts"]["count"] == 64
+            && model["experts"]["shared_gate"] == true
+            && model["experts"]["shared_ffn"] == 4096
+            && model["latent"]["query_rank"] == 768
+            && model["latent"]["key_value_rank"] == 512
+            && model["window"] == json!({ "tokens": 2048, "full_every": 4 })
+            && model["multi_token"] == 2
+            && parallel["partition"] == "within-limit"
+            && parallel["expert"] == 16
+            && parallel["context"] == 2
+            && spec["training"]["expert_imbalance"] == 1.25
+            && spec["training"]["f32_logits"] == true
+    });
+    assert!(link.contains("#v2."), "{link}");
+    browser.picture("experts.png");
+    // A degree that does not divide is told at its field, with the nearest one that does.
+    browser.find(&field("parallel.expert")).fill("3");
+    let fault = "[data-test='fault-parallel.expert']";
+    let told = browser.until("a fault", || Some(browser.text(fault)).filter(|text| !text.is_empty()));
+    assert!(told.contains("divides the experts (64), such as"), "{told}");
+    choose(&browser, "model.experts", "none");
+    let told = browser.until("another fault", || {
+        Some(browser.text("[data-test='form']"))
+            .filter(|text| text.contains("model has no experts") || text.contains("found an unknown field"))
+    });
+    assert!(!told.is_empty());
     browser.no_errors();
 }
 

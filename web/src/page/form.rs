@@ -76,6 +76,29 @@ fn ModelFields() -> impl IntoView {
                 <Select path="model.family" choices=named(&[("", "as the model"), ("llama", "Llama"), ("gpt", "GPT")]) />
                 <div class="pairs"><Texts group=Group::ModelSizes but="model.family" /></div>
             </details>
+            <Folded title="Layers, experts and latents" groups=&[Group::Layers, Group::Experts, Group::Latent]>
+                <div class="pairs">
+                    <Select path="model.qkv_bias" choices=flag() />
+                    <Select path="model.qk_norm" choices=flag() />
+                    <Select path="model.post_norms" choices=flag() />
+                    <Select path="model.activation" choices=named(&[("", "as the model"), ("silu", "SiLU"), ("gelu", "GELU")]) />
+                    <Select path="model.window" choices=or_none() />
+                    <Text path="model.multi_token" />
+                    <Text path="model.window.tokens" />
+                    <Text path="model.window.full_every" />
+                </div>
+                <Select path="model.experts" choices=or_none() />
+                <div class="pairs">
+                    <Text path="model.experts.count" />
+                    <Text path="model.experts.active" />
+                    <Text path="model.experts.ffn" />
+                    <Text path="model.experts.shared_ffn" />
+                    <Text path="model.experts.dense_layers" />
+                    <Select path="model.experts.shared_gate" choices=flag() />
+                </div>
+                <Select path="model.latent" choices=or_none() />
+                <div class="pairs"><Texts group=Group::Latent but="model.latent" /></div>
+            </Folded>
         </fieldset>
         <fieldset>
             <legend>"Cluster"</legend>
@@ -89,13 +112,16 @@ fn ModelFields() -> impl IntoView {
             <legend>"Pipeline"</legend>
             <Slid path="parallel.pipeline" />
             <Text path="parallel.chunks" />
-            <Text path="parallel.partition" list="balanced layers layers-and-ends" />
-            <Folded title="Tensor and data parallel" groups=&[Group::Split]>
+            <Text path="parallel.partition" list="balanced layers layers-and-ends within-limit" />
+            <Folded title="Tensor, data, expert and context parallel" groups=&[Group::Split]>
                 <div class="pairs">
                     <Text path="parallel.tensor" />
                     <Select path="parallel.sequence_parallel" choices=named(&[("", "whole"), ("true", "split, too")]) />
                     <Text path="parallel.data" />
                     <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")]) />
+                    <Text path="parallel.expert" />
+                    <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
+                    <Text path="parallel.context" />
                 </div>
             </Folded>
         </fieldset>
@@ -111,6 +137,8 @@ fn ModelFields() -> impl IntoView {
                 <Select path="training.recompute" choices=named(&[("", "nothing"), ("selective", "selective"), ("cheap", "cheap operators"), ("full", "whole layers")]) />
                 <Select path="training.attention" choices=named(&[("", "flash"), ("materialised", "scores in memory")]) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
+                <Select path="training.f32_logits" choices=named(&[("", "no"), ("true", "yes")]) />
+                <Text path="training.expert_imbalance" />
             </Folded>
         </fieldset>
         <fieldset>
@@ -385,6 +413,16 @@ fn Select(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -
 
 fn named(choices: &[(&str, &str)]) -> Choices {
     choices.iter().map(|(name, title)| ((*name).to_owned(), (*title).to_owned())).collect()
+}
+
+/// Of what a model of the catalog has its own way of.
+fn flag() -> Choices {
+    named(&[("", "as the model"), ("true", "yes"), ("false", "no")])
+}
+
+/// Of what a model has by its fields, or not at all.
+fn or_none() -> Choices {
+    named(&[("", "as the model, or below"), ("none", "none")])
 }
 
 fn objectives() -> Choices {
