@@ -1,20 +1,21 @@
 //! From a model on a cluster to a scheduling problem: layers are dealt to stages, and each stage's operators say
 //! what its ops take in time and bytes.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::cost::{self, JobTimes, Peers};
+use crate::cost::{self, JobTimes, Load, Peers};
 use crate::fields::{Fault, Faults};
-use crate::graph::Graph;
 use crate::graph::build::{StageShape, stage_graph};
 use crate::graph::liveness::Lifetimes;
+use crate::graph::{Graph, Job, Operator, Role, TensorId};
 use crate::layout::Partition;
 use crate::memory::{self, StaticBytes};
 use crate::model::{Dtype, Family, MAX_SIZE};
+use crate::op::OpKind;
 use crate::partition::{self, PartCosts, StageLayout};
 use crate::placement::Placement;
 use crate::problem::{
@@ -120,6 +121,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         Partition::Balanced => partition::balanced(ranks, chunks, &parts.costs()),
         Partition::Layers => partition::balanced(ranks, chunks, &equal(0)),
         Partition::LayersAndEnds => partition::balanced(ranks, chunks, &equal(1)),
+        Partition::WithinLimit => parts.within_limit(&placement, chunks),
         Partition::ByHand(counts) => partition::by_hand(layers, ranks, chunks, counts),
     }?;
     let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
@@ -193,6 +195,12 @@ struct Parts<'w> {
     known: BTreeMap<([u32; KINDS], bool, bool), Part>,
 }
 
+/// Stages of one rank with the microbatches of which each holds activations at one time.
+type Moment = Vec<(usize, usize)>;
+
+/// How bad a deal is: bytes too many, the time of the slowest stage, the squares of all times.
+type Score = (u64, Nanos, u128);
+
 /// Kinds of layer: with experts or without, and with a window that hides tokens or without.
 const KINDS: usize = 4;
 
@@ -230,6 +238,118 @@ impl Parts<'_> {
         };
         self.known.insert(key, part);
         part
+    }
+
+    /// Layers dealt so that every rank fits its limit, and balanced as far as that allows. Where a rank holds one stage, this
+    /// is the best deal; else a good one.
+    fn within_limit(&mut self, placement: &Placement, chunks: usize) -> Result<Vec<StageLayout>, Fault> {
+        let (ranks, costs) = (self.work.pipeline as usize, self.costs());
+        let microbatches = self.work.microbatches as usize;
+        let moments: Vec<Vec<Moment>> = (0..ranks)
+            .map(|rank| {
+                let mut moments = partition::in_flight(placement, ranks, chunks, microbatches, rank);
+                moments.sort_unstable();
+                moments.dedup();
+                moments
+            })
+            .collect();
+        if moments.iter().flatten().any(|moment| moment.len() > 1) {
+            let even = partition::balanced(ranks, chunks, &costs)?;
+            return self.moved_within_limit(even, &costs, &moments);
+        }
+        let limit = self.limit();
+        let mut fits = |stage: usize, layout: &StageLayout| {
+            let held = moments.iter().flatten().flatten().find(|(other, _)| *other == stage);
+            let (kept, workspace) = self.needs(layout, held.map_or(0, |(_, count)| *count));
+            kept.saturating_add(workspace) <= limit
+        };
+        partition::within(ranks, chunks, &costs, &mut fits)
+    }
+
+    /// From `even`, moves one layer after the other: while a rank holds too much, from its stages to wherever that leaves
+    /// the least too much; then from the slowest stage to wherever that leaves the slowest fastest. Among equals, the
+    /// evenest. Every move is an improvement, so this ends.
+    fn moved_within_limit(
+        &mut self,
+        even: Vec<StageLayout>,
+        costs: &PartCosts,
+        moments: &[Vec<Moment>],
+    ) -> Result<Vec<StageLayout>, Fault> {
+        let mut counts: Vec<u32> = even.iter().map(|stage| stage.layers.end - stage.layers.start).collect();
+        let (mut score, mut excess) = self.score(&counts, costs, moments);
+        loop {
+            let worst = (0..moments.len()).max_by_key(|rank| excess[*rank]).filter(|rank| excess[*rank] > 0);
+            let from: Vec<usize> = match worst {
+                Some(rank) => moments[rank].first().into_iter().flatten().map(|(stage, _)| *stage).collect(),
+                None => {
+                    let times = costs.times(&partition::from_counts(&counts));
+                    (0..counts.len()).max_by_key(|stage| times[*stage]).into_iter().collect()
+                }
+            };
+            let mut best: Option<(Score, Vec<u32>, Vec<u64>)> = None;
+            for from in from.into_iter().filter(|from| counts[*from] > 1) {
+                for to in (0..counts.len()).filter(|to| *to != from) {
+                    let mut moved = counts.clone();
+                    moved[from] -= 1;
+                    moved[to] += 1;
+                    let (reached, left) = self.score(&moved, costs, moments);
+                    if reached < best.as_ref().map_or(score, |(best, ..)| *best) {
+                        best = Some((reached, moved, left));
+                    }
+                }
+            }
+            match best {
+                Some((reached, moved, left)) => (score, counts, excess) = (reached, moved, left),
+                None if score.0 == 0 => return Ok(partition::from_counts(&counts)),
+                None => return Err(partition::nothing_fits()),
+            }
+        }
+    }
+
+    /// Of a deal: the bytes too many over all ranks, the time of the slowest stage, and the squares of all times; and the
+    /// bytes too many by rank.
+    fn score(
+        &mut self,
+        counts: &[u32],
+        costs: &PartCosts,
+        moments: &[Vec<Moment>],
+    ) -> ((u64, Nanos, u128), Vec<u64>) {
+        let (layouts, limit) = (partition::from_counts(counts), self.limit());
+        let excess: Vec<u64> = moments
+            .iter()
+            .map(|moments| {
+                let mut most = 0;
+                for moment in moments {
+                    let (mut kept, mut workspace): (u64, u64) = (0, 0);
+                    for (stage, count) in moment {
+                        let (more, needed) = self.needs(&layouts[*stage], *count);
+                        (kept, workspace) = (kept.saturating_add(more), workspace.max(needed));
+                    }
+                    most = most.max(kept.saturating_add(workspace).saturating_sub(limit));
+                }
+                most
+            })
+            .collect();
+        let times = costs.times(&layouts);
+        let squares =
+            times.iter().fold(0, |sum: u128, time| sum.saturating_add(u128::from(*time) * u128::from(*time)));
+        let sum = excess.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        ((sum, times.into_iter().max().unwrap_or(0), squares), excess)
+    }
+
+    /// What a rank may hold beside the framework.
+    fn limit(&self) -> u64 {
+        let limit = self.work.limit_bytes.unwrap_or(self.work.device.memory_bytes);
+        limit.saturating_sub(self.work.layout.overhead_bytes)
+    }
+
+    /// Bytes of a stage with so many microbatches in flight, all neighbours on other ranks and no framework beside it: those
+    /// that it holds, and what an op needs while it runs.
+    fn needs(&mut self, layout: &StageLayout, in_flight: usize) -> (u64, u64) {
+        let part = self.part(layout);
+        let kept = (part.cost.forward_bytes.max(0) as u64).saturating_mul(in_flight as u64);
+        let workspace = part.cost.forward_workspace_bytes.max(part.cost.takes(OpKind::BW));
+        (part.apart.total().saturating_add(kept), workspace)
     }
 
     /// What the partition balances.
@@ -281,12 +401,70 @@ fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts:
     by_rank
 }
 
-/// Times of a stage's jobs: measured where there is a profile that has them.
+/// Times of a stage's jobs: measured where there is a profile that has them. Where copies share weights out, with what the
+/// jobs wait for them.
 fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
-    match &work.profile {
+    let mut times = match &work.profile {
         Some(profile) => profile.job_times(graph, &work.device, &peers(work)),
         None => cost::job_times(graph, &work.device, &peers(work)),
+    };
+    if work.layout.zero >= 3 && work.layout.copies() > 1 {
+        let [forward, input, weight] = gather_waits(graph, work);
+        times
+            .jobs
+            .iter_mut()
+            .zip([forward, input, weight])
+            .for_each(|(time, wait)| *time = time.saturating_add(wait));
+        times.fused = times.fused.saturating_add(input).saturating_add(weight);
     }
+    times
+}
+
+/// What F, B and W wait for weights that copies share out (ZeRO 3, arXiv:1910.02054 §5.3): every job gathers each layer's
+/// anew, the first layer's before anything runs and each further one's beside the layer before, as the two layers say that
+/// [`StaticBytes::gathered`] counts.
+fn gather_waits(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
+    let (layout, link) = (&work.layout, step::copies_link(work));
+    let time = |operator: &Operator| {
+        let measured = work.profile.as_ref().and_then(|profile| profile.time(graph, operator));
+        measured.unwrap_or_else(|| Load::of(graph, operator).time(&operator.kernel, &work.device, &peers(work)))
+    };
+    Job::ALL.map(|job| {
+        let operators: Vec<&Operator> = graph.job(job).collect();
+        let (mut waits, mut computes): (Nanos, Nanos) = (0, 0);
+        for layer in operators.chunk_by(|one, next| one.layer == next.layer) {
+            let weights: BTreeSet<TensorId> = layer
+                .iter()
+                .flat_map(|operator| operator.inputs.iter().map(|input| input.tensor))
+                .filter(|tensor| matches!(graph[*tensor].role, Role::Weight { .. }))
+                .collect();
+            let bytes = |wanted: bool| {
+                let of_kind = |tensor: &&TensorId| {
+                    matches!(graph[**tensor].role, Role::Weight { experts, .. } if experts == wanted)
+                };
+                weights.iter().filter(of_kind).fold(0, |sum: u64, id| sum.saturating_add(graph[*id].bytes()))
+            };
+            let gather = [(bytes(false), layout.copies()), (bytes(true), layout.expert_copies())]
+                .map(|(bytes, copies)| step::gather_time(bytes, copies, link))
+                .into_iter()
+                .fold(0, Nanos::saturating_add);
+            waits = waits.saturating_add(gather.saturating_sub(computes));
+            computes = layer.iter().map(|operator| time(operator)).fold(0, Nanos::saturating_add);
+        }
+        waits
+    })
+}
+
+/// The layers of each stage of `work` as `derive` deals them, where that depends on the memory limit.
+pub(crate) fn dealt_within_limit(work: &ModelWork, placement: &Placement, chunks: usize) -> Option<Vec<u32>> {
+    let mut faults = Vec::new();
+    find_faults(work, chunks, &mut faults);
+    if work.layout.partition != Partition::WithinLimit || !faults.is_empty() {
+        return None;
+    }
+    let mut parts = Parts { work, known: BTreeMap::new() };
+    let stages = parts.within_limit(placement, chunks).ok()?;
+    Some(stages.iter().map(|stage| stage.layers.end - stage.layers.start).collect())
 }
 
 /// What joins the devices of one rank. They are in order in their nodes, so a group that spans more than a node has
@@ -543,6 +721,36 @@ mod tests {
                 assert_eq!(state(zero as u32, data), expected, "zero {zero}, {data} copies");
             }
         }
+    }
+
+    /// Every layer of F, and of B, is gathered anew, each behind the layer before it: over a slow link the gathers alone
+    /// count and the last layer, over a fast one the layers alone and the first gather.
+    #[test]
+    fn weights_that_are_shared_out_are_waited_for() {
+        let stage = |zero, bytes_per_s| {
+            let mut work = work("llama-2-7b", "h100", 4);
+            (work.layout.zero, work.layout.data) = (zero, 8);
+            // Eight devices of a rank are in one node.
+            work.link = Link { bytes_per_s, latency_ns: 0 };
+            // Eight layers each, so that the stages between the ends are alike.
+            work.layout.partition = Partition::Layers;
+            let derived = derive(&work, Placement::Linear, 1).unwrap();
+            assert_eq!(derived.stages[1].layers.len(), 8);
+            (work.clone(), derived.statement.stages[1])
+        };
+        let gathered = |work: &ModelWork| {
+            let bytes = 2 * work.model.layer_parameters(0);
+            step::gather_time(bytes, 8, &work.link)
+        };
+        let (_, kept) = stage(2, 1_000_000);
+        let (work, slow) = stage(3, 1_000_000);
+        assert_eq!(slow.forward_ns, 8 * gathered(&work) + kept.forward_ns / 8);
+        assert_eq!(slow.backward_input_ns, 8 * gathered(&work) + kept.backward_input_ns / 8);
+        assert_eq!(slow.backward_weight_ns, kept.backward_weight_ns, "gradients of matrices need none of them");
+        let (work, fast) = stage(3, 900_000_000_000);
+        assert!(gathered(&work) < kept.forward_ns / 8);
+        assert_eq!(fast.forward_ns, kept.forward_ns + gathered(&work));
+        assert_eq!(fast.backward_input_ns, kept.backward_input_ns + gathered(&work));
     }
 
     #[test]

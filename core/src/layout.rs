@@ -22,6 +22,10 @@ pub enum Partition {
     Layers,
     /// The same, with the embedding and the head counted as one layer each.
     LayersAndEnds,
+    /// As balanced, among the deals that fit the memory limit with as many microbatches in flight as the usual schedule of
+    /// the placement has ([`in_flight`](crate::partition::in_flight)). The best there is where a rank holds one
+    /// stage; with several chunks, a good one.
+    WithinLimit,
     /// The number of layers of each stage.
     ByHand(Vec<u32>),
 }
@@ -33,6 +37,7 @@ impl Partition {
             Partition::Balanced => Some("balanced"),
             Partition::Layers => Some("layers"),
             Partition::LayersAndEnds => Some("layers-and-ends"),
+            Partition::WithinLimit => Some("within-limit"),
             Partition::ByHand(_) => None,
         }
     }

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::fields::Fault;
+use crate::placement::Placement;
 use crate::units::Nanos;
 
 /// One stage's part of the model.
@@ -36,6 +37,15 @@ impl PartCosts {
         PartCosts { layers_ns: vec![layer_ns; layers as usize], embedding_ns, head_ns }
     }
 
+    /// Of each of `layouts`, which are all stages.
+    pub(crate) fn times(&self, layouts: &[StageLayout]) -> Vec<Nanos> {
+        let time = |(stage, layout): (usize, &StageLayout)| {
+            let layers = self.layers_ns.get(layout.layers.start as usize..layout.layers.end as usize);
+            self.time(stage, layouts.len(), layers.unwrap_or_default())
+        };
+        layouts.iter().enumerate().map(time).collect()
+    }
+
     /// Time of `layers` on `stage` of `stages`.
     fn time(&self, stage: usize, stages: usize, layers: &[Nanos]) -> Nanos {
         let ends = if stage == 0 { self.embedding_ns } else { 0 };
@@ -60,10 +70,11 @@ pub fn balanced(ranks: usize, chunks: usize, costs: &PartCosts) -> Result<Vec<St
         return Ok(even(stages, costs));
     }
     // Everything fits, so there always is a deal.
-    within(ranks, chunks, costs, &mut |_| true)
+    within(ranks, chunks, costs, &mut |_, _| true)
 }
 
-/// As [`balanced`], with stages only that `fits` accepts. A part of what fits must fit too.
+/// As [`balanced`], with layouts only that `fits` accepts for the stage of that number. A part of what fits a stage must
+/// fit it too.
 ///
 /// The least largest time is found by bisection: for a given one, stages take as many layers as they may, each in turn.
 /// Then the evenest of the deals within it, by dynamic programming over (stage, layers so far). Takes `stages · layers`
@@ -75,7 +86,7 @@ pub fn within(
     ranks: usize,
     chunks: usize,
     costs: &PartCosts,
-    fits: &mut dyn FnMut(&StageLayout) -> bool,
+    fits: &mut dyn FnMut(usize, &StageLayout) -> bool,
 ) -> Result<Vec<StageLayout>, Fault> {
     let layers = costs.layers_ns.len();
     let stages = ranks * chunks;
@@ -95,7 +106,7 @@ pub fn within(
             let mut to = from;
             while to < last_end(stage)
                 && costs.time(stage, stages, &costs.layers_ns[from..=to]) <= most
-                && fits(&layout(stage, from..to + 1))
+                && fits(stage, &layout(stage, from..to + 1))
             {
                 to += 1;
             }
@@ -106,10 +117,9 @@ pub fn within(
         }
         from == layers
     };
-    let nothing = || Fault::new("parallel.partition", "a limit that no deal of the layers fits", "a larger limit");
     let (mut least, mut most) = (0, costs.time(0, 1, &costs.layers_ns));
     if !reaches(most) {
-        return Err(nothing());
+        return Err(nothing_fits());
     }
     while least < most {
         let middle = least + (most - least) / 2;
@@ -126,7 +136,7 @@ pub fn within(
             let end = at + stage + 1;
             for start in (stage..end).rev() {
                 let time = costs.time(stage, stages, &costs.layers_ns[start..end]);
-                if time > most || !fits(&layout(stage, start..end)) {
+                if time > most || !fits(stage, &layout(stage, start..end)) {
                     break;
                 }
                 let before = if stage == 0 { (start == 0).then_some(0) } else { squares[start - stage] };
@@ -141,7 +151,7 @@ pub fn within(
         starts.push(from_where);
     }
     if squares[width - 1].is_none() {
-        return Err(nothing());
+        return Err(nothing_fits());
     }
     let mut layouts = Vec::with_capacity(stages);
     let mut end = layers;
@@ -152,6 +162,51 @@ pub fn within(
     }
     layouts.reverse();
     Ok(layouts)
+}
+
+/// Microbatches of which the stages of `rank` hold activations together, at the moments when they may hold the most, under
+/// the usual schedule of the placement that keeps every rank busy: what a deal of layers within a limit is made for. Each
+/// moment has the rank's stages with their numbers.
+///
+/// - Linear and two-way: `P − s`, as 1F1B (arXiv:2104.04473 §2.2.1), and for two ways the same of each direction.
+/// - Looped: interleaved 1F1B (arXiv:2104.04473 §2.2.2), which has run `2(P − r − 1) + (V − 1)P + 1` forwards more than
+///   backwards on rank `r`, both dealt to chunks in groups of `P`.
+/// - V, wave and lists: `2(S − s)/V` of `S` stages, rounded up. A microbatch stays on stage `s` while it passes the stages
+///   behind and comes back; over the chunks of a rank this is what 1F1B holds, P microbatches of `V` chunks.
+pub fn in_flight(
+    placement: &Placement,
+    ranks: usize,
+    chunks: usize,
+    microbatches: usize,
+    rank: usize,
+) -> Vec<Vec<(usize, usize)>> {
+    let stages = ranks * chunks;
+    let within = |held: usize| held.clamp(1, microbatches.max(1));
+    if *placement == Placement::Looped {
+        let ahead = 2 * ranks.saturating_sub(rank + 1) + chunks.saturating_sub(1) * ranks + 1;
+        // Of `ops` in groups, those of a chunk.
+        let of_chunk = |ops: usize, chunk: usize| {
+            ops / stages.max(1) * ranks + (ops % stages.max(1)).saturating_sub(chunk * ranks).min(ranks)
+        };
+        let moment = |backwards: usize| {
+            let held = |chunk: usize| {
+                let forwards = of_chunk(ahead + backwards, chunk);
+                (chunk * ranks + rank, within(forwards.saturating_sub(of_chunk(backwards, chunks - 1 - chunk))))
+            };
+            (0..chunks).map(held).collect()
+        };
+        return (0..stages).map(moment).collect();
+    }
+    let rank_of_stage = placement.ranks(ranks, chunks);
+    let holds = |stage: usize| match placement {
+        Placement::TwoWay => stage == rank || stages - 1 - stage == rank,
+        _ => rank_of_stage.get(stage).is_some_and(|other| usize::from(*other) == rank),
+    };
+    let held = |stage: usize| match placement {
+        Placement::Linear | Placement::TwoWay => within(ranks.saturating_sub(stage)),
+        _ => within((2 * stages.saturating_sub(stage)).div_ceil(chunks.max(1))),
+    };
+    Vec::from([(0..stages).filter(|stage| holds(*stage)).map(|stage| (stage, held(stage))).collect()])
 }
 
 /// [`balanced`] for equal layers. Stages that tie are served from the last: it holds the fewest microbatches.
@@ -202,7 +257,7 @@ pub fn by_hand(layers: u32, ranks: usize, chunks: usize, counts: &[u32]) -> Resu
 }
 
 /// The layouts of stages with these numbers of layers.
-fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
+pub(crate) fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
     let mut next = 0;
     let last = counts.len().saturating_sub(1);
     let layout = |(stage, count): (usize, &u32)| {
@@ -211,6 +266,13 @@ fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
         StageLayout { layers, embedding: stage == 0, head: stage == last }
     };
     counts.iter().enumerate().map(layout).collect()
+}
+
+/// That no deal keeps the limit.
+pub(crate) fn nothing_fits() -> Fault {
+    let accepted =
+        "a larger memory.limit_bytes, more recomputation, or another partition and a schedule that holds less";
+    Fault::new("parallel.partition", "a limit that no deal of the layers fits", accepted)
 }
 
 fn too_many_stages(layers: u32, ranks: usize, chunks: usize) -> Fault {
@@ -241,14 +303,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn times(layouts: &[StageLayout], costs: &PartCosts) -> Vec<u64> {
-        let time = |(stage, layout): (usize, &StageLayout)| {
-            let layers = &costs.layers_ns[layout.layers.start as usize..layout.layers.end as usize];
-            costs.time(stage, layouts.len(), layers)
-        };
-        layouts.iter().enumerate().map(time).collect()
-    }
-
     /// The smallest largest stage time and the smallest sum of squares, by trying every deal that `fits`.
     fn best(stages: u32, costs: &PartCosts, fits: &dyn Fn(&StageLayout) -> bool) -> Option<(u64, u64)> {
         let mut best = None;
@@ -267,7 +321,7 @@ mod tests {
     }
 
     fn figures(layouts: &[StageLayout], costs: &PartCosts) -> (u64, u64) {
-        let times = times(layouts, costs);
+        let times = costs.times(layouts);
         (times.iter().copied().max().unwrap_or(0), times.iter().map(|time| time * time).sum())
     }
 
@@ -305,7 +359,7 @@ mod tests {
             prop_assert_eq!(Some(figures(&layouts, &costs)), best(stages, &costs, &|_| true));
             assert_dealt(&layouts, layers as usize);
             // The other way to the same answer.
-            let other = within(stages as usize, 1, &costs, &mut |_| true).unwrap();
+            let other = within(stages as usize, 1, &costs, &mut |_, _| true).unwrap();
             prop_assert_eq!(figures(&other, &costs), figures(&layouts, &costs));
         }
 
@@ -322,7 +376,7 @@ mod tests {
                 let in_flight = stages as u64 - u64::from(layout.layers.start).min(stages as u64 - 1);
                 in_flight * layout.layers.len() as u64 <= limit
             };
-            match (within(stages, 1, &costs, &mut |layout| fits(layout)), best(stages as u32, &costs, &fits)) {
+            match (within(stages, 1, &costs, &mut |_, layout| fits(layout)), best(stages as u32, &costs, &fits)) {
                 (Ok(layouts), Some(best)) => {
                     prop_assert!(layouts.iter().all(fits));
                     assert_dealt(&layouts, costs.layers_ns.len());
@@ -332,6 +386,27 @@ mod tests {
                 (found, best) => prop_assert!(false, "{found:?} {best:?}"),
             }
         }
+    }
+
+    /// The counts of 1F1B, and those of interleaved 1F1B at p = 4, v = 2: rank 0 runs 11 forwards before its first backward,
+    /// 4 of chunk 0, 4 of chunk 1 and 3 of chunk 0, and holds 11 from then on. Over a rank's chunks, V holds P microbatches,
+    /// too.
+    #[test]
+    fn microbatches_in_flight_are_those_of_the_usual_schedules() {
+        let one = |placement: Placement, chunks: usize, microbatches| -> Vec<Vec<(usize, usize)>> {
+            (0..4).map(|rank| in_flight(&placement, 4, chunks, microbatches, rank).remove(0)).collect()
+        };
+        assert_eq!(one(Placement::Linear, 1, 8), [[(0, 4)], [(1, 3)], [(2, 2)], [(3, 1)]]);
+        assert_eq!(one(Placement::Linear, 1, 2), [[(0, 2)], [(1, 2)], [(2, 2)], [(3, 1)]]);
+        assert_eq!(one(Placement::TwoWay, 1, 8)[1], [(1, 3), (2, 2)]);
+        assert_eq!(
+            one(Placement::V, 2, 16),
+            [[(0, 8), (7, 1)], [(1, 7), (6, 2)], [(2, 6), (5, 3)], [(3, 5), (4, 4)]]
+        );
+        let moments = in_flight(&Placement::Looped, 4, 2, 16, 0);
+        assert_eq!(moments[0], [(0, 7), (4, 4)]);
+        assert!(moments.iter().all(|held| held[0].1 + held[1].1 == 11));
+        assert_eq!(in_flight(&Placement::Looped, 4, 2, 16, 3)[0], [(3, 4), (7, 1)]);
     }
 
     #[test]

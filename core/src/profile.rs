@@ -11,17 +11,22 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::cluster::Device;
 use crate::cost::{self, JobTimes, Peers};
+use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::graph::{Graph, Kernel, Operator, TensorId};
+use crate::problem::MAX_NS;
 use crate::units::Nanos;
 
 /// The version of the file that is written.
 pub const VERSION: u32 = 1;
 /// The most operators that a file may have: far beyond any model's different ones.
 const MOST_OPERATORS: usize = 100_000;
+/// Most bytes of a kernel's name or its operands.
+const LONGEST_TEXT: usize = 4096;
 
 /// What an operator is to a profile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,33 +83,22 @@ pub struct Profile {
 /// Text that is no profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// It cannot be read.
+    /// It is no JSON.
     #[error("the profile cannot be read: {0}")]
     Syntax(String),
-    /// Another version wrote it.
-    #[error(
-        "the profile is of version {found}, and version {VERSION} is known: measure again with `pipeplan selftest`"
-    )]
-    Version {
-        /// Its version.
-        found: u32,
-    },
-    /// More than can be.
-    #[error("the profile has {found} operators, and at most {MOST_OPERATORS} make sense")]
-    TooLong {
-        /// How many.
-        found: usize,
-    },
+    /// Fields are missing, unknown or out of range.
+    #[error("{0}")]
+    Faults(Faults),
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct File {
     version: u32,
     device: String,
     operators: Vec<Entry>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Entry {
     kernel: String,
     operands: String,
@@ -158,27 +152,68 @@ impl Profile {
         serde_json::to_value(file).map(|value| crate::canonical::pretty(&value)).unwrap_or_default()
     }
 
+    /// How many of the operators of `graph` have been measured, and how many there are.
+    pub fn covers(&self, graph: &Graph) -> (usize, usize) {
+        let measured = graph.operators.iter().filter(|operator| self.time(graph, operator).is_some());
+        (measured.count(), graph.operators.len())
+    }
+
     /// From a file.
     ///
     /// # Errors
-    /// [`ProfileError`].
+    /// [`ProfileError`], with every fault and its field.
     pub fn of_json(text: &str) -> Result<Profile, ProfileError> {
-        let syntax = |error: serde_json::Error| ProfileError::Syntax(error.to_string());
-        let value: serde_json::Value = serde_json::from_str(text).map_err(syntax)?;
-        let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        if version != u64::from(VERSION) {
-            return Err(ProfileError::Version { found: version.min(u32::MAX.into()) as u32 });
-        }
-        let file: File = serde_json::from_value(value).map_err(syntax)?;
-        if file.operators.len() > MOST_OPERATORS {
-            return Err(ProfileError::TooLong { found: file.operators.len() });
-        }
-        let mut profile = Profile::new(&file.device);
-        for Entry { kernel, operands, ns } in file.operators {
-            profile.insert(Signature { kernel, operands }, ns);
-        }
-        Ok(profile)
+        let value: Value = serde_json::from_str(text).map_err(|error| ProfileError::Syntax(error.to_string()))?;
+        let mut faults = Vec::new();
+        let profile = read(&value, &mut faults);
+        profile.filter(|_| faults.is_empty()).ok_or(ProfileError::Faults(Faults(faults)))
     }
+}
+
+fn read(value: &Value, faults: &mut Vec<Fault>) -> Option<Profile> {
+    let mut table = Table::of(value, "", faults)?;
+    let version = table.get("version");
+    if version.and_then(whole) != Some(VERSION.into()) {
+        let found = version.map_or_else(|| "nothing".to_string(), shown);
+        let accepted = format!("{VERSION}: measure again with `pipeplan selftest --profile`");
+        faults.push(Fault::new("version", found, accepted));
+        return None;
+    }
+    let mut profile = Profile::new(table.text("device", faults).unwrap_or_default());
+    match table.get("operators") {
+        Some(Value::Array(operators)) if operators.len() <= MOST_OPERATORS => {
+            for (index, operator) in operators.iter().enumerate() {
+                if let Some((signature, ns)) = read_operator(operator, &format!("operators[{index}]"), faults) {
+                    profile.insert(signature, ns);
+                }
+            }
+        }
+        found => {
+            let found = found.map_or_else(|| "nothing".to_string(), shown);
+            faults.push(Fault::new("operators", found, format!("a list of at most {MOST_OPERATORS} operators")));
+        }
+    }
+    table.finish(faults);
+    Some(profile)
+}
+
+fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(Signature, Nanos)> {
+    let mut table = Table::of(value, path, faults)?;
+    let mut text = |key, accepted: &str| {
+        // Operands of attention with many tensors are longer than what people type.
+        let found = table.get(key);
+        let read = found.and_then(Value::as_str).filter(|text| !text.is_empty() && text.len() <= LONGEST_TEXT);
+        if read.is_none() {
+            let found = found.map_or_else(|| "nothing".to_string(), shown);
+            faults.push(Fault::new(table.path(key), found, accepted));
+        }
+        read.map(ToString::to_string)
+    };
+    let kernel = text("kernel", "the operator's name and attributes, such as `matmul nt`");
+    let operands = text("operands", "formats and sizes, such as `f32[8,4] f32[2,4] -> f32[8,2]`");
+    let ns = table.needed_whole("ns", 0..=MAX_NS, faults);
+    table.finish(faults);
+    Some((Signature { kernel: kernel?, operands: operands? }, ns?))
 }
 
 #[cfg(test)]
@@ -221,9 +256,25 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused() {
+    fn other_files_are_refused_by_field() {
         assert!(matches!(Profile::of_json("{"), Err(ProfileError::Syntax(_))));
-        assert_eq!(Profile::of_json(r#"{"version": 2}"#), Err(ProfileError::Version { found: 2 }));
-        assert!(matches!(Profile::of_json(r#"{"version": 1, "operators": 3}"#), Err(ProfileError::Syntax(_))));
+        let good = r#"{"kernel": "add", "operands": "f32[2] f32[2] -> f32[2]", "ns": 7}"#;
+        let file = |operators: &str| format!(r#"{{"version": 1, "device": "x", "operators": {operators}}}"#);
+        assert!(Profile::of_json(&file(&format!("[{good}]"))).is_ok());
+        for (text, says) in [
+            (r#"[]"#.to_string(), "the whole input: found a list of 0"),
+            (r#"{"version": 2}"#.to_string(), "version: found 2, accepted is 1"),
+            (r#"{"operators": []}"#.to_string(), "version: found nothing"),
+            (r#"{"version": 1, "operators": 3}"#.to_string(), "operators: found 3"),
+            (r#"{"version": 1}"#.to_string(), "operators: found nothing"),
+            (file(&format!("[{good}, {}]", good.replace("7", "-7"))), "operators[1].ns: found -7"),
+            (file(&format!("[{}]", good.replace("\"ns\"", "\"us\""))), "operators[0].ns: found nothing"),
+            (file(&format!("[{}]", good.replace("\"add\"", "3"))), "operators[0].kernel: found 3"),
+            (file(&format!("[{}]", good.replace("operands", "operand"))), "operators[0].operands: found nothing"),
+            (file("[3]"), "operators[0]: found 3, accepted is a table"),
+        ] {
+            let error = Profile::of_json(&text).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error} should say {says}");
+        }
     }
 }

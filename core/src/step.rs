@@ -2,7 +2,7 @@
 //! time, its tokens a second and the share of the devices' rate that the model gets.
 //!
 //! Gradients are reduced once, after the last microbatch, and nothing of it is hidden under the last ops: an upper bound
-//! on a step's end. Where copies share weights out (ZeRO 3), gathering them for each microbatch is not counted.
+//! on a step's end. Where copies share weights out (ZeRO 3), gathering them for each microbatch is part of its jobs' times.
 
 use alloc::vec::Vec;
 
@@ -39,8 +39,7 @@ pub struct Step {
 /// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
 pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
     let layout = &work.layout;
-    let spans_nodes = layout.devices_per_rank() > u64::from(work.devices_per_node);
-    let link = if spans_nodes { &work.node_link } else { &work.link };
+    let link = copies_link(work);
     let parts = [(dense, layout.copies()), (experts, layout.expert_copies())];
     let mut tail = Tail::default();
     for (bytes, copies) in parts {
@@ -57,17 +56,34 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
     tail
 }
 
+/// What joins the copies of a rank. They are next to each other, so a rank that spans more than a node has all of it
+/// counted as leaving it.
+pub(crate) fn copies_link(work: &ModelWork) -> &Link {
+    let spans_nodes = work.layout.devices_per_rank() > u64::from(work.devices_per_node);
+    if spans_nodes { &work.node_link } else { &work.link }
+}
+
+/// Handing `bytes`, of which each of `copies` holds a part, to all of them, in a ring.
+pub(crate) fn gather_time(bytes: Bytes, copies: u64, link: &Link) -> Nanos {
+    if copies <= 1 || bytes == 0 {
+        return 0;
+    }
+    cost::collective_time(around(bytes, copies), link, COLLECTIVE_PER_MILLE)
+}
+
+/// What each of `copies` sends so that `bytes` go once around a ring.
+fn around(bytes: Bytes, copies: u64) -> Bytes {
+    let sent = (u128::from(bytes) * u128::from(copies - 1)).div_ceil(u128::from(copies));
+    Bytes::try_from(sent).unwrap_or(Bytes::MAX)
+}
+
 /// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less.
 fn reduce(bytes: &StaticBytes, copies: u64, zero: u32, link: &Link) -> Nanos {
     if copies <= 1 {
         return 0;
     }
-    let around = |bytes: Bytes| {
-        let sent = (u128::from(bytes) * u128::from(copies - 1)).div_ceil(u128::from(copies));
-        Bytes::try_from(sent).unwrap_or(Bytes::MAX)
-    };
     let second = if zero > 0 { bytes.weights } else { bytes.gradients };
-    let sent = around(bytes.gradients).saturating_add(around(second));
+    let sent = around(bytes.gradients, copies).saturating_add(around(second, copies));
     cost::collective_time(sent, link, COLLECTIVE_PER_MILLE)
 }
 

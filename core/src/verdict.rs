@@ -4,8 +4,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::derive::Derived;
+use crate::derive::{Derived, dealt_within_limit};
 use crate::graph::form::{AttentionForm, Recompute};
+use crate::layout::Partition;
 use crate::memory::StaticBytes;
 use crate::op::Op;
 use crate::planner::{self, Answer};
@@ -97,7 +98,13 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let Work::Model(work) = &spec.work else {
         return Err(Absent::because("bytes are explained for a model; these costs are typed"));
     };
-    let unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..work.clone() };
+    let mut unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..work.clone() };
+    let (placement, chunks) = (published.shape)(work.chunks as usize);
+    if work.layout.partition == Partition::WithinLimit {
+        // As dealt for the limit that is, and evenly where no deal keeps it.
+        unlimited.layout.partition =
+            dealt_within_limit(work, &placement, chunks).map_or(Partition::Balanced, Partition::ByHand);
+    }
     let answer = planner::answer(&Spec { work: Work::Model(unlimited), ..spec.clone() }, published)?;
     let Some(derived) = &answer.case.derived else {
         return Err(Absent::because("bytes are explained for a model; these costs are typed"));
@@ -152,6 +159,13 @@ fn changes(work: &ModelWork) -> Vec<Changed> {
                 work.layout.form.recompute = recompute;
             });
         }
+    }
+    let partition = &work.layout.partition;
+    if *partition != Partition::WithinLimit {
+        let from = partition.name().map_or_else(|| "by hand".to_string(), ToString::to_string);
+        add("parallel.partition", from, "within-limit".to_string(), &|work| {
+            work.layout.partition = Partition::WithinLimit;
+        });
     }
     if form.attention == AttentionForm::Materialised {
         let names = [AttentionForm::Materialised, AttentionForm::Flash].map(|form| form.name().to_string());

@@ -407,6 +407,79 @@ fn the_schema_describes_the_plans_that_are_written() {
     }
 }
 
+/// Every operator of the tiny model measured at 1 µs: F and BW then last as many as the stage has operators.
+#[test]
+fn a_profile_replaces_the_estimates_it_has() {
+    use pipeplan_core::derive::{derive, graph_of};
+    use pipeplan_core::graph::Job;
+    use pipeplan_core::placement::Placement;
+    use pipeplan_core::profile::{Profile, Signature};
+    let spec = pipeplan_core::spec::Spec::read(TINY).unwrap();
+    let pipeplan_core::spec::Work::Model(work) = &spec.work else { panic!("a model") };
+    let stages = derive(work, Placement::Linear, 1).unwrap().stages;
+    let graphs: Vec<_> = stages.iter().map(|stage| graph_of(work, stage)).collect();
+    let (mut whole, mut products) = (Profile::new("test"), Profile::new("test"));
+    for graph in &graphs {
+        for operator in &graph.operators {
+            let signature = Signature::of(graph, operator);
+            if signature.kernel.starts_with("matmul") {
+                products.insert(signature.clone(), 1000);
+            }
+            whole.insert(signature, 1000);
+        }
+    }
+    let folder = folder();
+    let file = path(&folder, "profile.json");
+    let planned = |profile: &Profile| {
+        write(&file, &profile.to_json());
+        json_of(&["plan", "-", "--profile", &file, "--json"], TINY)
+    };
+    let (all, some, none) = (planned(&whole), planned(&products), json_of(&["plan", "-", "--json"], TINY));
+    for (stage, graph) in graphs.iter().enumerate() {
+        let cost = |plan: &Value, field: &str| plan["problem"]["stages"][stage][field].as_u64().unwrap_or(0);
+        for (field, job) in [("forward_ns", Job::F), ("backward_input_ns", Job::B), ("backward_weight_ns", Job::W)] {
+            assert_eq!(cost(&all, field), 1000 * graph.job(job).count() as u64, "{field}");
+            assert!(cost(&some, field) != cost(&none, field), "{field}");
+        }
+        assert_eq!(cost(&all, "forward_bytes"), cost(&none, "forward_bytes"), "bytes are not measured");
+    }
+    let (_, _, note) = run(&["plan", "-", "--profile", &file], TINY);
+    assert!(!note.contains("operators"), "all are measured: {note}");
+    write(&file, &products.to_json());
+    let (_, _, note) = run(&["plan", "-", "--profile", &file], TINY);
+    assert!(note.contains("the others estimated"), "{note}");
+
+    let other = TINY.replace("sequence = 16", "sequence = 24");
+    assert!(refused(&["plan", "-", "--profile", &file], &other).contains("none of this model's operators"));
+    assert!(refused(&["plan", "-", "--profile", &file], PROBLEM).contains("these costs are typed"));
+    write(&file, &products.to_json().replace("\"ns\": 1000", "\"ns\": -1"));
+    let error = refused(&["memory", "-", "--profile", &file], TINY);
+    assert!(error.contains("operators[0].ns: found -1") && error.contains("profile.json"), "{error}");
+    write(&file, "nothing");
+    assert!(refused(&["compare", "-", "--profile", &file], TINY).contains("cannot be read"));
+}
+
+/// `--json` prints the very bytes that `-o` writes; and the layers of the plan go round as a layout of Megatron.
+#[test]
+fn a_plan_is_written_and_printed_and_its_layers_exported() {
+    let folder = folder();
+    let file = path(&folder, "plan.json");
+    let spec = TINY.replace("layers = 2", "layers = 7").replace("pipeline = 2", "pipeline = 2\nchunks = 2");
+    let spec = spec.replace("1f1b", "interleaved-1f1b");
+    let printed_plan = printed(&["plan", "-", "-o", &file, "--json"], &spec);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), printed_plan);
+    let layout = printed(&["export", &file, "--format", "megatron"], "");
+    let layout = layout.trim();
+    assert!(layout.starts_with('E') && layout.ends_with('L') && layout.matches('|').count() == 3, "{layout}");
+    let again = spec.replace("chunks = 2", &format!("chunks = 2\npartition = \"{layout}\""));
+    let again = json_of(&["plan", "-", "--json"], &again);
+    let plan: Value = serde_json::from_str(&printed_plan).unwrap();
+    assert_eq!((&again["problem"], &again["schedule"]), (&plan["problem"], &plan["schedule"]));
+    let zb_v = spec.replace("interleaved-1f1b", "zb-v");
+    assert!(refused(&["export", "-", "--format", "megatron"], &zb_v).contains("rank s mod P"));
+    assert!(refused(&["export", "-", "--format", "megatron"], PROBLEM).contains("these costs are typed"));
+}
+
 #[test]
 fn the_schema_describes_the_traces_that_are_written() {
     let schema = json_of(&["schema", "trace"], "");

@@ -243,6 +243,10 @@ impl Backward<'_> {
                     let kernel = Kernel::CombineGrad { ways };
                     self.contribute_both([rows, weights], kernel, &[dy, rows, weights, chosen]);
                 }
+                Kernel::RowGate => {
+                    let (x, gate) = (input(0)?, input(1)?);
+                    self.contribute_both([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
+                }
                 Kernel::ExpertMatMul { transpose_b } => {
                     let (x, weight) = (input(0)?, input(1)?);
                     self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x], weight);
@@ -309,6 +313,7 @@ impl Backward<'_> {
                 | Kernel::RouteGrad
                 | Kernel::DispatchGrad { .. }
                 | Kernel::CombineGrad { .. }
+                | Kernel::RowGateGrad
                 | Kernel::ExpertMatMulGrad
                 | Kernel::GeGluGrad
                 | Kernel::ScoresGrad(_)

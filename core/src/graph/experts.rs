@@ -34,15 +34,34 @@ pub(super) fn feed_forward(
         let entered = build.enter_split(normed, "shared experts' input of all devices");
         let shared = gated(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         let shared = build.leave_split(shared, "shared experts of all devices");
+        let shared = own_gate(build, normed, shared, part, weight);
         return build.apply(Kernel::Add, &[shared, routed], "all experts", hidden);
     }
     let entered = build.enter_split(normed, "experts' input of all devices");
     let mut sum = routed(build, entered, part, true, weight);
     if part.shared_ffn > 0 {
         let shared = gated(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
+        let shared = own_gate(build, entered, shared, part, weight);
         sum = build.apply(Kernel::Add, &[shared, sum], "all experts", hidden);
     }
     build.leave_split(sum, "experts of all devices")
+}
+
+/// What the shared experts make of `x`, weighted where they have a gate. It is linear, so that devices may each weight
+/// their part of a sum.
+fn own_gate(
+    build: &mut Builder,
+    x: TensorId,
+    shared: TensorId,
+    part: Experts,
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
+    if !part.shared_gate {
+        return shared;
+    }
+    let hidden = build.hidden();
+    let gate = build.linear(x, &weight("mlp.shared_expert_gate"), 1, "shared experts' gate", None);
+    build.apply(Kernel::RowGate, &[shared, gate], "shared experts weighted", hidden)
 }
 
 /// The experts that a router picks; where `is_split`, this device has a share of each one's inner width.

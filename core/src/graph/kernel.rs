@@ -287,6 +287,10 @@ pub enum Kernel {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
+    /// Each row weighted by its gate: `(x [n, h], g [n, 1]) → (y [n, h])`, `y[i,j] = σ(g[i]) · x[i,j]`.
+    RowGate,
+    /// `(dy, x, g) → (dx, dg)`.
+    RowGateGrad,
     /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i]) → (y [m, o])`, `y = x · wᵀ`; not transposed,
     /// `(x [m, o]) → (y [m, i])`, `y = x · w`.
     ExpertMatMul {
@@ -393,6 +397,8 @@ impl Kernel {
             Kernel::DispatchGrad { .. } => "dispatch_grad",
             Kernel::Combine { .. } => "combine",
             Kernel::CombineGrad { .. } => "combine_grad",
+            Kernel::RowGate => "row_gate",
+            Kernel::RowGateGrad => "row_gate_grad",
             Kernel::ExpertMatMul { .. } => "expert_matmul",
             Kernel::ExpertMatMulGrad => "expert_matmul_grad",
             Kernel::GeGlu => "geglu",

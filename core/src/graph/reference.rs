@@ -263,6 +263,8 @@ impl<'g> Arena<'g> {
             | Kernel::Combine { .. }
             | Kernel::CombineGrad { .. }
             | Kernel::ExpertMatMul { .. }
+            | Kernel::RowGate
+            | Kernel::RowGateGrad
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGlu
             | Kernel::GeGluGrad => panic!("no kernel runs this yet"),

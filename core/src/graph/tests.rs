@@ -17,7 +17,8 @@ use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant, Wi
 fn variant() -> impl Strategy<Value = Variant> {
     let experts =
         (2u32..9, 1u32..3, 1u32..9, 0u32..5, 0u32..3).prop_map(|(count, active, ffn, shared_ffn, dense_layers)| {
-            Experts { count, active, ffn, shared_ffn, dense_layers }
+            let shared_gate = shared_ffn > 0 && count % 2 == 0;
+            Experts { count, active, ffn, shared_ffn, dense_layers, shared_gate }
         });
     let latent = (0u32..4, 1u32..4, 1u32..5).prop_map(|(query_rank, key_value_rank, value_width)| Latent {
         query_rank,

@@ -103,6 +103,10 @@ enum WireMore {
     AsyncReduce,
     /// What the fused BW takes where it is shorter than B and W: by stage, or one for all.
     FusedTimes(Vec<Option<u64>>),
+    /// Layers are dealt within the memory limit, where the partition says balanced.
+    WithinLimit,
+    /// The shared experts have a gate.
+    SharedGate,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -261,6 +265,12 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if variant.multi_token > 0 {
             more.push(WireMore::MultiToken(variant.multi_token));
         }
+        if work.layout.partition == Partition::WithinLimit {
+            more.push(WireMore::WithinLimit);
+        }
+        if variant.experts.is_some_and(|experts| experts.shared_gate) {
+            more.push(WireMore::SharedGate);
+        }
     }
     match &spec.work {
         Work::Model(work) if work.layout.form.async_reduce => more.push(WireMore::AsyncReduce),
@@ -278,25 +288,25 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
 
 /// Nothing where it does not suit the spec.
 fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
-    let variant = |spec: &mut Spec, change: &dyn Fn(&mut Variant)| match &mut spec.work {
+    let model = |spec: &mut Spec, change: &dyn Fn(&mut ModelWork)| match &mut spec.work {
         Work::Model(work) => {
-            change(&mut work.model.variant);
+            change(work);
             Some(())
         }
         Work::Typed(_) => None,
     };
     match more {
         WireMore::Window([tokens, full_every]) => {
-            variant(spec, &|variant| variant.window = Some(Window { tokens, full_every }))
+            model(spec, &|work| work.model.variant.window = Some(Window { tokens, full_every }))
         }
-        WireMore::MultiToken(modules) => variant(spec, &|variant| variant.multi_token = modules),
-        WireMore::AsyncReduce => match &mut spec.work {
-            Work::Model(work) => {
-                work.layout.form.async_reduce = true;
-                Some(())
+        WireMore::MultiToken(modules) => model(spec, &|work| work.model.variant.multi_token = modules),
+        WireMore::WithinLimit => model(spec, &|work| work.layout.partition = Partition::WithinLimit),
+        WireMore::SharedGate => model(spec, &|work| {
+            if let Some(experts) = &mut work.model.variant.experts {
+                experts.shared_gate = true;
             }
-            Work::Typed(_) => None,
-        },
+        }),
+        WireMore::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
         WireMore::FusedTimes(times) => match &mut spec.work {
             Work::Typed(statement) if statement.stages.len() == times.len() => {
                 let stages = statement.stages.iter_mut().zip(times);
@@ -471,6 +481,7 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         ffn,
         shared_ffn,
         dense_layers,
+        shared_gate: false,
     };
     let latent = |[query_rank, key_value_rank, rope_width, value_width]: [u32; 4]| Latent {
         query_rank,
@@ -513,7 +524,7 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
         data: layout.data,
         zero: layout.zero,
         partition: match &layout.partition {
-            Partition::Balanced => WirePartition::Balanced,
+            Partition::Balanced | Partition::WithinLimit => WirePartition::Balanced,
             Partition::Layers => WirePartition::Layers,
             Partition::LayersAndEnds => WirePartition::LayersAndEnds,
             Partition::ByHand(counts) => WirePartition::ByHand(counts.clone()),

@@ -46,7 +46,7 @@ const fn llama(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32, vo
 }
 
 const fn mixtral(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, positions: u32) -> ModelConfig {
-    let experts = Experts { count: 8, active: 2, ffn, shared_ffn: 0, dense_layers: 0 };
+    let experts = Experts { count: 8, active: 2, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false };
     ModelConfig {
         positions,
         rope_base: 1_000_000,
@@ -87,7 +87,7 @@ const fn qwen_3(
 }
 
 const fn qwen_3_experts(ffn: u32) -> Experts {
-    Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0 }
+    Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false }
 }
 
 const fn gemma_2(layers: u32, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32) -> ModelConfig {
@@ -273,7 +273,14 @@ static CATALOG: &[Entry] = &[
             positions: 163_840,
             norm_eps_e12: 1_000_000,
             variant: Variant {
-                experts: Some(Experts { count: 256, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 3 }),
+                experts: Some(Experts {
+                    count: 256,
+                    active: 8,
+                    ffn: 2048,
+                    shared_ffn: 2048,
+                    dense_layers: 3,
+                    shared_gate: false,
+                }),
                 latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
                 multi_token: 1,
                 ..Variant::USUAL

@@ -17,8 +17,21 @@ use super::{
 use crate::fields::{Fault, Table, one_of_like, shown};
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 9] =
-    ["deepseek_v3", "gemma2", "gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
+pub const MODEL_TYPES: [&str; 13] = [
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gpt2",
+    "llama",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+];
 
 /// The sizes that `value`, the content of a `config.json` at the field `path`, describes. None where something is
 /// missing or wrong, with every fault among `faults`.
@@ -28,7 +41,9 @@ pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelC
     let name = kind.as_str().unwrap_or_default();
     if !MODEL_TYPES.contains(&name) {
         let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
-        faults.push(Fault::new(table.path("model_type"), found, one_of_like(name, &MODEL_TYPES)));
+        let accepted =
+            format!("{}; sizes of a similar decoder can be typed by hand", one_of_like(name, &MODEL_TYPES));
+        faults.push(Fault::new(table.path("model_type"), found, accepted));
         return None;
     }
     let before = faults.len();
@@ -88,24 +103,29 @@ impl Reader<'_, '_> {
         let vocab = self.size("vocab_size");
         let positions = self.size("max_position_embeddings");
         let norm_eps_e12 = self.eps("rms_norm_eps");
-        let latent = if name == "deepseek_v3" { self.latent() } else { None };
+        let is_deepseek = matches!(name, "deepseek_v2" | "deepseek_v3");
+        let latent = if is_deepseek { self.latent() } else { None };
         let kv_heads = match name {
             // Every head expands keys of its own.
-            "deepseek_v3" => heads,
+            "deepseek_v2" | "deepseek_v3" => heads,
             // The library takes as many as heads where an old file says nothing.
-            "llama" => self.optional("num_key_value_heads").or(heads),
+            "llama" | "phi3" => self.optional("num_key_value_heads").or(heads),
             _ => self.size("num_key_value_heads"),
         };
         let experts = self.experts(name, ffn, layers);
-        if self.flag("attention_bias", false) && name != "qwen2" {
-            let field = self.table.path("attention_bias");
-            self.faults.push(Fault::new(field, "true", "false: biases of attention are known of qwen2 only"));
+        let qkv_bias = matches!(name, "qwen2" | "qwen2_moe");
+        for key in ["attention_bias", "mlp_bias"] {
+            if self.flag(key, false) && !(qkv_bias && key == "attention_bias") {
+                let field = self.table.path(key);
+                self.faults.push(Fault::new(field, "true", "false: biases are known of qwen2's q, k and v only"));
+            }
         }
+        let is_gemma = matches!(name, "gemma" | "gemma2");
         let variant = Variant {
-            qkv_bias: name == "qwen2",
+            qkv_bias,
             qk_norm: matches!(name, "qwen3" | "qwen3_moe"),
             post_norms: name == "gemma2",
-            activation: if name == "gemma2" { Activation::Gelu } else { Activation::Silu },
+            activation: if is_gemma { Activation::Gelu } else { Activation::Silu },
             experts: experts?,
             latent: latent.map(|(latent, _)| latent),
             window: self.window(name),
@@ -130,7 +150,7 @@ impl Reader<'_, '_> {
             positions: positions?,
             rope_base: self.rope_base(),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", name == "gemma2"),
+            tied: self.flag("tie_word_embeddings", is_gemma),
             variant,
         })
     }
@@ -141,7 +161,7 @@ impl Reader<'_, '_> {
             return Some(width);
         }
         // These families' widths do not follow from their heads.
-        if matches!(name, "gemma2" | "qwen3" | "qwen3_moe") {
+        if matches!(name, "gemma" | "gemma2" | "qwen3" | "qwen3_moe") {
             return self.size("head_dim");
         }
         let (hidden, heads) = (hidden?, heads?);
@@ -185,9 +205,16 @@ impl Reader<'_, '_> {
         let experts = match name {
             "mixtral" => {
                 let (count, active) = (count("num_local_experts"), count("num_experts_per_tok"));
-                Experts { count: count?, active: active?, ffn: ffn?, shared_ffn: 0, dense_layers: 0 }
+                Experts {
+                    count: count?,
+                    active: active?,
+                    ffn: ffn?,
+                    shared_ffn: 0,
+                    dense_layers: 0,
+                    shared_gate: false,
+                }
             }
-            "qwen3_moe" => {
+            "qwen2_moe" | "qwen3_moe" => {
                 let (count, active) = (count("num_experts"), count("num_experts_per_tok"));
                 let ffn = self.size("moe_intermediate_size");
                 self.every("decoder_sparse_step");
@@ -196,9 +223,18 @@ impl Reader<'_, '_> {
                     let found = format!("{} layers", some.len());
                     self.faults.push(Fault::new(self.table.path("mlp_only_layers"), found, "an empty list"));
                 }
-                Experts { count: count?, active: active?, ffn: ffn?, shared_ffn: 0, dense_layers: 0 }
+                let shared_gate = name == "qwen2_moe";
+                let shared = if shared_gate { self.size("shared_expert_intermediate_size") } else { Some(0) };
+                Experts {
+                    count: count?,
+                    active: active?,
+                    ffn: ffn?,
+                    shared_ffn: shared?,
+                    dense_layers: 0,
+                    shared_gate,
+                }
             }
-            "deepseek_v3" => {
+            "deepseek_v2" | "deepseek_v3" => {
                 let (count, active) = (count("n_routed_experts"), count("num_experts_per_tok"));
                 let ffn = self.size("moe_intermediate_size");
                 let shared = self.optional("n_shared_experts").unwrap_or(0);
@@ -207,7 +243,14 @@ impl Reader<'_, '_> {
                 let most = u64::from(layers.unwrap_or(MAX_LAYERS));
                 let dense_layers = self.table.needed_whole(first, 0..=most, self.faults).map(|count| count as u32);
                 let shared_ffn = shared.saturating_mul(ffn?);
-                Experts { count: count?, active: active?, ffn: ffn?, shared_ffn, dense_layers: dense_layers? }
+                Experts {
+                    count: count?,
+                    active: active?,
+                    ffn: ffn?,
+                    shared_ffn,
+                    dense_layers: dense_layers?,
+                    shared_gate: false,
+                }
             }
             _ => return Some(None),
         };
@@ -378,6 +421,77 @@ mod tests {
                     assert_eq!(faults[0].found, "nothing");
                 }
             }
+        }
+    }
+
+    /// Sizes of published files whose models the catalog does not have, and the published checkpoints' own counts.
+    #[test]
+    fn counts_of_published_files_are_the_checkpoints() {
+        let base = |kind: &str, sizes: [u64; 6]| {
+            let [layers, hidden, heads, kv_heads, ffn, vocab] = sizes;
+            json!({
+                "model_type": kind, "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads, "intermediate_size": ffn, "vocab_size": vocab, "rms_norm_eps": 1e-6,
+                "max_position_embeddings": 4096,
+            })
+        };
+        for (name, mut config, more, count) in [
+            (
+                "gemma-7b",
+                base("gemma", [28, 3072, 16, 16, 24576, 256_000]),
+                json!({ "head_dim": 256 }),
+                8_537_680_896,
+            ),
+            ("gemma-2b", base("gemma", [18, 2048, 8, 1, 16384, 256_000]), json!({ "head_dim": 256 }), 2_506_172_416),
+            (
+                "phi-3-mini-4k",
+                base("phi3", [32, 3072, 32, 32, 8192, 32064]),
+                json!({ "sliding_window": 2047 }),
+                3_821_079_552,
+            ),
+            (
+                "qwen-1.5-moe-a2.7b",
+                base("qwen2_moe", [24, 2048, 16, 16, 5632, 151_936]),
+                json!({
+                    "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+                    "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 1,
+                }),
+                14_315_784_192,
+            ),
+            (
+                "deepseek-v2-lite",
+                base("deepseek_v2", [27, 2048, 16, 16, 10944, 102_400]),
+                json!({
+                    "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                    "v_head_dim": 128, "n_routed_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408,
+                    "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+                }),
+                15_706_484_224u64,
+            ),
+        ] {
+            for (key, value) in more.as_object().into_iter().flatten() {
+                config[key] = value.clone();
+            }
+            assert_eq!(read_ok(&config).parameters(), count, "{name}");
+        }
+    }
+
+    /// What a family may say but nothing here knows is refused with its field.
+    #[test]
+    fn what_is_not_known_of_a_family_is_refused() {
+        for (name, key, value) in [
+            ("llama-3-8b", "attention_bias", json!(true)),
+            ("llama-3-8b", "mlp_bias", json!(true)),
+            ("qwen-2.5-7b", "use_sliding_window", json!(true)),
+            ("qwen-3-30b-a3b", "mlp_only_layers", json!([0])),
+            ("deepseek-v3", "moe_layer_freq", json!(2)),
+            ("llama-3-8b", "num_hidden_layers", json!("32")),
+        ] {
+            let mut config = published(name);
+            config[key] = value;
+            let mut faults = Vec::new();
+            assert!(read(&config, "model.config", &mut faults).is_none(), "{name} {key}");
+            assert_eq!(faults[0].field, format!("model.config.{key}"), "{faults:?}");
         }
     }
 

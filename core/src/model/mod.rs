@@ -99,6 +99,8 @@ pub struct Experts {
     pub shared_ffn: u32,
     /// The model's first layers that have one dense feed-forward part instead.
     pub dense_layers: u32,
+    /// Whether what all tokens pass is weighted by a gate of its own for each token (Qwen 2 MoE).
+    pub shared_gate: bool,
 }
 
 /// Multi-head latent attention: queries, keys and values are expanded from narrow latents (arXiv:2405.04434 §2.1).
@@ -275,7 +277,8 @@ impl ModelConfig {
                 let feed_forward = match self.variant.experts {
                     Some(experts) if self.has_experts(layer) => u64::from(experts.count)
                         .saturating_mul(self.gated_parameters(experts.ffn) + hidden)
-                        .saturating_add(self.gated_parameters(experts.shared_ffn)),
+                        .saturating_add(self.gated_parameters(experts.shared_ffn))
+                        .saturating_add(if experts.shared_gate { hidden } else { 0 }),
                     _ => self.gated_parameters(self.ffn),
                 };
                 (attention + bias + heads + norms).saturating_add(feed_forward)
@@ -373,6 +376,9 @@ impl ModelConfig {
             }
         }
         if let Some(experts) = variant.experts {
+            if experts.shared_gate && experts.shared_ffn == 0 {
+                fault("experts.shared_gate", 1, "false: there are no shared experts to gate".into());
+            }
             for (field, value, least, most) in [
                 ("experts.count", experts.count, 1, MAX_EXPERTS),
                 ("experts.active", experts.active, 1, experts.count.max(1)),

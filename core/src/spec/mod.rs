@@ -31,7 +31,7 @@
 //! | `model.config` | the content of a `config.json` as Hugging Face's libraries write it ([read so](crate::model::hf_config)), instead of a name or sizes; for the command line its path | none |
 //! | `model.qkv_bias`, `.qk_norm`, `.post_norms` | biases of q, k and v; norms of their heads; norms of what is added to the stream | the catalog's; false by hand |
 //! | `model.activation` | the gate's: `silu` or `gelu` | the catalog's; `silu` by hand |
-//! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0) and `dense_layers` (0), or `none` | the catalog's; `none` by hand |
+//! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0), `dense_layers` (0) and `shared_gate` (false), or `none` | the catalog's; `none` by hand |
 //! | `model.latent` | latent attention: a table of `query_rank` (0), `key_value_rank`, `rope_width` and `value_width`, or `none` | the catalog's; `none` by hand |
 //! | `model.window` | attention within a window: a table of `tokens` and `full_every` (every how many layers one sees all; 0: none does), or `none` | the catalog's; `none` by hand |
 //! | `model.multi_token` | modules that each predict one token further, on the last stage | the catalog's; 0 by hand |
@@ -41,7 +41,7 @@
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
-//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, a list by stage, or [Megatron's layout](crate::format::megatron_layout), `m` on the last stage | `balanced` |
+//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::layout::Partition)), a list by stage, or [Megatron's layout](crate::format::megatron_layout), `m` on the last stage | `balanced` |
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
 //! | `parallel.async_reduce` | whether the sum of dX over those devices runs [beside the dW matmul](crate::graph::passes::beside) | false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
@@ -311,6 +311,7 @@ fn write_variant(variant: &Variant, model: &mut Value) {
             "ffn": experts.ffn,
             "shared_ffn": experts.shared_ffn,
             "dense_layers": experts.dense_layers,
+            "shared_gate": experts.shared_gate,
         })
     });
     model["latent"] = variant.latent.map_or(json!("none"), |latent| {

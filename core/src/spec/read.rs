@@ -116,10 +116,13 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let objective = table
         .choice("objective", &[("makespan", Objective::Makespan), ("longest_span", Objective::LongestSpan)], faults)
         .unwrap_or_default();
+    // Known also where something else of the model is wrong, so that nobody is asked for more than that.
+    let named = table.get("model").and_then(|model| model.get("name")).and_then(Value::as_str);
+    let usual_sequence = named.and_then(catalog::find).map(|entry| entry.sequence);
     let model = section(table, "model", "a `name` of the catalog, or sizes by hand", faults)
         .and_then(|model| read_model(model, faults));
     let training = section(table, "training", "at least `microbatches`", faults)
-        .and_then(|training| read_training(training, model.as_ref().and_then(|model| model.sequence), faults));
+        .and_then(|training| read_training(training, usual_sequence, faults));
     let dtype = training.as_ref().and_then(|training| training.dtype);
     let cluster = section(table, "cluster", "at least a `device`", faults)
         .and_then(|cluster| read_cluster(cluster, dtype, faults));
@@ -198,7 +201,7 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
 }
 
 fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {
-    let named = [Partition::Balanced, Partition::Layers, Partition::LayersAndEnds];
+    let named = [Partition::Balanced, Partition::Layers, Partition::LayersAndEnds, Partition::WithinLimit];
     let Some(value) = parallel.get("partition") else { return Partition::default() };
     let read = match value {
         Value::Array(counts) if counts.len() <= MAX_RANKS * MAX_CHUNKS => {
@@ -268,7 +271,6 @@ fn section<'v>(
 struct Model {
     name: String,
     config: ModelConfig,
-    sequence: Option<u32>,
 }
 
 fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
@@ -348,7 +350,7 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
         tied: tied.or(known.map(|known| known.tied)).unwrap_or(false),
         variant,
     };
-    Some(Model { name: name.to_string(), config, sequence: entry.map(|entry| entry.sequence) })
+    Some(Model { name: name.to_string(), config })
 }
 
 /// The sizes in a `config.json`, where the model is said so.
@@ -409,8 +411,16 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
     let ffn = size("ffn", known.map(|known| known.ffn));
     let shared_ffn = size("shared_ffn", Some(known.map_or(0, |known| known.shared_ffn)));
     let dense_layers = size("dense_layers", Some(known.map_or(0, |known| known.dense_layers)));
+    let shared_gate = table.flag("shared_gate", faults).unwrap_or(known.is_some_and(|known| known.shared_gate));
     table.finish(faults);
-    Some(Experts { count: count?, active: active?, ffn: ffn?, shared_ffn: shared_ffn?, dense_layers: dense_layers? })
+    Some(Experts {
+        count: count?,
+        active: active?,
+        ffn: ffn?,
+        shared_ffn: shared_ffn?,
+        dense_layers: dense_layers?,
+        shared_gate,
+    })
 }
 
 fn read_latent(table: &mut Table<'_>, known: Option<Latent>, faults: &mut Vec<Fault>) -> Option<Latent> {

@@ -232,6 +232,20 @@ fn a_layout_has_as_many_modules_as_the_model() {
 }
 
 #[test]
+fn a_deal_within_the_limit_and_a_shared_gate_are_written_and_linked() {
+    let text = "[model]\nname = \"qwen-3-30b-a3b\"\nexperts = { shared_ffn = 512, shared_gate = true }\n\
+        [cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\npartition = \"within-limit\"\n[training]\nmicrobatches = 8";
+    let spec = Spec::read(text).unwrap();
+    let Work::Model(work) = &spec.work else { panic!("a model") };
+    assert_eq!(work.layout.partition, Partition::WithinLimit);
+    assert!(work.model.variant.experts.is_some_and(|experts| experts.shared_gate && experts.count == 128));
+    assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+    assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+    let error = Spec::read(&text.replace("shared_ffn = 512, ", "")).unwrap_err().to_string();
+    assert!(error.contains("model.experts.shared_gate"), "{error}");
+}
+
+#[test]
 fn windows_are_typed_over_written_and_linked() {
     let spec = |model: &str| {
         let text = format!(

@@ -26,8 +26,8 @@ pub struct Args {
     /// Write the plan file here; - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
-    /// Print the plan file
-    #[arg(long, conflicts_with = "output")]
+    /// Print the plan file, also where it is written with -o
+    #[arg(long)]
     json: bool,
     #[command(flatten)]
     effort: Effort,
@@ -53,11 +53,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
             plan = better;
         }
     }
-    if args.json {
-        return output::print_bytes(plan.to_json().as_bytes());
-    }
     match args.output.as_deref() {
+        Some(path) if args.json && path != "-" => {
+            let file = plan.to_json();
+            output::write(path, file.as_bytes())?;
+            output::print_bytes(file.as_bytes())
+        }
         Some("-") => output::print_bytes(plan.to_json().as_bytes()),
+        None if args.json => output::print_bytes(plan.to_json().as_bytes()),
         Some(path) => {
             output::write(path, plan.to_json().as_bytes())?;
             output::print(&format!("{}{proof}plan          {path}\n", human::summary(&plan)))

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
 use pipeplan_core::check::Transport;
+use pipeplan_core::derive::graph_of;
 use pipeplan_core::lower::Lowering;
+use pipeplan_core::partition::StageLayout;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
 use pipeplan_core::profile::Profile;
@@ -47,6 +49,22 @@ impl Measured {
         let source = input::read(path)?;
         let profile = Profile::of_json(&source.text);
         let profile = profile.map_err(|error| Failure::input(format!("{}: {error}", source.name)))?;
+        // One layer, the embedding and the head have every kind of operator.
+        let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
+        let (measured, all) = profile.covers(&graph_of(work, &ends));
+        if measured == 0 {
+            let text = format!(
+                "{}: it measured none of this model's operators, which are told apart by their number format and sizes",
+                source.name
+            );
+            return Err(
+                Failure::input(text).with_help("`pipeplan selftest --profile` says on which sizes it measures")
+            );
+        }
+        if measured < all {
+            let of = format!("{measured} of {all} operators of a layer, the embedding and the head are measured");
+            anstream::eprintln!("{}: {of}, the others estimated", source.name);
+        }
         work.profile = Some(Arc::new(profile));
         Ok(spec)
     }

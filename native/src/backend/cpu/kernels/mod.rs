@@ -168,6 +168,8 @@ pub const fn knows(kernel: &Kernel) -> bool {
             | Kernel::Combine { .. }
             | Kernel::CombineGrad { .. }
             | Kernel::ExpertMatMul { .. }
+            | Kernel::RowGate
+            | Kernel::RowGateGrad
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGlu
             | Kernel::Cast
@@ -261,6 +263,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::Combine { .. }
         | Kernel::CombineGrad { .. }
         | Kernel::ExpertMatMul { .. }
+        | Kernel::RowGate
+        | Kernel::RowGateGrad
         | Kernel::ExpertMatMulGrad
         | Kernel::GeGlu
         | Kernel::Cast
