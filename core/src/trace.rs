@@ -1,7 +1,7 @@
 //! What a run measured: when each step of each rank really started and ended, bytes, losses, tokens.
 //!
-//! The file is versioned JSON; its schema is `core/schema/trace.schema.json`. Each rank's spans of one training step stand in columns, because a long run
-//! has millions of them:
+//! The file is versioned JSON; its schema is `core/schema/trace.schema.json`. Each rank's spans of one training step stand
+//! in columns, because a long run has millions of them:
 //!
 //! ```json
 //! { "format": "pipeplan-trace", "version": 1,
