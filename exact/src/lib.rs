@@ -108,17 +108,46 @@ pub fn solve_from(
     lower_ns: Nanos,
     budget: &Budget,
 ) -> Result<Exact, Refused> {
+    solve_watched(problem, upper, lower_ns, budget, &mut |_| {})
+}
+
+/// Where a proof stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watched<'s> {
+    /// Steps of the solver so far, a decision or a conflict each.
+    pub steps: u64,
+    /// What the best schedule found costs; the largest value where there is none.
+    pub value_ns: Nanos,
+    /// No schedule costs less.
+    pub lower_ns: Nanos,
+    /// The best schedule, where this is the first that is heard of it.
+    pub better: Option<&'s Schedule>,
+}
+
+/// As [`solve_from`], with `watch` told of every better schedule and bound, and every thousand steps or so.
+///
+/// # Errors
+/// As [`solve`].
+pub fn solve_watched(
+    problem: &Problem,
+    upper: Option<&Schedule>,
+    lower_ns: Nanos,
+    budget: &Budget,
+    watch: &mut dyn FnMut(Watched<'_>),
+) -> Result<Exact, Refused> {
     let ops = 3 * problem.stage_count() * problem.microbatches();
     if ops > MOST_OPS {
         return Err(Refused::TooLarge { ops, most: MOST_OPS });
     }
-    let mut clock = Clock::start(budget);
+    let mut clock = Clock::start(budget, watch);
     let mut best = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns, optimal: false };
     if let Some(upper) = upper
         && let Some(value_ns) = value(problem, upper)
     {
         best.schedule = Some(upper.clone());
         best.value_ns = value_ns;
+        // Whoever gave it knows it.
+        clock.known = (value_ns, lower_ns);
     }
     if best.value_ns > best.lower_ns {
         model::improve(problem, &mut best, &mut clock)?;
@@ -137,8 +166,15 @@ fn value(problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
     simulate(problem, schedule).ok().map(|timeline| timeline.cost_ns(problem.objective()))
 }
 
+/// Steps between two words to a watcher.
+const STEPS_A_WORD: u64 = 1024;
+
 /// A budget being spent.
-struct Clock {
+struct Clock<'w> {
+    watch: &'w mut dyn FnMut(Watched<'_>),
+    steps: u64,
+    /// What the watcher was last told of value and bound.
+    known: (Nanos, Nanos),
     until: Option<Instant>,
     steps_left: Option<u64>,
     stop: Option<Arc<AtomicBool>>,
@@ -148,9 +184,12 @@ struct Clock {
     spent: bool,
 }
 
-impl Clock {
-    fn start(budget: &Budget) -> Clock {
+impl<'w> Clock<'w> {
+    fn start(budget: &Budget, watch: &'w mut dyn FnMut(Watched<'_>)) -> Clock<'w> {
         Clock {
+            watch,
+            steps: 0,
+            known: (Nanos::MAX, 0),
             until: budget.time.map(|time| Instant::now() + time),
             steps_left: budget.steps,
             stop: budget.stop.clone(),
@@ -164,10 +203,22 @@ impl Clock {
     fn is_spent(&self) -> bool {
         self.spent
     }
+
+    /// Tells of a better schedule or a better bound.
+    fn tell(&mut self, best: &Exact) {
+        let better = best.schedule.as_ref().filter(|_| best.value_ns < self.known.0);
+        self.known = (best.value_ns, best.lower_ns);
+        (self.watch)(Watched { steps: self.steps, value_ns: best.value_ns, lower_ns: best.lower_ns, better });
+    }
 }
 
-impl TerminationCondition for Clock {
+impl TerminationCondition for Clock<'_> {
     fn should_stop(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_A_WORD) {
+            let (value_ns, lower_ns) = self.known;
+            (self.watch)(Watched { steps: self.steps, value_ns, lower_ns, better: None });
+        }
         if let Some(left) = &mut self.steps_left {
             self.spent |= *left == 0;
             *left = left.saturating_sub(1);

@@ -127,7 +127,7 @@ fn gcd(a: Nanos, b: Nanos) -> Nanos {
 }
 
 /// Improves `best` until it is proved or the clock stops.
-pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock) -> Result<(), Refused> {
+pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>) -> Result<(), Refused> {
     // Running one op after the other, with every hop waited for, is no worse than any schedule of interest.
     let serial_ns: Nanos = (0..problem.microbatches()).map(|microbatch| one_by_one(problem, microbatch)).sum();
     let upper_ns = best.value_ns.min(serial_ns);
@@ -421,7 +421,7 @@ fn probe(
     cost: DomainId,
     solver: &mut Solver,
     best: &mut Exact,
-    clock: &mut Clock,
+    clock: &mut Clock<'_>,
 ) -> Result<(), Refused> {
     let unit_ns = jobs.unit_ns;
     let mut brancher = solver.default_brancher();
@@ -472,6 +472,9 @@ fn probe(
                 return Err(Refused::Infeasible);
             }
             best.lower_ns = best.lower_ns.max((target + 1 - jobs.slack) * unit_ns).min(best.value_ns);
+        }
+        if (best.value_ns, best.lower_ns) != clock.known {
+            clock.tell(best);
         }
         let closed = seen.is_some_and(|seen| seen <= best.lower_ns.div_ceil(unit_ns) || seen == 0);
         if best.value_ns <= best.lower_ns || closed {
