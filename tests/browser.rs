@@ -285,6 +285,93 @@ fn dragging_a_slider_keeps_the_page_answering() {
     browser.no_errors();
 }
 
+/// A small plan that the bound does not settle: an exact search settles it, finds it may be stopped, and what it
+/// finds is what is exported.
+#[test]
+fn a_small_plan_is_proved_in_the_page() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("proof", 1200, 900);
+    // F, B and W alike and room for two microbatches: 41 steps are the best, as another exact solver found
+    // too (`exact/tests/frontier.rs`), and bounds alone say less.
+    let problem = json!({
+        "ranks": 4, "microbatches": 8, "limit_bytes": 2,
+        "stages": { "forward_ns": 1_000, "backward_input_ns": 1_000, "backward_weight_ns": 1_000,
+            "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 },
+    });
+    let file = process::output("proof-spec.json");
+    std::fs::write(&file, problem.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let link = printed(["link", file]);
+    let fragment = link.trim().split_once('#').map_or("", |(_, fragment)| fragment);
+    browser.goto(&format!("{address}/#{fragment}"));
+    planned(&browser, "Best");
+    // The solver is not loaded before it is asked for.
+    let loaded = "return performance.getEntriesByType('resource').map(entry => entry.name).filter(name => name.includes('prover')).length";
+    assert_eq!(browser.script(loaded, json!([])), json!(0));
+    let before = browser.text("[data-test='gap']");
+    assert!(before.contains("above it"), "{before}");
+    browser.find("[data-test='prove']").click();
+    let proof = "[data-test='proof']";
+    let state = || browser.find(proof).script_with("return arguments[0].dataset.state", json!(null));
+    browser.until("a proof", || (state() == "proved").then_some(()));
+    assert!(browser.text(proof).contains("Proved in"), "{}", browser.text(proof));
+    assert!(browser.text("[data-test='gap']").contains("no schedule of this placement is faster"));
+    browser.picture("proof.png");
+    // The command's proof is of the same plan.
+    let command = printed(["plan", file, "--schedule", "best", "--prove", "60"]);
+    assert!(command.contains("no schedule of this placement costs less\n"), "{command}");
+    // Another problem: what was proved is not of it.
+    browser.find(&field("problem.microbatches")).fill("6");
+    browser.until("the proof to be forgotten", || (state() == "none").then_some(()));
+    browser.no_errors();
+}
+
+/// How much longer the same planning takes in WebAssembly. It prints and does not judge: a busy machine is no
+/// fault of the planner's. To be run where tests are optimised as releases are:
+/// `cargo test --release -p pipeplan-tests --test browser -- --ignored --nocapture faster`
+#[test]
+#[ignore = "measures; needs an idle machine and a release build"]
+fn how_much_faster_native_code_is() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("speed", 800, 600);
+    browser.goto(&address);
+    browser.until("the page's functions", || {
+        browser.script("return !!window.wasmBindings?.plan_json", json!([])).as_bool().filter(|there| *there)
+    });
+    let problem = |ranks: u64, chunks: u64, microbatches: u64, placement: &str, limit: u64| {
+        json!({
+            "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
+            "stages": { "forward_ns": 18_522, "backward_input_ns": 18_086, "backward_weight_ns": 9_337,
+                "forward_bytes": 100, "backward_input_bytes": -63, "backward_weight_bytes": -37 },
+            "transfer_ns": 601, "limit_bytes": limit,
+        })
+        .to_string()
+    };
+    const TIMES: usize = 5;
+    let in_page = "const [spec, schedule, times] = arguments; let least = Infinity; for (let i = 0; i < times; i++) { \
+                   const from = performance.now(); window.wasmBindings.plan_json(spec, schedule); \
+                   least = Math.min(least, performance.now() - from) } return least";
+    println!("{:34} {:>10} {:>10} {:>6}", "planned and written", "native", "page", "ratio");
+    for (what, spec, schedule) in [
+        ("zb-h1, p=8 m=24", problem(8, 1, 24, "linear", 1600), "zb-h1"),
+        ("zb-v, p=32 m=256", problem(32, 2, 256, "v", 12_800), "zb-v"),
+        ("best, linear p=8 m=24, half of 1F1B", problem(8, 1, 24, "linear", 400), "best"),
+        ("best, v p=8 m=24, half of 1F1B", problem(8, 2, 24, "v", 800), "best"),
+        ("best, linear p=32 m=256", problem(32, 1, 256, "linear", 3200), "best"),
+    ] {
+        let read = pipeplan_core::spec::Spec::read(&spec).unwrap();
+        let native = (0..TIMES)
+            .map(|_| {
+                let from = std::time::Instant::now();
+                std::hint::black_box(pipeplan_core::planner::plan(&read, schedule).unwrap().to_json());
+                from.elapsed().as_secs_f64() * 1e3
+            })
+            .fold(f64::INFINITY, f64::min);
+        let page = browser.script(in_page, json!([spec, schedule, TIMES])).as_f64().unwrap();
+        println!("{what:34} {native:7.1} ms {page:7.1} ms {:6.2}", page / native);
+    }
+}
+
 /// Specs of every kind for which page and command have to write the same bytes.
 fn grid() -> Vec<String> {
     let mut grid: Vec<String> = ["tiny-llama.toml", "llama-2-70b.toml", "zero-bubble-1.5b.toml", "problem.json"]

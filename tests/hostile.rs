@@ -175,3 +175,83 @@ fn with_digest(mut content: Value) -> Value {
     content["digest"] = json!(format!("sha256:{digest}"));
     content
 }
+
+/// Each of these is refused before any memory is taken for it, by its field and by what would do.
+#[test]
+fn a_bad_problem_is_refused_by_the_name_of_its_field() {
+    let good = json!({
+        "ranks": 4, "microbatches": 8,
+        "stages": { "forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1,
+            "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+    });
+    assert!(Spec::read(&good.to_string()).is_ok());
+    let huge = 1u64 << 53;
+    for (pointer, value, field) in [
+        ("/ranks", json!(0), "ranks"),
+        ("/ranks", json!(-1), "ranks"),
+        ("/ranks", json!(1025), "ranks"),
+        ("/ranks", json!(1e300), "ranks"),
+        ("/ranks", json!(3.5), "ranks"),
+        ("/chunks", json!(0), "chunks"),
+        ("/chunks", json!(65), "chunks"),
+        ("/microbatches", json!(0), "microbatches"),
+        ("/microbatches", json!(1_000_000_000), "microbatches"),
+        ("/microbatches", json!(u64::MAX), "microbatches"),
+        // Each is in range, and all ops together are too many.
+        ("/microbatches", json!(1_000_000), "microbatches"),
+        ("/stages", json!([]), "stages"),
+        ("/stages", json!([1, 2, 3, 4]), "stages[0]"),
+        ("/stages/forward_ns", json!(null), "stages.forward_ns"),
+        ("/stages/forward_ns", json!("1"), "stages.forward_ns"),
+        ("/stages/forward_ns", json!(-1), "stages.forward_ns"),
+        ("/stages/forward_ns", json!(0.5), "stages.forward_ns"),
+        ("/stages/forward_ns", json!(huge + 1), "stages.forward_ns"),
+        ("/stages/forward_bytes", json!(huge + 1), "stages.forward_bytes"),
+        ("/stages/backward_input_bytes", json!(-5), "stages"),
+        ("/transfer_ns", json!([[0]]), "transfer_ns"),
+        ("/transfer_ns", json!(-1), "transfer_ns"),
+        ("/static_bytes", json!([1, 2]), "static_bytes"),
+        ("/limit_bytes", json!("80 GB"), "limit_bytes"),
+        ("/limit_bytes", json!([1, 2, 3]), "limit_bytes"),
+        ("/placement", json!("zigzag"), "placement"),
+        ("/placement", json!([0, 0, 1, 2]), "placement"),
+        ("/placement", json!("v"), "placement"),
+        ("/objective", json!("speed"), "objective"),
+        ("/backward", json!("cut"), "backward"),
+        ("/overlap_permille", json!(1001), "overlap_permille"),
+        ("/microbatch", json!(1), "microbatch"),
+    ] {
+        let mut bad = good.clone();
+        let (table, key) = pointer.rsplit_once('/').unwrap();
+        bad.pointer_mut(table).unwrap()[key] = value.clone();
+        if value == json!(1_000_000) {
+            bad["ranks"] = json!(1024);
+        }
+        let error = Spec::read(&bad.to_string()).expect_err(pointer).to_string();
+        assert!(error.contains(&format!("{field}: ")), "{pointer} = {value}: {error}");
+    }
+    // In range one by one, and beyond what sums hold together.
+    for (key, says) in [("forward_ns", "ns over all ops"), ("forward_bytes", "bytes over all ops")] {
+        let mut bad = good.clone();
+        bad["microbatches"] = json!(100_000);
+        bad["stages"][key] = json!(huge);
+        let error = Spec::read(&bad.to_string()).unwrap_err().to_string();
+        assert!(error.contains("stages: ") && error.contains(says), "{error}");
+    }
+    // JSON has no such numbers, and says where one stands.
+    for number in ["NaN", "Infinity", "-Infinity", "1e999", "0x10", "1_000"] {
+        let text = good.to_string().replace("\"forward_ns\":1", &format!("\"forward_ns\":{number}"));
+        let error = Spec::read(&text).expect_err(number).to_string();
+        assert!(error.contains("line 1") || error.contains("forward_ns"), "{number}: {error}");
+    }
+    // A limit below the least memory is no fault of the spec; each schedule says what it lacks.
+    let mut tight = good.clone();
+    tight["limit_bytes"] = json!(1);
+    for name in planner::schedule_names() {
+        let refused = planner::plan(&Spec::read(&tight.to_string()).unwrap(), name).unwrap_err().to_string();
+        assert!(refused.len() > 20, "{name}: {refused}");
+        if name == planner::BEST {
+            assert!(refused.contains("at least 2 bytes"), "{refused}");
+        }
+    }
+}

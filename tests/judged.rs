@@ -118,8 +118,10 @@ fn agree(name: &str, file: &Value, problem: &Problem, schedule: &Schedule) -> Ve
     verdict
 }
 
+/// The same problems every time; `PIPEPLAN_SEED` asks for others.
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(2026), ..ProptestConfig::default() }
+    let seed = std::env::var("PIPEPLAN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(2026);
+    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..ProptestConfig::default() }
 }
 
 proptest! {

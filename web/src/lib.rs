@@ -12,6 +12,7 @@ pub mod draw;
 pub mod form;
 pub mod frontier;
 pub mod message;
+pub mod proof;
 pub mod scene;
 pub mod text;
 pub mod wire;

@@ -27,6 +27,8 @@ pub enum Ask {
     Export {
         /// The spec as JSON.
         spec: String,
+        /// Whether it is for a proof, and not for a person to keep.
+        to_prove: bool,
     },
     /// Read a plan file and show it.
     OpenPlan {
@@ -53,7 +55,9 @@ impl Ask {
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
-            Ask::Export { .. } => matches!(older, Ask::Export { .. }),
+            Ask::Export { to_prove, .. } => {
+                matches!(older, Ask::Export { to_prove: older, .. } if older == to_prove)
+            }
         }
     }
 }
@@ -101,6 +105,8 @@ pub enum Said {
     Exported {
         /// Its text.
         text: String,
+        /// Whether it was asked for to be proved.
+        to_prove: bool,
     },
     /// A plan file was read.
     Opened {

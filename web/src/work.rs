@@ -141,7 +141,7 @@ impl Work {
                     vec![Said::Refused(faults), Said::Done]
                 }
             },
-            Ask::Export { spec } => vec![export(&spec)],
+            Ask::Export { spec, to_prove } => vec![export(&spec, to_prove)],
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
@@ -427,9 +427,9 @@ pub fn link(spec: &str) -> Result<String, String> {
     Ok(pipeplan_core::link::write(&spec))
 }
 
-fn export(spec: &str) -> Said {
+fn export(spec: &str, to_prove: bool) -> Said {
     match plan_file(spec, None) {
-        Ok(text) => Said::Exported { text },
+        Ok(text) => Said::Exported { text, to_prove },
         Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::humanised(&reason) },
     }
 }

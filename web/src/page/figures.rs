@@ -7,6 +7,7 @@ use pipeplan_core::problem::Objective;
 use pipeplan_core::spec::Work;
 
 use super::state::Planner;
+use crate::proof::{Proof, State};
 use crate::scene::Scene;
 use crate::text;
 
@@ -35,8 +36,9 @@ pub fn FigureRow() -> impl IntoView {
             </div>
             <div class="figure wide" data-test="figure-bound">
                 <h2>"Lower bound"</h2>
-                <p class="value" data-test="bound">{move || of(|scene| text::duration(scene.figures.bound_ns as f64))}</p>
-                <p class="note"><b data-test="gap">{move || of(gap)}</b>" "{move || of(|scene| scene.figures.binding.clone())}</p>
+                <p class="value" data-test="bound">{move || scene().map_or_else(|| "—".to_owned(), |scene| text::duration(bound_ns(planner, &scene) as f64))}</p>
+                <p class="note"><b data-test="gap">{move || scene().map(|scene| gap(planner, &scene))}</b>" "{move || scene().map(|scene| binding(planner, &scene))}</p>
+                <ProofLine />
             </div>
         </section>
     }
@@ -80,8 +82,54 @@ fn busiest(scene: &Scene) -> String {
     }
 }
 
-fn gap(scene: &Scene) -> String {
-    match scene.figures.gap {
+/// Ops for which a proof may be asked: what takes the solver seconds to minutes, where it ends.
+const MOST_OPS: usize = 4096;
+
+/// The exact search behind the plan: begin it, stop it, and what it says.
+#[component]
+fn ProofLine() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let ops = |scene: &Scene| scene.lanes.iter().map(|lane| lane.spans().len()).sum::<usize>();
+    let may_prove = move || {
+        planner.scene.with(|scene| {
+            scene.as_ref().is_some_and(|scene| scene.figures.gap != Some(0.0) && ops(scene) <= MOST_OPS)
+        }) && !planner.proof.with(|proof| proof.state == State::Running || proof.is_proved())
+            && !planner.busy.get()
+    };
+    let running = move || planner.proof.with(|proof| proof.state == State::Running);
+    view! {
+        <p class="note proof" data-test="proof" data-state=move || planner.proof.with(Proof::mark) role="status">
+            {move || planner.proof.with(Proof::sentence)}
+            " "
+            {move || may_prove().then(|| view! {
+                <button type="button" class="small" data-test="prove" on:click=move |_| planner.prove()
+                    title="Search exactly for a faster schedule of this placement, or a proof that there is none; it may take minutes">"Prove"</button>
+            })}
+            {move || running().then(|| view! {
+                <button type="button" class="small" data-test="stop-proof" on:click=move |_| planner.end_proof(State::Over)>"Stop"</button>
+            })}
+        </p>
+    }
+}
+
+/// What no schedule goes under, by bound or by proof.
+fn bound_ns(planner: Planner, scene: &Scene) -> u64 {
+    scene.figures.bound_ns.max(planner.proof.with(|proof| proof.lower_ns))
+}
+
+fn binding(planner: Planner, scene: &Scene) -> String {
+    if bound_ns(planner, scene) > scene.figures.bound_ns {
+        return "By exact search.".to_owned();
+    }
+    scene.figures.binding.clone()
+}
+
+fn gap(planner: Planner, scene: &Scene) -> String {
+    let cost_ns = match scene.figures.objective == Objective::LongestSpan.name() {
+        true => scene.figures.longest_span_ns,
+        false => scene.figures.makespan_ns,
+    };
+    match pipeplan_core::planner::gap(cost_ns, bound_ns(planner, scene)) {
         Some(gap) if gap <= 0.0 => "Met: no schedule of this placement is faster.".to_owned(),
         Some(gap) => format!("{} above it.", text::percent(gap)),
         None => "It says nothing here.".to_owned(),

@@ -13,6 +13,7 @@ mod frontier;
 mod legend;
 mod memory;
 mod overlay;
+mod prover;
 mod state;
 mod timeline;
 

@@ -8,14 +8,17 @@ use leptos::prelude::*;
 use pipeplan_core::fields::Fault;
 use pipeplan_core::spec::Spec;
 use serde_json::Value;
+use web_sys::Worker;
 
 use super::browser;
 use super::courier::Courier;
+use super::prover;
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
 use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary, Unfit};
+use crate::proof::{Proof, State};
 use crate::scene::{MeasuredScene, Scene, lanes_of, measured_scale};
 use crate::text;
 
@@ -63,6 +66,8 @@ pub struct Planner {
     pub aligned: RwSignal<bool>,
     /// Questions without their last reply.
     pub busy: RwSignal<bool>,
+    /// The exact search behind the plan on screen.
+    pub proof: RwSignal<Proof>,
     /// What to say above the picture.
     pub notice: RwSignal<Option<Notice>>,
     /// The visible part of time, in CSS pixels.
@@ -83,6 +88,8 @@ pub struct Planner {
     /// What the page itself last wrote after `#`.
     own_fragment: StoredValue<String>,
     courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
+    /// The worker of a proof under way.
+    prover: StoredValue<Option<Worker>, LocalStorage>,
 }
 
 impl Planner {
@@ -103,6 +110,7 @@ impl Planner {
             measured: RwSignal::new(None),
             aligned: RwSignal::new(true),
             busy: RwSignal::new(true),
+            proof: RwSignal::new(Proof::default()),
             notice: RwSignal::new(None),
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
             width: RwSignal::new(600.0),
@@ -114,6 +122,7 @@ impl Planner {
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             courier: StoredValue::new_local(None),
+            prover: StoredValue::new_local(None),
         };
         let courier = Courier::start(
             Rc::new(move |reply| planner.hear(reply)),
@@ -190,6 +199,7 @@ impl Planner {
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
         self.opened.set_value(None);
+        self.forget_proof();
         match self.read_form() {
             Some(text) => {
                 self.busy.set(true);
@@ -257,7 +267,8 @@ impl Planner {
             Said::Comparing { .. } => {}
             Said::Compared(row) if !stale => self.rows.update(|rows| put_row(rows, row)),
             Said::Done if newest => self.busy.set(false),
-            Said::Exported { text } => browser::download(&self.plan_file_name(), &text),
+            Said::Exported { text, to_prove: false } => browser::download(&self.plan_file_name(), &text),
+            Said::Exported { text, to_prove: true } => self.start_prover(&text),
             Said::Opened { spec, picture } if !stale => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
@@ -366,6 +377,9 @@ impl Planner {
         if says("pipeplan-trace") {
             self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
         } else if says("pipeplan-plan") {
+            if self.proof.with_untracked(|proof| proof.better.as_deref() != Some(text)) {
+                self.forget_proof();
+            }
             self.busy.set(true);
             self.opening.set_value(Some(text.into()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
@@ -386,7 +400,51 @@ impl Planner {
         if let Some(text) = self.opened.get_value() {
             browser::download(&self.plan_file_name(), &text);
         } else if let Some(text) = self.read_form() {
-            self.ask(Ask::Export { spec: text }, false);
+            self.ask(Ask::Export { spec: text, to_prove: false }, false);
+        }
+    }
+
+    /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
+    pub fn prove(self) {
+        self.proof.set(Proof::begun());
+        if let Some(text) = self.opened.get_value() {
+            self.start_prover(&text);
+        } else if let Some(text) = self.read_form() {
+            self.ask(Ask::Export { spec: text, to_prove: true }, false);
+        }
+    }
+
+    fn start_prover(self, plan: &str) {
+        // The form may have changed since the plan was asked for.
+        if self.proof.with_untracked(|proof| proof.state != State::Running) {
+            return;
+        }
+        match prover::start(self, plan) {
+            Some(worker) => self.prover.set_value(Some(worker)),
+            None => self.end_proof(State::Failed("this browser cannot start a worker".to_owned())),
+        }
+    }
+
+    /// Ends the proof under way, and shows the better plan that it found.
+    pub fn end_proof(self, state: State) {
+        self.stop_prover();
+        self.proof.update(|proof| proof.state = state);
+        if let Some(better) = self.proof.with_untracked(|proof| proof.better.clone()) {
+            self.open_text(&better);
+        }
+    }
+
+    fn stop_prover(self) {
+        if let Some(worker) = self.prover.try_update_value(Option::take).flatten() {
+            worker.terminate();
+        }
+    }
+
+    /// Another plan will be on screen: what was proved is not of it.
+    fn forget_proof(self) {
+        self.stop_prover();
+        if self.proof.with_untracked(|proof| proof.state != State::None) {
+            self.proof.set(Proof::default());
         }
     }
 
