@@ -88,7 +88,10 @@ fn an_interrupt_of_mpirun_leaves_a_checkpoint_and_no_process() {
     let mut launched = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun is there");
     let printed = std::io::BufReader::new(launched.stdout.take().expect("it is piped"));
     let mut lines = std::io::BufRead::lines(printed);
-    lines.next().expect("a first step ends").expect("text");
+    if lines.next().is_none() {
+        let output = launched.wait_with_output().expect("it ends");
+        panic!("no first step: {}", String::from_utf8_lossy(&output.stderr));
+    }
     let read_on = thread::spawn(move || lines.count());
     let processes = children(launched.id());
     assert_eq!(processes.len(), 3, "all ranks run");
@@ -101,4 +104,12 @@ fn an_interrupt_of_mpirun_leaves_a_checkpoint_and_no_process() {
     assert_gone(&processes, Duration::from_secs(5));
     let written: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").flatten().collect();
     assert_eq!(written.len(), 1, "one checkpoint, of the last whole step: {text}");
+}
+
+#[test]
+fn every_collective_over_mpi_keeps_its_definition() {
+    let mut command = Command::new("mpirun");
+    command.args(["-n", "4", "--oversubscribe", "--allow-run-as-root"]);
+    command.arg(assert_cmd::cargo::cargo_bin!("pipeplan")).args(["selftest", "--transport", "mpi", "--json"]);
+    tiny::assert_selftest(&command.output().expect("mpirun is there"), "4 ranks over mpi");
 }

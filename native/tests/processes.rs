@@ -63,12 +63,19 @@ struct Launched(Vec<Child>);
 
 impl Launched {
     fn new(plan: &Path, ranks: usize, more: impl Fn(usize) -> Vec<String>) -> Launched {
+        Launched::of(ranks, |rank| {
+            let mut command = pipeplan(&["run", plan.to_str().expect("a path"), "--transport", "tcp"]);
+            command.args(more(rank));
+            command
+        })
+    }
+
+    fn of(ranks: usize, command: impl Fn(usize) -> Command) -> Launched {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         drop(listener);
         let start = |rank: usize| {
-            let mut command = pipeplan(&["run", plan.to_str().expect("a path"), "--transport", "tcp"]);
-            command.args(more(rank));
+            let mut command = command(rank);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
@@ -247,4 +254,16 @@ fn an_interrupt_of_all_processes_leaves_a_checkpoint_and_no_process() {
     assert_gone(&processes, Duration::from_secs(5));
     let written = std::fs::read_dir(folder.path()).expect("it is there").count();
     assert_eq!(written, 1, "one checkpoint, of the last whole step");
+}
+
+#[test]
+fn every_collective_over_tcp_keeps_its_definition() {
+    let mut run = Launched::of(4, |_| pipeplan(&["selftest", "--transport", "tcp", "--json"]));
+    for (rank, child) in run.0.drain(..).enumerate() {
+        let output = child.wait_with_output().expect("it ends");
+        match rank {
+            0 => tiny::assert_selftest(&output, "4 ranks over tcp"),
+            _ => assert!(output.status.success() && output.stdout.is_empty()),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan::bootstrap::{self, Place};
-use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, Workload, run_process};
+use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, StopFlag, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::tcp::Tcp;
 
@@ -28,28 +28,45 @@ pub fn is_silent() -> bool {
     matches!(place(), Ok(Some(place)) if place.rank > 0)
 }
 
-/// This process as one rank, over TCP.
-pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
+/// How ranks exchange tensors.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    Threads,
+    Tcp,
+    Mpi,
+}
+
+/// This process' connections to all others, over TCP.
+pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| Failure::input("no launcher has said which rank this process is"))?;
     let Some((host, port)) = &place.meeting else {
         return Err(Failure::input(format!("{} does not say where rank 0 is to be met", place.launcher))
             .with_help("Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a free port there."));
     };
+    Tcp::connect(place.rank, place.world, (host, *port), patience).map_err(Failure::work)
+}
+
+/// This process as one rank, over TCP.
+pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
     let patience = options.transport.patience;
-    let link = Tcp::connect(place.rank, place.world, (host, *port), patience).map_err(Failure::work)?;
-    Ok(run_process(workload, options, Processes::new(link, patience), observer))
+    Ok(run_process(workload, options, Processes::new(tcp_link(patience)?, patience), observer))
 }
 
 /// This process as one rank, over MPI.
-#[cfg(feature = "mpi")]
 pub fn over_mpi(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
-    let link = pipeplan::transport::mpi::Mpi::start(options.stop.clone()).map_err(Failure::work)?;
+    let link = mpi_link(&options.stop)?;
     Ok(run_process(workload, options, Processes::new(link, options.transport.patience), observer))
 }
 
-/// This build cannot.
+/// This process' end of MPI. `stop` is raised when the launcher asks it to end.
+#[cfg(feature = "mpi")]
+pub fn mpi_link(stop: &StopFlag) -> Result<pipeplan::transport::mpi::Mpi, Failure> {
+    pipeplan::transport::mpi::Mpi::start(stop.clone()).map_err(Failure::work)
+}
+
+/// This build has no MPI: never a link, of whatever type.
 #[cfg(not(feature = "mpi"))]
-pub fn over_mpi(_: &Workload, _: &RunOptions, _: &mut dyn Observer) -> Outcome {
+pub fn mpi_link(_: &StopFlag) -> Result<Tcp, Failure> {
     Err(Failure::input("this pipeplan was built without MPI").with_help(
         "Build it with `cargo build --release -p pipeplan --features mpi` (Debian: libopenmpi-dev, libclang-dev), or \
          use --transport tcp.",

@@ -12,6 +12,7 @@ use pipeplan::transport::threads::ThreadOptions;
 use serde_json::{Value, json};
 
 use super::fail::Failure;
+use super::processes::Engine;
 use super::{human, input, interrupt, output, processes};
 
 const EXAMPLES: &str = "\
@@ -118,13 +119,6 @@ enum Backend {
     /// The kernels of cuda, compiled for the processor: slow, to check them.
     Emulated,
     Modelled,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Engine {
-    Threads,
-    Tcp,
-    Mpi,
 }
 
 /// What a run trains on where nothing is said: written for this project.

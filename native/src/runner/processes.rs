@@ -284,8 +284,10 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
         (*peer, Cause::Told { message: reason.clone() })
     } else if let Some((peer, words)) = words.iter().find(|(_, words)| !words.cause.is_empty()) {
         (*peer, Cause::Told { message: words.cause.clone() })
-    } else if let (Some(TransportError::Ending), [peer]) = (cause.transport(), &silent[..]) {
-        (*peer, cause)
+    } else if control.is_ending() {
+        // Nobody has said why: the launcher has seen a process die, most likely the one that is silent.
+        let first = if let [peer] = &silent[..] { *peer } else { rank };
+        (first, Cause::Transport(TransportError::Ending))
     } else {
         (rank, cause)
     };

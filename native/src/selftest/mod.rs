@@ -4,6 +4,7 @@ use pipeplan_core::profile::Profile;
 
 use crate::runner::Device;
 
+pub mod collectives;
 #[cfg(feature = "cuda")]
 pub mod operators;
 #[cfg(feature = "cuda")]

@@ -4,6 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
+use super::collectives::{Call, Operation};
 use super::{Buffer, Incoming, Outgoing, Transport, TransportError};
 use crate::runner::random::SplitMix64;
 
@@ -157,6 +158,20 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn abort(&self) {
         self.inner.abort();
+    }
+
+    fn has_own(&self, operation: Operation) -> bool {
+        self.inner.has_own(operation)
+    }
+
+    fn suits_own(&self, ranks: &[usize], values: usize) -> bool {
+        self.inner.suits_own(ranks, values)
+    }
+
+    /// Counts as an exchange without sends: the engine's own values are out of reach.
+    fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        self.damage(Vec::new());
+        self.inner.own_collective(call, input)
     }
 }
 

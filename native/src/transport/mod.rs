@@ -212,8 +212,8 @@ pub enum TransportError {
         /// Ranks of the world.
         world: usize,
     },
-    /// Not every rank came to the barrier in time.
-    #[error("waited {:.1} s at a barrier", waited.as_secs_f64())]
+    /// Not every rank came in time to what all do together.
+    #[error("waited {:.1} s for all to come", waited.as_secs_f64())]
     BarrierTimedOut {
         /// How long.
         waited: Duration,
@@ -284,6 +284,11 @@ pub trait Transport: Send {
         false
     }
 
+    /// Whether the engine's own collectives work among these ranks where a member gets so many values.
+    fn suits_own(&self, _ranks: &[usize], _values: usize) -> bool {
+        true
+    }
+
     /// Runs the engine's own version of a collective: called only where [`Transport::has_own`] says so.
     ///
     /// # Errors
@@ -337,6 +342,10 @@ impl Transport for Box<dyn Transport> {
 
     fn has_own(&self, operation: Operation) -> bool {
         (**self).has_own(operation)
+    }
+
+    fn suits_own(&self, ranks: &[usize], values: usize) -> bool {
+        (**self).suits_own(ranks, values)
     }
 
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::collectives::{Collectives, Group};
+use super::collectives::{Call, Collectives, Group, Operation};
 use super::wire::{Frame, LastWords};
 use super::{Buffer, CHANNELS, Incoming, Outgoing, Tag, Transport, TransportError};
 
@@ -37,6 +37,24 @@ pub trait Link: Send {
     /// Whether the launcher has asked this process to end, and will soon kill it.
     fn is_ending(&self) -> bool {
         false
+    }
+
+    /// Whether the link has its own version of a collective, as [`Transport::has_own`].
+    fn has_own(&self, _operation: Operation) -> bool {
+        false
+    }
+
+    /// As [`Transport::suits_own`].
+    fn suits_own(&self, _ranks: &[usize], _values: usize) -> bool {
+        true
+    }
+
+    /// Starts the link's own version of a collective and returns at once. One at a time.
+    fn start_own(&mut self, _call: &Call<'_>, _input: Buffer) {}
+
+    /// What the one that was started gives, once it has ended.
+    fn finish_own(&mut self) -> Option<Buffer> {
+        None
     }
 
     /// The run has failed: when dropped, wait for nobody.
@@ -80,6 +98,14 @@ struct Inner<L> {
 
 /// How long one look at the link may take, so that time-outs are noticed in time.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Between two looks while nothing happens, after `waited` of it: gives way to others at first, since most waits are short;
+/// then leaves them the core.
+pub(super) fn pause(waited: Duration) {
+    const SHORT: Duration = Duration::from_micros(100);
+    const PAUSE: Duration = Duration::from_micros(20);
+    if waited < SHORT { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+}
 
 /// How long last words and goodbyes may take to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -199,6 +225,11 @@ impl<L: Link> Control<L> {
         self.inner().link.name()
     }
 
+    /// Whether the launcher is ending this process.
+    pub fn is_ending(&self) -> bool {
+        self.inner().link.is_ending()
+    }
+
     /// Whether the launcher ends all processes when one has died.
     pub fn launcher_ends_all(&self) -> bool {
         self.inner().link.launcher_ends_all()
@@ -311,6 +342,34 @@ impl<L: Link> Transport for Processes<L> {
 
     fn abort(&self) {
         self.control().say(LastWords::default());
+    }
+
+    fn has_own(&self, operation: Operation) -> bool {
+        self.inner().link.has_own(operation)
+    }
+
+    fn suits_own(&self, ranks: &[usize], values: usize) -> bool {
+        self.inner().link.suits_own(ranks, values)
+    }
+
+    fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        let started = Instant::now();
+        let mut inner = self.inner();
+        inner.trouble()?;
+        inner.link.start_own(call, input);
+        loop {
+            if let Some(result) = inner.link.finish_own() {
+                return Ok(result);
+            }
+            inner.trouble()?;
+            let waited = started.elapsed();
+            if waited >= self.patience {
+                return Err(TransportError::BarrierTimedOut { waited });
+            }
+            // Last words of others end this wait, too.
+            inner.look(Duration::ZERO);
+            pause(waited);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pipeplan_core::program::Way;
 
+use super::collectives::{Call, Operation};
 use super::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError};
 
 /// One message of one exchange. The messages of a group share its start and end.
@@ -108,5 +109,18 @@ impl<T: Transport> Transport for Traced<T> {
 
     fn abort(&self) {
         self.inner.abort();
+    }
+
+    fn has_own(&self, operation: Operation) -> bool {
+        self.inner.has_own(operation)
+    }
+
+    fn suits_own(&self, ranks: &[usize], values: usize) -> bool {
+        self.inner.suits_own(ranks, values)
+    }
+
+    /// Not traced: which messages the engine sends for it is its own matter.
+    fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        self.inner.own_collective(call, input)
     }
 }

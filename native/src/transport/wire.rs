@@ -73,7 +73,9 @@ const OPERATIONS: [Operation; 14] = [
 impl Frame {
     /// As bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; HEADER];
+        let values = if let Frame::Parcel(_, buffer) = self { buffer.bytes() as usize } else { 0 };
+        let mut bytes = Vec::with_capacity(HEADER + values);
+        bytes.resize(HEADER, 0);
         let mut put = |at: usize, number: u32| bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
         let (kind, format, detail) = match self {
             Frame::Parcel(tag, buffer) => {
@@ -110,12 +112,10 @@ impl Frame {
         bytes[..3].copy_from_slice(&[kind, format, detail]);
         match self {
             Frame::Parcel(_, Buffer::F32(values)) => {
-                bytes.reserve_exact(4 * values.len());
-                values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+                put_numbers(&mut bytes, values, |value| value.to_le_bytes());
             }
             Frame::Parcel(_, Buffer::F64(values)) => {
-                bytes.reserve_exact(8 * values.len());
-                values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+                put_numbers(&mut bytes, values, |value| value.to_le_bytes());
             }
             Frame::Words(words) => bytes.extend_from_slice(words.cause.as_bytes()),
             Frame::Parcel(_, Buffer::Nothing | Buffer::OnCard(_)) | Frame::Goodbye => {}
@@ -170,6 +170,15 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         _ => return None,
     };
     Some(Frame::Parcel(Tag { step, what }, buffer))
+}
+
+/// In one go, which becomes a copy of memory.
+fn put_numbers<const N: usize, T: Copy>(bytes: &mut Vec<u8>, values: &[T], to: impl Fn(T) -> [u8; N]) {
+    bytes.resize(HEADER + N * values.len(), 0);
+    let (chunks, _) = bytes[HEADER..].as_chunks_mut::<N>();
+    for (chunk, value) in chunks.iter_mut().zip(values) {
+        *chunk = to(*value);
+    }
 }
 
 fn numbers<const N: usize, T>(body: &[u8], of: impl Fn([u8; N]) -> T) -> Option<Vec<T>> {

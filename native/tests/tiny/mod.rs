@@ -27,6 +27,19 @@ pub fn losses(output: &Output) -> Vec<u64> {
     losses.iter().map(|loss| loss.as_f64().expect("a number").to_bits()).collect()
 }
 
+/// That every row of a table of collectives holds.
+pub fn assert_selftest(output: &Output, what: &str) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let table: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((&table["device"], &table["failed"]), (&what.into(), &0.into()));
+    let rows = table["rows"].as_array().expect("rows");
+    for name in ["all-reduce", "reduce ", "reduce-scatter", "all-gather", "broadcast", "barrier"] {
+        let is_it = |row: &&Value| row["name"].as_str().is_some_and(|found| found.starts_with(name));
+        assert!(rows.iter().any(|row| is_it(&row)), "{name} is missing");
+    }
+}
+
 /// The processes that `parent` has started.
 pub fn children(parent: u32) -> Vec<u32> {
     let path = format!("/proc/{parent}/task/{parent}/children");

@@ -44,11 +44,12 @@ pub trait Collectives: Transport {
         }
         // Two rounds carry the least data; where there is little, one round with all of it is sooner.
         let reduced = if values.len() <= SMALL {
-            let whole = vec![values.len(); counts.len()];
-            reduced(&call.to_all(self, values, &whole)?, reduction)
+            let all = call.gathered(self, values, &vec![values.len(); counts.len()])?;
+            let all: Vec<Vec<T>> = all.chunks(values.len().max(1)).map(<[T]>::to_vec).collect();
+            reduced(&all, reduction)
         } else {
             let mine = call.scattered(self, values, reduction)?;
-            call.to_all(self, &mine, &counts)?.concat()
+            call.gathered(self, &mine, &counts)?
         };
         values.copy_from_slice(&reduced);
         Ok(())
@@ -113,10 +114,7 @@ pub trait Collectives: Transport {
         let call = Session::new(group, Operation::AllGather, counts, 0);
         call.check(counts.len(), call.ranks.len(), "lengths")?;
         call.check(values.len(), counts[call.member], "values")?;
-        if self.has_own(call.operation) {
-            return call.own(self, values);
-        }
-        Ok(call.to_all(self, values, counts)?.concat())
+        call.gathered(self, values, counts)
     }
 
     /// `values` become those of the root on every member. `root` is a position in the group.
@@ -131,7 +129,7 @@ pub trait Collectives: Transport {
     ) -> Result<(), CollectiveError> {
         let call = Session::new(group, Operation::Broadcast, &[], root);
         call.check_root()?;
-        if self.has_own(call.operation) {
+        if call.is_own(self, call.operation, values.len()) {
             return call.own_into(self, values);
         }
         // A binomial tree: in each round everyone who has the values sends them to one who has not.
@@ -201,7 +199,7 @@ pub trait Collectives: Transport {
     fn group_barrier(&mut self, group: &mut Group) -> Result<(), CollectiveError> {
         let nothing = vec![0; group.size()];
         let call = Session::new(group, Operation::Barrier, &nothing, 0);
-        if self.has_own(call.operation) {
+        if call.is_own(self, call.operation, 0) {
             return call.own::<f32, _>(self, &[]).map(|_| ());
         }
         // Everyone hears from everyone directly, so that who is missing is known by name.

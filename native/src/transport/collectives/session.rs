@@ -44,20 +44,42 @@ impl<'a> Session<'a> {
         CollectiveError::Transport { operation: self.operation, call: self.call, ranks: self.ranks.clone(), source }
     }
 
+    /// Whether the engine itself does `operation` where a member gets so many values.
+    pub(super) fn is_own<X: Transport + ?Sized>(&self, transport: &X, operation: Operation, values: usize) -> bool {
+        transport.has_own(operation) && transport.suits_own(&self.ranks, values)
+    }
+
+    /// The `values` of all, one after the other by position, by the engine's own all-gather where it has one.
+    pub(super) fn gathered<T: Element, X: Transport + ?Sized>(
+        &self,
+        transport: &mut X,
+        values: &[T],
+        counts: &[usize],
+    ) -> Result<Vec<T>, CollectiveError> {
+        if self.is_own(transport, Operation::AllGather, counts.iter().sum()) {
+            return self.own_as(transport, Operation::AllGather, counts, values);
+        }
+        Ok(self.to_all(transport, values, counts)?.concat())
+    }
+
     /// The result of the engine's own collective.
     pub(super) fn own<T: Element, X: Transport + ?Sized>(
         &self,
         transport: &mut X,
         values: &[T],
     ) -> Result<Vec<T>, CollectiveError> {
-        let call = Call {
-            operation: self.operation,
-            ranks: &self.ranks,
-            member: self.member,
-            root: self.root,
-            counts: self.counts,
-            tag: self.tag,
-        };
+        self.own_as(transport, self.operation, self.counts, values)
+    }
+
+    fn own_as<T: Element, X: Transport + ?Sized>(
+        &self,
+        transport: &mut X,
+        operation: Operation,
+        counts: &[usize],
+        values: &[T],
+    ) -> Result<Vec<T>, CollectiveError> {
+        let call =
+            Call { operation, ranks: &self.ranks, member: self.member, root: self.root, counts, tag: self.tag };
         let result =
             transport.own_collective(&call, T::pack(values.to_vec())).map_err(|source| self.failed(source))?;
         let length = result.values();
