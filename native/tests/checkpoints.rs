@@ -12,6 +12,7 @@ use pipeplan::runner::{
 };
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
+use pipeplan_core::model::Family;
 use pipeplan_core::spec::ModelWork;
 
 fn planned(ranks: usize, data: u32, zero: u32, name: &str, precision: Precision) -> Workload {
@@ -72,6 +73,32 @@ fn a_run_goes_on_to_the_same_bits_on_its_own_layout() {
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .collect();
         assert_eq!(names.len(), 2, "nothing half-written is left: {names:?}");
+    }
+}
+
+/// LayerNorms with biases, learned positions and a tied table are in checkpoints as well.
+#[test]
+fn a_gpt_goes_on_on_its_own_layout_and_on_another() {
+    let gpt = |ranks: usize, tied: bool| {
+        let mut work = work(ranks, 8);
+        (work.model.family, work.model.tied) = (Family::Gpt, tied);
+        work.model.kv_heads = work.model.heads;
+        work
+    };
+    for tied in [false, true] {
+        let planned = |ranks, name| {
+            published(&gpt(ranks, tied), name, Precision::Double).unwrap_or_else(|| panic!("{name} exists"))
+        };
+        let whole = train(&planned(4, "1f1b"), &options(6));
+        let folder = tempfile::tempdir().expect("a folder");
+        train(&planned(4, "1f1b"), &saving(folder.path(), 3, 0));
+        let same = train(&planned(4, "1f1b"), &resuming(folder.path(), 6));
+        assert_eq!(same.losses().len(), 3);
+        assert_same(&same, &whole, &format!("tied {tied}"));
+        let other = train(&planned(2, "zb-v"), &resuming(folder.path(), 6));
+        for (found, expected) in other.losses().iter().zip(&whole.losses()[3..]) {
+            assert!((found - expected).abs() < 1e-10 * expected.abs(), "tied {tied}: {found} {expected}");
+        }
     }
 }
 

@@ -194,6 +194,17 @@ fn processes_that_do_not_run_the_same_are_refused() {
     }
 }
 
+/// As threads, each of the processes that `torchrun` starts would make the whole run.
+#[test]
+fn processes_of_a_launcher_are_ranks_without_being_told() {
+    let plan = tiny::plan("torchrun", 2, "1f1b");
+    let arguments = ["run", plan.to_str().expect("a path"), "--steps", "2", "--json"];
+    let mut run = Launched::of(2, |_| pipeplan(&arguments));
+    let outputs: Vec<Output> = run.0.drain(..).map(|child| child.wait_with_output().expect("it ends")).collect();
+    assert_eq!(losses(&outputs[0]), losses(&pipeplan(&arguments).output().expect("it starts")));
+    assert!(outputs[1].status.success() && outputs[1].stdout.is_empty(), "one summary");
+}
+
 #[test]
 fn variables_that_make_no_rank_are_refused_by_name() {
     let plan = tiny::plan("variables", 2, "1f1b");

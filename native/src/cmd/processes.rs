@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pipeplan::bootstrap::{self, Place};
+use pipeplan::bootstrap::{self, Launcher, Place};
 use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, StopFlag, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::tcp::Tcp;
@@ -21,6 +21,18 @@ type Outcome = Result<Result<Option<RunReport>, RunError>, Failure>;
 /// Where this process stands, as its launcher says.
 pub fn place() -> Result<Option<Place>, Failure> {
     bootstrap::place(|name| std::env::var(name).ok()).map_err(Failure::input)
+}
+
+/// How ranks exchange tensors where a person has not said it: as processes where a launcher has started several, since as
+/// threads each of them would make the whole run for itself.
+pub fn usual_engine() -> Result<Engine, Failure> {
+    let Some(place) = place()?.filter(|place| place.world > 1) else { return Ok(Engine::Threads) };
+    Ok(match place.launcher {
+        Launcher::OpenMpi if cfg!(feature = "mpi") => Engine::Mpi,
+        // A batch script of Slurm has a rank, too; only `srun` says where the ranks are.
+        Launcher::Slurm if place.meeting.is_none() => Engine::Threads,
+        Launcher::Torchrun | Launcher::OpenMpi | Launcher::Slurm => Engine::Tcp,
+    })
 }
 
 /// Whether this process is a rank that prints nothing.

@@ -77,13 +77,14 @@ pub struct Args {
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
-    /// How ranks exchange tensors: as threads of this process, or as a process each, over TCP or MPI
+    /// How ranks exchange tensors: as threads of this process, or as a process each, over TCP or MPI. Where not given,
+    /// threads, or what suits the launcher that has started this process as one of several
     ///
     /// Processes learn their rank from what launchers set: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
     /// else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Without a launcher,
     /// tcp starts one process a rank on this machine. Rank 0 prints and writes what there is.
-    #[arg(long, value_name = "ENGINE", default_value = "threads")]
-    transport: Engine,
+    #[arg(long, value_name = "ENGINE")]
+    transport: Option<Engine>,
     /// How long a rank may wait for another before the run is given up
     ///
     /// The report comes at once where a rank has died, else when this time is over and, where some rank does not answer, 5 s
@@ -125,7 +126,11 @@ enum Backend {
 static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    if args.transport == Engine::Tcp && processes::place()?.is_none() {
+    let engine = match args.transport {
+        Some(engine) => engine,
+        None => processes::usual_engine()?,
+    };
+    if engine == Engine::Tcp && processes::place()?.is_none() {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
     let plan = input::plan(&args.plan)?;
@@ -185,10 +190,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         ..RunOptions::default()
     };
     let report = if args.json || processes::is_silent() {
-        execute(args.transport, &workload, &options, &mut Silent)
+        execute(engine, &workload, &options, &mut Silent)
     } else {
         let mut progress = Progress::new(options.first_step(), args.steps);
-        let result = execute(args.transport, &workload, &options, &mut progress);
+        let result = execute(engine, &workload, &options, &mut progress);
         progress.finish();
         result
     }?;

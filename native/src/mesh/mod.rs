@@ -11,6 +11,7 @@ use pipeplan_core::layer_map::{LayerMapError, layer_place};
 
 use crate::transport::collectives::{Group, GroupError, Reduction};
 
+pub mod gradient;
 pub mod local_map;
 pub mod placement;
 pub mod reshard;
@@ -19,6 +20,7 @@ pub mod tensor;
 mod tests;
 pub mod tree;
 
+pub use gradient::{NoGradient, local_map_backward};
 pub use local_map::{LocalMapError, local_map};
 pub use placement::Placement;
 pub use tensor::{DistError, DistTensor, Tensor};

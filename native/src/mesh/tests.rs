@@ -537,3 +537,88 @@ fn arguments_on_two_meshes_are_refused() {
         );
     });
 }
+
+/// The gradient of the documentation's mean of means: a share for each value that a mask lets through, whatever its
+/// placement.
+#[test]
+fn the_gradient_of_the_masked_mean_is_each_value_s_share() {
+    let mesh = mesh(&[("x", 2)]);
+    for (reduction, whole) in [(Sum, 1.0), (Reduction::Avg, 0.5)] {
+        let results = run(2, |end| {
+            let backward = |end: &mut Threads, leaves: Vec<Leaf>| {
+                let masked = if end.rank() == 0 { 1..3 } else { 4..7 };
+                let share = plain(&leaves[1]).values()[0] / masked.len() as f32;
+                let share_of = |at: usize| if masked.contains(&at) { share } else { 0.0 };
+                Tensor::vector((0..10).map(share_of).collect()).into()
+            };
+            let (outs, ins) = ([some(Partial(reduction))], [some(Shard(0))]);
+            let mut mapped = local_map_backward(backward, &outs, &ins, &mesh).expect("it has one");
+            let gradient =
+                DistTensor::of_whole(end.rank(), &mesh, &[Replicate], &Tensor::scalar(1.0)).expect("replicated");
+            let input = shifted(end, &mesh);
+            let gradient = distributed(mapped(end, vec![input.into(), gradient.into()]).expect("it maps"));
+            assert_eq!((gradient.placements(), gradient.shape()), (&[Shard(0)][..], &[20][..]));
+            gradient.whole(end).expect("gathered").values().to_vec()
+        });
+        let share = |at: usize| match at {
+            1..3 => whole / 2.0,
+            14..17 => whole / 3.0,
+            _ => 0.0,
+        };
+        assert_eq!(results, [(0..20).map(share).collect::<Vec<f32>>(), (0..20).map(share).collect()], "{reduction}");
+    }
+}
+
+/// Rows spread, a weight held by all: `Σ (w · x)²` over the rows. Each rank has its rows' part of the weight's gradient.
+#[test]
+fn the_gradient_of_what_all_hold_is_summed_over_those_who_used_it() {
+    let mesh = mesh(&[("x", 2)]);
+    let (weight, rows) = ([0.5f32, -2.0], [[1.0f32, 2.0], [3.0, -1.0], [0.25, 4.0]]);
+    let dot = |row: &[f32]| row[0] * weight[0] + row[1] * weight[1];
+    let by_hand: Vec<f32> = (0..2).map(|at| rows.iter().map(|row| 2.0 * dot(row) * row[at]).sum()).collect();
+    let results = run(2, |end| {
+        let backward = |_: &mut Threads, leaves: Vec<Leaf>| {
+            let (weight, rows, scale) = (plain(&leaves[0]), plain(&leaves[1]), plain(&leaves[2]).values()[0]);
+            let twice = |row: &[f32]| 2.0 * scale * row.iter().zip(weight.values()).map(|(x, w)| x * w).sum::<f32>();
+            let of_weight = |at: usize| rows.values().chunks(2).map(|row| twice(row) * row[at]).sum();
+            let of_rows = rows.values().chunks(2).flat_map(|row| weight.values().iter().map(move |w| twice(row) * w));
+            let of_rows = Tensor::new(rows.shape().to_vec(), of_rows.collect()).expect("the same shape");
+            Tree::Node(vec![Tensor::vector((0..2).map(of_weight).collect()).into(), of_rows.into()])
+        };
+        let (outs, ins) = ([some(Partial(Sum))], [some(Replicate), some(Shard(0))]);
+        let mut mapped = local_map_backward(backward, &outs, &ins, &mesh).expect("it has one");
+        let whole = |placement, tensor: &Tensor<f32>| {
+            DistTensor::of_whole(end.rank(), &mesh, &[placement], tensor).expect("it fits")
+        };
+        let inputs = [
+            whole(Replicate, &Tensor::vector(weight.to_vec())),
+            whole(Shard(0), &Tensor::new(vec![3, 2], rows.concat()).expect("three rows")),
+            whole(Replicate, &Tensor::scalar(1.0)),
+        ];
+        let gradients = mapped(end, inputs.into_iter().map(Into::into).collect()).expect("it maps");
+        let Tree::Node(gradients) = gradients else { panic!("two gradients") };
+        let mut gradients = gradients.into_iter().map(distributed);
+        let (of_weight, of_rows) = (gradients.next().expect("of the weight"), gradients.next().expect("of the rows"));
+        assert_eq!((of_weight.placements(), of_rows.placements()), (&[Partial(Sum)][..], &[Shard(0)][..]));
+        let of_rows = of_rows.whole(end).expect("gathered").values().to_vec();
+        (of_weight.whole(end).expect("summed").values().to_vec(), of_rows)
+    });
+    let of_rows: Vec<f32> = rows.iter().flat_map(|row| weight.map(|weight| 2.0 * dot(row) * weight)).collect();
+    assert_eq!(results[0], (by_hand, of_rows));
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn no_gradient_goes_through_a_maximum_or_what_was_not_yet_summed() {
+    let mesh = mesh(&[("x", 2)]);
+    let refused = |outs: Placement, ins: Placement| {
+        let backward = |_: &mut Threads, leaves: Vec<Leaf>| leaves[0].clone();
+        local_map_backward(backward, &[some(outs)], &[some(ins)], &mesh).err().map(|error| error.to_string())
+    };
+    let through = |what: &str, placed: &str| {
+        format!("no gradient goes through {what} 0, placed as [{placed}]: reshard it to Replicate or Shard first")
+    };
+    assert_eq!(refused(Partial(Reduction::Max), Shard(0)), Some(through("output", "Partial(max)")));
+    assert_eq!(refused(Shard(0), Partial(Sum)), Some(through("argument", "Partial(sum)")));
+    assert_eq!(refused(Replicate, Partial(Sum)), None);
+}
