@@ -9,10 +9,13 @@ use core::ops::Range;
 
 use crate::cost::{self, JobTimes, Load, Peers};
 use crate::fields::{Fault, Faults};
-use crate::graph::build::{StageShape, stage_graph};
+use crate::graph::build::{StageShape, stage_graph_with};
+use crate::graph::form::Recompute;
 use crate::graph::liveness::Lifetimes;
+use crate::graph::passes::Account;
+use crate::graph::passes::recompute::Choices;
 use crate::graph::{Graph, Job, Operator, Role, TensorId};
-use crate::layout::Partition;
+use crate::layout::{Partition, RecomputeLayers};
 use crate::memory::{self, StaticBytes};
 use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::op::OpKind;
@@ -160,7 +163,17 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.
 pub fn graph_of(work: &ModelWork, layout: &StageLayout) -> Graph {
-    stage_graph(&work.model, &shape_of(work, layout), work.microbatches)
+    graph_and_accounts(work, layout).0
+}
+
+/// As [`graph_of`], with what each pass over the graph did.
+pub fn graph_and_accounts(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
+    let choices = choices_of(work, layout);
+    stage_graph_with(&work.model, &shape_of(work, layout), work.microbatches, &choices)
+}
+
+fn choices_of(work: &ModelWork, layout: &StageLayout) -> Choices {
+    work.layout.recompute_layers.of_stage(work.layout.form.recompute, layout.layers.clone())
 }
 
 /// The sizes of the stage that `layout` describes.
@@ -192,7 +205,7 @@ struct Part {
 /// The kinds of stage met so far. Layers of a kind are all alike, so their numbers are enough.
 struct Parts<'w> {
     work: &'w ModelWork,
-    known: BTreeMap<([u32; KINDS], bool, bool), Part>,
+    known: BTreeMap<PartKey, Part>,
 }
 
 /// Stages of one rank with the microbatches of which each holds activations at one time.
@@ -201,20 +214,37 @@ type Moment = Vec<(usize, usize)>;
 /// How bad a deal is: bytes too many, the time of the slowest stage, the squares of all times.
 type Score = (u64, Nanos, u128);
 
+/// How many layers of each kind, whether with embedding and with head, and what each layer computes again where that is
+/// not the same for all.
+type PartKey = ([u32; KINDS], bool, bool, Vec<(Recompute, usize)>);
+
 /// Kinds of layer: with experts or without, and with a window that hides tokens or without.
 const KINDS: usize = 4;
 
-fn kind_of(work: &ModelWork, layer: u32) -> usize {
+/// The kind of `layer`: all layers of a kind are alike.
+pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
     let sequence = u64::from(work.sequence);
     let windowed = work.model.looks_back(layer, sequence) < sequence;
     usize::from(work.model.has_experts(layer)) + 2 * usize::from(windowed)
+}
+
+/// Times and bytes of the stage that `layout` describes.
+pub(crate) fn stage_cost(work: &ModelWork, layout: &StageLayout) -> StageCost {
+    cost_of(&graph_of(work, layout), work)
+}
+
+fn cost_of(graph: &Graph, work: &ModelWork) -> StageCost {
+    let fused = Lifetimes::fused(graph).memory_fused(graph);
+    memory::stage_cost(&job_times(graph, work), Lifetimes::of(graph).memory(graph), fused)
 }
 
 impl Parts<'_> {
     fn part(&mut self, layout: &StageLayout) -> Part {
         let mut counts = [0u32; KINDS];
         layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
-        let key = (counts, layout.embedding, layout.head);
+        let by_layer = choices_of(self.work, layout).by_layer;
+        let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
+        let key = (counts, layout.embedding, layout.head, by_layer.into_iter().zip(kinds).collect());
         if let Some(part) = self.known.get(&key) {
             return *part;
         }
@@ -226,11 +256,7 @@ impl Parts<'_> {
             bytes.shared_out(layout.zero, layout.copies(), largest).with_experts(&experts)
         };
         let part = Part {
-            cost: memory::stage_cost(
-                &job_times(&graph, self.work),
-                Lifetimes::of(&graph).memory(&graph),
-                Lifetimes::fused(&graph).memory_fused(&graph),
-            ),
+            cost: cost_of(&graph, self.work),
             flops: cost::job_flops(&graph)[0].saturating_mul(3),
             apart: shared_out(false),
             before_own: shared_out(true),
@@ -352,10 +378,15 @@ impl Parts<'_> {
         (part.apart.total().saturating_add(kept), workspace)
     }
 
-    /// What the partition balances.
+    /// What the partition balances. Where layers differ in what they compute again, and that is chosen for them where
+    /// they are, none of it counts.
     fn costs(&self) -> PartCosts {
+        let mut plain = self.work.clone();
+        if plain.layout.recompute_layers != RecomputeLayers::All {
+            (plain.layout.recompute_layers, plain.layout.form.recompute) = (RecomputeLayers::All, Recompute::None);
+        }
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
-            let graph = graph_of(self.work, &StageLayout { layers, embedding, head });
+            let graph = graph_of(&plain, &StageLayout { layers, embedding, head });
             job_times(&graph, self.work).jobs.into_iter().fold(0, Nanos::saturating_add)
         };
         let mut known = [None; KINDS];

@@ -5,7 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::fields::Fault;
-use crate::graph::form::Form;
+use crate::graph::form::{Form, Recompute};
+use crate::graph::passes::recompute::Choices;
 use crate::model::ModelConfig;
 use crate::units::Bytes;
 
@@ -43,6 +44,67 @@ impl Partition {
     }
 }
 
+/// Which decoder layers compute something again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum RecomputeLayers {
+    /// All of them, as [`Form::recompute`] says.
+    #[default]
+    All,
+    /// So many at the start of each stage (Megatron-LM's `block` method). A stage's first layers come last in the
+    /// backward, when the others have given their bytes back, so what they make again is held beside the least.
+    First(u32),
+    /// All of them, in groups of so many of which only the input is kept (Megatron-LM's `uniform` method, of Chen et
+    /// al., arXiv:1604.06174). Only with whole layers computed again.
+    Groups(u32),
+    /// A choice for each layer of the model.
+    Each(Vec<Recompute>),
+    /// The least time with which every rank fits its limit ([`fit`](crate::fit)).
+    Fit,
+}
+
+impl RecomputeLayers {
+    /// A choice for each layer as it stands in a spec: `3 full, 5 none`.
+    pub fn text_of(choices: &[Recompute]) -> String {
+        let runs = choices.chunk_by(|a, b| a == b).filter_map(|run| Some((run.len(), run.first()?.name())));
+        runs.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The other way round; none for any other text, or for more than `most` layers.
+    pub fn read_text(text: &str, most: usize) -> Option<Vec<Recompute>> {
+        let mut choices: Vec<Recompute> = Vec::new();
+        for run in text.split(',') {
+            let (count, name) = run.trim().split_once(' ')?;
+            let count: usize = count.parse().ok().filter(|count| (1..=most).contains(count))?;
+            let choice = Recompute::named(name.trim())?;
+            choices.extend(core::iter::repeat_n(choice, count));
+            if choices.len() > most {
+                return None;
+            }
+        }
+        Some(choices)
+    }
+
+    /// What is computed again in a stage that holds the layers `layers` of the model.
+    pub fn of_stage(&self, usual: Recompute, layers: core::ops::Range<u32>) -> Choices {
+        let first = layers.start;
+        match self {
+            RecomputeLayers::All => Choices::same(usual),
+            RecomputeLayers::Fit => Choices::same(Recompute::None),
+            RecomputeLayers::Groups(size) => Choices { group: (*size).max(1), first, ..Choices::same(usual) },
+            RecomputeLayers::First(count) => {
+                let again = layers.len().min(*count as usize);
+                let mut by_layer = alloc::vec![Recompute::None; layers.len()];
+                by_layer[..again].fill(usual);
+                Choices { by_layer, first, ..Choices::same(Recompute::None) }
+            }
+            RecomputeLayers::Each(choices) => {
+                let of = |layer: u32| choices.get(layer as usize).copied().unwrap_or_default();
+                Choices { by_layer: layers.map(of).collect(), first, ..Choices::same(Recompute::None) }
+            }
+        }
+    }
+}
+
 /// How a model is dealt to devices beyond the number of pipeline ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -55,13 +117,22 @@ pub struct Layout {
     pub zero: u32,
     /// How layers are dealt to stages.
     pub partition: Partition,
+    /// Which layers compute something again.
+    pub recompute_layers: RecomputeLayers,
     /// What the framework holds on each device besides: contexts, communicators, fragmentation.
     pub overhead_bytes: Bytes,
 }
 
 impl Default for Layout {
     fn default() -> Layout {
-        Layout { form: Form::default(), data: 1, zero: 0, partition: Partition::Balanced, overhead_bytes: 0 }
+        Layout {
+            form: Form::default(),
+            data: 1,
+            zero: 0,
+            partition: Partition::Balanced,
+            recompute_layers: RecomputeLayers::All,
+            overhead_bytes: 0,
+        }
     }
 }
 
@@ -69,6 +140,7 @@ impl Layout {
     /// What is wrong with it for `model` and `sequence` tokens; fields are named as in a spec.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
         self.form.find_faults(model, sequence, "parallel", faults);
+        self.find_recompute_faults(model, faults);
         let copies = self.expert_copies_of();
         if let Some((devices, works)) = copies {
             faults.push(Fault::new(
@@ -87,6 +159,40 @@ impl Layout {
         if self.overhead_bytes > 1 << 50 {
             let accepted = String::from("at most 1 PiB");
             faults.push(Fault::new("memory.overhead_bytes", self.overhead_bytes, accepted));
+        }
+    }
+
+    fn find_recompute_faults(&self, model: &ModelConfig, faults: &mut Vec<Fault>) {
+        let (layers, chosen) = (model.layers, self.form.recompute);
+        let some = chosen != Recompute::None;
+        match &self.recompute_layers {
+            RecomputeLayers::Fit if self.partition == Partition::WithinLimit => {
+                let accepted = "one of both: layers dealt within the limit, or recomputation fitted to it";
+                faults.push(Fault::new("parallel.partition", "within-limit with recompute fit", accepted));
+            }
+            RecomputeLayers::All | RecomputeLayers::Fit => {}
+            RecomputeLayers::First(count) => {
+                if !some || *count == 0 || *count > layers {
+                    let accepted = format!("from 1 to {layers}, with recompute selective, cheap or full");
+                    faults.push(Fault::new("training.recompute_first", count, accepted));
+                }
+            }
+            RecomputeLayers::Groups(size) => {
+                if chosen != Recompute::Full || *size == 0 || *size > layers {
+                    let accepted = format!("from 1 to {layers}, with recompute full");
+                    faults.push(Fault::new("training.recompute_group", size, accepted));
+                }
+            }
+            RecomputeLayers::Each(choices) => {
+                if choices.len() != layers as usize {
+                    let found = format!("choices for {} layers", choices.len());
+                    faults.push(Fault::new(
+                        "training.recompute",
+                        found,
+                        format!("one for each of the {layers} layers"),
+                    ));
+                }
+            }
         }
     }
 

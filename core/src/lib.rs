@@ -23,6 +23,7 @@ pub mod cluster;
 pub mod cost;
 pub mod derive;
 pub mod fields;
+pub mod fit;
 pub mod format;
 pub mod graph;
 pub mod layer_map;

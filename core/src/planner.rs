@@ -15,11 +15,14 @@ use crate::bounds;
 use crate::check::{Violation, check_program, check_schedule};
 use crate::derive::{Derived, derive};
 use crate::fields::{Faults, one_of_like};
+use crate::fit::{self, Fitted};
+use crate::graph::form::Recompute;
+use crate::layout::RecomputeLayers;
 use crate::lower::{Lowering, lower_as};
 use crate::op::{Op, OpKind};
 use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
-use crate::problem::{Backward, PlacementChoice, Problem, Statement};
+use crate::problem::{Backward, MAX_BYTES, PlacementChoice, Problem, Statement};
 use crate::schedule::{self, Absent, Published, Schedule};
 use crate::search::{self, Effort, Flow, Progress};
 use crate::simulate::{Deadlock, simulate};
@@ -38,6 +41,8 @@ pub struct Case {
     pub problem: Problem,
     /// Which layers each stage holds and what that costs; none for typed costs.
     pub derived: Option<Derived>,
+    /// What each layer computes again, where the spec leaves that to the limit.
+    pub fitted: Option<Fitted>,
 }
 
 /// The problem that `published` has to solve for `spec`.
@@ -47,12 +52,35 @@ pub struct Case {
 /// cut.
 pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
     match &spec.work {
-        Work::Typed(statement) => typed_case(statement, published).map(|problem| Case { problem, derived: None }),
+        Work::Typed(statement) => typed_case(statement, published).map(Case::typed),
         Work::Model(work) => {
             let (placement, chunks) = (published.shape)(work.chunks as usize);
-            derived_case(spec, work, placement, chunks).map_err(|faults| Absent::because(faults.to_string()))
+            let fitted = match work.layout.recompute_layers {
+                RecomputeLayers::Fit => Some(fitted(spec, work, published)?),
+                _ => None,
+            };
+            let applied = fitted.as_ref().map(|fitted| fitted.applied_to(work));
+            let case = derived_case(spec, applied.as_ref().unwrap_or(work), placement, chunks);
+            let case = case.map_err(|faults| Absent::because(faults.to_string()))?;
+            Ok(Case { fitted, ..case })
         }
     }
+}
+
+/// What each layer has to compute again so that every rank fits its limit under `published`.
+fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Result<Fitted, Absent> {
+    fit::fit(work, |work| {
+        let (placement, chunks) = (published.shape)(work.chunks as usize);
+        let solved = |work: &ModelWork| {
+            let case = derived_case(spec, work, placement.clone(), chunks);
+            let case = case.map_err(|faults| Absent::because(faults.to_string()))?;
+            let schedule = case.build(published)?;
+            let missing = || Absent::because("there is no model");
+            Ok((case.derived.ok_or_else(missing)?, case.problem, schedule))
+        };
+        // A schedule that minds the limit may not exist yet, while nothing is computed again.
+        solved(&work).or_else(|_: Absent| solved(&ModelWork { limit_bytes: Some(MAX_BYTES), ..work.clone() }))
+    })
 }
 
 fn derived_case(spec: &Spec, work: &ModelWork, placement: Placement, chunks: usize) -> Result<Case, Faults> {
@@ -61,7 +89,7 @@ fn derived_case(spec: &Spec, work: &ModelWork, placement: Placement, chunks: usi
         derived.add_prefetch(work, &placement, prefetch);
     }
     let problem = derived.statement.problem(placement)?;
-    Ok(Case { problem, derived: Some(derived) })
+    Ok(Case { problem, derived: Some(derived), fitted: None })
 }
 
 fn typed_case(statement: &Statement, published: &Published) -> Result<Problem, Absent> {
@@ -92,6 +120,11 @@ fn typed_case(statement: &Statement, published: &Published) -> Result<Problem, A
 }
 
 impl Case {
+    /// Of typed costs.
+    fn typed(problem: Problem) -> Case {
+        Case { problem, derived: None, fitted: None }
+    }
+
     /// The schedule of `published` for this case.
     ///
     /// # Errors
@@ -575,7 +608,7 @@ impl Best {
 pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
     match &spec.work {
         Work::Typed(statement) => {
-            let place = |placement| statement.problem(placement).map(|problem| Case { problem, derived: None });
+            let place = |placement| statement.problem(placement).map(Case::typed);
             statement
                 .placements()
                 .into_iter()
@@ -594,7 +627,23 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
             let mut first_faults = None;
             let mut cases = Vec::new();
             for (placement, chunks) in shapes {
-                match derived_case(spec, work, placement, chunks) {
+                // What is left to the limit is what the first schedule that fits computes again; else everything.
+                let fits = work.layout.recompute_layers == RecomputeLayers::Fit;
+                let shaped = |published: &&Published| {
+                    fits && (published.shape)(work.chunks as usize) == (placement.clone(), chunks)
+                };
+                if let Some(case) =
+                    schedule::published().iter().filter(shaped).find_map(|published| case(spec, published).ok())
+                {
+                    cases.push(case);
+                    continue;
+                }
+                let mut work = work.clone();
+                if fits {
+                    work.layout.recompute_layers = RecomputeLayers::All;
+                    work.layout.form.recompute = Recompute::Full;
+                }
+                match derived_case(spec, &work, placement, chunks) {
                     Ok(case) => cases.push(case),
                     // Too many chunks for the layers, say: another shape may do.
                     Err(faults) => {
@@ -615,7 +664,7 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
 /// # Errors
 /// [`PlanError::Absent`] where `check` refuses the schedule.
 pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
-    let case = Case { problem: plan.problem.clone(), derived: None };
+    let case = Case::typed(plan.problem.clone());
     let answer = judge(case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
     into_plan(&plan.spec, answer)
@@ -627,7 +676,11 @@ fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;
     check_program(&problem, &program, transport).map_err(|violations| PlanError::Hangs { lowering, violations })?;
     let prediction = Prediction::of(&problem, &answer.timeline);
-    let spec = spec.clone();
+    let mut spec = spec.clone();
+    // A plan says what was chosen, so that whoever derives its problem again, or runs it, has the same.
+    if let (Work::Model(work), Some(fitted)) = (&mut spec.work, &answer.case.fitted) {
+        *work = fitted.applied_to(work);
+    }
     Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, prediction })
 }
 

@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 
 use crate::derive::{Derived, dealt_within_limit};
 use crate::graph::form::{AttentionForm, Recompute};
-use crate::layout::Partition;
+use crate::layout::{Partition, RecomputeLayers};
 use crate::memory::StaticBytes;
 use crate::op::Op;
 use crate::planner::{self, Answer};
 use crate::problem::Problem;
 use crate::schedule::{Absent, Published};
-use crate::spec::{ModelWork, Spec, Work};
+use crate::spec::{FIT, ModelWork, Spec, Work};
 use crate::timeline::Timeline;
 use crate::units::{Bytes, Nanos};
 
@@ -98,14 +98,30 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let Work::Model(work) = &spec.work else {
         return Err(Absent::because("bytes are explained for a model; these costs are typed"));
     };
-    let mut unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..work.clone() };
+    // What is left to the limit is settled under it; where nothing fits, all is computed again.
+    let mut settled = work.clone();
+    let mut fitted = None;
+    if work.layout.recompute_layers == RecomputeLayers::Fit {
+        match planner::case(spec, published) {
+            Ok(planner::Case { fitted: Some(found), .. }) => {
+                settled = found.applied_to(work);
+                fitted = Some(found);
+            }
+            _ => {
+                settled.layout.recompute_layers = RecomputeLayers::All;
+                settled.layout.form.recompute = Recompute::Full;
+            }
+        }
+    }
+    let mut unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..settled };
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     if work.layout.partition == Partition::WithinLimit {
         // As dealt for the limit that is, and evenly where no deal keeps it.
         unlimited.layout.partition =
             dealt_within_limit(work, &placement, chunks).map_or(Partition::Balanced, Partition::ByHand);
     }
-    let answer = planner::answer(&Spec { work: Work::Model(unlimited), ..spec.clone() }, published)?;
+    let mut answer = planner::answer(&Spec { work: Work::Model(unlimited), ..spec.clone() }, published)?;
+    answer.case.fitted = fitted;
     let Some(derived) = &answer.case.derived else {
         return Err(Absent::because("bytes are explained for a model; these costs are typed"));
     };
@@ -153,11 +169,24 @@ fn changes(work: &ModelWork) -> Vec<Changed> {
         changes.push((field, from, to, changed));
     };
     let form = work.layout.form;
-    for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Full] {
-        if recompute != form.recompute {
-            add("training.recompute", form.recompute.name().to_string(), recompute.name().to_string(), &|work| {
-                work.layout.form.recompute = recompute;
-            });
+    let layers = &work.layout.recompute_layers;
+    let now = match layers {
+        RecomputeLayers::Each(choices) => RecomputeLayers::text_of(choices),
+        RecomputeLayers::Fit => FIT.to_string(),
+        _ => form.recompute.name().to_string(),
+    };
+    if *layers != RecomputeLayers::Fit {
+        add("training.recompute", now.clone(), FIT.to_string(), &|work| {
+            work.layout.recompute_layers = RecomputeLayers::Fit;
+            work.layout.form.recompute = Recompute::None;
+        });
+        for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Full] {
+            if recompute != form.recompute || *layers != RecomputeLayers::All {
+                add("training.recompute", now.clone(), recompute.name().to_string(), &|work| {
+                    work.layout.recompute_layers = RecomputeLayers::All;
+                    work.layout.form.recompute = recompute;
+                });
+            }
         }
     }
     let partition = &work.layout.partition;

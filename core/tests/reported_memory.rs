@@ -256,7 +256,7 @@ fn memory(layers: u32, batch: u64, tensor: u64, choice: Recompute, is_last: bool
     }
     stage.graph.tensors[gradient.index()].role = Role::GradientOut;
     let mut graph = stage.graph;
-    recompute::rerun(&mut graph, choice);
+    recompute::rerun(&mut graph, &recompute::Choices::same(choice));
     let [forward, backward, _] = Lifetimes::of(&graph).memory(&graph);
     [forward, backward]
 }

@@ -17,6 +17,7 @@ use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::graph::Job;
 use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
 use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::layout::RecomputeLayers;
 use pipeplan_core::model::{Dtype, Family};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
@@ -73,6 +74,42 @@ fn every_job_holds_what_liveness_says() {
                     assert_eq!(kept as i64, held, "kept after {what}");
                 }
                 assert_eq!(held, 0, "W gives all back");
+            }
+        }
+    }
+}
+
+/// So do layers that differ in what they compute again, and groups of them.
+#[test]
+fn layers_that_differ_hold_what_liveness_says() {
+    use Recompute::{Cheap, Full, None};
+    for layers in [
+        RecomputeLayers::Each(vec![Full, None, Cheap, None, Full, Full, None, Cheap]),
+        RecomputeLayers::First(3),
+        RecomputeLayers::Groups(2),
+    ] {
+        let mut work = work(2, 2);
+        work.model.layers = 8;
+        work.layout.form.recompute = Full;
+        work.layout.recompute_layers = layers.clone();
+        let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+        for (stage, layout) in derived.stages.iter().enumerate() {
+            let graph = graph_of(&work, layout);
+            let estimate = Lifetimes::of(&graph).memory(&graph);
+            let noted = jobs::<f32>(stage as u16, &work, layout, &SPLIT);
+            let fused = jobs::<f32>(stage as u16, &work, layout, &FUSED);
+            let expected = Lifetimes::fused(&graph).memory_fused(&graph);
+            for microbatch in 0..2 {
+                let what = format!("{layers:?} stage {stage} microbatch {microbatch}");
+                let mut held = 0i64;
+                for job in Job::ALL {
+                    let (peak, kept) = noted[&(SPLIT[job as usize], microbatch)];
+                    assert_eq!(peak as i64, held + estimate[job as usize].peak as i64, "{job:?} of {what}");
+                    held += estimate[job as usize].net;
+                    assert_eq!(kept as i64, held, "{job:?} of {what}");
+                }
+                let (peak, kept) = fused[&(OpKind::BW, microbatch)];
+                assert_eq!((peak as i64, kept), (estimate[0].net + expected.peak as i64, 0), "BW of {what}");
             }
         }
     }

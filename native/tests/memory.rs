@@ -130,3 +130,28 @@ fn a_config_json_is_read_from_beside_the_spec() {
     assert_eq!(code, Some(2));
     assert!(error.contains("lost.json cannot be read"), "{error}");
 }
+
+/// What each layer computes again follows from the limit, and is said.
+#[test]
+fn recomputation_is_fitted_to_the_limit() {
+    let fit = |limit: &str| spec(limit).replace("[training]\n", "[training]\nrecompute = \"fit\"\n");
+    let (code, text, stderr) = run(&["memory", "-"], &fit("limit_bytes = \"55 GB\""));
+    assert_eq!(code, Some(0), "{stderr}");
+    for part in ["1f1b fits", "recompute to fit: ", "stage 0: ", " full", "stage 7: "] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    let shown = json_of(&["passes", "-", "--json"], &fit("limit_bytes = \"55 GB\""));
+    let stages = shown["stages"].as_array().unwrap();
+    assert_eq!(stages.len(), 8);
+    let done = |stage: usize, pass: &str| {
+        let passes = stages[stage]["passes"].as_array().unwrap();
+        let pass = passes.iter().find(|found| found["pass"] == pass).unwrap();
+        pass["done"].as_array().unwrap().len()
+    };
+    assert!(done(0, "recompute") > 0 && done(7, "recompute") == 0, "only the first stages hold too much");
+    // 40 layers of seven matrices, the head's and the embedding's.
+    let in_w: usize = (0..8).map(|stage| done(stage, "split of the backward into B and W")).sum();
+    assert_eq!(in_w, 40 * 7 + 2);
+    let (_, text, _) = run(&["passes", "-", "--stage", "9"], &spec(""));
+    assert!(text.is_empty());
+}

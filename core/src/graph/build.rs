@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::form::{AttentionForm, Form};
+use super::passes::Account;
+use super::passes::recompute::Choices;
 use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
 use super::{backward, gpt, liveness, llama, passes};
 use crate::model::{Dtype, Family, ModelConfig};
@@ -40,15 +42,28 @@ impl StageShape {
 /// The graph of the stage `shape` of `model`, in a step of `microbatches`. Takes time in proportion to its
 /// layers.
 pub fn stage_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
+    let same = Choices::same(shape.form.recompute);
+    stage_graph_with(model, shape, microbatches, &same).0
+}
+
+/// As [`stage_graph`], with what is computed again by layer, and what each pass did to the graph.
+pub fn stage_graph_with(
+    model: &ModelConfig,
+    shape: &StageShape,
+    microbatches: u32,
+    choices: &Choices,
+) -> (Graph, Vec<Account>) {
     let mut graph = forward_graph(model, shape, microbatches);
     backward::derive(&mut graph);
+    let mut accounts = Vec::new();
     if shape.form.async_reduce {
-        passes::beside::run(&mut graph);
+        accounts.push(passes::beside::run(&mut graph));
     }
     passes::split::run(&mut graph);
-    passes::recompute::rerun(&mut graph, shape.form.recompute);
+    let again = passes::recompute::rerun(&mut graph, choices);
     liveness::run_in_place(&mut graph);
-    graph
+    accounts.extend([passes::split::account(&graph), again]);
+    (graph, accounts)
 }
 
 /// Only the forward of [`stage_graph`], with nothing in place.

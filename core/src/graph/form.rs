@@ -29,7 +29,7 @@ impl AttentionForm {
 }
 
 /// What the forward does not keep and the backward computes again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Recompute {
     /// Everything is kept.
     #[default]
@@ -52,6 +52,16 @@ impl Recompute {
             Recompute::Cheap => "cheap",
             Recompute::Full => "full",
         }
+    }
+}
+
+impl Recompute {
+    /// All choices, by rising time and falling bytes.
+    pub const ALL: [Recompute; 4] = [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full];
+
+    /// The choice of a name.
+    pub fn named(name: &str) -> Option<Recompute> {
+        Recompute::ALL.into_iter().find(|choice| choice.name() == name)
     }
 }
 

@@ -8,7 +8,7 @@ use std::format;
 use std::vec;
 use std::vec::Vec;
 
-use super::build::{StageShape, stage_graph};
+use super::build::{StageShape, stage_graph, stage_graph_with};
 use super::form::{AttentionForm, Form, Recompute};
 use super::liveness::{Lifetimes, fused_order};
 use super::*;
@@ -766,6 +766,36 @@ fn computing_again_changes_nothing() {
                 assert_eq!(kept.gradients, again.gradients, "{family:?} {attention:?} {recompute:?}");
             }
         }
+    }
+}
+
+/// Nor where layers differ in what they compute again, or keep only what a group of them takes in.
+#[test]
+fn computing_again_by_layer_changes_nothing() {
+    use super::passes::recompute::Choices;
+    use Recompute::{Cheap, Full, None, Selective};
+    let model = ModelConfig { layers: 3, ..tiny(Family::Llama, true) };
+    let form = Form { attention: AttentionForm::Materialised, dropout: true, ..Form::default() };
+    let (stages, weights, tokens, targets) = prepare(model, form, &[]);
+    let kept = run(&stages, &weights, &tokens, &targets);
+    let shape = StageShape {
+        layers: 0..3,
+        has_embedding: true,
+        has_head: true,
+        microbatch_size: 4,
+        sequence: 3,
+        dtype: Dtype::F64,
+        form,
+    };
+    let each = |by_layer: [Recompute; 3]| Choices { by_layer: by_layer.to_vec(), ..Choices::same(None) };
+    let groups = |group| Choices { group, ..Choices::same(Full) };
+    for choices in
+        [each([Full, Cheap, None]), each([None, Selective, Full]), each([Full, None, Full]), groups(2), groups(3)]
+    {
+        let (graph, _) = stage_graph_with(&model, &shape, 2, &choices);
+        let again = run(&[graph], &weights, &tokens, &targets);
+        assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
+        assert_eq!(kept.gradients, again.gradients, "{choices:?}");
     }
 }
 

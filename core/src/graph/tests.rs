@@ -460,6 +460,39 @@ fn a_fused_backward_makes_one_layer_again_at_a_time() {
     assert_eq!(peaks, [peaks[0]; 3]);
 }
 
+/// `uniform` keeps the input of every group of layers, `block` the inputs of the first layers and all of the others.
+#[test]
+fn groups_and_blocks_keep_what_they_say() {
+    use form::Recompute;
+    use passes::recompute::Choices;
+    let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
+    let shape = StageShape {
+        layers: 4..16,
+        has_embedding: false,
+        has_head: false,
+        microbatch_size: 1,
+        sequence: 256,
+        dtype: Dtype::Bf16,
+        form: Form::default(),
+    };
+    let kept = |choices: &Choices| memory(&build::stage_graph_with(&model, &shape, 1, choices).0)[0].net;
+    let (none, input) = (kept(&Choices::same(Recompute::None)), 256 * 2 * i64::from(model.hidden));
+    for group in [1, 2, 3, 4, 5, 12, 20] {
+        let choices = Choices { group, first: 4, ..Choices::same(Recompute::Full) };
+        assert_eq!(
+            kept(&choices),
+            12i64.div_euclid(i64::from(group)).max(12_u32.div_ceil(group).into()) * input,
+            "{group}"
+        );
+    }
+    for first in 0..=12 {
+        let mut by_layer = vec![Recompute::None; 12];
+        by_layer[..first].fill(Recompute::Full);
+        let choices = Choices { by_layer, first: 4, ..Choices::same(Recompute::None) };
+        assert_eq!(kept(&choices), first as i64 * input + (12 - first as i64) * none / 12, "{first}");
+    }
+}
+
 /// x [4] → a = gelu(x) → b = gelu(a) → loss-like end, by hand.
 #[test]
 fn a_chain_by_hand() {

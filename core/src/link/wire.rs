@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::check::Transport;
 use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
-use crate::layout::{Layout, Partition};
+use crate::layout::{Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
-use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
+use crate::model::{Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
 use crate::spec::{Messages, ModelWork, Spec, Work};
@@ -107,6 +107,17 @@ enum WireMore {
     WithinLimit,
     /// The shared experts have a gate.
     SharedGate,
+    /// Which layers compute something again.
+    RecomputeLayers(WireRecomputeLayers),
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireRecomputeLayers {
+    First(u32),
+    Groups(u32),
+    /// Runs of layers with one choice.
+    Each(Vec<(u32, WireRecompute)>),
+    Fit,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -280,6 +291,19 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         }
         _ => {}
     }
+    if let Work::Model(work) = &spec.work {
+        let layers = match &work.layout.recompute_layers {
+            RecomputeLayers::All => None,
+            RecomputeLayers::First(count) => Some(WireRecomputeLayers::First(*count)),
+            RecomputeLayers::Groups(size) => Some(WireRecomputeLayers::Groups(*size)),
+            RecomputeLayers::Each(choices) => {
+                let run = |run: &[Recompute]| (run.len() as u32, recompute_to_wire(run[0]));
+                Some(WireRecomputeLayers::Each(choices.chunk_by(|a, b| a == b).map(run).collect()))
+            }
+            RecomputeLayers::Fit => Some(WireRecomputeLayers::Fit),
+        };
+        more.extend(layers.map(WireMore::RecomputeLayers));
+    }
     if spec.messages != Messages::default() {
         more.push(WireMore::Messages(messages_to_wire(spec.messages)));
     }
@@ -307,6 +331,10 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             }
         }),
         WireMore::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
+        WireMore::RecomputeLayers(layers) => {
+            let layers = recompute_layers_from_wire(layers)?;
+            model(spec, &|work| work.layout.recompute_layers = layers.clone())
+        }
         WireMore::FusedTimes(times) => match &mut spec.work {
             Work::Typed(statement) if statement.stages.len() == times.len() => {
                 let stages = statement.stages.iter_mut().zip(times);
@@ -501,6 +529,43 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
     }
 }
 
+fn recompute_to_wire(choice: Recompute) -> WireRecompute {
+    match choice {
+        Recompute::None => WireRecompute::None,
+        Recompute::Selective => WireRecompute::Selective,
+        Recompute::Cheap => WireRecompute::Cheap,
+        Recompute::Full => WireRecompute::Full,
+    }
+}
+
+fn recompute_from_wire(wire: WireRecompute) -> Recompute {
+    match wire {
+        WireRecompute::None => Recompute::None,
+        WireRecompute::Selective => Recompute::Selective,
+        WireRecompute::Cheap => Recompute::Cheap,
+        WireRecompute::Full => Recompute::Full,
+    }
+}
+
+/// None for more layers than any model has.
+fn recompute_layers_from_wire(wire: WireRecomputeLayers) -> Option<RecomputeLayers> {
+    Some(match wire {
+        WireRecomputeLayers::First(count) => RecomputeLayers::First(count),
+        WireRecomputeLayers::Groups(size) => RecomputeLayers::Groups(size),
+        WireRecomputeLayers::Fit => RecomputeLayers::Fit,
+        WireRecomputeLayers::Each(runs) => {
+            let mut choices = Vec::new();
+            for (count, choice) in runs {
+                if count > MAX_LAYERS || choices.len() > MAX_LAYERS as usize {
+                    return None;
+                }
+                choices.extend(core::iter::repeat_n(recompute_from_wire(choice), count as usize));
+            }
+            RecomputeLayers::Each(choices)
+        }
+    })
+}
+
 fn layout_to_wire(layout: &Layout) -> WireLayout {
     WireLayout {
         attention: match layout.form.attention {
@@ -508,12 +573,7 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
             AttentionForm::Materialised => WireAttention::Materialised,
         },
         dropout: layout.form.dropout,
-        recompute: match layout.form.recompute {
-            Recompute::None => WireRecompute::None,
-            Recompute::Selective => WireRecompute::Selective,
-            Recompute::Cheap => WireRecompute::Cheap,
-            Recompute::Full => WireRecompute::Full,
-        },
+        recompute: recompute_to_wire(layout.form.recompute),
         tensor: layout.form.tensor,
         sequence_parallel: layout.form.sequence_parallel,
         context: layout.form.context,
@@ -541,12 +601,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
                 WireAttention::Materialised => AttentionForm::Materialised,
             },
             dropout: wire.dropout,
-            recompute: match wire.recompute {
-                WireRecompute::None => Recompute::None,
-                WireRecompute::Selective => Recompute::Selective,
-                WireRecompute::Cheap => Recompute::Cheap,
-                WireRecompute::Full => Recompute::Full,
-            },
+            recompute: recompute_from_wire(wire.recompute),
             tensor: wire.tensor,
             sequence_parallel: wire.sequence_parallel,
             async_reduce: false,
@@ -564,6 +619,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             WirePartition::LayersAndEnds => Partition::LayersAndEnds,
             WirePartition::ByHand(counts) => Partition::ByHand(counts),
         },
+        recompute_layers: RecomputeLayers::All,
         overhead_bytes: wire.overhead_bytes,
     }
 }

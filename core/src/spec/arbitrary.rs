@@ -76,7 +76,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
         name(&["balanced", "layers", "layers-and-ends"]).prop_map(Value::from),
         prop::collection::vec(0u32..100, 0..20).prop_map(Value::from),
     ];
-    let recompute = name(&["none", "selective", "cheap", "full"]);
+    let recompute = name(&["none", "selective", "cheap", "full", "fit"]);
     // Both divide every named model's heads and feed-forward width.
     let tensor = prop::sample::select(vec![1u32, 2]);
     (partition, recompute, name(&["flash", "materialised"]), any::<bool>(), tensor, 1u32..=8, 0u32..=3, 0u64..1 << 50)

@@ -54,7 +54,10 @@
 //! | `training.sequence` | tokens of a sequence | the catalog's |
 //! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
-//! | `training.dropout`, `.recompute` | dropout; `none`, `selective`, `cheap` or `full` | false, `none` |
+//! | `training.dropout` | whether there is dropout | false |
+//! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap` or `full`; for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
+//! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
+//! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
 //! | `messages.lowering` | [where transfers go](crate::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `grouped` |
@@ -84,12 +87,15 @@ pub use text::{SpecError, Syntax, parse};
 use crate::canonical;
 use crate::check::Transport;
 use crate::cluster::{Device, Link};
-use crate::layout::{Layout, Partition};
+use crate::layout::{Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
 use crate::model::{Dtype, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
 use crate::profile::Profile;
 use crate::units::Bytes;
+
+/// The recomputation that is chosen to fit, by its name in a spec.
+pub(crate) const FIT: &str = "fit";
 
 /// What a person says.
 #[derive(Clone, Debug, PartialEq)]
@@ -249,8 +255,17 @@ impl ModelWork {
             "dtype": self.dtype.name(),
             "attention": form.attention.name(),
             "dropout": form.dropout,
-            "recompute": form.recompute.name(),
+            "recompute": match &self.layout.recompute_layers {
+                RecomputeLayers::Each(choices) => json!(RecomputeLayers::text_of(choices)),
+                RecomputeLayers::Fit => json!(FIT),
+                _ => json!(form.recompute.name()),
+            },
         });
+        match self.layout.recompute_layers {
+            RecomputeLayers::First(count) => training["recompute_first"] = json!(count),
+            RecomputeLayers::Groups(size) => training["recompute_group"] = json!(size),
+            _ => {}
+        }
         if form.async_reduce {
             parallel["async_reduce"] = json!(true);
         }

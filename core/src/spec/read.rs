@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 
 use serde_json::Value;
 
+use super::FIT;
 use super::{Messages, ModelWork, Spec, Work};
 use crate::check::Transport;
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
-use crate::layout::{Layout, MAX_DEGREE, Partition};
+use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers};
 use crate::lower::Lowering;
 use crate::model::{
     Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window,
@@ -148,7 +149,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     };
     let Form { attention, dropout, recompute, imbalance_permille, f32_logits, .. } = training.form;
     let form = Form { attention, dropout, recompute, imbalance_permille, f32_logits, ..layout.form };
-    let layout = Layout { form, overhead_bytes, ..layout };
+    let layout = Layout { form, recompute_layers: training.recompute_layers, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
         config.positions = training.sequence;
@@ -197,7 +198,8 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
     let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
-    Layout { form, data, zero, partition: read_partition(parallel, multi_token, faults), overhead_bytes: 0 }
+    let partition = read_partition(parallel, multi_token, faults);
+    Layout { form, data, zero, partition, ..Layout::default() }
 }
 
 fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {
@@ -449,6 +451,7 @@ struct Training {
     sequence: u32,
     dtype: Option<Dtype>,
     form: Form,
+    recompute_layers: RecomputeLayers,
 }
 
 fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut Vec<Fault>) -> Option<Training> {
@@ -459,7 +462,8 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         None => table.needed_whole("sequence", 1..=u64::from(MAX_SIZE), faults),
     };
     let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
-    let form = read_form(&mut table, faults);
+    let mut form = read_form(&mut table, faults);
+    let recompute_layers = read_recompute(&mut table, &mut form, faults);
     table.finish(faults);
     let (microbatch_size, sequence) =
         (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
@@ -469,21 +473,48 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         let accepted = format!("at most {} tokens a microbatch", MAX_TOKENS);
         faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
     }
-    Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype, form })
+    Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype, form, recompute_layers })
+}
+
+/// What is computed again, and in which layers.
+fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault>) -> RecomputeLayers {
+    let text = table.text("recompute", faults).unwrap_or(Recompute::None.name());
+    let mut layers = RecomputeLayers::All;
+    if let Some(choice) = Recompute::named(text) {
+        form.recompute = choice;
+    } else if text == FIT {
+        layers = RecomputeLayers::Fit;
+    } else if let Some(choices) = RecomputeLayers::read_text(text, MAX_LAYERS as usize) {
+        layers = RecomputeLayers::Each(choices);
+    } else {
+        let accepted = "one of none, selective, cheap, full, fit; or by layer, such as 3 full, 5 none";
+        faults.push(Fault::new(table.path("recompute"), format!("\"{text}\""), accepted));
+    }
+    let first = table.whole("recompute_first", 0..=u64::from(MAX_LAYERS), faults);
+    let group = table.whole("recompute_group", 0..=u64::from(MAX_LAYERS), faults);
+    for (key, said) in [("recompute_first", first), ("recompute_group", group)] {
+        let Some(count) = said else { continue };
+        if layers != RecomputeLayers::All {
+            let accepted = "nothing, where recompute says it by layer or fits it, or the other of both is there";
+            faults.push(Fault::new(table.path(key), count, accepted));
+            continue;
+        }
+        let count = count as u32;
+        layers =
+            if key == "recompute_first" { RecomputeLayers::First(count) } else { RecomputeLayers::Groups(count) };
+    }
+    layers
 }
 
 /// How the operators are written, as far as `training` says it.
 fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
     let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
-    let recompute = [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full];
-    let recompute = recompute.map(|choice| (choice.name(), choice));
     let imbalance = table.positive("expert_imbalance", f64::from(MAX_IMBALANCE_PERMILLE) / 1000.0, faults);
     Form {
         imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
         f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
-        recompute: table.choice("recompute", &recompute, faults).unwrap_or_default(),
         ..Form::default()
     }
 }

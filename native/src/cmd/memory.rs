@@ -145,6 +145,7 @@ fn value_of(shown: &Shown) -> Value {
         "note": shown.note,
         "ranks": shown.ranks.iter().map(rank).collect::<Vec<_>>(),
         "held_for_weight_permille": held_for_w(&shown.answer),
+        "fit": shown.answer.case.fitted.as_ref().map(|fitted| &fitted.account),
         "changes": shown.reliefs.iter().map(change).collect::<Vec<_>>(),
     })
 }
@@ -161,6 +162,9 @@ fn drawn(shown: &Shown) -> String {
         let percent = |permille: &u64| format!("{} %", permille.div_ceil(10));
         let range = if least == most { percent(most) } else { format!("{} to {}", percent(least), percent(most)) };
         text.push_str(&format!("after B, a stage still holds {range} of its microbatch's activations, until W\n"));
+    }
+    if let Some(fitted) = &shown.answer.case.fitted {
+        text.push_str(&format!("\n{}", fitted.account));
     }
     if !shown.reliefs.is_empty() {
         text.push_str("\nwhat to change first:\n");

@@ -14,6 +14,7 @@ mod interrupt;
 mod link;
 mod memory;
 mod output;
+mod passes;
 mod plan;
 mod processes;
 mod prove;
@@ -65,6 +66,7 @@ enum Command {
     Plan(plan::Args),
     Compare(compare::Args),
     Memory(memory::Args),
+    Passes(passes::Args),
     Check(check::Args),
     Show(show::Args),
     Run(run::Args),
@@ -94,6 +96,7 @@ impl Cli {
             Command::Plan(args) => plan::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Memory(args) => memory::run(args),
+            Command::Passes(args) => passes::run(args),
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Run(args) => run::run(args),

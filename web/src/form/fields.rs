@@ -209,6 +209,7 @@ pub const FIELDS: &[Field] = &[
         "How layers are dealt to stages: a name, or the number of layers of each stage with commas between",
     ),
     of("parallel.tensor", "Tensor", Unit::Whole, Group::Split, "Devices that share a stage"),
+    of("parallel.async_reduce", "Sum of dX", Unit::Flag, Group::Split, "Whether it runs beside the dW matmul"),
     of(
         "parallel.sequence_parallel",
         "Sequence",
@@ -243,7 +244,27 @@ pub const FIELDS: &[Field] = &[
     of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
     of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
     of("training.dtype", "Format", Unit::Text, Group::Training, "Of weights and activations"),
-    of("training.recompute", "Recompute", Unit::Text, Group::Operators, "Activations made again in the backward"),
+    of(
+        "training.recompute",
+        "Recompute",
+        Unit::Text,
+        Group::Operators,
+        "Made again in the backward: none, selective, cheap, full; by layer, such as 3 full, 5 none; fit: the least that fits",
+    ),
+    of(
+        "training.recompute_first",
+        "Only the first",
+        Unit::Whole,
+        Group::Operators,
+        "So many layers at the start of each stage; empty: all",
+    ),
+    of(
+        "training.recompute_group",
+        "In groups of",
+        Unit::Whole,
+        Group::Operators,
+        "With full: keep only what so many layers in a row take in",
+    ),
     of("training.attention", "Attention", Unit::Text, Group::Operators, "Whether its scores are kept in memory"),
     of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),
     of("training.f32_logits", "Logits in f32", Unit::Flag, Group::Operators, "Whether they are widened for the loss"),
@@ -295,11 +316,18 @@ pub const FIELDS: &[Field] = &[
         "Costs of each stage",
         Unit::Stages,
         Group::StageList,
-        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W, BW. Empty: the costs above.",
+        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W, BW, then ns of BW. Empty: the costs above.",
     ),
     of("problem.stages.forward_ns", "F", Unit::Whole, Group::Costs, "Forward"),
     of("problem.stages.backward_input_ns", "B", Unit::Whole, Group::Costs, "Backward for inputs"),
     of("problem.stages.backward_weight_ns", "W", Unit::Whole, Group::Costs, "Backward for weights"),
+    of(
+        "problem.stages.backward_ns",
+        "BW, ns",
+        Unit::Whole,
+        Group::Fused,
+        "The fused BW, where it is shorter than B and then W; empty: their sum",
+    ),
     of("problem.stages.forward_bytes", "F", Unit::Whole, Group::Costs, "Bytes that F leaves held"),
     of("problem.stages.backward_input_bytes", "B", Unit::Whole, Group::Costs, "Change by B, mostly negative"),
     of("problem.stages.backward_weight_bytes", "W", Unit::Whole, Group::Costs, "Change by W, mostly negative"),
@@ -343,7 +371,7 @@ pub fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
 }
 
-const STAGE_KEYS: [&str; 10] = [
+const STAGE_KEYS: [&str; 11] = [
     "forward_ns",
     "backward_input_ns",
     "backward_weight_ns",
@@ -354,6 +382,7 @@ const STAGE_KEYS: [&str; 10] = [
     "backward_input_workspace_bytes",
     "backward_weight_workspace_bytes",
     "backward_workspace_bytes",
+    "backward_ns",
 ];
 
 impl Unit {

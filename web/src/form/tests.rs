@@ -53,10 +53,10 @@ fn every_field_of_a_spec_is_in_the_form() {
             "name": "all of it", "schedule": "interleaved-1f1b:6", "objective": "longest_span",
             "model": { "name": "llama-2-7b", "layers": 30 },
             "cluster": { "device": "h100", "devices_per_node": 4, "link": "pcie-4" },
-            "parallel": { "pipeline": 2, "chunks": 3, "partition": [4, 5, 5, 5, 5, 6], "tensor": 4, "sequence_parallel": true, "data": 2, "zero": 3 },
+            "parallel": { "pipeline": 2, "chunks": 3, "partition": [4, 5, 5, 5, 5, 6], "tensor": 4, "sequence_parallel": true, "async_reduce": true, "data": 2, "zero": 3 },
             "training": {
                 "microbatches": 12, "microbatch_size": 3, "sequence": 512, "dtype": "f32",
-                "attention": "materialised", "dropout": true, "recompute": "selective",
+                "attention": "materialised", "dropout": true, "recompute": "selective", "recompute_first": 3,
             },
             "memory": { "limit_bytes": 12_345_678_901u64, "overhead_bytes": 987_654_321u64 },
             "messages": { "lowering": "overlapped:2", "transport": "streams" },
@@ -88,7 +88,7 @@ fn every_field_of_a_spec_is_in_the_form() {
                 "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7,
                 "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1,
                 "forward_workspace_bytes": 1, "backward_input_workspace_bytes": 2, "backward_weight_workspace_bytes": 3,
-                "backward_workspace_bytes": 6,
+                "backward_workspace_bytes": 6, "backward_ns": 11,
             },
         } }),
     ] {

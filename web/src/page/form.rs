@@ -117,6 +117,7 @@ fn ModelFields() -> impl IntoView {
                 <div class="pairs">
                     <Text path="parallel.tensor" />
                     <Select path="parallel.sequence_parallel" choices=named(&[("", "whole"), ("true", "split, too")]) />
+                    <Select path="parallel.async_reduce" choices=named(&[("", "waited for"), ("true", "beside dW")]) />
                     <Text path="parallel.data" />
                     <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")]) />
                     <Text path="parallel.expert" />
@@ -134,7 +135,11 @@ fn ModelFields() -> impl IntoView {
             </div>
             <Select path="training.dtype" choices=named(&[("", "as the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
             <Folded title="Recomputation and attention" groups=&[Group::Operators]>
-                <Select path="training.recompute" choices=named(&[("", "nothing"), ("selective", "selective"), ("cheap", "cheap operators"), ("full", "whole layers")]) />
+                <Text path="training.recompute" list="none selective cheap full fit" />
+                <div class="pairs">
+                    <Text path="training.recompute_first" />
+                    <Text path="training.recompute_group" />
+                </div>
                 <Select path="training.attention" choices=named(&[("", "flash"), ("materialised", "scores in memory")]) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
                 <Select path="training.f32_logits" choices=named(&[("", "no"), ("true", "yes")]) />
@@ -177,6 +182,7 @@ fn TypedFields() -> impl IntoView {
                 <p class="help">"Bytes only while an op runs:"</p>
                 <div class="triples"><Texts group=Group::Workspace but="" /></div>
                 <Text path="problem.stages.backward_workspace_bytes" />
+                <Text path="problem.stages.backward_ns" />
                 <Lines path=crate::form::STAGE_LIST />
             </Folded>
         </fieldset>

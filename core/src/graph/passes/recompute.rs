@@ -8,32 +8,69 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::{Account, Entry};
 use crate::graph::form::Recompute;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
+use crate::units::Bytes;
 
-/// What the pass did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Account {
-    /// Forward operators that the choice names.
-    pub named: u32,
-    /// Those that run again. The backward needs nothing of the others.
-    pub rerun: u32,
+/// What the pass is called in its [`Account`].
+pub const NAME: &str = "recompute";
+
+/// What is computed again, by decoder layer of a stage.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Choices {
+    /// From the stage's first layer on; beyond its end, and outside of layers, [`Choices::others`].
+    pub by_layer: Vec<Recompute>,
+    /// The number of the first layer, counted over the whole model.
+    pub first: u32,
+    /// What holds for all that `by_layer` does not name.
+    pub others: Recompute,
+    /// How many layers in a row keep only what the first of them takes in, where they are computed again in full.
+    pub group: u32,
 }
 
-/// Lets B and W of `graph` make again what `choice` says is not kept, and the all-gathers of sequence parallelism in
+impl Choices {
+    /// The same for all layers, each for itself.
+    pub const fn same(choice: Recompute) -> Choices {
+        Choices { by_layer: Vec::new(), first: 0, others: choice, group: 1 }
+    }
+
+    fn of(&self, layer: Option<u32>) -> Recompute {
+        let at = layer.and_then(|layer| layer.checked_sub(self.first));
+        at.and_then(|at| self.by_layer.get(at as usize)).copied().unwrap_or(self.others)
+    }
+
+    /// The group of `layer`.
+    fn unit(&self, layer: Option<u32>) -> Option<u32> {
+        layer.map(|layer| layer.saturating_sub(self.first) / self.group.max(1))
+    }
+}
+
+/// Lets B and W of `graph` make again what `choices` say is not kept, and the all-gathers of sequence parallelism in
 /// any case: their inputs are kept, a share of the size (arXiv:2205.05198 §4.2.2). Takes time in proportion to the
 /// operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
-pub fn rerun(graph: &mut Graph, choice: Recompute) -> Account {
+///
+/// The bytes of what was done are those of the tensors that are made again.
+pub fn rerun(graph: &mut Graph, choices: &Choices) -> Account {
     let forward = graph.forward_len();
-    let groups = groups(graph, forward, choice);
-    let mut account = Account { named: groups.iter().flatten().count() as u32, rerun: 0 };
-    if account.named == 0 {
+    let groups = groups(graph, forward, choices);
+    let mut account = Account::new(NAME);
+    if groups.iter().flatten().count() == 0 {
         return account;
     }
     let later = graph.operators.split_off(forward);
     let maker = makers(graph);
     let needed = needed(graph, &groups, later.iter());
-    account.rerun = needed.iter().filter(|needed| **needed).count() as u32;
+    for ((operator, needed), _) in
+        graph.operators.iter().zip(&needed).zip(&groups).filter(|(_, group)| group.is_some())
+    {
+        let bytes = operator.outputs.iter().fold(0, |sum: Bytes, id| sum.saturating_add(graph[*id].bytes()));
+        let name = operator.outputs.first().map_or("", |id| graph[*id].name.as_str());
+        match needed {
+            true => account.done.push(Entry::new(name, operator.layer, "made again", bytes)),
+            false => account.skipped.push(Entry::new(name, operator.layer, "the backward needs nothing of it", 0)),
+        }
+    }
     let mut rerun = Rerun {
         jobs: jobs(graph, &groups, &needed, &maker, &later),
         maker,
@@ -82,18 +119,18 @@ fn jobs(
 }
 
 /// By forward operator: the group it runs again with, if it is to.
-fn groups(graph: &Graph, forward: usize, choice: Recompute) -> Vec<Option<u32>> {
+fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> {
     let operators = &graph.operators[..forward];
-    // Layers that read a tensor, to find what crosses from layer to layer.
+    // Layers that read a tensor, to find what crosses from layer to layer, or from group to group of layers.
     let mut crosses = vec![false; graph.tensors.len()];
     let mut layer_of = vec![None; graph.tensors.len()];
     for operator in operators {
         for input in &operator.inputs {
             let made_in = layer_of[input.tensor.index()];
-            crosses[input.tensor.index()] |= made_in.is_some_and(|layer| layer != operator.layer);
+            crosses[input.tensor.index()] |= made_in.is_some_and(|unit| unit != choices.unit(operator.layer));
         }
         for output in &operator.outputs {
-            layer_of[output.index()] = Some(operator.layer);
+            layer_of[output.index()] = Some(choices.unit(operator.layer));
         }
     }
     let inner = |id: &TensorId| graph[*id].role == Role::Intermediate && !crosses[id.index()];
@@ -102,7 +139,7 @@ fn groups(graph: &Graph, forward: usize, choice: Recompute) -> Vec<Option<u32>> 
     let mut before_named = false;
     let mut groups = Vec::with_capacity(forward);
     for operator in operators {
-        let chosen = match choice {
+        let chosen = match choices.of(operator.layer) {
             Recompute::None => false,
             Recompute::Selective => is_attention_core(operator, before),
             Recompute::Cheap => is_attention_core(operator, before) || is_cheap(&operator.kernel),
@@ -110,7 +147,7 @@ fn groups(graph: &Graph, forward: usize, choice: Recompute) -> Vec<Option<u32>> 
         };
         let named =
             (chosen || matches!(operator.kernel, Kernel::AllGather { .. })) && operator.outputs.iter().all(inner);
-        if !before_named || before.map(|before| before.layer) != Some(operator.layer) {
+        if !before_named || before.map(|before| choices.unit(before.layer)) != Some(choices.unit(operator.layer)) {
             group += 1;
         }
         groups.push(named.then_some(group));
