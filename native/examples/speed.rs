@@ -4,15 +4,14 @@
 use std::time::Instant;
 
 use pipeplan::backend::cpu::gemm::{Gemm, Operand, Size, Tuned};
+use pipeplan::runner::orders::one_by_one;
 use pipeplan::runner::progress::line;
-use pipeplan::runner::{Observer, Precision, RunOptions, StepReport, Workload, run};
+use pipeplan::runner::{Observer, Precision, RunOptions, StepReport, run};
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
-use pipeplan_core::lower::lower;
 use pipeplan_core::model::{Dtype, catalog};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Objective;
-use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::ModelWork;
 
 struct Lines;
@@ -68,11 +67,7 @@ fn main() {
         profile: None,
     };
     let derived = derive(&work, Placement::Linear, 1).expect("a model");
-    let problem = derived.statement.problem(Placement::Linear).expect("one rank");
-    let ops: Vec<String> = (0..8).map(|microbatch| format!("0F{microbatch} 0BW{microbatch}")).collect();
-    let schedule = Schedule::from_text_rows(&[ops.join(" ")]).expect("ops");
-    let program = lower(&problem, &schedule).expect("an order");
-    let workload = Workload::new(&work, &problem, &program, Some(Precision::Single)).expect("stages");
+    let workload = one_by_one(&work, Some(Precision::Single)).expect("a model that runs");
     let text = include_bytes!("../../core/src/problem.rs").to_vec();
     let report = run(&workload, &RunOptions { steps, text, ..RunOptions::default() }, &mut Lines).expect("a run");
     let step_s = report.duration_ns as f64 / 1e9 / f64::from(steps);

@@ -21,6 +21,7 @@ mod coordinate;
 pub mod data;
 pub mod gradients;
 pub mod optimizer;
+pub mod orders;
 mod overhead;
 mod processes;
 pub mod progress;

@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
-use pipeplan_core::lower::lower;
 use pipeplan_core::model::{Dtype, Family, ModelConfig, Variant};
-use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
-use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::spec::ModelWork;
 use pipeplan_core::timeline::peak_bytes;
 use pipeplan_core::units::Bytes;
 
 use super::{Row, Rows};
 use crate::runner::optimizer::AdamW;
+use crate::runner::orders;
 use crate::runner::{Device, Precision, RunOptions, RunReport, Silent, Workload, run};
 use crate::transport::Buffer;
 use crate::transport::threads::ThreadOptions;
@@ -67,34 +65,23 @@ pub(super) fn published(
     name: &str,
     precision: Option<Precision>,
 ) -> Result<(Workload, Vec<Bytes>), String> {
-    let published = schedule::find(name).ok_or("no such schedule")?;
-    let (placement, chunks) = (published.shape)(work.chunks as usize);
-    let derived = derive(work, placement.clone(), chunks).map_err(|faults| faults.to_string())?;
-    let problem = derived.statement.problem(placement).map_err(|faults| faults.to_string())?;
-    let schedule = published.build(&problem).map_err(|error| format!("{error:?}"))?;
-    let program = lower(&problem, &schedule).map_err(|error| format!("{error:?}"))?;
-    let workload = Workload::new(work, &problem, &program, precision).map_err(|refusal| refusal.to_string())?;
+    let workload = orders::published(work, name, precision).map_err(|error| error.to_string())?;
+    let problem = &workload.problem;
+    let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(|faults| faults.to_string())?;
     let peak = |rank: usize| {
         let row = workload.program.rows[rank].iter().filter_map(|step| match step {
             Step::Compute(op) => Some(*op),
             _ => None,
         });
         let buffers = derived.static_bytes.get(rank).map_or(0, |bytes| bytes.buffers);
-        peak_bytes(&problem, rank, row).saturating_sub(buffers)
+        peak_bytes(problem, rank, row).saturating_sub(buffers)
     };
     let peaks = (0..problem.ranks()).map(peak).collect();
     Ok((workload, peaks))
 }
 
 fn one_by_one(work: &ModelWork, precision: Option<Precision>) -> Result<Workload, String> {
-    let work = ModelWork { pipeline: 1, ..work.clone() };
-    let derived = derive(&work, Placement::Linear, 1).map_err(|faults| faults.to_string())?;
-    let problem = derived.statement.problem(Placement::Linear).map_err(|faults| faults.to_string())?;
-    let ops: Vec<String> =
-        (0..work.microbatches).map(|microbatch| format!("0F{microbatch} 0BW{microbatch}")).collect();
-    let schedule = Schedule::from_text_rows(&[ops.join(" ")]).map_err(|error| format!("{error:?}"))?;
-    let program = lower(&problem, &schedule).map_err(|error| format!("{error:?}"))?;
-    Workload::new(&work, &problem, &program, precision).map_err(|refusal| refusal.to_string())
+    orders::one_by_one(work, precision).map_err(|error| error.to_string())
 }
 
 fn train(workload: &Workload, device: Device) -> Result<RunReport, String> {

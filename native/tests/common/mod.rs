@@ -1,16 +1,14 @@
 //! What the runner's tests share: small models, and programs for them.
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub use pipeplan::runner::orders::problem;
+use pipeplan::runner::orders::{self, NoOrder};
 use pipeplan::runner::{Precision, RunOptions, RunReport, Silent, Workload, run};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::cluster;
-use pipeplan_core::derive::derive;
-use pipeplan_core::fields::Faults;
-use pipeplan_core::lower::lower;
 use pipeplan_core::model::{Dtype, Family, ModelConfig, Variant};
-use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::{Objective, Problem};
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::ModelWork;
 use std::time::Duration;
 
@@ -56,35 +54,23 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
     }
 }
 
-/// The problem of `work` cut into `chunks` stages a rank.
-pub fn problem(work: &ModelWork, placement: Placement, chunks: usize) -> Result<Problem, Faults> {
-    let derived = derive(work, placement.clone(), chunks)?;
-    Ok(derived.statement.problem(placement)?)
-}
-
 /// `work` in the order of the published schedule `name`; nothing where there is none for its shape.
 pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<Workload> {
-    let published = schedule::find(name)?;
-    let (placement, chunks) = (published.shape)(work.chunks as usize);
-    let problem = problem(work, placement, chunks).ok()?;
-    let schedule = published.build(&problem).ok()?;
-    Some(ordered(work, &problem, &schedule, precision))
+    match orders::published(work, name, Some(precision)) {
+        Ok(workload) => Some(workload),
+        Err(NoOrder::Absent { .. } | NoOrder::Model(_)) => None,
+        Err(error) => panic!("{name}: {error}"),
+    }
 }
 
 /// `work` in the order of `schedule`.
 pub fn ordered(work: &ModelWork, problem: &Problem, schedule: &Schedule, precision: Precision) -> Workload {
-    let program = lower(problem, schedule).expect("the order can be run");
-    Workload::new(work, problem, &program, Some(precision)).expect("the model can be run")
+    orders::ordered(work, problem, schedule, Some(precision)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// `work` on one rank in one stage, one microbatch after the other.
 pub fn one_by_one(work: &ModelWork, precision: Precision) -> Workload {
-    let work = ModelWork { pipeline: 1, ..work.clone() };
-    let problem = problem(&work, Placement::Linear, 1).expect("the model can be cut");
-    let ops: Vec<String> =
-        (0..work.microbatches).map(|microbatch| format!("0F{microbatch} 0BW{microbatch}")).collect();
-    let schedule = Schedule::from_text_rows(&[ops.join(" ")]).expect("ops");
-    ordered(&work, &problem, &schedule, precision)
+    orders::one_by_one(work, Some(precision)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Options of a short run with sends that wait for their receives.
