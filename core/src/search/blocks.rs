@@ -79,7 +79,10 @@ pub(super) fn orders(flat: &Flat, eval: &mut Eval, most: usize, effort: u64) -> 
         let mut layer = Layer::new(flat, fine, effort / 2);
         let found = layer.found();
         let before = rows.len();
-        for lay in found {
+        // From steep to flat, evenly: which is best hangs on how many microbatches there are to fill the pipe with.
+        let stride = found.len().div_ceil(most / 2).max(1);
+        let spread = (0..stride).flat_map(|first| found.iter().skip(first).step_by(stride));
+        for &lay in spread {
             if rows.len() - before >= most / 2 || layer.ops > effort {
                 break;
             }
@@ -137,8 +140,7 @@ impl Layer<'_> {
         }
     }
 
-    /// The blocks that fit the limit, short periods first; then those that are less steep: what waits longer waits for
-    /// less.
+    /// The blocks that fit the limit, short periods first; then those that take longest: what waits longer waits for less.
     fn found(&mut self) -> Vec<Lay> {
         let mut found: Vec<(Lay, i64)> = Vec::new();
         let least = self.least;
@@ -173,10 +175,10 @@ impl Layer<'_> {
     fn search(&mut self, slots: usize, copies: usize, found: &mut Vec<(Lay, i64)>) {
         let all = 6usize.saturating_pow(2 * self.flat.chunks() as u32 - 1).min(GAPS);
         let each = 20 * (copies * self.flat.lanes.len()) as u64;
-        let ways = usize::try_from(self.effort / 3 / each).unwrap_or(all).clamp(all.min(12), all);
+        let ways = usize::try_from(self.effort / 5 / each).unwrap_or(all).clamp(all.min(12), all);
         let before = found.len();
         // Blocks that are steep evenly, at first, and at last.
-        for bend in [0, -8, 8] {
+        for bend in [0, -8, 8, -16, 16] {
             // The first combination has no gaps; the others come in no order.
             for gaps in (0..ways).map(|way| way * 91 % all) {
                 let lay = |slope: i64| Lay {
@@ -221,7 +223,7 @@ impl Layer<'_> {
 
     /// Lays a block; false where an op finds no slot.
     fn lay(&mut self, lay: Lay) -> bool {
-        self.ops += (4 * self.flat.lanes.len() * lay.copies) as u64;
+        self.ops += (3 * self.flat.lanes.len() * lay.copies) as u64;
         self.busy.fill(0);
         (0..lay.copies).all(|copy| self.lay_copy(&lay, copy)) && {
             // With several microbatches a W that takes the first free slot could take it from an F or B.
@@ -298,17 +300,23 @@ impl Layer<'_> {
             return None;
         }
         let all = u128::MAX >> (MOST_SLOTS - slots);
-        let ones = u128::MAX >> (MOST_SLOTS - length);
-        for slot in first..first + slots {
-            let place = slot % slots;
-            let bits = (ones << place | ones.checked_shr((slots - place) as u32).unwrap_or(0)) & all;
-            if *busy & bits == 0 {
-                *busy |= bits;
-                *at = (*at).max(slot as i64 * PARTS);
-                return Some(slot);
-            }
+        let rotate = |bits: u128, by: usize| if by == 0 { bits } else { (bits >> by | bits << (slots - by)) & all };
+        // Bit i: whether the slots from `first + i` on are free, for a length that doubles.
+        let mut free = rotate(!*busy & all, first % slots);
+        let mut known = 1;
+        while known < length {
+            let more = known.min(length - known);
+            free &= rotate(free, more);
+            known += more;
         }
-        None
+        if free == 0 {
+            return None;
+        }
+        let slot = first + free.trailing_zeros() as usize;
+        let ones = u128::MAX >> (MOST_SLOTS - length);
+        *busy |= rotate(ones, (slots - slot % slots) % slots);
+        *at = (*at).max(slot as i64 * PARTS);
+        Some(slot)
     }
 
     /// Whether the block, repeated for ever, keeps within the limits.

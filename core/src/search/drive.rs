@@ -127,7 +127,7 @@ pub(super) struct Search<'a> {
 const KEPT: usize = 6;
 
 /// Orders that building blocks lead to and are run.
-const BLOCKS: usize = 24;
+const BLOCKS: usize = 40;
 
 impl<'a> Search<'a> {
     pub fn new(
@@ -161,6 +161,7 @@ impl<'a> Search<'a> {
     }
 
     pub fn run(&mut self, problem: &Problem, quick: bool) {
+        let given = self.best.is_some();
         let serial = self.full.flat.serial();
         self.offer(serial, "one after the other");
         for published in published() {
@@ -205,7 +206,15 @@ impl<'a> Search<'a> {
         match self.small.take() {
             None => {
                 let effort = self.effort;
-                let mut known = self.climb(None, effort / 2);
+                // Beside a schedule to start from, recipes have little to add.
+                let share = if given {
+                    8
+                } else if self.full.flat.chunks() == 1 {
+                    2
+                } else {
+                    3
+                };
+                let mut known = self.climb(None, effort / share);
                 self.add_waves(&mut known, waves);
                 self.add_waves(&mut known, blocks);
                 self.add_best(&mut known);
@@ -213,7 +222,7 @@ impl<'a> Search<'a> {
             }
             Some(mut small) => {
                 let effort = self.effort;
-                let mut known = self.climb(Some(&mut small), effort * 4 / 10);
+                let mut known = self.climb(Some(&mut small), effort * 3 / 10);
                 let waves = small.waves(effort);
                 self.add_waves(&mut known, waves);
                 let blocks = small.blocks(effort);

@@ -98,7 +98,7 @@ impl Ladder<'_> {
             return self.end(None);
         }
         let free = self.problem.with_limits(self.more.iter().map(|_| None).collect());
-        let Ok(top) = self.search(&free, self.effort, 0) else { return self.end(None) };
+        let Ok(top) = self.search(&free, self.effort, Scope::default()) else { return self.end(None) };
         let held = |rank: usize| {
             let peak = peak_bytes(&free, rank, top.schedule.rows[rank].iter().copied());
             self.more[rank].map(|more| peak.saturating_sub(more))
@@ -177,9 +177,20 @@ impl Ladder<'_> {
             None => top.cost_ns,
         };
         let problem = self.at(at);
-        let mut found =
-            if self.stopped { None } else { self.search(&problem, Effort(self.effort.0 >> halved), floor).ok() };
+        let effort = Effort(self.effort.0 >> halved);
+        // Within a chunk the effort is small, and starts from what the lower end has.
+        let near = match below {
+            Some(below) if halved > 0 => Some(self.value(below, top)?),
+            _ => None,
+        };
+        let given = near.as_ref().map(|near| &near.schedule);
+        let mut found = if self.stopped {
+            near
+        } else {
+            self.search(&problem, effort, Scope { given, floor, ..Scope::default() }).ok()
+        };
         if let Some(below) = below
+            && halved == 0
             && !self.stopped
             && found.as_ref().is_none_or(|found| found.cost_ns > floor)
             && found.as_ref().is_none_or(|found| lower_bound(&self.at(below)).value_ns < found.cost_ns)
@@ -202,7 +213,7 @@ impl Ladder<'_> {
     }
 
     /// A search at some limit. What it finds counts as progress where it is valid at the limit asked for.
-    fn search(&mut self, problem: &Problem, effort: Effort, floor: Nanos) -> Result<Found, Infeasible> {
+    fn search(&mut self, problem: &Problem, effort: Effort, scope: Scope) -> Result<Found, Infeasible> {
         let within = (0..problem.ranks()).all(|rank| match self.problem.limit_bytes(rank) {
             Some(asked) => problem.limit_bytes(rank).is_some_and(|limit| limit <= asked),
             None => true,
@@ -210,7 +221,7 @@ impl Ladder<'_> {
         let (spent, bound_ns) = (self.spent, self.bound_ns);
         let before = self.known.as_ref().map_or(Nanos::MAX, |known| known.cost_ns);
         let (observer, stopped) = (&mut *self.observer, &mut self.stopped);
-        let found = search(problem, effort, Scope { floor, ..Scope::default() }, &mut |progress| {
+        let found = search(problem, effort, scope, &mut |progress| {
             let cost_ns = if within { before.min(progress.cost_ns) } else { before };
             let flow = observer(Progress { ops: spent + progress.ops, cost_ns, bound_ns });
             *stopped |= flow == Flow::Stop;
