@@ -44,8 +44,9 @@ fn work([pp, tp, dp]: Sizes) -> ModelWork {
 fn alone(work: &ModelWork, precision: Precision) -> Workload {
     let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
     (work.layout.data, work.layout.zero) = (1, 0);
-    (work.layout.form.tensor, work.layout.form.sequence_parallel) = (1, false);
+    work.layout.form.sequence_parallel = false;
     work.layout.form.recompute = Recompute::None;
+    (work.layout.form.async_reduce, work.layout.form.tensor) = (false, 1);
     common::one_by_one(&work, precision)
 }
 
@@ -175,6 +176,24 @@ fn other_forms_of_a_layer_train_as_one_rank() {
             assert!(trains_as_one_rank(&work, "zb-h1", &options(6), &mut expected));
         }
     }
+}
+
+/// Messages of the pipeline that run beside compute, among collectives that do too.
+#[test]
+fn messages_and_reductions_overlap() {
+    use pipeplan_core::lower::{Lowering, lower_as};
+    use pipeplan_core::program::Step;
+    let mut work = work([4, 2, 1]);
+    work.layout.form.async_reduce = true;
+    let workload = published(&work, "zb-v", Precision::Single).expect("it exists");
+    let expected = train(&workload, &options(4));
+    let ops = |row: &Vec<Step>| {
+        row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None }).collect()
+    };
+    let schedule = schedule::Schedule::of(workload.program.rows.iter().map(ops).collect());
+    let program = lower_as(&workload.problem, &schedule, Lowering::Overlapped { prefetch: 1 }).expect("lowers");
+    let run = train(&Workload { program, ..workload.clone() }, &options(4));
+    assert_eq!((bits(&run), run.weights), (bits(&expected), expected.weights));
 }
 
 /// Every combination of up to 8 ranks with every schedule there is: about ten minutes of one core.
