@@ -80,6 +80,10 @@ fn gradient_placements(outs: &[Placements], ins: &[Placements]) -> Result<Gradie
 ///
 /// # Errors
 /// [`NoGradient`]; the result returns [`LocalMapError`].
+#[allow(
+    clippy::type_complexity,
+    reason = "what comes back is called, as what `local_map` gives, and cannot be named"
+)]
 pub fn local_map_backward<T, X, F>(
     mut backward: F,
     out_placements: &[Placements],
