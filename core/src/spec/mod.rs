@@ -121,6 +121,7 @@ pub struct Messages {
 
 /// What is to be planned.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a spec has one, and nothing holds many of them")]
 pub enum Work {
     /// A model on a cluster: costs and bytes follow from its operators.
     Model(ModelWork),

@@ -316,7 +316,7 @@ pub const FIELDS: &[Field] = &[
         "Costs of each stage",
         Unit::Stages,
         Group::StageList,
-        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W, BW, then ns of BW. Empty: the costs above.",
+        "One line a stage: ns of F, B, W, then bytes of F, B, W, then workspace bytes of F, B, W, BW (or none), then ns of BW. Empty: the costs above.",
     ),
     of("problem.stages.forward_ns", "F", Unit::Whole, Group::Costs, "Forward"),
     of("problem.stages.backward_input_ns", "B", Unit::Whole, Group::Costs, "Backward for inputs"),
@@ -453,7 +453,10 @@ impl Unit {
                     {
                         keys = before;
                     }
-                    let number = |key: &&str| stage.get(key).unwrap_or(&json!(0)).to_string();
+                    // Of the fused BW, nothing is another thing than 0.
+                    let nothing = |key: &&str| if *key == "backward_workspace_bytes" { "none" } else { "0" };
+                    let number =
+                        |key: &&str| stage.get(key).map_or_else(|| nothing(key).to_owned(), Value::to_string);
                     keys.iter().map(number).collect::<Vec<_>>().join(" ")
                 };
                 stages.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -471,15 +474,17 @@ impl Unit {
     }
 }
 
-/// A stage of up to ten numbers in a line. What is no number stays text; what is missing stays out.
+/// A stage of up to eleven numbers in a line. What is no number stays text; what is missing stays out.
 fn stage(line: &str) -> Value {
     let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
     let mut keys = STAGE_KEYS.iter();
     let mut table = serde_json::Map::new();
     for word in words {
-        // An eleventh number is named as what it is: one too many.
-        let key = keys.next().copied().unwrap_or("an eleventh number");
-        table.insert(key.to_owned(), Unit::Whole.value_of(word));
+        // A twelfth number is named as what it is: one too many.
+        let key = keys.next().copied().unwrap_or("a twelfth number");
+        if word != "none" {
+            table.insert(key.to_owned(), Unit::Whole.value_of(word));
+        }
     }
     Value::Object(table)
 }

@@ -188,6 +188,11 @@ fn typed_costs_survive_also_as_lists() {
                 { "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
                 { "forward_ns": 8, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 4, "backward_input_bytes": -2, "backward_weight_bytes": -2, "backward_weight_workspace_bytes": 4, "backward_workspace_bytes": 0 },
             ] }),
+        json!({ "ranks": 1, "chunks": 2, "microbatches": 3, "placement": "looped",
+            "stages": [
+                { "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7, "backward_ns": 12 },
+                { "forward_ns": 8, "backward_input_ns": 6, "backward_weight_ns": 7, "backward_workspace_bytes": 3, "backward_ns": 13 },
+            ] }),
     ] {
         let spec = Spec::typed(Statement::read(&value).unwrap());
         let form = Form::of(&spec);
