@@ -166,11 +166,11 @@ impl Stages {
             layout.layers.clone().map(|layer| crate::derive::kind_of(&self.work, layer)).collect();
         for (at, kind) in kinds.iter().enumerate() {
             for choice in Recompute::ALL {
-                if !by_kind.contains_key(&(*kind, choice)) {
+                by_kind.entry((*kind, choice)).or_insert_with(|| {
                     let mut one = none.clone();
                     one[at] = choice;
-                    by_kind.insert((*kind, choice), Added::of(&base, &self.cost(layout, &one)));
-                }
+                    Added::of(&base, &self.cost(layout, &one))
+                });
             }
         }
         // A choice that changes nothing, such as a selective one without scores, is none.

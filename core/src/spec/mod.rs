@@ -120,6 +120,7 @@ pub struct Messages {
 }
 
 /// What is to be planned.
+#[expect(clippy::large_enum_variant, reason = "a program holds a handful of specs, each one of either")]
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a spec has one, and nothing holds many of them")]
 pub enum Work {
