@@ -9,7 +9,7 @@ use pipeplan_core::op::Op;
 use pipeplan_core::program::{Message, Payload, Way};
 use pipeplan_core::units::Bytes;
 
-use crate::transport::Buffer;
+use crate::transport::{Buffer, OnCard};
 use crate::transport::collectives::CollectiveError;
 
 use peers::Peers;
@@ -29,6 +29,11 @@ pub trait Backend {
 
     /// Waits for what `op` needs, where that arrives by itself after its transfer. Not part of the op's time.
     fn await_inputs(&mut self, _op: Op, _store: &Store) {}
+
+    /// The bytes of `parcel`, which another stage sends to one of this rank; 0 where it comes with its size.
+    fn expects(&self, _parcel: Parcel) -> Bytes {
+        0
+    }
 
     /// Makes what a transfer has brought this backend's own, such as by a copy into its memory.
     ///
@@ -72,10 +77,24 @@ pub trait Backend {
     ) -> Result<(), BackendError> {
         Err(BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() })
     }
+
+    /// The memory of a device, 32-bit floats, that holds `part`: for sums that do not leave the devices. Nothing where
+    /// it is the host's.
+    fn on_card(&mut self, _stage: u16, _name: &str, _part: Part) -> Option<OnCard> {
+        None
+    }
+
+    /// Whatever follows from a weight follows it again: its [`Backend::on_card`] memory has been written.
+    ///
+    /// # Errors
+    /// As [`Backend::lend`].
+    fn refresh(&mut self, _stage: u16, _name: &str) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 /// What a rank holds of a weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// The weight itself, in the optimizer's format.
     Weight,

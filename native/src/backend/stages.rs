@@ -17,7 +17,7 @@ use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Share, Store, Valu
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
-use crate::transport::Buffer;
+use crate::transport::{Buffer, OnCard};
 
 /// An input of an operator.
 #[derive(Debug)]
@@ -168,6 +168,19 @@ pub trait Processor {
         parameter: Updated<'_, Self::Data, Self::State>,
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), Self::Error>;
+
+    /// The device's memory that holds `part`, as [`Backend::on_card`].
+    fn on_card(&mut self, _part: Part, _parameter: Updated<'_, Self::Data, Self::State>) -> Option<OnCard> {
+        None
+    }
+
+    /// The weight follows what the optimizer keeps of it.
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn refresh(&mut self, _parameter: Updated<'_, Self::Data, Self::State>) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 /// A weight with all that belongs to it.
@@ -570,6 +583,15 @@ impl<P: Processor> Backend for Stages<P> {
         self.losses.clear();
     }
 
+    fn expects(&self, parcel: Parcel) -> Bytes {
+        let role = match parcel.payload {
+            Payload::Activation => Role::ActivationIn,
+            Payload::Gradient => Role::GradientIn,
+        };
+        let graph = self.stages.get(&parcel.stage).map(|stage| &stage.graph);
+        graph.and_then(|graph| graph.with_role(role).map(|id| graph[id].bytes())).unwrap_or(0)
+    }
+
     fn take_in(&mut self, buffer: Buffer) -> Result<Buffer, BackendError> {
         self.processor.take_in(buffer).map_err(Into::into)
     }
@@ -618,5 +640,20 @@ impl<P: Processor> Backend for Stages<P> {
         });
         let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
         lent.ok_or_else(missing)?.map_err(Into::into)
+    }
+    fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<OnCard> {
+        let Stages { processor, stages, training, .. } = self;
+        let lent =
+            stages.get_mut(&stage)?.with_named(name, training.share, |parameter| processor.on_card(part, parameter));
+        lent.flatten()
+    }
+
+    fn refresh(&mut self, stage: u16, name: &str) -> Result<(), BackendError> {
+        let Stages { processor, stages, training, .. } = self;
+        let held = stages.get_mut(&stage);
+        let done =
+            held.and_then(|stage| stage.with_named(name, training.share, |parameter| processor.refresh(parameter)));
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        done.ok_or_else(missing)?.map_err(Into::into)
     }
 }

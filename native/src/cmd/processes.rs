@@ -46,6 +46,8 @@ pub enum Engine {
     Threads,
     Tcp,
     Mpi,
+    /// Between GPUs.
+    Nccl,
 }
 
 /// This process' connections to all others, over TCP.

@@ -24,7 +24,8 @@ Examples:
   pipeplan run other-plan.json --resume run --steps 1000
   pipeplan run plan.json --transport tcp
   torchrun --no-python --nproc-per-node 4 pipeplan run plan.json --transport tcp
-  mpirun -n 4 pipeplan run plan.json --transport mpi";
+  mpirun -n 4 pipeplan run plan.json --transport mpi
+  torchrun --no-python --nproc-per-node 8 pipeplan run plan.json --backend cuda --transport nccl";
 
 /// Train the planned model on the bytes of a text, on one thread or process for each rank.
 #[derive(clap::Args)]
@@ -72,13 +73,18 @@ pub struct Args {
     #[arg(long, visible_alias = "device", value_name = "BACKEND", default_value = "cpu")]
     backend: Backend,
     /// With --backend cuda: the GPU, one for all ranks of a process
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    gpu: usize,
+    ///
+    /// Where not given, a rank that is a process of its own takes the GPU of its number on its host: LOCAL_RANK, else
+    /// OMPI_COMM_WORLD_LOCAL_RANK, else SLURM_LOCALID. Where the driver shows fewer, as when CUDA_VISIBLE_DEVICES gives
+    /// each process its own, the numbers begin again at 0.
+    #[arg(long, value_name = "NUMBER")]
+    gpu: Option<usize>,
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
-    /// How ranks exchange tensors: as threads of this process, or as a process each, over TCP or MPI. Where not given,
-    /// threads, or what suits the launcher that has started this process as one of several
+    /// How ranks exchange tensors: as threads of this process, or as a process each, over TCP or MPI; or between GPUs
+    /// over NCCL, with TCP for what the hosts say. Where not given, threads, or what suits the launcher that has started
+    /// this process as one of several
     ///
     /// Processes learn their rank from what launchers set: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
     /// else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Without a launcher,
@@ -130,7 +136,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(engine) => engine,
         None => processes::usual_engine()?,
     };
-    if engine == Engine::Tcp && processes::place()?.is_none() {
+    if engine == Engine::Nccl && !matches!(args.backend, Backend::Cuda | Backend::Emulated) {
+        return Err(Failure::input("NCCL carries tensors of GPUs").with_help("Give --backend cuda with it."));
+    }
+    if matches!(engine, Engine::Tcp | Engine::Nccl) && processes::place()?.is_none() {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
     let plan = input::plan(&args.plan)?;
@@ -178,7 +187,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         resume,
         text,
         device: match args.backend {
-            Backend::Cuda => Device::Cuda(args.gpu),
+            Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
             Backend::Emulated => Device::Emulated,
             Backend::Cpu | Backend::Modelled => Device::Cpu,
         },
@@ -187,6 +196,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
         faults: args.fault,
+        nccl: engine == Engine::Nccl,
         ..RunOptions::default()
     };
     let report = if args.json || processes::is_silent() {
@@ -221,6 +231,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The GPU of this process: the one asked for, or that of its number on this host.
+fn gpu(asked: Option<usize>, engine: Engine) -> Result<usize, Failure> {
+    if let Some(gpu) = asked {
+        return Ok(gpu);
+    }
+    let place = if engine == Engine::Threads { None } else { processes::place()? };
+    let local = place.and_then(|place| place.local_rank).unwrap_or(0);
+    #[cfg(feature = "cuda")]
+    let count = pipeplan::backend::cuda::nvidia::gpus().map_or(0, |(_, gpus)| gpus.len());
+    #[cfg(not(feature = "cuda"))]
+    let count = 0;
+    Ok(if count > 0 { local % count } else { local })
+}
+
 fn execute(
     engine: Engine,
     workload: &Workload,
@@ -229,7 +253,7 @@ fn execute(
 ) -> Result<Option<RunReport>, Failure> {
     let result = match engine {
         Engine::Threads => pipeplan::runner::run(workload, options, observer).map(Some),
-        Engine::Tcp => processes::over_tcp(workload, options, observer)?,
+        Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };
     result.map_err(|error| match &error {

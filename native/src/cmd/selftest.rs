@@ -63,6 +63,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 (rows, args.ranks.into(), true)
             }
             Engine::Tcp => check_processes(processes::tcp_link(PATIENCE)?)?,
+            Engine::Nccl => return Err(Failure::input("selftest --device cuda calls NCCL itself")),
             Engine::Mpi => check_processes(processes::mpi_link(&interrupt::flag())?)?,
         };
         let name = engine.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());

@@ -79,6 +79,17 @@ impl Shared {
     }
 }
 
+/// How a device's tensors get to other ranks.
+pub(super) enum Carriage {
+    /// As its memory: they are in this process.
+    Threads,
+    /// Through the host's memory.
+    Host,
+    /// As its memory, by a transport that shares this queue.
+    #[cfg(feature = "cuda")]
+    Card(Arc<dyn cuda::card::Card>),
+}
+
 /// Trains as `workload` says, one thread a rank.
 ///
 /// # Errors
@@ -108,7 +119,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
         None => Box::new(end),
     };
     let walk = catch_unwind(AssertUnwindSafe(|| {
-        let mut walker = walker(rank, shared, false)?;
+        let mut walker = walker(rank, shared, &Carriage::Threads)?;
         walker.run(&mut *transport, &shared.verdict, |record| {
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
@@ -137,10 +148,10 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
 ///
 /// # Errors
 /// Where the device cannot hold it, or the checkpoint from which it goes on cannot be read.
-pub(super) fn walker(rank: usize, shared: &Shared, across_processes: bool) -> Result<Walker<'_>, Cause> {
+pub(super) fn walker<'s>(rank: usize, shared: &'s Shared, carriage: &Carriage) -> Result<Walker<'s>, Cause> {
     let Shared { workload, options, board, last_checkpoint, start, .. } = shared;
     let mut store = Store::default();
-    let mut backend = backend(rank, shared, across_processes, &mut store)?;
+    let mut backend = backend(rank, shared, carriage, &mut store)?;
     let (position, places) = (workload.position(rank), workload.places());
     // Members are distinct, and this rank is one of them.
     let tensor_group = Group::new(position.tensor_group(), rank).unwrap_or_else(|error| unreachable!("{error}"));
@@ -164,13 +175,8 @@ pub(super) fn walker(rank: usize, shared: &Shared, across_processes: bool) -> Re
 }
 
 /// What executes the ops of `rank`.
-fn backend(
-    rank: usize,
-    shared: &Shared,
-    across_processes: bool,
-    store: &mut Store,
-) -> Result<Box<dyn Backend>, Cause> {
-    let _ = across_processes;
+fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store) -> Result<Box<dyn Backend>, Cause> {
+    let _ = carriage;
     let Shared { workload, options, start, .. } = shared;
     let (problem, position) = (&workload.problem, workload.position(rank));
     Ok(match (&workload.computation, &shared.batches) {
@@ -187,8 +193,12 @@ fn backend(
             };
             #[cfg(feature = "cuda")]
             if options.device != Device::Cpu {
-                let leaving = if across_processes { cuda::Leaving::ThroughHost } else { cuda::Leaving::OnCard };
-                let card = cuda::open(options.device).map_err(BackendError::from)?;
+                let (leaving, card) = match carriage {
+                    Carriage::Card(card) => (cuda::Leaving::OnCard, Ok(Arc::clone(card))),
+                    Carriage::Threads => (cuda::Leaving::OnCard, cuda::open(options.device)),
+                    Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
+                };
+                let card = card.map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);
                 return Ok(Box::new(made.map_err(BackendError::from)?));
             }

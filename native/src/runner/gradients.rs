@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use pipeplan_core::graph::Graph;
+use pipeplan_core::model::Dtype;
 use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
 
@@ -24,8 +25,8 @@ use super::report::Cause;
 use super::shard::Shard;
 use crate::backend::cpu::element::Element;
 use crate::backend::{Backend, BackendError, Part, Share, Values};
-use crate::transport::collectives::{Collectives, Group, Reduction};
-use crate::transport::{Buffer, Transport};
+use crate::transport::collectives::{Collectives, Group, Operation, Reduction};
+use crate::transport::{Buffer, OnCard, Transport};
 
 /// Where each weight lies, by name.
 pub type Places = BTreeMap<String, Placed>;
@@ -219,7 +220,11 @@ impl Gradients {
             }
             let (groups, replicas, share) = (&mut self.groups, &mut self.replicas, self.position.share());
             let sums = [held.shares, held.copies];
-            if sums.iter().any(Option::is_some) || replicas.size() > 1 {
+            if sums.iter().all(Option::is_none) && replicas.size() < 2 {
+                // Nobody else has any.
+            } else if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
+                reduce_on_card(&memory, groups, sums, replicas, share, transport)?;
+            } else {
                 lend(backend, *first, &held.name, Part::Gradient, |values| match values {
                     Values::F32(values) => reduce(values, groups, sums, replicas, share, transport),
                     Values::F64(values) => reduce(values, groups, sums, replicas, share, transport),
@@ -279,10 +284,16 @@ impl Gradients {
         for held in &self.held {
             let Some(first) = held.stages.first() else { continue };
             let (replicas, share) = (&mut self.replicas, self.position.share());
-            lend(backend, *first, &held.name, Part::Weight, |values| match values {
-                Values::F32(values) => gather(values, replicas, share, transport),
-                Values::F64(values) => gather(values, replicas, share, transport),
-            })?;
+            if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Weight) {
+                let counts = counts((memory.bytes() / 4) as usize, share);
+                transport.on_card(replicas, Operation::AllGather, &memory, Dtype::F32, (0, &counts))?;
+                backend.refresh(*first, &held.name)?;
+            } else {
+                lend(backend, *first, &held.name, Part::Weight, |values| match values {
+                    Values::F32(values) => gather(values, replicas, share, transport),
+                    Values::F64(values) => gather(values, replicas, share, transport),
+                })?;
+            }
             spread(backend, held, Part::Weight)?;
         }
         Ok(())
@@ -332,6 +343,44 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
         })?;
     }
     Ok(())
+}
+
+/// The memory of a device that holds `part`, where the transport sums such memory itself.
+fn on_card(
+    backend: &mut dyn Backend,
+    transport: &dyn Transport,
+    stage: u16,
+    name: &str,
+    part: Part,
+) -> Option<OnCard> {
+    if transport.has_own_on_card() { backend.on_card(stage, name, part) } else { None }
+}
+
+/// As [`reduce`], without leaving the devices.
+fn reduce_on_card(
+    memory: &OnCard,
+    groups: &mut [Group],
+    sums: [Option<usize>; 2],
+    replicas: &mut Group,
+    share: Share,
+    transport: &mut dyn Transport,
+) -> Result<(), Cause> {
+    let mut sum = |group: &mut Group, operation: Operation, counts: &[usize]| {
+        transport.on_card(group, operation, memory, Dtype::F32, (0, counts))
+    };
+    for at in sums.into_iter().flatten() {
+        if let Some(group) = groups.get_mut(at) {
+            sum(group, Operation::AllReduce(Reduction::Sum), &[])?;
+        }
+    }
+    if replicas.size() < 2 {
+        return Ok(());
+    }
+    if share.members < 2 {
+        return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
+    }
+    let counts = counts((memory.bytes() / 4) as usize, share);
+    Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
 }
 
 fn add(values: Values<'_>, other: &Buffer) {

@@ -89,6 +89,8 @@ pub struct RunOptions {
     pub resume: Option<Checkpoint>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
+    /// Tensors of GPUs go over NCCL, where ranks are processes.
+    pub nccl: bool,
     /// How long other ranks may take to end after one has failed.
     pub grace: Duration,
     /// The last so many steps are in the trace.
@@ -113,6 +115,7 @@ impl Default for RunOptions {
             saving: None,
             resume: None,
             transport: ThreadOptions::default(),
+            nccl: false,
             grace: Duration::from_secs(10),
             traced_steps: 20,
             keep_weights: false,

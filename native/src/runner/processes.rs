@@ -13,14 +13,18 @@ use std::time::{Duration, Instant};
 
 use pipeplan_core::units::Nanos;
 
+#[cfg(feature = "cuda")]
+use super::Device;
 use super::board::State;
-use super::coordinate::{Coordinator, Shared, memory_of, message_of, walker};
+use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker};
 use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
 use super::walk::StepRecord;
 use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
 use crate::transport::faulty::Faulty;
+#[cfg(feature = "cuda")]
+use crate::transport::nccl::{self, Nccl, StartError};
 use crate::transport::processes::{Control, Link, Processes};
 use crate::transport::wire::LastWords;
 use crate::transport::{Transport, TransportError};
@@ -140,11 +144,52 @@ impl Rank<'_> {
         transport: &mut dyn Transport,
         observer: &mut dyn Observer,
     ) -> Result<Option<RunReport>, Ended> {
-        let Shared { workload, options, board, .. } = self.shared;
         self.agree(transport)?;
+        #[cfg(feature = "cuda")]
+        if self.shared.options.nccl {
+            return self.walk_over_nccl(transport, observer);
+        }
+        self.train(transport, &Carriage::Host, observer)
+    }
+
+    /// The same, with tensors of GPUs over NCCL.
+    #[cfg(feature = "cuda")]
+    fn walk_over_nccl(
+        &mut self,
+        transport: &mut dyn Transport,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<RunReport>, Ended> {
+        let Shared { workload, options, .. } = self.shared;
+        let refused = |reason: String| Ended::Refused(Refusal::Device { reason });
+        if options.device == Device::Cpu {
+            return Err(refused(
+                "NCCL carries tensors of GPUs: give --backend cuda with --transport nccl".to_string(),
+            ));
+        }
+        let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
+        let card = crate::backend::cuda::open(options.device).map_err(|error| refused(error.to_string()))?;
+        let patience = options.transport.patience;
+        let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), patience);
+        let mut carrier = started.map_err(|error| match error {
+            StartError::Control(error) => Ended::Failed(error.into()),
+            error => refused(error.to_string()),
+        })?;
+        self.name = "nccl";
+        let report = self.train(&mut carrier, &Carriage::Card(card), observer)?;
+        carrier.finish().map_err(|error| Cause::Told { message: error.to_string() })?;
+        Ok(report)
+    }
+
+    fn train(
+        &mut self,
+        transport: &mut dyn Transport,
+        carriage: &Carriage,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<RunReport>, Ended> {
+        let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
         let row = workload.row(rank);
-        let mut walker = walker(rank, self.shared, true)?;
+        let mut walker = walker(rank, self.shared, carriage)?;
         let mut done = walker.first_step;
         let mut coordinator = Coordinator::new(self.shared, self.name);
         for step in walker.first_step.. {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Message, Step, Way};
-use pipeplan_core::units::Nanos;
+use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::{Board, State};
 use super::checkpoint::Writer;
@@ -16,7 +16,7 @@ use super::report::{Cause, LastCheckpoint};
 use super::stop::Verdict;
 use super::tensor_group::TensorGroup;
 use crate::backend::{Backend, Parcel, Store};
-use crate::transport::{Incoming, Outgoing, Tag, Transport};
+use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, What};
 
 /// What a rank did in one training step. Times count from the start of the run.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,12 +178,14 @@ impl Walker<'_> {
     ) -> Result<(), Cause> {
         let (sends, receives): (Vec<Message>, Vec<Message>) =
             messages.iter().partition(|message| message.way == Way::Send);
+        let mut due = Vec::with_capacity(receives.len());
         for message in receives {
+            due.push(self.due(training_step, message));
             let peer = self.peer(&message);
             started.entry(peer).or_default().push_back(message);
         }
         let sends = sends.into_iter().map(|send| self.outgoing(training_step, send)).collect::<Result<_, _>>()?;
-        Ok(transport.post(sends)?)
+        Ok(transport.begin(sends, &due)?)
     }
 
     /// Takes what its links deliver until every receive among `messages` is there. Sends are the transport's
@@ -201,7 +203,8 @@ impl Walker<'_> {
             // One that was taken on the way to another is no longer in the queue.
             let Some(place) = queue.iter().position(|candidate| candidate == message) else { continue };
             let due: Vec<Message> = queue.drain(..=place).collect();
-            self.exchange(training_step, &due, transport)?;
+            let due: Vec<Incoming> = due.iter().map(|message| self.due(training_step, *message).0).collect();
+            self.take(transport.exchange(Vec::new(), &due)?, &due)?;
         }
         Ok(())
     }
@@ -213,6 +216,12 @@ impl Walker<'_> {
         Ok(Outgoing { peer, tag: Tag::of(training_step, message), buffer })
     }
 
+    /// A receive, and the bytes that it brings where the backend knows them.
+    fn due(&self, training_step: u32, message: Message) -> (Incoming, Bytes) {
+        let (peer, tag) = (self.peer(&message), Tag::of(training_step, message.mirrored()));
+        (Incoming { peer, tag }, self.backend.expects(Parcel::of(message)))
+    }
+
     fn exchange(
         &mut self,
         training_step: u32,
@@ -220,22 +229,27 @@ impl Walker<'_> {
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         let mut sends = Vec::new();
-        let mut receives = Vec::new();
-        let mut received = Vec::new();
+        let mut due = Vec::new();
         for message in messages {
-            let peer = self.peer(message);
-            let parcel = Parcel::of(*message);
             match message.way {
                 Way::Send => sends.push(self.outgoing(training_step, *message)?),
-                Way::Receive => {
-                    receives.push(Incoming { peer, tag: Tag::of(training_step, message.mirrored()) });
-                    received.push(parcel);
-                }
+                Way::Receive => due.push(self.due(training_step, *message)),
             }
         }
-        let buffers = transport.exchange(sends, &receives)?;
-        for (parcel, buffer) in received.into_iter().zip(buffers) {
-            self.store.put(parcel, self.backend.take_in(buffer)?);
+        if transport.begins_receives() {
+            transport.begin(std::mem::take(&mut sends), &due)?;
+        }
+        let due: Vec<Incoming> = due.into_iter().map(|(receive, _)| receive).collect();
+        self.take(transport.exchange(sends, &due)?, &due)
+    }
+
+    /// Puts what has arrived into the store.
+    fn take(&mut self, buffers: Vec<Buffer>, due: &[Incoming]) -> Result<(), Cause> {
+        for (receive, buffer) in due.iter().zip(buffers) {
+            // The tag is the sender's message, which names the same parcel.
+            if let What::Message(message) = receive.tag.what {
+                self.store.put(Parcel::of(message), self.backend.take_in(buffer)?);
+            }
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What is to be run, and whether it can be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
@@ -9,7 +9,7 @@ use pipeplan_core::graph::Graph;
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
-use pipeplan_core::program::{Program, Step};
+use pipeplan_core::program::{Program, Step, Way};
 use pipeplan_core::spec::{ModelWork, Work};
 use pipeplan_core::step::Tail;
 use pipeplan_core::units::{Bytes, Nanos};
@@ -428,6 +428,25 @@ impl Workload {
     /// [`MeshError`] where there are more ranks than any run has.
     pub fn mesh(&self) -> Result<Mesh, MeshError> {
         Mesh::of_sizes(&[("pp", self.problem.ranks()), ("dp", self.replicas()), ("tp", self.members())])
+    }
+
+    /// Sender and receiver of all messages of a training step, over the whole world, each pair once, in order.
+    pub fn links(&self) -> Vec<(usize, usize)> {
+        let mut links = BTreeSet::new();
+        for rank in 0..self.world() {
+            let position = self.position(rank);
+            for step in self.row(rank) {
+                let messages = match step {
+                    Step::Transfer(messages) | Step::Start(messages) => messages.as_slice(),
+                    _ => &[],
+                };
+                for message in messages.iter().filter(|message| message.way == Way::Send) {
+                    let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+                    links.insert((rank, position.in_world(peer)));
+                }
+            }
+        }
+        links.into_iter().collect()
     }
 
     /// What rank `rank` of the world executes.

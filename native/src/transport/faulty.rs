@@ -152,6 +152,10 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.post(kept)
     }
 
+    fn check(&mut self) -> Result<(), TransportError> {
+        self.inner.check()
+    }
+
     fn barrier(&mut self) -> Result<(), TransportError> {
         self.inner.barrier()
     }

@@ -93,6 +93,11 @@ impl OnCard {
         OnCard { content, bytes }
     }
 
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// What it was made of.
     pub fn content(&self) -> Arc<dyn Any + Send + Sync> {
         Arc::clone(&self.content)
@@ -212,6 +217,16 @@ pub enum TransportError {
         /// Ranks of the world.
         world: usize,
     },
+    /// The library that carries tensors of devices could not.
+    #[error("{tag} with rank {peer}: {reason}")]
+    Library {
+        /// The other rank; of a group, one of them.
+        peer: usize,
+        /// What was being carried.
+        tag: Tag,
+        /// What the library said.
+        reason: String,
+    },
     /// Not every rank came in time to what all do together.
     #[error("waited {:.1} s for all to come", waited.as_secs_f64())]
     BarrierTimedOut {
@@ -241,6 +256,7 @@ impl TransportError {
             TransportError::TimedOut { peer, .. }
             | TransportError::WrongParcel { peer, .. }
             | TransportError::PeerLost { peer, .. }
+            | TransportError::Library { peer, .. }
             | TransportError::NoSuchPeer { peer, .. } => Some(*peer),
             TransportError::BarrierTimedOut { .. } | TransportError::Ending | TransportError::Aborted => None,
         }
@@ -269,6 +285,29 @@ pub trait Transport: Send {
     /// As [`Transport::exchange`].
     fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError>;
 
+    /// As [`Transport::post`]; and says which parcels are due next, each with its bytes. An engine that
+    /// [begins receives](Transport::begins_receives) starts them now, all in one group with the sends.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn begin(&mut self, sends: Vec<Outgoing>, _due: &[(Incoming, u64)]) -> Result<(), TransportError> {
+        self.post(sends)
+    }
+
+    /// Whether every message must have been named in [`Transport::begin`] before it is received: engines that write
+    /// into memory of a device have to know its size.
+    fn begins_receives(&self) -> bool {
+        false
+    }
+
+    /// Whether the run can go on, as far as is known without waiting.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&mut self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
     /// Returns when every rank has called it.
     ///
     /// # Errors
@@ -287,6 +326,12 @@ pub trait Transport: Send {
     /// Whether the engine's own collectives work among these ranks where a member gets so many values.
     fn suits_own(&self, _ranks: &[usize], _values: usize) -> bool {
         true
+    }
+
+    /// Whether the engine has its own collectives on memory of devices. [`Transport::own_collective`] then works in
+    /// place, on the whole of it.
+    fn has_own_on_card(&self) -> bool {
+        false
     }
 
     /// Runs the engine's own version of a collective: called only where [`Transport::has_own`] says so.
@@ -332,6 +377,18 @@ impl Transport for Box<dyn Transport> {
         (**self).post(sends)
     }
 
+    fn begin(&mut self, sends: Vec<Outgoing>, due: &[(Incoming, u64)]) -> Result<(), TransportError> {
+        (**self).begin(sends, due)
+    }
+
+    fn begins_receives(&self) -> bool {
+        (**self).begins_receives()
+    }
+
+    fn check(&mut self) -> Result<(), TransportError> {
+        (**self).check()
+    }
+
     fn barrier(&mut self) -> Result<(), TransportError> {
         (**self).barrier()
     }
@@ -346,6 +403,10 @@ impl Transport for Box<dyn Transport> {
 
     fn suits_own(&self, ranks: &[usize], values: usize) -> bool {
         (**self).suits_own(ranks, values)
+    }
+
+    fn has_own_on_card(&self) -> bool {
+        (**self).has_own_on_card()
     }
 
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {

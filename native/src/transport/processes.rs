@@ -332,6 +332,12 @@ impl<L: Link> Transport for Processes<L> {
         self.exchange(sends, &[]).map(|_| ())
     }
 
+    fn check(&mut self) -> Result<(), TransportError> {
+        let mut inner = self.inner();
+        inner.look(Duration::ZERO);
+        inner.trouble()
+    }
+
     fn barrier(&mut self) -> Result<(), TransportError> {
         let mut everyone = self.everyone.clone();
         let result = self.group_barrier(&mut everyone);

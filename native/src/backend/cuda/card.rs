@@ -229,6 +229,27 @@ pub trait Card: Send + Sync {
     /// [`CardError`].
     fn stop_watch(&self) -> Result<Nanos, CardError>;
 
+    /// A mark in the queue, behind all that was asked for before.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn mark(&self) -> Result<Box<dyn Mark>, CardError>;
+
+    /// Another queue of the same card.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn another(&self) -> Result<Arc<dyn Card>, CardError>;
+
+    /// What tells this card from all others, on other machines too.
+    fn identity(&self) -> [u8; 16];
+
+    /// Lets this thread's calls of other libraries mean this card.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn choose(&self) -> Result<(), CardError>;
+
     /// The queue itself, for libraries that put work on it; null where it is none of CUDA's.
     fn stream(&self) -> *mut c_void {
         std::ptr::null_mut()
@@ -237,6 +258,15 @@ pub trait Card: Send + Sync {
     /// The most bytes that this queue's allocations held at once, as the card's own allocator counts them; none where
     /// it does not.
     fn high_water_bytes(&self) -> Option<Bytes>;
+}
+
+/// A place in a queue.
+pub trait Mark: Send {
+    /// Whether all before it is done.
+    ///
+    /// # Errors
+    /// [`CardError`] of what came before.
+    fn is_past(&self) -> Result<bool, CardError>;
 }
 
 /// Memory of a card, given back when dropped.
@@ -291,6 +321,11 @@ impl Memory {
         card.copy(self.at, copy.at, self.bytes)?;
         card.finish()?;
         Ok(copy)
+    }
+
+    /// Whether it belongs to the queue `card`: then work there may use it, and it is given back behind that work.
+    pub fn is_of(&self, card: &Arc<dyn Card>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.card), Arc::as_ptr(card))
     }
 
     /// Its size.

@@ -3,14 +3,16 @@
 #![allow(unsafe_code, reason = "calls a library that was just compiled, on memory that it allocates itself")]
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::ffi::c_void;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use libloading::Library;
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Product};
+use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Product};
 use super::source;
 
 /// `pipeplan_launch` of `kernels/host_launch.h`.
@@ -51,9 +53,40 @@ impl Kernels {
     }
 }
 
-/// A queue whose work is done at once.
+/// What libraries other than the kernels have put on a queue, and how much of it is done. [`Card::stream`] gives its
+/// address: whoever puts work there raises `queued` at once and `done` when it has ended, in order.
+#[derive(Default)]
+#[repr(C)]
+struct Others {
+    queued: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Others {
+    fn settle(&self) {
+        let queued = self.queued.load(Ordering::SeqCst);
+        while self.done.load(Ordering::SeqCst) < queued {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Where a queue stood.
+struct Stand {
+    others: Arc<Others>,
+    queued: u64,
+}
+
+impl Mark for Stand {
+    fn is_past(&self) -> Result<bool, CardError> {
+        Ok(self.others.done.load(Ordering::SeqCst) >= self.queued)
+    }
+}
+
+/// A queue whose own work is done at once, after what others have put there.
 pub struct Host {
     kernels: Arc<Kernels>,
+    others: Arc<Others>,
     watch: Mutex<Instant>,
     /// Bytes held, and at most.
     held: Mutex<(Bytes, Bytes)>,
@@ -65,7 +98,8 @@ impl Host {
     /// # Errors
     /// [`CardError::Compile`], also where there is no compiler.
     pub fn new() -> Result<Host, CardError> {
-        Ok(Host { kernels: Kernels::get()?, watch: Mutex::new(Instant::now()), held: Mutex::default() })
+        let (watch, held) = (Mutex::new(Instant::now()), Mutex::default());
+        Ok(Host { kernels: Kernels::get()?, others: Arc::default(), watch, held })
     }
 }
 
@@ -110,6 +144,7 @@ impl Card for Host {
     }
 
     fn free(&self, at: Address, bytes: Bytes) {
+        self.others.settle();
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0 -= bytes;
         if let Ok(layout) = layout(bytes) {
             // SAFETY: `Memory` frees what it was given, once, with the size that it asked for.
@@ -118,30 +153,35 @@ impl Card for Host {
     }
 
     fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
+        self.others.settle();
         // SAFETY: `Memory` is as long as what it holds.
         unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
+        self.others.settle();
         // SAFETY: as above.
         unsafe { (from.0 as *const u8).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.others.settle();
         // SAFETY: both places have that many bytes, which `Memory` says.
         unsafe { (from.0 as *const u8).copy_to(to.0 as *mut u8, bytes as usize) };
         Ok(())
     }
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.others.settle();
         // SAFETY: as above.
         unsafe { (at.0 as *mut u8).write_bytes(0, bytes as usize) };
         Ok(())
     }
 
     fn launch(&self, launch: &Launch) -> Result<(), CardError> {
+        self.others.settle();
         // SAFETY: every kernel takes one `Args`; which bytes it touches is decided in `launch`.
         unsafe {
             let kernel = self
@@ -155,6 +195,7 @@ impl Card for Host {
     }
 
     fn product(&self, product: &Product) -> Result<(), CardError> {
+        self.others.settle();
         let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
         let at = |matrix: &Matrix, step: u64, row: u64, column: u64| {
             let (row, column) = if matrix.transposed { (column, row) } else { (row, column) };
@@ -183,6 +224,7 @@ impl Card for Host {
     }
 
     fn finish(&self) -> Result<(), CardError> {
+        self.others.settle();
         Ok(())
     }
 
@@ -193,6 +235,28 @@ impl Card for Host {
 
     fn stop_watch(&self) -> Result<Nanos, CardError> {
         Ok(self.watch.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_nanos() as Nanos)
+    }
+
+    fn mark(&self) -> Result<Box<dyn Mark>, CardError> {
+        let queued = self.others.queued.load(Ordering::SeqCst);
+        Ok(Box::new(Stand { others: Arc::clone(&self.others), queued }))
+    }
+
+    fn another(&self) -> Result<Arc<dyn Card>, CardError> {
+        Ok(Arc::new(Host::new()?))
+    }
+
+    /// One card a process.
+    fn identity(&self) -> [u8; 16] {
+        u128::from(std::process::id()).to_le_bytes()
+    }
+
+    fn choose(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+
+    fn stream(&self) -> *mut c_void {
+        Arc::as_ptr(&self.others).cast_mut().cast()
     }
 
     fn high_water_bytes(&self) -> Option<Bytes> {

@@ -270,6 +270,12 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
                 self.over_elements("gelu_grad", format, elements, args)
             }
+            Kernel::Cast => {
+                let name = if outputs[0].format() == Format::Bf16 { "cast_to" } else { "cast_from" };
+                let format =
+                    if inputs[0].format() == outputs[0].format() { inputs[0].format() } else { Format::Bf16 };
+                self.over_elements(name, format, elements, args(&[input(0), output(0)], &[elements], &[]))
+            }
             Kernel::Add => {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
                 self.over_elements("add", format, elements, args)
@@ -323,6 +329,15 @@ impl Context {
         let args = args(&places.map(|place| place.0), &[elements], &floats.map(|float| float as f32));
         let blocks = elements.div_ceil(THREADS.into()).min(MOST_BLOCKS);
         self.launch("adamw", format, [blocks, 1, 1], THREADS, args)
+    }
+
+    /// bf16 of `elements` floats.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn narrow(&self, from: Address, to: Address, elements: u64) -> Result<(), CardError> {
+        let args = args(&[from.0, to.0], &[elements], &[]);
+        self.over_elements("cast_to", Format::Bf16, elements, args)
     }
 
     fn rope_table(&mut self, sequence: u64, width: u64, base: u64) -> Result<Address, CardError> {

@@ -52,8 +52,10 @@ impl Which {
     /// The variable that names the file itself.
     pub const fn variable(self) -> Option<&'static str> {
         match self {
+            Which::Driver => None,
+            Which::Nvrtc => Some("PIPEPLAN_NVRTC"),
+            Which::Cublas => Some("PIPEPLAN_CUBLAS"),
             Which::Nccl => Some("PIPEPLAN_NCCL"),
-            _ => None,
         }
     }
 

@@ -61,9 +61,9 @@ pub enum Leaving {
 /// What the optimizer keeps of a weight.
 pub struct State {
     /// The weight in f32, where the weight is not.
-    master: Option<Memory>,
-    mean: Memory,
-    square: Memory,
+    master: Option<Arc<Memory>>,
+    mean: Arc<Memory>,
+    square: Arc<Memory>,
 }
 
 /// Executes graphs on a card.
@@ -125,11 +125,12 @@ impl Processor for Queue {
         let format = format_of(weight.dtype);
         let master = match format {
             Format::F32 => None,
-            Format::Bf16 => Some(Memory::holding(&self.card, &packed(&values, Format::F32))?),
+            Format::Bf16 => Some(Arc::new(Memory::holding(&self.card, &packed(&values, Format::F32))?)),
         };
-        let moment = || Memory::zeros(&self.card, 4 * held as u64);
+        let moment = || Memory::zeros(&self.card, 4 * held as u64).map(Arc::new);
         let state = State { master, mean: moment()?, square: moment()? };
-        let state_bytes = state.master.as_ref().map_or(0, Memory::bytes) + state.mean.bytes() + state.square.bytes();
+        let state_bytes =
+            state.master.as_ref().map_or(0, |master| master.bytes()) + state.mean.bytes() + state.square.bytes();
         Ok(NewParameter {
             weight: Arc::new(Memory::holding(&self.card, &packed(&values, format))?),
             gradient: Arc::new(Memory::zeros(&self.card, gradient.bytes())?),
@@ -149,8 +150,8 @@ impl Processor for Queue {
         let own = match &buffer {
             Buffer::F32(values) => Memory::holding(&self.card, &packed(values, self.format))?,
             Buffer::OnCard(parcel) => match parcel.content().downcast::<Memory>() {
-                Ok(memory) => memory.copied_to(&self.card)?,
-                Err(_) => return Ok(buffer),
+                Ok(memory) if !memory.is_of(&self.card) => memory.copied_to(&self.card)?,
+                _ => return Ok(buffer),
             },
             _ => return Ok(buffer),
         };
@@ -245,29 +246,47 @@ impl Processor for Queue {
         gradient.read().ok().map(|bytes| Buffer::F32(floats(&bytes)))
     }
 
+    fn on_card(&mut self, part: Part, parameter: Updated<'_, Arc<Memory>, State>) -> Option<OnCard> {
+        let memory = Arc::clone(memory_of(part, &parameter));
+        let bytes = memory.bytes();
+        Some(OnCard::new(memory, bytes))
+    }
+
+    fn refresh(&mut self, parameter: Updated<'_, Arc<Memory>, State>) -> Result<(), CardError> {
+        let Updated { tensor, weight, state, .. } = parameter;
+        match &state.master {
+            Some(master) => self.context.narrow(master.at(), weight.at(), tensor.elements()),
+            None => Ok(()),
+        }
+    }
+
     fn lend(
         &mut self,
         part: Part,
         parameter: Updated<'_, Arc<Memory>, State>,
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), CardError> {
-        let Updated { weight, gradient, state, .. } = parameter;
-        let memory: &Memory = match part {
-            Part::Weight => state.master.as_ref().unwrap_or(weight),
-            Part::Gradient => gradient,
-            Part::Mean => &state.mean,
-            Part::Square => &state.square,
-        };
+        let memory = memory_of(part, &parameter);
         let mut values = floats(&memory.read()?);
         let before = values.clone();
         work(Values::F32(&mut values));
         if values != before {
             self.card.write(memory.at(), &packed(&values, Format::F32))?;
-            if part == Part::Weight && state.master.is_some() {
-                self.card.write(weight.at(), &packed(&values, Format::Bf16))?;
+            if part == Part::Weight && parameter.state.master.is_some() {
+                self.card.write(parameter.weight.at(), &packed(&values, Format::Bf16))?;
             }
         }
         Ok(())
+    }
+}
+
+fn memory_of<'a>(part: Part, parameter: &'a Updated<'_, Arc<Memory>, State>) -> &'a Arc<Memory> {
+    let Updated { weight, gradient, state, .. } = parameter;
+    match part {
+        Part::Weight => state.master.as_ref().unwrap_or(weight),
+        Part::Gradient => gradient,
+        Part::Mean => &state.mean,
+        Part::Square => &state.square,
     }
 }
 

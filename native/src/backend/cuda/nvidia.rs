@@ -15,7 +15,7 @@ use cudarc::driver::{result, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Product};
+use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Product};
 use super::libraries::{self, Which};
 use super::source;
 
@@ -32,6 +32,8 @@ pub struct Facts {
     pub capability: (u32, u32),
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// What tells it from all other GPUs.
+    pub uuid: [u8; 16],
     /// GPUs whose memory it reaches directly, each with the rank of the link among the machine's (0 is the best).
     pub links: Vec<(usize, u32)>,
 }
@@ -84,7 +86,11 @@ fn facts(ordinal: usize, count: usize) -> Result<Facts, CardError> {
         attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     );
     let multiprocessors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    Ok(Facts { ordinal, name, bytes, capability, multiprocessors, links })
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: writes 16 bytes; of a part of a GPU, they are the part's.
+    unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) }.result().map_err(fail)?;
+    let uuid = uuid.bytes.map(|byte| byte as u8);
+    Ok(Facts { ordinal, name, bytes, capability, multiprocessors, uuid, links })
 }
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CardError> {
@@ -260,10 +266,16 @@ pub struct Nvidia {
     device: Arc<Device>,
     stream: sys::CUstream,
     pool: sys::CUmemoryPool,
-    /// Two calls through one handle may not overlap.
-    blas: Mutex<blas_sys::cublasHandle_t>,
+    /// Made with the first product: queues for transfers need none. Two calls through one handle may not overlap.
+    blas: Mutex<Option<Blas>>,
     /// Start and end of the watch.
     events: [sys::CUevent; 2],
+}
+
+/// A handle of cuBLAS and the memory that it may use.
+struct Blas {
+    handle: blas_sys::cublasHandle_t,
+    workspace: sys::CUdeviceptr,
 }
 
 // SAFETY: the driver's handles may be used by any thread; cuBLAS' is behind a lock.
@@ -291,22 +303,12 @@ impl Nvidia {
                 result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
                     .map_err(|error| driver_error("cuEventCreate", error))
             };
-            let handle = blas::create_handle().map_err(|error| blas_error("cublasCreate", error))?;
-            // SAFETY: handle and stream were just made, the workspace is never freed; one type by two names.
-            unsafe {
-                blas::set_stream(handle, stream.cast()).map_err(|error| blas_error("cublasSetStream", error))?;
-                let workspace =
-                    result::malloc_sync(WORKSPACE_BYTES).map_err(|error| driver_error("cuMemAlloc", error))?;
-                blas_sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE_BYTES)
-                    .result()
-                    .map_err(|error| blas_error("cublasSetWorkspace", error))?;
-            }
             Ok(Nvidia {
                 events: [event()?, event()?],
                 device: Arc::clone(&device),
                 stream,
                 pool,
-                blas: Mutex::new(handle),
+                blas: Mutex::new(None),
             })
         })
     }
@@ -319,9 +321,41 @@ impl Nvidia {
     /// The version of cuBLAS, such as 130100.
     pub fn blas_version(&self) -> Option<i32> {
         let mut version = 0;
-        // SAFETY: the handle is valid; writes one int.
-        let asked = unsafe { blas_sys::cublasGetVersion_v2(*lock(&self.blas), &mut version) };
-        asked.result().ok().map(|()| version)
+        let ask = |handle| {
+            // SAFETY: the handle is valid; writes one int.
+            let asked = unsafe { blas_sys::cublasGetVersion_v2(handle, &mut version) };
+            asked.result().map_err(|error| blas_error("cublasGetVersion", error))
+        };
+        self.with_blas(ask).ok().map(|()| version)
+    }
+
+    /// `work` with this queue's handle of cuBLAS.
+    fn with_blas<R>(
+        &self,
+        work: impl FnOnce(blas_sys::cublasHandle_t) -> Result<R, CardError>,
+    ) -> Result<R, CardError> {
+        let mut blas = lock(&self.blas);
+        let handle = match &*blas {
+            Some(blas) => blas.handle,
+            None => blas.insert(self.new_blas()?).handle,
+        };
+        work(handle)
+    }
+
+    fn new_blas(&self) -> Result<Blas, CardError> {
+        guarded("opening cuBLAS", || {
+            let handle = blas::create_handle().map_err(|error| blas_error("cublasCreate", error))?;
+            // SAFETY: handle and stream are valid, the workspace is freed after the handle; one type by two names.
+            unsafe {
+                blas::set_stream(handle, self.stream.cast()).map_err(|error| blas_error("cublasSetStream", error))?;
+                let workspace =
+                    result::malloc_sync(WORKSPACE_BYTES).map_err(|error| driver_error("cuMemAlloc", error))?;
+                blas_sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE_BYTES)
+                    .result()
+                    .map_err(|error| blas_error("cublasSetWorkspace", error))?;
+                Ok(Blas { handle, workspace })
+            }
+        })
     }
 }
 
@@ -355,12 +389,45 @@ impl Drop for Nvidia {
         // SAFETY: all memory of the stream keeps its card alive, so nothing uses these handles any more.
         unsafe {
             let _ = result::stream::synchronize(self.stream);
-            let _ = blas::destroy_handle(*lock(&self.blas));
+            if let Some(Blas { handle, workspace }) = lock(&self.blas).take() {
+                let _ = blas::destroy_handle(handle);
+                let _ = result::free_sync(workspace);
+            }
             let _ = result::mem_pool::destroy(self.pool);
             for event in self.events {
                 let _ = result::event::destroy(event);
             }
             let _ = result::stream::destroy(self.stream);
+        }
+    }
+}
+
+/// A mark.
+struct Event {
+    device: Arc<Device>,
+    event: sys::CUevent,
+}
+
+// SAFETY: an event may be asked and destroyed by any thread.
+unsafe impl Send for Event {}
+
+impl Mark for Event {
+    fn is_past(&self) -> Result<bool, CardError> {
+        self.device.make_current()?;
+        // SAFETY: the event is valid until it is dropped.
+        match unsafe { sys::cuEventQuery(self.event) } {
+            sys::CUresult::CUDA_SUCCESS => Ok(true),
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            error => Err(driver_error("cuEventQuery", result::DriverError(error))),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.device.make_current().is_ok() {
+            // SAFETY: not used again; the driver keeps what it still needs.
+            let _ = unsafe { result::event::destroy(self.event) };
         }
     }
 }
@@ -463,38 +530,42 @@ impl Card for Nvidia {
             false => blas_sys::cublasOperation_t::CUBLAS_OP_N,
         };
         let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
-        let handle = lock(&self.blas);
-        // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`.
-        // SAFETY: the matrices lie within their buffers, which `launch` has checked; factors are read before the call
-        // returns.
-        unsafe {
-            blas::gemm_strided_batched_ex(
-                *handle,
-                way(b),
-                way(a),
-                narrow(*columns)?,
-                narrow(*rows)?,
-                narrow(*inner)?,
-                (&raw const *alpha).cast(),
-                b.at.0 as *const c_void,
-                kind(b.format),
-                narrow(b.row)?,
-                b.step as i64,
-                a.at.0 as *const c_void,
-                kind(a.format),
-                narrow(a.row)?,
-                a.step as i64,
-                (&raw const *beta).cast(),
-                c.at.0 as *mut c_void,
-                kind(c.format),
-                narrow(c.row)?,
-                c.step as i64,
-                narrow(*count)?,
-                blas_sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                blas_sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
-        }
-        .map_err(|error| blas_error(&format!("cublasGemmStridedBatchedEx of {rows} x {inner} x {columns}"), error))
+        let call = |handle| {
+            // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`.
+            // SAFETY: the matrices lie within their buffers, which `launch` has checked; factors are read before the call
+            // returns.
+            unsafe {
+                blas::gemm_strided_batched_ex(
+                    handle,
+                    way(b),
+                    way(a),
+                    narrow(*columns)?,
+                    narrow(*rows)?,
+                    narrow(*inner)?,
+                    (&raw const *alpha).cast(),
+                    b.at.0 as *const c_void,
+                    kind(b.format),
+                    narrow(b.row)?,
+                    b.step as i64,
+                    a.at.0 as *const c_void,
+                    kind(a.format),
+                    narrow(a.row)?,
+                    a.step as i64,
+                    (&raw const *beta).cast(),
+                    c.at.0 as *mut c_void,
+                    kind(c.format),
+                    narrow(c.row)?,
+                    c.step as i64,
+                    narrow(*count)?,
+                    blas_sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                    blas_sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+                )
+            }
+            .map_err(|error| {
+                blas_error(&format!("cublasGemmStridedBatchedEx of {rows} x {inner} x {columns}"), error)
+            })
+        };
+        self.with_blas(call)
     }
 
     fn finish(&self) -> Result<(), CardError> {
@@ -522,6 +593,28 @@ impl Card for Nvidia {
                 .map_err(|error| driver_error("cuEventElapsedTime", error))?
         };
         Ok((f64::from(milliseconds) * 1e6) as Nanos)
+    }
+
+    fn mark(&self) -> Result<Box<dyn Mark>, CardError> {
+        self.device.make_current()?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+            .map_err(|error| driver_error("cuEventCreate", error))?;
+        let mark = Event { device: Arc::clone(&self.device), event };
+        // SAFETY: event and stream are valid.
+        unsafe { result::event::record(event, self.stream) }.map_err(|error| driver_error("cuEventRecord", error))?;
+        Ok(Box::new(mark))
+    }
+
+    fn another(&self) -> Result<Arc<dyn Card>, CardError> {
+        Ok(Arc::new(Nvidia::new(self.device.ordinal)?))
+    }
+
+    fn identity(&self) -> [u8; 16] {
+        self.device.facts.uuid
+    }
+
+    fn choose(&self) -> Result<(), CardError> {
+        self.device.make_current()
     }
 
     fn stream(&self) -> *mut c_void {
@@ -552,12 +645,15 @@ mod tests {
 
     /// NVRTC needs no GPU. Without it this checks nothing, and says so.
     #[test]
-    fn all_kernels_compile_for_a100_and_h100() {
+    fn all_kernels_compile_for_a100_h100_and_b200() {
         if libraries::search(Which::Nvrtc).found.is_none() {
             eprintln!("SKIPPED: kernels are not compiled: {}", libraries::search(Which::Nvrtc));
             return;
         }
-        for capability in [(8, 0), (9, 0)] {
+        // NVRTC knows the B200 from 12.8 on.
+        let knows_b200 = nvrtc_version() >= Some((12, 8));
+        let capabilities = [(8, 0), (9, 0), (10, 0)].into_iter().filter(|(major, _)| *major < 10 || knows_b200);
+        for capability in capabilities {
             let image = compile(capability).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(&image[1..4], b"ELF");
         }

@@ -12,7 +12,9 @@
 //! Each member sends `(n − 1) / n` of the data in a reduce-scatter or an all-gather and twice that in an
 //! all-reduce, which is the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
 
-use super::{Tag, Transport, TransportError};
+use pipeplan_core::model::Dtype;
+
+use super::{Buffer, OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
 pub mod group;
@@ -147,6 +149,31 @@ pub trait Collectives: Transport {
             reach *= 2;
         }
         Ok(())
+    }
+
+    /// Any of all-reduce, reduce, reduce-scatter, all-gather and broadcast on the values of `memory`, of format
+    /// `dtype`, in place, on an engine that [has its own](Transport::has_own_on_card). `counts` are the lengths of the
+    /// members' pieces, one after the other: of a reduce-scatter only the own piece is then of use, of an all-gather
+    /// only that piece has to be there before. In which order numbers are summed is the engine's affair.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`]; and where `counts` do not fit the group or the memory.
+    fn on_card(
+        &mut self,
+        group: &mut Group,
+        operation: Operation,
+        memory: &OnCard,
+        dtype: Dtype,
+        (root, counts): (usize, &[usize]),
+    ) -> Result<(), CollectiveError> {
+        let call = Session::new(group, operation, counts, root);
+        call.check_root()?;
+        if !counts.is_empty() {
+            call.check(counts.len(), call.ranks.len(), "lengths")?;
+            call.check((memory.bytes() / dtype.bytes().max(1)) as usize, counts.iter().sum(), "values")?;
+        }
+        let input = Buffer::OnCard(memory.clone());
+        self.own_collective(&call.call(dtype), input).map(|_| ()).map_err(|source| call.failed(source))
     }
 
     /// The root gets the `values` of all by position, whatever their lengths; the others get nothing. `root` is
@@ -344,6 +371,8 @@ pub struct Call<'a> {
     pub root: usize,
     /// How many values the result has for each member, where members differ.
     pub counts: &'a [usize],
+    /// The format of the values.
+    pub dtype: Dtype,
     /// Which call it is.
     pub tag: Tag,
 }

@@ -1,5 +1,7 @@
 //! One call of a collective as one member carries it out.
 
+use pipeplan_core::model::Dtype;
+
 use super::{ANY_LENGTH, Call, CollectiveError, Group, Operation, Reduction, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError};
@@ -62,6 +64,19 @@ impl<'a> Session<'a> {
         Ok(self.to_all(transport, values, counts)?.concat())
     }
 
+    /// What the engine is asked to do on values of `dtype`.
+    pub(super) fn call(&self, dtype: Dtype) -> Call<'_> {
+        Call {
+            operation: self.operation,
+            ranks: &self.ranks,
+            member: self.member,
+            root: self.root,
+            counts: self.counts,
+            dtype,
+            tag: self.tag,
+        }
+    }
+
     /// The result of the engine's own collective.
     pub(super) fn own<T: Element, X: Transport + ?Sized>(
         &self,
@@ -79,7 +94,7 @@ impl<'a> Session<'a> {
         values: &[T],
     ) -> Result<Vec<T>, CollectiveError> {
         let call =
-            Call { operation, ranks: &self.ranks, member: self.member, root: self.root, counts, tag: self.tag };
+            Call { operation, counts, ..self.call(T::DTYPE) };
         let result =
             transport.own_collective(&call, T::pack(values.to_vec())).map_err(|source| self.failed(source))?;
         let length = result.values();

@@ -81,6 +81,18 @@ pub enum DataType {
     Bfloat16 = 9,
 }
 
+impl DataType {
+    /// Bytes of a number.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            DataType::Uint8 => 1,
+            DataType::Bfloat16 => 2,
+            DataType::Float32 => 4,
+            DataType::Float64 => 8,
+        }
+    }
+}
+
 /// `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -115,6 +127,8 @@ pub struct Functions {
     pub reduce_scatter:
         unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> Code,
     pub broadcast: unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> Code,
+    pub reduce:
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, RawStream) -> Code,
 }
 
 /// NCCL's version.
@@ -211,6 +225,7 @@ impl Library {
             all_gather: find!(b"ncclAllGather"),
             reduce_scatter: find!(b"ncclReduceScatter"),
             broadcast: find!(b"ncclBroadcast"),
+            reduce: find!(b"ncclReduce"),
         })
     }
 

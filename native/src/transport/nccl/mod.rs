@@ -8,6 +8,7 @@
 //! - Ranks agree on communicators in an order that follows from their numbers, so no two wait for each other.
 #![allow(unsafe_code, reason = "calls of a C library on memory of a GPU; each says why it is sound")]
 
+mod engine;
 mod library;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub use engine::{Nccl, StartError};
 pub use library::{
     Code, Config, DataType, Functions, IN_PROGRESS, Library, RawComm, RawStream, Reduce, SUCCESS, UniqueId, Version,
 };
@@ -55,6 +57,20 @@ pub enum NcclError {
         what: String,
         /// How long.
         waited: Duration,
+    },
+    /// Two ranks exchange something that no plan has said before.
+    #[error("there is no communicator from rank {from} to rank {to}: the program says nothing of messages there")]
+    NoLink {
+        /// The sender.
+        from: usize,
+        /// The receiver.
+        to: usize,
+    },
+    /// NCCL has no such collective.
+    #[error("NCCL has no {operation}")]
+    NoSuchCollective {
+        /// Which.
+        operation: String,
     },
     /// Another rank gave up.
     #[error("the run was ended by another rank")]
@@ -178,25 +194,44 @@ impl Communicator {
     }
 
     /// Asks for the communicator's error until the last call has ended.
-    fn settle(&mut self, what: &str) -> Result<(), NcclError> {
+    pub(super) fn settle(&mut self, what: &str) -> Result<(), NcclError> {
         let start = Instant::now();
-        loop {
-            let mut state = SUCCESS;
-            // SAFETY: the communicator is valid until it is aborted or destroyed, which ends this object.
-            let code = unsafe { (self.library.functions().get_async_error)(self.raw, &mut state) };
-            let failed = self
-                .library
-                .check("ncclCommGetAsyncError", code, self.raw)
-                .and_then(|()| self.library.check("a transfer", state, self.raw));
-            if failed.is_err() {
-                self.abort();
-                return failed;
-            }
-            if state != IN_PROGRESS {
-                return Ok(());
-            }
+        while self.check()? == IN_PROGRESS {
             self.be_patient(start, what)?;
         }
+        Ok(())
+    }
+
+    /// Waits for what `is_done` says, while no error turns up.
+    pub(super) fn until(
+        &mut self,
+        what: &str,
+        mut is_done: impl FnMut() -> Result<bool, NcclError>,
+    ) -> Result<(), NcclError> {
+        let start = Instant::now();
+        while !is_done()? {
+            self.check()?;
+            self.be_patient(start, what)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the communicator's error once: whether the last call is still going on.
+    pub(super) fn check(&mut self) -> Result<Code, NcclError> {
+        if self.aborted {
+            return Err(NcclError::Aborted);
+        }
+        let mut state = SUCCESS;
+        // SAFETY: the communicator is valid until it is aborted or destroyed, which ends this object.
+        let code = unsafe { (self.library.functions().get_async_error)(self.raw, &mut state) };
+        let failed = self
+            .library
+            .check("ncclCommGetAsyncError", code, self.raw)
+            .and_then(|()| self.library.check("a transfer", state, self.raw));
+        if failed.is_err() {
+            self.abort();
+        }
+        failed.map(|()| state)
     }
 
     /// Sleeps a little; an error, and the end of the communicator, where that has been long enough.
@@ -215,7 +250,7 @@ impl Communicator {
         Ok(())
     }
 
-    fn abort(&mut self) {
+    pub(super) fn abort(&mut self) {
         if !std::mem::replace(&mut self.aborted, true) {
             // SAFETY: the communicator is valid, and not used again.
             let _ = unsafe { (self.library.functions().abort)(self.raw) };
@@ -281,6 +316,112 @@ impl Communicator {
             unsafe {
                 let count = count as usize;
                 (functions.all_reduce)(at as *const _, at as *mut _, count, kind as i32, reduce as i32, raw, stream)
+            }
+        })
+    }
+
+    /// Queues the reduction of `count` numbers, in place, to member `root`.
+    ///
+    /// # Safety
+    /// As [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn reduce(
+        &mut self,
+        at: u64,
+        count: u64,
+        root: usize,
+        (kind, reduce): (DataType, Reduce),
+        stream: RawStream,
+    ) -> Result<(), NcclError> {
+        self.call("ncclReduce", |functions, raw| {
+            // SAFETY: as the caller promises; NCCL allows one buffer for both.
+            unsafe {
+                let (count, root) = (count as usize, root as i32);
+                (functions.reduce)(at as *const _, at as *mut _, count, kind as i32, reduce as i32, root, raw, stream)
+            }
+        })
+    }
+
+    /// Queues the broadcast of `count` numbers of member `root`, in place.
+    ///
+    /// # Safety
+    /// As [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn broadcast(
+        &mut self,
+        at: u64,
+        count: u64,
+        root: usize,
+        kind: DataType,
+        stream: RawStream,
+    ) -> Result<(), NcclError> {
+        self.call("ncclBroadcast", |functions, raw| {
+            // SAFETY: as the caller promises; NCCL allows one buffer for both.
+            unsafe {
+                let (count, root) = (count as usize, root as i32);
+                (functions.broadcast)(at as *const _, at as *mut _, count, kind as i32, root, raw, stream)
+            }
+        })
+    }
+
+    /// Queues a reduce-scatter in place: of `size` pieces of `piece` numbers from `at` on, this `member`'s is left with
+    /// the reduction.
+    ///
+    /// # Safety
+    /// As [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn reduce_scatter(
+        &mut self,
+        at: u64,
+        piece: u64,
+        member: usize,
+        (kind, reduce): (DataType, Reduce),
+        stream: RawStream,
+    ) -> Result<(), NcclError> {
+        self.call("ncclReduceScatter", |functions, raw| {
+            let mine = at + member as u64 * piece * kind.bytes();
+            // SAFETY: as the caller promises; the piece lies where NCCL expects it of a call in place.
+            unsafe {
+                let piece = piece as usize;
+                (functions.reduce_scatter)(
+                    at as *const _,
+                    mine as *mut _,
+                    piece,
+                    kind as i32,
+                    reduce as i32,
+                    raw,
+                    stream,
+                )
+            }
+        })
+    }
+
+    /// Queues an all-gather in place: this `member`'s piece of `piece` numbers is there, the others come.
+    ///
+    /// # Safety
+    /// As [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub unsafe fn all_gather(
+        &mut self,
+        at: u64,
+        piece: u64,
+        member: usize,
+        kind: DataType,
+        stream: RawStream,
+    ) -> Result<(), NcclError> {
+        self.call("ncclAllGather", |functions, raw| {
+            let mine = at + member as u64 * piece * kind.bytes();
+            // SAFETY: as for the reduce-scatter.
+            unsafe {
+                (functions.all_gather)(mine as *const _, at as *mut _, piece as usize, kind as i32, raw, stream)
             }
         })
     }

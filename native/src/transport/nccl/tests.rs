@@ -90,6 +90,18 @@ unsafe extern "C" fn reduce(
 ) -> Code {
     note(format!("reduce {count} of kind {kind} by {operation}"))
 }
+unsafe extern "C" fn reduce_to(
+    _: *const c_void,
+    _: *mut c_void,
+    count: usize,
+    kind: c_int,
+    operation: c_int,
+    root: c_int,
+    _: RawComm,
+    _: RawStream,
+) -> Code {
+    note(format!("reduce {count} of kind {kind} by {operation} to {root}"))
+}
 unsafe extern "C" fn gather(
     _: *const c_void,
     _: *mut c_void,
@@ -120,6 +132,7 @@ fn functions() -> Functions {
         all_gather: gather,
         reduce_scatter: reduce,
         broadcast: reduce,
+        reduce: reduce_to,
     }
 }
 

@@ -26,6 +26,16 @@ template <class T, class F> __device__ __forceinline__ void map2(const void* x, 
     }
 }
 
+// From floats and to floats. p: x, y.
+template <class T> __device__ void cast_to(const Args& a) {
+    EACH(i, a.n[0]) ((T*)a.p[1])[i] = Number<T>::of(((const float*)a.p[0])[i]);
+}
+KERNEL(cast_to)
+template <class T> __device__ void cast_from(const Args& a) {
+    EACH(i, a.n[0]) ((float*)a.p[1])[i] = load(((const T*)a.p[0])[i]);
+}
+KERNEL(cast_from)
+
 struct Sum {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };

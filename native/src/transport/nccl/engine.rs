@@ -1,0 +1,572 @@
+//! Ranks whose tensors stay on GPUs: parcels and sums over NCCL, all else over the transport that the processes have
+//! anyway.
+//!
+//! That transport carries what the host has to say: ids of communicators, votes, losses, last words. Messages of the
+//! program go over one communicator for each direction between two ranks, each on its own queue of the card. Sums over
+//! a group of ranks go over that group's communicator, which its first use makes. NCCL has no tags and does not say how
+//! long a parcel is: both ends know from the program, on which they have agreed before.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pipeplan_core::model::Dtype;
+
+use super::{
+    Communicator, DataType, Ending, Library, NcclError, Patience, Reduce, UniqueId, check_sharing, grouped,
+    sharing_enabled,
+};
+use crate::backend::cuda::card::{Card, CardError, Mark, Memory};
+use crate::transport::collectives::{Call, CollectiveError, Collectives, Group, Operation, Reduction};
+use crate::transport::{Buffer, Incoming, OnCard, Outgoing, Tag, Transport, TransportError, What};
+
+/// How long others may take to say why a transfer failed on this rank: a peer that has died is a better reason than
+/// what NCCL makes of it.
+const HEARING: Duration = Duration::from_millis(500);
+
+/// Waits shorter than this cost no sleep.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// How long to sleep between two looks.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// How often a wait looks at the other transport and at every communicator.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A communicator and the queue that its work is put on.
+struct Channel {
+    communicator: Communicator,
+    queue: Arc<dyn Card>,
+    /// Parcels that NCCL may still read, with the place behind which it does not.
+    sending: VecDeque<(Box<dyn Mark>, Arc<Memory>)>,
+    /// Parcels that are arriving, in the order in which they do.
+    arriving: VecDeque<(Tag, Box<dyn Mark>, Arc<Memory>)>,
+}
+
+impl Channel {
+    /// Lets go of what NCCL has read.
+    fn reap(&mut self) -> Result<(), CardError> {
+        while let Some((mark, _)) = self.sending.front() {
+            if !mark.is_past()? {
+                break;
+            }
+            self.sending.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// One rank's end.
+pub struct Nccl<'t> {
+    control: &'t mut dyn Transport,
+    library: Arc<Library>,
+    /// The queue of the rank's own work: what arrives is of its memory.
+    card: Arc<dyn Card>,
+    patience: Patience,
+    /// By sender and receiver.
+    links: BTreeMap<(usize, usize), Channel>,
+    /// By the ranks of the group.
+    axes: BTreeMap<Vec<usize>, Channel>,
+}
+
+/// Why it cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// NCCL or the GPUs.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    /// The transport between the processes.
+    #[error(transparent)]
+    Control(#[from] CollectiveError),
+    /// Ranks found different libraries.
+    #[error(
+        "rank {rank} has NCCL {theirs} and rank {here} has {ours}: give all the same (PIPEPLAN_NCCL names a file)"
+    )]
+    Versions {
+        /// Another rank.
+        rank: usize,
+        /// Its version.
+        theirs: String,
+        /// This rank.
+        here: usize,
+        /// This one's.
+        ours: String,
+    },
+}
+
+impl<'t> Nccl<'t> {
+    /// Joins all communicators of `links` (sender and receiver, each once, over all ranks) that this rank is part of;
+    /// every rank calls it with the same `links`. A message of one byte goes over each, so that NCCL has made its
+    /// connections before the run starts.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(
+        control: &'t mut dyn Transport,
+        library: Arc<Library>,
+        card: Arc<dyn Card>,
+        links: &[(usize, usize)],
+        longest: Duration,
+    ) -> Result<Nccl<'t>, StartError> {
+        let patience = Patience { rank: control.rank(), longest, ending: Ending::default() };
+        let mut nccl = Nccl { control, library, card, patience, links: BTreeMap::new(), axes: BTreeMap::new() };
+        nccl.check_world()?;
+        let rank = nccl.patience.rank;
+        let mut links: Vec<(usize, usize)> = links.to_vec();
+        // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
+        links.sort_unstable();
+        links.dedup();
+        for (from, to) in links {
+            if from != to && (from == rank || to == rank) {
+                let channel = nccl.join(&[from, to])?;
+                nccl.links.insert((from, to), channel);
+                nccl.try_out(from, to)?;
+            }
+        }
+        Ok(nccl)
+    }
+
+    /// All ranks must have one version of NCCL, and a GPU each where that version asks for it.
+    fn check_world(&mut self) -> Result<(), StartError> {
+        let mut everyone = Group::of_all(self.control.rank(), self.control.world());
+        let version = self.library.version();
+        let mine: Vec<f32> = [version.major, version.minor, version.patch]
+            .into_iter()
+            .map(|number| number as f32)
+            .chain(self.card.identity().map(f32::from))
+            .collect();
+        let counts = vec![mine.len(); everyone.size()];
+        let all = self.control.all_gather(&mut everyone, &mine, &counts)?;
+        let mut gpus = Vec::with_capacity(everyone.size());
+        for (rank, facts) in all.chunks(mine.len()).enumerate() {
+            let (theirs, gpu) = facts.split_at(3);
+            if *theirs != mine[..3] {
+                let theirs = theirs.iter().map(|number| format!("{number:.0}")).collect::<Vec<_>>().join(".");
+                let (here, ours) = (self.patience.rank, version.to_string());
+                return Err(StartError::Versions { rank, theirs, here, ours });
+            }
+            gpus.push(gpu.iter().map(|byte| format!("{:02x}", *byte as u8)).collect::<String>());
+        }
+        Ok(check_sharing(version, &gpus, sharing_enabled())?)
+    }
+
+    /// The communicator of `ranks`, of which this rank is one: the first makes the id and gives it to the others.
+    fn join(&mut self, ranks: &[usize]) -> Result<Channel, StartError> {
+        let rank = self.patience.rank;
+        let mut group = match Group::new(ranks.to_vec(), rank) {
+            Ok(group) => group,
+            Err(error) => return Err(NcclError::Missing(error.to_string()).into()),
+        };
+        let mut bytes = [0f32; 128];
+        if group.member() == 0 {
+            bytes = self.library.unique_id()?.0.map(f32::from);
+        }
+        self.control.broadcast(&mut group, 0, &mut bytes)?;
+        let id = UniqueId(bytes.map(|byte| byte as u8));
+        self.card.choose().map_err(NcclError::from)?;
+        let peer = ranks.iter().copied().find(|other| *other != rank).unwrap_or(rank);
+        let place = (group.member(), group.size());
+        let communicator = Communicator::join(&self.library, id, place, peer, self.patience.clone())?;
+        let queue = self.card.another().map_err(NcclError::from)?;
+        Ok(Channel { communicator, queue, sending: VecDeque::new(), arriving: VecDeque::new() })
+    }
+
+    fn try_out(&mut self, from: usize, to: usize) -> Result<(), NcclError> {
+        let memory = Memory::zeros(&self.card, 1)?;
+        self.card.finish()?;
+        let (library, sends) = (Arc::clone(&self.library), from == self.patience.rank);
+        let Some(channel) = self.links.get_mut(&(from, to)) else { return Ok(()) };
+        let (at, stream) = (memory.at().number(), channel.queue.stream());
+        grouped(&library, &mut [&mut channel.communicator], |members| {
+            // SAFETY: the byte lives until the queue has passed the mark, below, or the communicator is aborted.
+            unsafe {
+                match sends {
+                    true => members[0].send(at, 1, 1, stream),
+                    false => members[0].receive(at, 1, 0, stream),
+                }
+            }
+        })?;
+        let mark = channel.queue.mark()?;
+        channel.communicator.until("the first message", || Ok(mark.is_past()?))
+    }
+
+    /// Says that no more is to come, and gives all communicators back. Every rank calls it at the same point.
+    ///
+    /// # Errors
+    /// [`NcclError`].
+    pub fn finish(mut self) -> Result<(), NcclError> {
+        for (_, channel) in std::mem::take(&mut self.links) {
+            channel.communicator.finish()?;
+        }
+        for (_, channel) in std::mem::take(&mut self.axes) {
+            channel.communicator.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Ends all that is queued on the card, on this rank.
+    fn give_up(&mut self) {
+        self.patience.ending.raise();
+        for channel in self.links.values_mut().chain(self.axes.values_mut()) {
+            channel.communicator.abort();
+        }
+    }
+
+    /// What to tell of `error` during `tag` with `peer`: where another rank has ended the run or is gone, that.
+    fn explained(&mut self, error: NcclError, peer: usize, tag: Tag) -> TransportError {
+        self.give_up();
+        let begun = Instant::now();
+        while begun.elapsed() < HEARING {
+            if let Err(better) = self.control.check() {
+                return better;
+            }
+            std::thread::sleep(LOOK);
+        }
+        match error {
+            NcclError::Aborted => TransportError::Aborted,
+            error => TransportError::Library { peer, tag, reason: error.to_string() },
+        }
+    }
+
+    /// Waits until `mark` is past, and looks after the run meanwhile.
+    fn wait(&mut self, mark: &dyn Mark, peer: usize, tag: Tag, receiving: bool) -> Result<(), TransportError> {
+        let begun = Instant::now();
+        let mut looked = begun;
+        loop {
+            match mark.is_past() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(self.explained(error.into(), peer, tag)),
+            }
+            let waited = begun.elapsed();
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                self.look(peer, tag)?;
+            }
+            if waited > self.patience.longest {
+                self.give_up();
+                return Err(TransportError::TimedOut { peer, tag, receiving, waited });
+            }
+            if waited > SPIN {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Whether the run goes on: the other transport, and every communicator's asynchronous error.
+    fn look(&mut self, peer: usize, tag: Tag) -> Result<(), TransportError> {
+        if let Err(error) = self.control.check() {
+            self.give_up();
+            return Err(error);
+        }
+        let mut failed = None;
+        for ((from, to), channel) in &mut self.links {
+            if let Err(error) = channel.communicator.check() {
+                let other = if *from == self.patience.rank { *to } else { *from };
+                failed.get_or_insert((error, other));
+            }
+        }
+        for channel in self.axes.values_mut() {
+            if let Err(error) = channel.communicator.check() {
+                failed.get_or_insert((error, peer));
+            }
+        }
+        match failed {
+            Some((error, peer)) => Err(self.explained(error, peer, tag)),
+            None => Ok(()),
+        }
+    }
+
+    fn memory_of(buffer: Buffer) -> Result<Arc<Memory>, Buffer> {
+        match &buffer {
+            Buffer::OnCard(parcel) => parcel.content().downcast::<Memory>().map_err(|_| buffer),
+            _ => Err(buffer),
+        }
+    }
+
+    /// Puts sends and receives on their queues, as one group.
+    fn queue(
+        &mut self,
+        sends: &[(usize, Tag, Arc<Memory>)],
+        receives: &[(Incoming, u64)],
+    ) -> Result<(), (NcclError, usize, Tag)> {
+        let rank = self.patience.rank;
+        let Some((peer, tag)) = sends
+            .iter()
+            .map(|(peer, tag, _)| (*peer, *tag))
+            .chain(receives.iter().map(|(receive, _)| (receive.peer, receive.tag)))
+            .next()
+        else {
+            return Ok(());
+        };
+        let at = |error: NcclError| (error, peer, tag);
+        let mut room = Vec::with_capacity(receives.len());
+        for (receive, bytes) in receives {
+            let memory = Memory::new(&self.card, *bytes).map_err(|error| at(error.into()))?;
+            room.push((receive.peer, receive.tag, Arc::new(memory)));
+        }
+        // What is sent has been made, and what is received has its room, before another queue touches either.
+        self.card.finish().map_err(|error| at(error.into()))?;
+        // SAFETY: takes nothing; the end below is called whatever happens between.
+        let begun = unsafe { (self.library.functions().group_start)() };
+        self.library.check("ncclGroupStart", begun, std::ptr::null_mut()).map_err(at)?;
+        let mut queued = Ok(());
+        let both = sends.iter().map(|send| (send, true)).chain(room.iter().map(|receive| (receive, false)));
+        for ((peer, tag, memory), is_send) in both {
+            let key = if is_send { (rank, *peer) } else { (*peer, rank) };
+            let (from, bytes) = (memory.at().number(), memory.bytes());
+            let call = match self.links.get_mut(&key) {
+                None => Err(NcclError::NoLink { from: key.0, to: key.1 }),
+                // SAFETY: the memory is kept with a mark behind the transfer, and freed behind it.
+                Some(Channel { communicator, queue, .. }) => unsafe {
+                    let stream = queue.stream();
+                    match is_send {
+                        true => communicator.send(from, bytes, 1, stream),
+                        false => communicator.receive(from, bytes, 0, stream),
+                    }
+                },
+            };
+            if let Err(error) = call {
+                queued = Err((error, *peer, *tag));
+                break;
+            }
+        }
+        // SAFETY: a group was begun.
+        let ended = unsafe { (self.library.functions().group_end)() };
+        let ended = self.library.check("ncclGroupEnd", ended, std::ptr::null_mut()).map_err(at);
+        queued.and(ended)?;
+        // Each communicator has its work on the queue before anything else is asked of it; then the marks go behind it.
+        for (peer, tag, memory) in sends {
+            let Some(channel) = self.links.get_mut(&(rank, *peer)) else { continue };
+            let all = channel.communicator.settle("a send to be queued").and_then(|()| {
+                channel.sending.push_back((channel.queue.mark()?, Arc::clone(memory)));
+                Ok(channel.reap()?)
+            });
+            all.map_err(|error| (error, *peer, *tag))?;
+        }
+        for (peer, tag, memory) in room {
+            let Some(channel) = self.links.get_mut(&(peer, rank)) else { continue };
+            let all = channel.communicator.settle("a receive to be queued").and_then(|()| {
+                channel.arriving.push_back((tag, channel.queue.mark()?, memory));
+                Ok(())
+            });
+            all.map_err(|error| (error, peer, tag))?;
+        }
+        Ok(())
+    }
+
+    /// The collective `call` on `memory`, in place.
+    fn collective(&mut self, call: &Call<'_>, memory: &Memory) -> Result<(), StartError> {
+        if !self.axes.contains_key(call.ranks) {
+            let channel = self.join(call.ranks)?;
+            self.axes.insert(call.ranks.to_vec(), channel);
+        }
+        let Some(Channel { communicator, queue, .. }) = self.axes.get_mut(call.ranks) else { return Ok(()) };
+        self.card.finish().map_err(NcclError::from)?;
+        let (kind, size) = match call.dtype {
+            Dtype::F64 => (DataType::Float64, 8),
+            Dtype::Bf16 => (DataType::Bfloat16, 2),
+            Dtype::I32 | Dtype::U8 => (DataType::Uint8, 1),
+            Dtype::F32 => (DataType::Float32, 4),
+        };
+        let (at, stream, count) = (memory.at().number(), queue.stream(), memory.bytes() / size);
+        let is_even = call.counts.windows(2).all(|pair| pair[0] == pair[1]);
+        let first = call.counts.first().map_or(0, |count| *count as u64);
+        // Where each member's piece starts, and its length.
+        let pieces: Vec<(u64, u64)> = call
+            .counts
+            .iter()
+            .scan(0, |start, count| {
+                let piece = (at + *start * size, *count as u64);
+                *start += *count as u64;
+                Some(piece)
+            })
+            .collect();
+        let of = |reduction: Reduction| match reduction {
+            Reduction::Sum => Reduce::Sum,
+            Reduction::Avg => Reduce::Avg,
+            Reduction::Max => Reduce::Max,
+        };
+        // SAFETY: the memory is the caller's until this has waited for the queue, or aborted what is on it; the pieces
+        // lie within it, which the caller has checked.
+        unsafe {
+            match call.operation {
+                Operation::AllReduce(reduction) => communicator.all_reduce(at, count, (kind, of(reduction)), stream),
+                Operation::Reduce(reduction) => {
+                    communicator.reduce(at, count, call.root, (kind, of(reduction)), stream)
+                }
+                Operation::Broadcast => communicator.broadcast(at, count, call.root, kind, stream),
+                Operation::ReduceScatter(reduction) if is_even => {
+                    communicator.reduce_scatter(at, first, call.member, (kind, of(reduction)), stream)
+                }
+                Operation::AllGather if is_even => communicator.all_gather(at, first, call.member, kind, stream),
+                // NCCL's own have pieces of one length: others go as one group of the roots' own calls.
+                Operation::ReduceScatter(reduction) => grouped(&self.library, &mut [communicator], |members| {
+                    pieces.iter().enumerate().filter(|(_, piece)| piece.1 > 0).try_for_each(|(root, piece)| {
+                        members[0].reduce(piece.0, piece.1, root, (kind, of(reduction)), stream)
+                    })
+                }),
+                Operation::AllGather => grouped(&self.library, &mut [communicator], |members| {
+                    pieces
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, piece)| piece.1 > 0)
+                        .try_for_each(|(root, piece)| members[0].broadcast(piece.0, piece.1, root, kind, stream))
+                }),
+                Operation::Gather | Operation::AllToAll | Operation::Barrier => {
+                    Err(NcclError::NoSuchCollective { operation: call.operation.to_string() })
+                }
+            }
+        }?;
+        communicator.settle("a collective to be queued")?;
+        Ok(())
+    }
+}
+
+impl Transport for Nccl<'_> {
+    fn rank(&self) -> usize {
+        self.control.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.control.world()
+    }
+
+    fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
+        let on_card = |tag: Tag| matches!(tag.what, What::Message(_));
+        let (queued, carried): (Vec<Outgoing>, Vec<Outgoing>) =
+            sends.into_iter().partition(|send| matches!(send.buffer, Buffer::OnCard(_)));
+        self.begin(queued, &[])?;
+        let by_control: Vec<Incoming> = receives.iter().filter(|receive| !on_card(receive.tag)).copied().collect();
+        let mut carried = self.control.exchange(carried, &by_control)?.into_iter();
+        let mut received = Vec::with_capacity(receives.len());
+        for Incoming { peer, tag } in receives.iter().copied() {
+            if !on_card(tag) {
+                received.extend(carried.next());
+                continue;
+            }
+            let arriving = self.links.get_mut(&(peer, self.patience.rank)).and_then(|link| link.arriving.pop_front());
+            let Some((found, mark, memory)) = arriving else {
+                let reason = "no receive has been started for it".to_string();
+                return Err(TransportError::Library { peer, tag, reason });
+            };
+            if found != tag {
+                return Err(TransportError::WrongParcel { peer, expected: tag, found });
+            }
+            let waited = self.wait(&*mark, peer, tag, true);
+            if waited.is_err() {
+                // The card may still write there: what is aborted ends behind the mark.
+                let begun = Instant::now();
+                while !mark.is_past().unwrap_or(true) && begun.elapsed() < HEARING {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            waited?;
+            let bytes = memory.bytes();
+            received.push(Buffer::OnCard(OnCard::new(memory, bytes)));
+        }
+        Ok(received)
+    }
+
+    fn post(&mut self, sends: Vec<Outgoing>) -> Result<(), TransportError> {
+        self.begin(sends, &[])
+    }
+
+    fn begin(&mut self, sends: Vec<Outgoing>, receives: &[(Incoming, u64)]) -> Result<(), TransportError> {
+        let mut queued = Vec::with_capacity(sends.len());
+        let mut carried = Vec::new();
+        for Outgoing { peer, tag, buffer } in sends {
+            match Self::memory_of(buffer) {
+                Ok(memory) => queued.push((peer, tag, memory)),
+                Err(buffer) => carried.push(Outgoing { peer, tag, buffer }),
+            }
+        }
+        if !carried.is_empty() {
+            self.control.post(carried)?;
+        }
+        self.queue(&queued, receives).map_err(|(error, peer, tag)| self.explained(error, peer, tag))
+    }
+
+    fn begins_receives(&self) -> bool {
+        true
+    }
+
+    /// Behind all that this rank has queued.
+    fn barrier(&mut self) -> Result<(), TransportError> {
+        let mut last = Vec::new();
+        for ((_, to), channel) in &mut self.links {
+            last.extend(channel.sending.drain(..).map(|(mark, memory)| (*to, mark, memory)));
+        }
+        for (to, mark, _memory) in last {
+            // A barrier has no tag of its own.
+            let begun = Instant::now();
+            loop {
+                self.control.check().inspect_err(|_| self.patience.ending.raise())?;
+                match mark.is_past() {
+                    Ok(true) => break,
+                    Ok(false) if begun.elapsed() <= self.patience.longest => std::thread::sleep(PAUSE),
+                    Ok(false) => {
+                        self.give_up();
+                        return Err(TransportError::BarrierTimedOut { waited: begun.elapsed() });
+                    }
+                    Err(error) => {
+                        self.give_up();
+                        return Err(TransportError::PeerLost { peer: to, reason: error.to_string() });
+                    }
+                }
+            }
+        }
+        self.control.barrier()
+    }
+
+    fn abort(&self) {
+        self.patience.ending.raise();
+        self.control.abort();
+    }
+
+    fn check(&mut self) -> Result<(), TransportError> {
+        self.control.check()
+    }
+
+    fn has_own(&self, operation: Operation) -> bool {
+        self.control.has_own(operation)
+    }
+
+    fn has_own_on_card(&self) -> bool {
+        true
+    }
+
+    fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        let memory = match Self::memory_of(input) {
+            Ok(memory) => memory,
+            Err(input) => return self.control.own_collective(call, input),
+        };
+        let peer = call.ranks.iter().copied().find(|rank| *rank != self.patience.rank).unwrap_or(self.patience.rank);
+        let queued = self.collective(call, &memory).and_then(|()| match self.axes.get(call.ranks) {
+            Some(channel) => Ok(Some(channel.queue.mark().map_err(NcclError::from)?)),
+            None => Ok(None),
+        });
+        match queued {
+            Ok(Some(mark)) => self.wait(&*mark, peer, call.tag, true)?,
+            Ok(None) => {}
+            Err(StartError::Nccl(error)) => return Err(self.explained(error, peer, call.tag)),
+            Err(StartError::Control(error)) => {
+                self.give_up();
+                return Err(error.transport().cloned().unwrap_or(TransportError::Aborted));
+            }
+            Err(error) => {
+                self.give_up();
+                return Err(TransportError::Library { peer, tag: call.tag, reason: error.to_string() });
+            }
+        }
+        let bytes = memory.bytes();
+        Ok(Buffer::OnCard(OnCard::new(memory, bytes)))
+    }
+}
+
+impl Drop for Nccl<'_> {
+    /// What was not finished has failed: the card must be done with memory before that is given back.
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

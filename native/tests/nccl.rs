@@ -1,0 +1,175 @@
+//! Ranks as processes whose tensors go over NCCL: whole runs on the emulated GPU through a library that stands in for
+//! it (`fake/nccl.c`), found and loaded as the real one is.
+#![cfg(feature = "cuda")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use pipeplan_core::plan::Plan;
+use pipeplan_core::program::{Step, Way};
+use serde_json::Value;
+
+/// The stand-in, compiled once; nothing (said plainly) where there is no C compiler.
+fn library() -> Option<&'static Path> {
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let compile = || {
+        let out = std::env::temp_dir().join(format!("pipeplan-fake-nccl-{}.so", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/nccl.c");
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_string());
+        let flags = ["-O1", "-w", "-shared", "-fPIC", "-pthread", source, "-o"];
+        match Command::new(&compiler).args(flags).arg(&out).output() {
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => {
+                eprintln!("SKIPPED: no run over NCCL: {compiler} cannot be started: {error}");
+                return None;
+            }
+        }
+        Some(out)
+    };
+    LIBRARY.get_or_init(compile).as_deref()
+}
+
+/// A plan of two stages for so many copies of the pipeline, which share out the optimizer's state.
+fn plan(name: &str, copies: u32) -> PathBuf {
+    let file = |what: &str| std::env::temp_dir().join(format!("pipeplan-nccl-{}-{name}{what}", std::process::id()));
+    let spec = format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+         pipeline = 2\ndata = {copies}\nzero = {}\n[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\n",
+        u8::from(copies > 1)
+    );
+    let (spec_file, plan_file) = (file(".toml"), file(".json"));
+    std::fs::write(&spec_file, spec).expect("a spec is written");
+    let output = pipeplan(&["plan", &spec_file.to_string_lossy(), "-o", &plan_file.to_string_lossy()]).output();
+    assert!(output.expect("it starts").status.success());
+    plan_file
+}
+
+fn pipeplan(arguments: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"));
+    command.args(arguments).env("NO_COLOR", "1");
+    for variable in ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn train(plan: &Path, more: &[&str], variables: &[(&str, &str)]) -> Output {
+    let plan = plan.to_string_lossy();
+    let arguments = [&["run", &*plan, "--backend", "emulated", "--steps", "2", "--json"], more].concat();
+    pipeplan(&arguments).envs(variables.iter().copied()).output().expect("it starts")
+}
+
+fn losses(output: &Output) -> Vec<u64> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("a summary");
+    let losses = summary["losses"].as_array().expect("losses");
+    losses.iter().map(|loss| loss.as_f64().expect("a number").to_bits()).collect()
+}
+
+/// What each process should call: connections tried out, then for each training step the groups of the program's row in
+/// its order.
+fn expected_messages(plan: &Plan, rank: usize, steps: usize) -> Vec<String> {
+    let mut calls = Vec::new();
+    for _ in 0..steps {
+        for step in &plan.program.rows[rank] {
+            let (Step::Transfer(messages) | Step::Start(messages)) = step else { continue };
+            calls.push("group start".to_string());
+            for way in [Way::Send, Way::Receive] {
+                let verb = if way == Way::Send { "send" } else { "receive" };
+                calls.extend(messages.iter().filter(|message| message.way == way).map(|_| verb.to_string()));
+            }
+            calls.push("group end".to_string());
+        }
+    }
+    calls
+}
+
+#[test]
+fn tensors_over_nccl_train_as_threads_do_bit_for_bit_in_the_programs_order() {
+    let Some(library) = library() else { return };
+    let path = plan("order", 2);
+    let log = std::env::temp_dir().join(format!("pipeplan-nccl-log-{}", std::process::id()));
+    let variables = [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("FAKE_NCCL_LOG", &*log.to_string_lossy())]
+        .map(|(name, value)| (name, value.to_string()));
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let over_nccl = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
+    assert_eq!(losses(&over_nccl), losses(&train(&path, &[], &[])));
+
+    let plan = Plan::from_json(&std::fs::read_to_string(&path).expect("a plan")).expect("it reads");
+    let folder = log.parent().expect("a folder");
+    let name = format!("{}.", log.file_name().expect("a name").to_string_lossy());
+    let logs: Vec<String> = std::fs::read_dir(folder)
+        .expect("a folder")
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&name))
+        .map(|entry| std::fs::read_to_string(entry.path()).expect("a log"))
+        .collect();
+    assert_eq!(logs.len(), 4, "one for each process");
+    let mut of_rank = [0; 2];
+    for log in &logs {
+        let calls: Vec<&str> = log.lines().collect();
+        // One byte over each of the two connections, in the order of their ranks; the sender is member 0.
+        let rank = usize::from(calls[0] == "init 1 of 2");
+        let tried = |init: &'static str, message: &'static str| [init, "group start", message, "group end"];
+        let (first, second) = (tried("init 0 of 2", "send 1"), tried("init 1 of 2", "receive 1"));
+        let tries = if rank == 0 { [first, second] } else { [second, first] }.concat();
+        assert_eq!(calls[..8], tries[..]);
+        of_rank[rank] += 1;
+        let is_message =
+            |call: &&&str| call.starts_with("send") || call.starts_with("receive") || call.starts_with("group");
+        let messages: Vec<&str> = calls[8..]
+            .iter()
+            .filter(is_message)
+            .map(|call| call.trim_end_matches(|c: char| c == ' ' || c.is_ascii_digit()))
+            .collect();
+        let expected = expected_messages(&plan, rank, 2);
+        assert_eq!(messages, expected, "rank {rank}");
+        // Every weight once a step: its gradient averaged in shares, its shares gathered.
+        let sums = calls.iter().filter(|call| call.starts_with("reduce-scatter") && call.ends_with("by 4")).count();
+        let gathers = calls.iter().filter(|call| call.starts_with("all-gather")).count();
+        assert!(sums > 0 && sums == gathers, "{sums} sums, {gathers} gathers");
+        // Two connections and the axis, given back in good order.
+        assert_eq!(calls.iter().filter(|call| **call == "finalize").count(), 3);
+        assert_eq!(calls.iter().filter(|call| **call == "destroy").count(), 3);
+        assert!(!calls.contains(&"abort"));
+    }
+    assert_eq!(of_rank, [2, 2]);
+}
+
+#[test]
+fn a_peer_that_fails_and_one_that_stands_still_are_named_with_what_each_rank_waits_for() {
+    let Some(library) = library() else { return };
+    let path = plan("failures", 1);
+    let library = library.to_string_lossy();
+    let fail = |how: &str| {
+        let variables = [("PIPEPLAN_NCCL", &*library), ("FAKE_NCCL_FAIL", how)];
+        let output = train(&path, &["--transport", "nccl", "--patience", "2"], &variables);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let remote = fail("1:3:remote");
+    assert!(
+        remote.contains("rank 1 failed") && remote.contains("with rank 0: a transfer failed: remote process exited"),
+        "{remote}"
+    );
+    assert!(remote.contains("rank 0: exchanging with rank 1 at training step 0"), "{remote}");
+    let hang = fail("0:1:hang");
+    assert!(hang.contains("rank 0 failed: waited 2.") || hang.contains("rank 1 failed: waited 2."), "{hang}");
+    assert!(hang.contains("rank 0: ") && hang.contains("rank 1: ") && hang.contains("RECV"), "{hang}");
+}
+
+#[test]
+fn what_nccl_needs_is_said_before_anything_starts() {
+    let path = plan("refused", 1);
+    let plan = path.to_string_lossy();
+    let on_cpu = pipeplan(&["run", &plan, "--transport", "nccl"]).output().expect("it starts");
+    assert_eq!(on_cpu.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&on_cpu.stderr).contains("Give --backend cuda with it"));
+    let missing = train(&path, &["--transport", "nccl"], &[("PIPEPLAN_NCCL", "/nowhere/libnccl.so.2")]);
+    let text = String::from_utf8_lossy(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(2), "{text}");
+    for part in ["NCCL is missing: looked for libnccl.so.2", "PIPEPLAN_NCCL", "pip install nvidia-nccl-cu13"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
