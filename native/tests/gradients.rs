@@ -11,7 +11,7 @@ use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::graph::build::{StageShape, stage_graph};
-use pipeplan_core::model::{Dtype, Family, ModelConfig};
+use pipeplan_core::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
@@ -91,6 +91,56 @@ impl Case {
     }
 }
 
+/// Holds the gradients of one stage, gathered over two microbatches, against differences.
+fn check(model: &ModelConfig, stage: u16, (has_embedding, has_head): (bool, bool), what: &str) {
+    let shape = StageShape {
+        layers: 0..2,
+        has_embedding,
+        has_head,
+        microbatch_size: 2,
+        sequence: 6,
+        dtype: Dtype::F64,
+        form: Default::default(),
+    };
+    let mut case = Case::new(model, stage, shape.clone());
+    let input = case.boundary(0.0);
+    // Two microbatches, one with B and W apart, one fused: gradients add up.
+    case.forward(0, &input);
+    case.forward(1, &input);
+    let d_input = case.backward(1, true);
+    case.backward(0, false);
+    let gradients = case.cpu.gradients();
+    assert!(gradients.len() >= 18, "{what}");
+    let score = |microbatches: &[u32], change: &dyn Fn(&mut Case, &mut Vec<f64>)| -> f64 {
+        let mut case = Case::new(model, stage, shape.clone());
+        let mut input = input.clone();
+        change(&mut case, &mut input);
+        microbatches.iter().map(|microbatch| case.forward(*microbatch, &input)).sum()
+    };
+    const H: f64 = 1e-5;
+    let close = |slope: f64, gradient: f64, of: &str| {
+        let error = (slope - gradient).abs() / (1e-3 + slope.abs());
+        assert!(error < 1e-5, "{of} ({what}): slope {slope}, gradient {gradient}");
+    };
+    let start = case.cpu.weights();
+    for (name, gradient) in &gradients {
+        let Some(Buffer::F64(weight)) = start.get(name) else { panic!("{name} has no weight") };
+        let Buffer::F64(gradient) = gradient else { panic!("{name} ({what}) has another format") };
+        // The largest element and two others.
+        let largest = (0..gradient.len()).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs()));
+        assert!(gradient[largest.expect("not empty")] != 0.0, "{name} ({what}) gets no gradient");
+        for index in [largest.expect("not empty"), gradient.len() / 3, gradient.len() - 1] {
+            let at =
+                |offset: f64| score(&[0, 1], &|case, _| case.cpu.set_weight(name, index, weight[index] + offset));
+            close((at(H) - at(-H)) / (2.0 * H), gradient[index], &format!("{name}[{index}]"));
+        }
+    }
+    for index in (0..d_input.len()).step_by(37) {
+        let at = |offset: f64| score(&[1], &|_, input| input[index] += offset);
+        close((at(H) - at(-H)) / (2.0 * H), d_input[index], &format!("input {index}"));
+    }
+}
+
 #[test]
 fn gradients_of_stages_are_the_slope_of_the_score() {
     for family in [Family::Llama, Family::Gpt] {
@@ -101,55 +151,37 @@ fn gradients_of_stages_are_the_slope_of_the_score() {
             (1, false, false, false),
             (2, false, true, false),
         ] {
-            let model = model(family, tied);
-            let shape = StageShape {
-                layers: 0..2,
-                has_embedding,
-                has_head,
-                microbatch_size: 2,
-                sequence: 6,
-                dtype: Dtype::F64,
-                form: Default::default(),
-            };
             let what = format!("{family:?}, embedding {has_embedding}, head {has_head}, tied {tied}");
-            let mut case = Case::new(&model, stage, shape.clone());
-            let input = case.boundary(0.0);
-            // Two microbatches, one with B and W apart, one fused: gradients add up.
-            case.forward(0, &input);
-            case.forward(1, &input);
-            let d_input = case.backward(1, true);
-            case.backward(0, false);
-            let gradients = case.cpu.gradients();
-            assert!(gradients.len() >= 18, "{what}");
-            let score = |microbatches: &[u32], change: &dyn Fn(&mut Case, &mut Vec<f64>)| -> f64 {
-                let mut case = Case::new(&model, stage, shape.clone());
-                let mut input = input.clone();
-                change(&mut case, &mut input);
-                microbatches.iter().map(|microbatch| case.forward(*microbatch, &input)).sum()
-            };
-            const H: f64 = 1e-5;
-            let close = |slope: f64, gradient: f64, of: &str| {
-                let error = (slope - gradient).abs() / (1e-3 + slope.abs());
-                assert!(error < 1e-5, "{of} ({what}): slope {slope}, gradient {gradient}");
-            };
-            let start = case.cpu.weights();
-            for (name, gradient) in &gradients {
-                let Some(Buffer::F64(weight)) = start.get(name) else { panic!("{name} has no weight") };
-                let Buffer::F64(gradient) = gradient else { panic!("{name} ({what}) has another format") };
-                // The largest element and two others.
-                let largest = (0..gradient.len()).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs()));
-                assert!(gradient[largest.expect("not empty")] != 0.0, "{name} ({what}) gets no gradient");
-                for index in [largest.expect("not empty"), gradient.len() / 3, gradient.len() - 1] {
-                    let at = |offset: f64| {
-                        score(&[0, 1], &|case, _| case.cpu.set_weight(name, index, weight[index] + offset))
-                    };
-                    close((at(H) - at(-H)) / (2.0 * H), gradient[index], &format!("{name}[{index}]"));
-                }
-            }
-            for index in (0..d_input.len()).step_by(37) {
-                let at = |offset: f64| score(&[1], &|_, input| input[index] += offset);
-                close((at(H) - at(-H)) / (2.0 * H), d_input[index], &format!("input {index}"));
-            }
+            check(&model(family, tied), stage, (has_embedding, has_head), &what);
         }
+    }
+}
+
+/// Norms of heads, norms behind, GELU gates, windows, experts and latent attention.
+#[test]
+fn so_are_those_of_newer_families() {
+    let usual = model(Family::Llama, false);
+    let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 0, dense_layers: 0 };
+    let window = Some(Window { tokens: 2, full_every: 2 });
+    let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
+    let variants = [
+        ("Qwen 3", Variant { qk_norm: true, ..Variant::USUAL }),
+        ("Gemma 2", Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL }),
+        ("Mixtral", Variant { experts: Some(experts), ..Variant::USUAL }),
+        (
+            "DeepSeek",
+            Variant {
+                experts: Some(Experts { shared_ffn: 7, dense_layers: 1, ..experts }),
+                latent: Some(latent),
+                ..Variant::USUAL
+            },
+        ),
+    ];
+    for (what, variant) in variants {
+        let (kv_heads, head_dim) =
+            if variant.latent.is_some() { (usual.heads, 10) } else { (usual.kv_heads, usual.head_dim) };
+        let model = ModelConfig { variant, kv_heads, head_dim, ..usual };
+        check(&model, 0, (true, true), what);
+        check(&model, 1, (false, false), what);
     }
 }

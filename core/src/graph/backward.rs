@@ -248,10 +248,10 @@ impl Backward<'_> {
                     self.contribute_both([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
                 }
                 Kernel::ExpertMatMul { transpose_b } => {
-                    let (x, weight) = (input(0)?, input(1)?);
-                    self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x], weight);
+                    let (x, weight, chosen) = (input(0)?, input(1)?, input(2)?);
+                    self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x, chosen], weight);
                     let kernel = Kernel::ExpertMatMul { transpose_b: !transpose_b };
-                    self.contribute_by(x, kernel, &[dy, weight]);
+                    self.contribute_by(x, kernel, &[dy, weight, chosen]);
                 }
                 Kernel::GeGlu => {
                     let (gate, up) = (input(0)?, input(1)?);

@@ -266,8 +266,8 @@ pub enum Kernel {
     },
     /// `(dweights, logits, chosen) → (dlogits)`.
     RouteGrad,
-    /// Copies of tokens, ordered by expert, on the devices that hold them: `(x [n, h], chosen) → (rows [m, h])`, where `m`
-    /// is the rows of this device: `n · active` times the imbalance that the spec names.
+    /// Copies of tokens, ordered by expert and then by token, on the devices that hold them: `(x [n, h], chosen) → (rows [m, h])`, where `m`
+    /// is the rows of this device: `n · active` times the imbalance that the spec names. Rows that no copy fills are 0.
     Dispatch {
         /// Devices that the experts are dealt to.
         ways: u64,
@@ -291,13 +291,13 @@ pub enum Kernel {
     RowGate,
     /// `(dy, x, g) → (dx, dg)`.
     RowGateGrad,
-    /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i]) → (y [m, o])`, `y = x · wᵀ`; not transposed,
-    /// `(x [m, o]) → (y [m, i])`, `y = x · w`.
+    /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i], chosen) → (y [m, o])`, `y = x · wᵀ`; not
+    /// transposed, `(x [m, o], w, chosen) → (y [m, i])`, `y = x · w`. `chosen` says which rows are whose.
     ExpertMatMul {
         /// Whether the matrix is transposed.
         transpose_b: bool,
     },
-    /// `(dy [m, o], x [m, i], G [experts, o, i]) → (G)`: each expert's `G += dyᵀ · x` over its rows.
+    /// `(dy [m, o], x [m, i], chosen, G [experts, o, i]) → (G)`: each expert's `G += dyᵀ · x` over its rows.
     ExpertMatMulGrad,
     /// As [`Kernel::SwiGlu`] with the tanh form of GELU for the gate: `y = gelu(gate) ∘ up`. Source: arXiv:2002.05202.
     GeGlu,

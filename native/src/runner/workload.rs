@@ -136,14 +136,36 @@ pub enum Refusal {
     },
     /// An operator that the backend does not have.
     #[error(
-        "stage {stage} needs `{kernel}`, which the runner does not have: plan a model without experts, latent attention \
-         and windows, and without context parallelism"
+        "stage {stage} needs `{kernel}`, which the runner does not have there: plan without expert and context \
+         parallelism, and newer families' layers (norms of heads, GELU gates, windows, experts, latent attention) with \
+         tensor = 1"
     )]
     Kernel {
         /// The stage.
         stage: usize,
         /// The operator's name.
         kernel: &'static str,
+    },
+    /// Tokens further on are predicted.
+    #[error(
+        "the model predicts {modules} tokens further on, which can be planned and not be run: plan it with \
+         model.multi_token = 0"
+    )]
+    MultiToken {
+        /// Modules behind the last layer.
+        modules: u32,
+    },
+    /// Experts have less room than tokens.
+    #[error(
+        "stage {stage} has {rows} rows for {copies} copies of tokens: write training.expert_imbalance = 1 or more"
+    )]
+    ExpertRows {
+        /// The stage.
+        stage: usize,
+        /// Rows of its experts.
+        rows: u64,
+        /// Tokens times the experts that see each.
+        copies: u64,
     },
     /// The device cannot be used.
     #[error("{reason}")]
@@ -639,9 +661,21 @@ impl ModelStages {
 
     fn check(&self, device: Device) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
-            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
+            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel, self.tensor > 1)) {
                 return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
             }
+            for operator in
+                graph.operators.iter().filter(|operator| matches!(operator.kernel, Kernel::Dispatch { .. }))
+            {
+                let copies = operator.inputs.get(1).map_or(0, |chosen| graph[chosen.tensor].elements());
+                let rows = operator.outputs.first().and_then(|rows| graph[*rows].shape.first()).copied().unwrap_or(0);
+                if rows < copies {
+                    return Err(Refusal::ExpertRows { stage, rows, copies });
+                }
+            }
+        }
+        if self.model.variant.multi_token > 0 {
+            return Err(Refusal::MultiToken { modules: self.model.variant.multi_token });
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,

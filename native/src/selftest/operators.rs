@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Heads, Kernel};
+use pipeplan_core::graph::{Heads, Kernel, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::Row;
@@ -154,6 +154,10 @@ impl Case {
             let found: Vec<f64> = match reference.dtype {
                 Dtype::Bf16 => unpacked(bytes, Format::Bf16).into_iter().map(f64::from).collect(),
                 Dtype::U8 => bytes.iter().map(|byte| f64::from(*byte)).collect(),
+                Dtype::I32 => {
+                    let (numbers, _) = bytes.as_chunks::<4>();
+                    numbers.iter().map(|number| f64::from(i32::from_ne_bytes(*number))).collect()
+                }
                 _ => unpacked(bytes, Format::F32).into_iter().map(f64::from).collect(),
             };
             relative_error(&found, &reference.values())
@@ -304,6 +308,32 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, k], t)];
         cases.push(Case::new(Kernel::AttentionGrad(heads), t, all, &outputs));
     }
+    // Values of their own width, and windows that begin within a tile and before all of a row's tile.
+    for (sequence, query, key_value, width, value_width, window) in [
+        (37, 4, 2, 10, 6, 37),
+        (70, 2, 2, 24, 32, 9),
+        (150, 2, 1, 64, 64, 20),
+        (139, 1, 1, 32, 32, 3),
+        (130, 2, 1, 128, 128, 70),
+    ] {
+        let heads = Heads { sequence, query, key_value, width };
+        let spread = Spread { heads, value_width, ways: 1, window };
+        let (n, q, k) = (2 * sequence, query * width, key_value * width);
+        let (o, v) = (query * value_width, key_value * value_width);
+        let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, v], 22)];
+        let outputs: [(&[u64], Dtype); 2] = [(&[n, o], t), (&[n, query], F)];
+        let case = Case::new(Kernel::SpreadAttention(spread), t, inputs.clone(), &outputs);
+        let saved = case.reference();
+        cases.push(case);
+        let mut all = vec![random(&[n, o], 23)];
+        all.extend(inputs);
+        all.push(Tensor::new(&[n, o], t, saved[0].data.clone()));
+        all.push(Tensor::new(&[n, query], F, saved[1].data.clone()));
+        let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, v], t)];
+        cases.push(Case::new(Kernel::SpreadAttentionGrad(spread), t, all, &outputs));
+    }
+    cases.extend(head_cases(t));
+    cases.extend(expert_cases(t));
     let heads = Heads { sequence: 23, query: 4, key_value: 2, width: 6 };
     let (n2, q, k, s) = (46u64, 24u64, 12u64, 46 * 4);
     let (queries, keys, values) = (random(&[n2, q], 24), random(&[n2, k], 25), random(&[n2, k], 26));
@@ -331,6 +361,10 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::DropoutGrad, t, vec![inputs[1].clone(), kept], &[(wide, t)]));
     cases.push(Case::new(Kernel::SwiGlu, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::SwiGluGrad, t, inputs.clone(), &[(wide, t), (wide, t)]));
+    cases.push(Case::new(Kernel::GeGlu, t, inputs[..2].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::GeGluGrad, t, inputs.clone(), &[(wide, t), (wide, t)]));
+    cases.push(Case::new(Kernel::Cast, t, inputs[..1].to_vec(), &[(wide, F)]));
+    cases.push(Case::new(Kernel::Cast, t, vec![sum(wide, 28)], &[(wide, t)]));
     cases.push(Case::new(Kernel::Gelu, t, inputs[..1].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::GeluGrad, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::Add, t, inputs[..2].to_vec(), &[(wide, t)]));
@@ -342,5 +376,73 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(loss);
     let inputs = vec![logits, targets, Tensor::new(&[n], F, l.data)];
     cases.push(Case::new(Kernel::CrossEntropyGrad { microbatches: 3 }, t, inputs, &[(&[n, vocabulary], t)]));
+    cases
+}
+
+/// What works on heads: norms of each, rotary positions on a part of each, latent keys and values.
+fn head_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let mut cases = Vec::new();
+    let (n, heads, width) = (37u64, 3u64, 10u64);
+    let all: &[u64] = &[n, heads * width];
+    let (x, dy, gain) = (random(all, 40), random(all, 41), random(&[width], 42));
+    let kernel = Kernel::HeadNorm { eps_e12: 10_000_000, width };
+    let norm = Case::new(kernel, t, vec![x.clone(), gain.clone()], &[(all, t), (&[n, heads], F)]);
+    let r = Tensor::new(&[n, heads], F, norm.reference().remove(1).data);
+    cases.push(norm);
+    let inputs = vec![dy.clone(), x.clone(), r.clone(), gain];
+    cases.push(Case::new(Kernel::HeadNormInputGrad { width }, t, inputs, &[(all, t)]));
+    let inputs = vec![dy, x, r, Tensor::random(&[width], F, 43)];
+    cases.push(Case::new(Kernel::HeadNormGainGrad { width }, t, inputs, &[(&[width], F)]).adding(3));
+    for inverse in [false, true] {
+        let kernel = Kernel::RopeTail { sequence: 13, heads, width, tail: 4, base: 10_000, inverse };
+        cases.push(Case::new(kernel, t, vec![random(&[39, heads * width], 44)], &[(&[39, heads * width], t)]));
+    }
+    let both: [(&[u64], Dtype); 2] = [(&[n, 13], t), (&[n, 5], t)];
+    cases.push(Case::new(Kernel::SplitColumns, t, vec![random(&[n, 18], 45)], &both));
+    let inputs = vec![random(&[n, 13], 46), random(&[n, 5], 47)];
+    cases.push(Case::new(Kernel::JoinColumns, t, inputs, &[(&[n, 18], t)]));
+    // Keys of 6 columns of their own and 4 that are shared, values of 5.
+    let inputs = vec![random(&[n, heads * 11], 48), random(&[n, 4], 49)];
+    let outputs: [(&[u64], Dtype); 2] = [(all, t), (&[n, heads * 5], t)];
+    cases.push(Case::new(Kernel::LatentKeys { heads }, t, inputs, &outputs));
+    let inputs = vec![random(all, 50), random(&[n, heads * 5], 51)];
+    let outputs: [(&[u64], Dtype); 2] = [(&[n, heads * 11], t), (&[n, 4], t)];
+    cases.push(Case::new(Kernel::LatentKeysGrad { heads }, t, inputs, &outputs));
+    cases
+}
+
+/// Routing, dispatch and the experts' matrices: an expert that nobody chooses, and rows that nobody fills.
+fn expert_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let mut cases = Vec::new();
+    let (n, experts, active, h, f) = (37u64, 6u64, 2u64, 51u64, 29u64);
+    let picks: &[u64] = &[n, active];
+    let logits = random(&[n, experts], 60);
+    let route = Case::new(Kernel::Route { active }, t, vec![logits.clone()], &[(picks, t), (picks, Dtype::I32)]);
+    let mut routed = route.reference();
+    let (chosen, weights) = (routed.remove(1), Tensor::new(picks, t, routed.remove(0).data));
+    cases.push(route);
+    let inputs = vec![random(picks, 61), logits, chosen.clone()];
+    cases.push(Case::new(Kernel::RouteGrad, t, inputs, &[(&[n, experts], t)]));
+    let m = n * active + 7;
+    let (x, rows) = (random(&[n, h], 62), random(&[m, h], 63));
+    cases.push(Case::new(Kernel::Dispatch { ways: 1 }, t, vec![x.clone(), chosen.clone()], &[(&[m, h], t)]));
+    cases.push(Case::new(Kernel::DispatchGrad { ways: 1 }, t, vec![rows.clone(), chosen.clone()], &[(&[n, h], t)]));
+    let inputs = vec![rows.clone(), weights.clone(), chosen.clone()];
+    cases.push(Case::new(Kernel::Combine { ways: 1 }, t, inputs, &[(&[n, h], t)]));
+    let inputs = vec![x, rows.clone(), weights, chosen.clone()];
+    cases.push(Case::new(Kernel::CombineGrad { ways: 1 }, t, inputs, &[(&[m, h], t), (picks, t)]));
+    // One expert more than the router knows: its matrix is there, and no row.
+    let w = random(&[experts + 1, f, h], 64);
+    let kernel = |transpose_b| Kernel::ExpertMatMul { transpose_b };
+    let dy = random(&[m, f], 65);
+    cases.push(Case::new(kernel(true), t, vec![rows.clone(), w.clone(), chosen.clone()], &[(&[m, f], t)]));
+    cases.push(Case::new(kernel(false), t, vec![dy.clone(), w, chosen.clone()], &[(&[m, h], t)]));
+    let shape: &[u64] = &[experts + 1, f, h];
+    let inputs = vec![dy, rows, chosen, Tensor::random(shape, F, 66)];
+    cases.push(Case::new(Kernel::ExpertMatMulGrad, t, inputs, &[(shape, F)]).adding(3));
     cases
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use pipeplan_core::cost::Load;
 use pipeplan_core::graph::{Graph, Operator, TensorId};
-use pipeplan_core::model::{Dtype, Family};
+use pipeplan_core::model::Dtype;
 use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::spec::ModelWork;
 use pipeplan_core::units::Nanos;
 
-use super::whole::{published, work};
+use super::whole::{Like, published, work};
 use super::{Row, Rows};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
 use crate::backend::cuda::launch::{Context, Place};
@@ -42,7 +42,7 @@ pub struct Sizes {
 impl Sizes {
     /// A Llama-like model of half a billion parameters in 4 stages, and operands far beyond a card's caches.
     pub fn large() -> Option<Sizes> {
-        let mut work = work(Family::Llama, Dtype::Bf16, 4)?;
+        let mut work = work(Like::Llama, Dtype::Bf16, 4)?;
         let model = &mut work.model;
         (model.layers, model.hidden, model.heads, model.kv_heads) = (8, 2048, 16, 8);
         (model.head_dim, model.ffn, model.vocab, model.positions) = (128, 5632, 32_000, 2048);

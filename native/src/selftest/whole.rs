@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
-use pipeplan_core::model::{Dtype, Family, ModelConfig, Variant};
+use pipeplan_core::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
 use pipeplan_core::spec::ModelWork;
@@ -21,17 +21,45 @@ use crate::transport::threads::ThreadOptions;
 const GROUP: &str = "whole runs";
 const STEPS: u32 = 3;
 
-/// A decoder small enough for any machine.
-pub(super) fn work(family: Family, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
-    let cpu = cluster::find("cpu")?;
-    Some(ModelWork {
-        model_name: String::new(),
-        model: ModelConfig {
-            family,
+/// Decoders small enough for any machine, like those that people train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Like {
+    Llama,
+    Gpt,
+    /// Norms of heads.
+    Qwen3,
+    /// Norms before and after, GELU gates, windows.
+    Gemma2,
+    /// Experts.
+    Mixtral,
+    /// Latent attention, experts besides shared ones.
+    DeepSeek,
+}
+
+impl Like {
+    const fn name(self) -> &'static str {
+        match self {
+            Like::Llama => "llama",
+            Like::Gpt => "gpt",
+            Like::Qwen3 => "qwen 3",
+            Like::Gemma2 => "gemma 2",
+            Like::Mixtral => "mixtral",
+            Like::DeepSeek => "deepseek",
+        }
+    }
+
+    /// Whether rounding can send a token to another expert, which no small change of a weight makes good.
+    const fn has_experts(self) -> bool {
+        matches!(self, Like::Mixtral | Like::DeepSeek)
+    }
+
+    fn model(self) -> ModelConfig {
+        let usual = ModelConfig {
+            family: if self == Like::Gpt { Family::Gpt } else { Family::Llama },
             layers: 4,
             hidden: 64,
             heads: 2,
-            kv_heads: if family == Family::Gpt { 2 } else { 1 },
+            kv_heads: if self == Like::Gpt { 2 } else { 1 },
             head_dim: 32,
             ffn: 40,
             vocab: 260,
@@ -40,7 +68,35 @@ pub(super) fn work(family: Family, dtype: Dtype, ranks: usize) -> Option<ModelWo
             norm_eps_e12: 10_000_000,
             tied: false,
             variant: Variant::USUAL,
-        },
+        };
+        let experts = Experts { count: 4, active: 2, ffn: 24, shared_ffn: 0, dense_layers: 0 };
+        let variant = match self {
+            Like::Llama | Like::Gpt => Variant::USUAL,
+            Like::Qwen3 => Variant { qk_norm: true, ..Variant::USUAL },
+            Like::Gemma2 => Variant {
+                post_norms: true,
+                activation: Activation::Gelu,
+                window: Some(Window { tokens: 7, full_every: 2 }),
+                ..Variant::USUAL
+            },
+            Like::Mixtral => Variant { experts: Some(experts), ..Variant::USUAL },
+            Like::DeepSeek => Variant {
+                experts: Some(Experts { shared_ffn: 20, dense_layers: 1, ..experts }),
+                latent: Some(Latent { query_rank: 24, key_value_rank: 16, rope_width: 8, value_width: 16 }),
+                ..Variant::USUAL
+            },
+        };
+        let usual = ModelConfig { variant, ..usual };
+        if self == Like::DeepSeek { ModelConfig { kv_heads: 2, head_dim: 24, ..usual } } else { usual }
+    }
+}
+
+/// The work of training `like` on so many ranks.
+pub(super) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
+    let cpu = cluster::find("cpu")?;
+    Some(ModelWork {
+        model_name: String::new(),
+        model: like.model(),
         device: cpu.device(Dtype::F32),
         devices_per_node: 64,
         link: cpu.link,
@@ -131,17 +187,31 @@ fn loss_error(found: &RunReport, expected: &RunReport) -> f64 {
 }
 
 pub(super) fn check<F: FnMut(&Row)>(device: Device, rows: &mut Rows<F>) {
-    use Family::{Gpt, Llama};
-    let all = [(Llama, Dtype::F32), (Llama, Dtype::Bf16), (Gpt, Dtype::F32), (Gpt, Dtype::Bf16)];
-    let models: &[(Family, Dtype)] = match device {
-        Device::Cpu => &[all[0], all[2]],
-        Device::Cuda(_) => &all,
+    use Like::{DeepSeek, Gemma2, Gpt, Llama, Mixtral, Qwen3};
+    const F32: Dtype = Dtype::F32;
+    const BF16: Dtype = Dtype::Bf16;
+    let models: &[(Like, Dtype)] = match device {
+        Device::Cpu => &[(Llama, F32), (Gpt, F32), (Qwen3, F32), (Gemma2, F32), (Mixtral, F32), (DeepSeek, F32)],
+        Device::Cuda(_) => &[
+            (Llama, F32),
+            (Llama, BF16),
+            (Gpt, F32),
+            (Gpt, BF16),
+            (Qwen3, BF16),
+            (Gemma2, BF16),
+            (Mixtral, F32),
+            (Mixtral, BF16),
+            (DeepSeek, F32),
+            (DeepSeek, BF16),
+        ],
         // Slow, and the formats differ in their kernels alone.
-        Device::Emulated => &[all[1], all[2]],
+        Device::Emulated => {
+            &[(Llama, BF16), (Gpt, F32), (Qwen3, BF16), (Gemma2, BF16), (Mixtral, F32), (DeepSeek, BF16)]
+        }
     };
-    for (family, format) in models {
-        let name = format!("{} in {}", family.name(), format.name());
-        if let Err(error) = check_one(device, *family, *format, &name, rows) {
+    for (like, format) in models {
+        let name = format!("{} in {}", like.name(), format.name());
+        if let Err(error) = check_one(device, *like, *format, &name, rows) {
             rows.push(Row::broken(GROUP, name, &error));
         }
     }
@@ -149,16 +219,21 @@ pub(super) fn check<F: FnMut(&Row)>(device: Device, rows: &mut Rows<F>) {
 
 fn check_one<F: FnMut(&Row)>(
     device: Device,
-    family: Family,
+    like: Like,
     format: Dtype,
     name: &str,
     rows: &mut Rows<F>,
 ) -> Result<(), String> {
-    let work = work(family, format, 2).ok_or("the catalog has no cpu")?;
+    let work = work(like, format, 2).ok_or("the catalog has no cpu")?;
     let reference = train(&one_by_one(&work, Some(Precision::Double))?, Device::Cpu)?;
     // What rounding of weights and activations leaves after a few steps: AdamW's steps are about as long whatever the
     // gradient, so a gradient near 0 that changes its sign moves a weight by two steps.
-    let (loss_limit, weight_limit) = if format == Dtype::Bf16 { (5e-3, 2e-2) } else { (1e-5, 1e-3) };
+    let (loss_limit, weight_limit) = match (format, like.has_experts()) {
+        (Dtype::Bf16, false) => (5e-3, 2e-2),
+        // A token between two experts may go to the other.
+        (Dtype::Bf16, true) => (1e-2, 5e-2),
+        (_, _) => (1e-5, 1e-3),
+    };
     let alone = train(&one_by_one(&work, None)?, device)?;
     rows.push(Row::error(GROUP, format!("{name}, one rank: losses"), loss_error(&alone, &reference), loss_limit));
     rows.push(Row::error(
@@ -167,7 +242,9 @@ fn check_one<F: FnMut(&Row)>(
         weights_error(&alone, &reference),
         weight_limit,
     ));
-    for schedule in ["1f1b", "zb-v"] {
+    // What the others have in common is proved by the first two.
+    let schedules: &[&str] = if matches!(like, Like::Llama | Like::Gpt) { &["1f1b", "zb-v"] } else { &["zb-v"] };
+    for schedule in schedules.iter().copied() {
         let (workload, predicted) = match published(&work, schedule, None) {
             Ok(found) => found,
             Err(error) => {

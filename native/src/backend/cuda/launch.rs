@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Heads, Kernel, eps};
+use pipeplan_core::graph::{Heads, Kernel, Spread, eps};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
 use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory, Product};
-use crate::backend::cpu::kernels::rope;
+use crate::backend::cpu::kernels::{experts, rope};
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
 
@@ -229,11 +229,102 @@ impl Context {
             Kernel::Rope { sequence, heads, width, base, inverse } => {
                 let table = self.rope_table(sequence, width, base)?;
                 let sign = if inverse { -1.0 } else { 1.0 };
-                let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence], &[sign]);
+                let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, width], &[sign]);
                 self.over_rows("rope", format, [rows, heads * width / 2], args)
             }
-            Kernel::Attention(heads) => self.attention(&heads, inputs, outputs),
-            Kernel::AttentionGrad(heads) => self.attention_grad(&heads, inputs, outputs),
+            Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
+                let table = self.rope_table(sequence, tail, base)?;
+                if input(0) != output(0) {
+                    // The columns that stay.
+                    self.card.copy(Address(input(0)), Address(output(0)), elements * inputs[0].format().bytes())?;
+                }
+                let sign = if inverse { -1.0 } else { 1.0 };
+                let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, tail], &[sign]);
+                self.over_rows("rope", format, [rows, heads * tail / 2], args)
+            }
+            Kernel::HeadNorm { eps_e12, width } => {
+                let buffers = [input(0), input(1), output(0), output(1)];
+                let args = args(&buffers, &[width], &[eps(eps_e12) as f32]);
+                self.over_rows("rms_norm", format, [elements / width, width], args)
+            }
+            Kernel::HeadNormInputGrad { width } => {
+                let buffers = [input(0), input(1), input(2), input(3), output(0)];
+                let args = args(&buffers, &[width], &[]);
+                self.over_rows("rms_norm_input_grad", format, [elements / width, width], args)
+            }
+            Kernel::HeadNormGainGrad { width } => {
+                let args = args(&[input(0), output(0), input(1), input(2)], &[elements / width, width], &[]);
+                self.over_columns("rms_norm_gain_grad", format, width, args)
+            }
+            Kernel::SplitColumns => {
+                let sizes = [outputs[0].columns(), outputs[1].columns()];
+                let args = args(&[input(0), output(0), output(1)], &sizes, &[]);
+                self.over_rows("split_columns", format, [rows, columns], args)
+            }
+            Kernel::JoinColumns => {
+                let sizes = [columns, inputs[1].columns()];
+                let args = args(&[input(0), input(1), output(0)], &sizes, &[]);
+                self.over_rows("join_columns", format, [rows, outputs[0].columns()], args)
+            }
+            Kernel::LatentKeys { heads } => {
+                let (shared, width) = (inputs[1].columns(), outputs[0].columns() / heads);
+                let sizes = [heads, width - shared, shared, outputs[1].columns() / heads];
+                let args = args(&[input(0), input(1), output(0), output(1)], &sizes, &[]);
+                self.over_rows("latent_keys", format, [rows, columns], args)
+            }
+            Kernel::LatentKeysGrad { heads } => {
+                let (shared, width) = (outputs[1].columns(), columns / heads);
+                let sizes = [heads, width - shared, shared, inputs[1].columns() / heads];
+                let args = args(&[input(0), input(1), output(0), output(1)], &sizes, &[]);
+                self.over_rows("latent_keys_grad", format, [rows, columns], args)
+            }
+            Kernel::Route { active } => {
+                let args = args(&[input(0), output(0), output(1)], &[rows, columns, active], &[]);
+                self.launch("route", format, [rows.div_ceil(THREADS.into()), 1, 1], THREADS, args)
+            }
+            Kernel::RouteGrad => {
+                let buffers = [input(0), input(1), input(2), output(0)];
+                let args = args(&buffers, &[rows, inputs[1].columns(), columns], &[]);
+                self.launch("route_grad", format, [rows.div_ceil(THREADS.into()), 1, 1], THREADS, args)
+            }
+            Kernel::Dispatch { .. } => {
+                let order = self.order(&inputs[1])?;
+                let (copies, active) = (order.places.len() as u64, inputs[1].columns());
+                let places = self.places(&order)?;
+                let filled = copies * columns * outputs[0].format().bytes();
+                let all = outputs[0].elements() * outputs[0].format().bytes();
+                self.card.zero(Address(output(0) + filled), all - filled)?;
+                let args = args(&[input(0), places.at().0, output(0)], &[columns, active], &[]);
+                self.over_rows("dispatch", format, [copies, columns], args)
+            }
+            Kernel::DispatchGrad { .. } => {
+                let places = self.places(&self.order(&inputs[1])?)?;
+                let args = args(&[input(0), places.at().0, output(0)], &[columns, inputs[1].columns()], &[]);
+                self.over_rows("dispatch_grad", format, [outputs[0].rows(), columns], args)
+            }
+            Kernel::Combine { .. } => {
+                let places = self.places(&self.order(&inputs[2])?)?;
+                let buffers = [input(0), input(1), places.at().0, output(0)];
+                let args = args(&buffers, &[columns, inputs[2].columns()], &[]);
+                self.over_rows("combine", format, [outputs[0].rows(), columns], args)
+            }
+            Kernel::CombineGrad { .. } => {
+                let order = self.order(&inputs[3])?;
+                let places = self.places(&order)?;
+                let copies = order.places.len() as u64;
+                let filled = copies * columns * outputs[0].format().bytes();
+                let all = outputs[0].elements() * outputs[0].format().bytes();
+                self.card.zero(Address(output(0) + filled), all - filled)?;
+                let buffers = [input(0), input(1), input(2), places.at().0, output(0), output(1)];
+                let args = args(&buffers, &[columns, inputs[3].columns()], &[]);
+                self.over_rows("combine_grad", format, [copies, columns], args)
+            }
+            Kernel::ExpertMatMul { transpose_b } => self.expert_matmul(transpose_b, inputs, outputs),
+            Kernel::ExpertMatMulGrad => self.expert_matmul_grad(inputs, outputs),
+            Kernel::Attention(heads) => self.attention(&alone(&heads), inputs, outputs),
+            Kernel::AttentionGrad(heads) => self.attention_grad(&alone(&heads), inputs, outputs),
+            Kernel::SpreadAttention(spread) => self.attention(&spread, inputs, outputs),
+            Kernel::SpreadAttentionGrad(spread) => self.attention_grad(&spread, inputs, outputs),
             Kernel::Scores(heads) => self.scores(&heads, inputs, outputs),
             Kernel::ScoresGrad(heads) => self.scores_grad(&heads, inputs, outputs),
             Kernel::Attend(heads) => self.attend(&heads, inputs, outputs),
@@ -262,6 +353,14 @@ impl Context {
             Kernel::SwiGluGrad => {
                 let args = args(&[input(0), input(1), input(2), output(0), output(1)], &[elements], &[]);
                 self.over_elements("swiglu_grad", format, elements, args)
+            }
+            Kernel::GeGlu => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
+                self.over_elements("geglu", format, elements, args)
+            }
+            Kernel::GeGluGrad => {
+                let args = args(&[input(0), input(1), input(2), output(0), output(1)], &[elements], &[]);
+                self.over_elements("geglu_grad", format, elements, args)
             }
             Kernel::Gelu => {
                 self.over_elements("gelu", format, elements, args(&[input(0), output(0)], &[elements], &[]))
@@ -294,8 +393,8 @@ impl Context {
                 let args = args(&buffers, &[columns], &[share as f32]);
                 self.over_rows("cross_entropy_grad", format, [rows, columns], args)
             }
-            // A workload with any other is refused before it starts: `knows` of the CPU's kernels says which.
-            _ => Err(CardError::call(kernel.name(), "there is no such kernel yet")),
+            // What works on one device's part of a layer alone; a workload with it is refused before it starts.
+            _ => Err(CardError::call(kernel.name(), "it needs other devices")),
         }
     }
 
@@ -351,21 +450,87 @@ impl Context {
         Ok(table.at())
     }
 
-    /// The kernel of attention for `heads`, its tile, and its shared memory for `small` or (tensor cores) `tensor`
-    /// tiles.
+    /// The order of the experts' tokens: waits for the choice.
+    fn order(&self, chosen: &Place<'_>) -> Result<experts::Order, CardError> {
+        let mut bytes = vec![0; 4 * chosen.elements() as usize];
+        self.card.read(Address(chosen.at()), &mut bytes)?;
+        let (numbers, _) = bytes.as_chunks::<4>();
+        Ok(experts::Order::new(&numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect::<Vec<_>>()))
+    }
+
+    /// The places of copies, on the card. Given back behind the work that is queued by then.
+    fn places(&self, order: &experts::Order) -> Result<Memory, CardError> {
+        let bytes: Vec<u8> = order.places.iter().flat_map(|place| (*place as i32).to_ne_bytes()).collect();
+        Memory::holding(&self.card, &bytes)
+    }
+
+    fn expert_matmul(&self, transpose: bool, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let order = self.order(&inputs[2])?;
+        let [experts, outer, inner] = [0, 1, 2].map(|axis| inputs[1].shape.get(axis).copied().unwrap_or(1));
+        let (from, to) = if transpose { (inner, outer) } else { (outer, inner) };
+        // Rows beyond those of all experts are nobody's.
+        let filled = order.places.len() as u64 * to;
+        let bytes = outputs[0].format().bytes();
+        let rest = (outputs[0].elements() - filled) * bytes;
+        self.card.zero(Address(outputs[0].at() + filled * bytes), rest)?;
+        for expert in 0..experts {
+            let rows = order.rows(expert as usize);
+            let (start, count) = (rows.start as u64, rows.len() as u64);
+            if count == 0 {
+                continue;
+            }
+            let a = inputs[0].matrix(start * from, [count, from], from, (1, 0));
+            let b = inputs[1].matrix(expert * outer * inner, [outer, inner], inner, (1, 0)).transposed(transpose);
+            let c = outputs[0].matrix(start * to, [count, to], to, (1, 0));
+            let (alpha, beta) = (1.0, 0.0);
+            self.card.product(&Product { rows: count, inner: from, columns: to, a, b, c, alpha, beta, count: 1 })?;
+        }
+        Ok(())
+    }
+
+    fn expert_matmul_grad(&self, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let order = self.order(&inputs[2])?;
+        let (outer, inner) = (inputs[0].columns(), inputs[1].columns());
+        for expert in 0..outputs[0].rows() {
+            let rows = order.rows(expert as usize);
+            let (start, count) = (rows.start as u64, rows.len() as u64);
+            if count == 0 {
+                continue;
+            }
+            let a = inputs[0].matrix(start * outer, [count, outer], outer, (1, 0)).transposed(true);
+            let b = inputs[1].matrix(start * inner, [count, inner], inner, (1, 0));
+            let c = outputs[0].matrix(expert * outer * inner, [outer, inner], inner, (1, 0));
+            let (alpha, beta) = (1.0, 1.0);
+            self.card.product(&Product {
+                rows: outer,
+                inner: count,
+                columns: inner,
+                a,
+                b,
+                c,
+                alpha,
+                beta,
+                count: 1,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The kernel of attention for `spread`, its tile, and its shared memory: so many tiles as wide as keys and as wide
+    /// as values, or (tensor cores) `tensor` tiles.
     fn attention_kernel(
         &self,
         name: &str,
-        heads: &Heads,
+        spread: &Spread,
         format: Format,
-        [small, tensor]: [u64; 2],
+        [wide, values, tensor]: [u64; 3],
     ) -> Result<(String, u64, u32, u64), CardError> {
-        let width = heads.width;
-        if format == Format::Bf16 && TENSOR_WIDTHS.contains(&width) {
+        let width = spread.heads.width;
+        if format == Format::Bf16 && spread.value_width == width && TENSOR_WIDTHS.contains(&width) {
             // Rows of `width` and 16 bytes.
             return Ok((format!("tensor_{name}_{width}"), TILE, 128, tensor * TILE * (width + 8) * 2));
         }
-        let shared = small * SMALL_TILE * (width | 1) * 4;
+        let shared = SMALL_TILE * (wide * (width | 1) + values * (spread.value_width | 1)) * 4;
         // Beside it, two tiles of scores that the kernel declares itself.
         let limit = u64::from(self.card.shared_bytes()).saturating_sub(2 * SMALL_TILE * (SMALL_TILE + 1) * 4);
         if shared > limit {
@@ -375,28 +540,31 @@ impl Context {
         Ok((format!("{name}_{}", format.suffix()), SMALL_TILE, 256, shared))
     }
 
-    fn attention(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+    fn attention(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention", heads, inputs[0].format(), [4, 3])?;
+            self.attention_kernel("attention", spread, inputs[0].format(), [2, 2, 3])?;
         let buffers = [inputs[0].at(), inputs[1].at(), inputs[2].at(), outputs[0].at(), outputs[1].at()];
+        let heads = &spread.heads;
         let grid = [heads.sequence.div_ceil(tile), heads.query, inputs[0].rows() / heads.sequence];
-        self.launch_with(kernel, grid, threads, shared, attention_args(&buffers, heads))
+        self.launch_with(kernel, grid, threads, shared, attention_args(&buffers, spread))
     }
 
-    fn attention_grad(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        let format = inputs[0].format();
+    fn attention_grad(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let (format, heads) = (inputs[0].format(), &spread.heads);
         let mut buffers: Vec<u64> = inputs.iter().map(Place::at).collect();
         buffers.push(outputs[0].at());
         let batches = inputs[0].rows() / heads.sequence;
-        let (kernel, tile, threads, shared) = self.attention_kernel("attention_grad_query", heads, format, [5, 4])?;
+        let (kernel, tile, threads, shared) =
+            self.attention_kernel("attention_grad_query", spread, format, [3, 2, 4])?;
         let tiles = heads.sequence.div_ceil(tile);
-        let args = attention_args(&buffers, heads);
+        let args = attention_args(&buffers, spread);
         self.launch_with(kernel, [tiles, heads.query, batches], threads, shared, args)?;
         buffers.pop();
         buffers.extend([outputs[1].at(), outputs[2].at()]);
-        let (kernel, tile, threads, shared) = self.attention_kernel("attention_grad_key", heads, format, [6, 4])?;
+        let (kernel, tile, threads, shared) =
+            self.attention_kernel("attention_grad_key", spread, format, [3, 3, 4])?;
         let tiles = heads.sequence.div_ceil(tile);
-        let args = attention_args(&buffers, heads);
+        let args = attention_args(&buffers, spread);
         self.launch_with(kernel, [tiles, heads.key_value, batches], threads, shared, args)
     }
 
@@ -463,8 +631,15 @@ fn scale(heads: &Heads) -> f32 {
     (1.0 / libm::sqrt(heads.width as f64)) as f32
 }
 
-fn attention_args(buffers: &[u64], heads: &Heads) -> Args {
-    args(buffers, &[heads.sequence, heads.query, heads.key_value, heads.width], &[scale(heads)])
+/// Attention of one device over whole sequences.
+const fn alone(heads: &Heads) -> Spread {
+    Spread { heads: *heads, value_width: heads.width, ways: 1, window: heads.sequence }
+}
+
+fn attention_args(buffers: &[u64], spread: &Spread) -> Args {
+    let Spread { heads, value_width, window, .. } = spread;
+    let numbers = [heads.sequence, heads.query, heads.key_value, heads.width, *value_width, *window];
+    args(buffers, &numbers, &[scale(heads)])
 }
 
 /// The query heads of one sequence that share a key head.

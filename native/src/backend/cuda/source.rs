@@ -1,12 +1,14 @@
 //! The source of the kernels, in the order in which it is compiled.
 
 /// Files of `kernels/`, by name.
-pub const FILES: [(&str, &str); 8] = [
+pub const FILES: [(&str, &str); 10] = [
     ("prelude.cuh", include_str!("kernels/prelude.cuh")),
     ("elementwise.cu", include_str!("kernels/elementwise.cu")),
     ("norm.cu", include_str!("kernels/norm.cu")),
     ("table.cu", include_str!("kernels/table.cu")),
     ("loss.cu", include_str!("kernels/loss.cu")),
+    ("experts.cu", include_str!("kernels/experts.cu")),
+    ("latent.cu", include_str!("kernels/latent.cu")),
     ("optimizer.cu", include_str!("kernels/optimizer.cu")),
     ("attention.cu", include_str!("kernels/attention.cu")),
     ("attention_tensor.cu", include_str!("kernels/attention_tensor.cu")),

@@ -56,6 +56,38 @@ pub fn swiglu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     }
 }
 
+/// The tanh form of GELU over its argument, `(1 + tanh u) / 2 = σ(2 u)`, and the slope of `2 u`.
+fn gelu_share<T: Element>(x: T) -> (T, T) {
+    let factor = T::of(2.0 * libm::sqrt(2.0 / PI));
+    let cubic = T::of(0.044_715);
+    let share = sigmoid(factor * (x + cubic * x * x * x));
+    (share, factor * (T::ONE + T::of(3.0) * cubic * x * x))
+}
+
+pub fn geglu<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (gate, up) = (call.floats(0), call.floats(1));
+    for ((y, gate), up) in call.outputs[0].floats_mut().iter_mut().zip(gate).zip(up) {
+        *y = *gate * gelu_share(*gate).0 * *up;
+    }
+}
+
+pub fn geglu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (gate, up) = (call.floats(1), call.floats(2));
+    call.started(0);
+    let [dgate, dup] = &mut *call.outputs else { panic!("geglu_grad has two outputs") };
+    let outputs = dgate.floats_mut().iter_mut().zip(dup.floats_mut());
+    for (((dgate, dup), gate), up) in outputs.zip(gate).zip(up) {
+        let (dy, (share, slope)) = (*dgate, gelu_share(*gate));
+        *dup = dy * *gate * share;
+        *dgate = dy * *up * (share + *gate * share * (T::ONE - share) * slope);
+    }
+}
+
+/// All floats here are of one format.
+pub fn cast<T: Element>(call: &mut Call<'_, '_, T>) {
+    call.started(0);
+}
+
 /// The normal distribution's share below `x`.
 fn normal_share<T: Element>(x: T) -> T {
     T::of(0.5) * (T::ONE + (x * T::of(FRAC_1_SQRT_2)).erf())

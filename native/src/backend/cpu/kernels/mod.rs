@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::graph::Kernel;
+use pipeplan_core::graph::{Heads, Kernel, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::element::Element;
@@ -16,6 +16,8 @@ use crate::runner::random::SplitMix64;
 mod attention;
 mod elementwise;
 mod embedding;
+pub(crate) mod experts;
+mod latent;
 mod loss;
 mod materialised;
 mod norm;
@@ -147,34 +149,33 @@ impl<'a, T: Element> Call<'a, '_, T> {
     }
 }
 
-/// Whether `kernel` is among those that [`run`] runs, or that ranks which share matrices run together. A workload with another is refused before it starts.
-pub const fn knows(kernel: &Kernel) -> bool {
-    !matches!(
-        kernel,
-        Kernel::SpreadAttention(_)
-            | Kernel::SpreadAttentionGrad(_)
-            | Kernel::HeadNorm { .. }
-            | Kernel::HeadNormInputGrad { .. }
-            | Kernel::HeadNormGainGrad { .. }
-            | Kernel::RopeTail { .. }
-            | Kernel::SplitColumns
-            | Kernel::JoinColumns
-            | Kernel::LatentKeys { .. }
-            | Kernel::LatentKeysGrad { .. }
-            | Kernel::Route { .. }
-            | Kernel::RouteGrad
-            | Kernel::Dispatch { .. }
-            | Kernel::DispatchGrad { .. }
-            | Kernel::Combine { .. }
-            | Kernel::CombineGrad { .. }
-            | Kernel::ExpertMatMul { .. }
-            | Kernel::RowGate
-            | Kernel::RowGateGrad
-            | Kernel::ExpertMatMulGrad
-            | Kernel::GeGlu
-            | Kernel::Cast
-            | Kernel::GeGluGrad
-    )
+/// Whether `kernel` is among those that [`run`] runs, or that ranks which share matrices run together. `shared` says
+/// whether ranks do: newer families' layers have not been proved there. A workload with another is refused before it
+/// starts.
+pub const fn knows(kernel: &Kernel, shared: bool) -> bool {
+    match kernel {
+        Kernel::RowGate | Kernel::RowGateGrad => false,
+        Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => spread.ways == 1 && !shared,
+        Kernel::Dispatch { ways }
+        | Kernel::DispatchGrad { ways }
+        | Kernel::Combine { ways }
+        | Kernel::CombineGrad { ways } => *ways == 1 && !shared,
+        Kernel::HeadNorm { .. }
+        | Kernel::HeadNormInputGrad { .. }
+        | Kernel::HeadNormGainGrad { .. }
+        | Kernel::RopeTail { .. }
+        | Kernel::SplitColumns
+        | Kernel::JoinColumns
+        | Kernel::LatentKeys { .. }
+        | Kernel::LatentKeysGrad { .. }
+        | Kernel::Route { .. }
+        | Kernel::RouteGrad
+        | Kernel::ExpertMatMul { .. }
+        | Kernel::ExpertMatMulGrad
+        | Kernel::GeGlu
+        | Kernel::GeGluGrad => !shared,
+        _ => true,
+    }
 }
 
 /// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
@@ -209,10 +210,10 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
                 .rope
                 .entry((*sequence, *width, *base))
                 .or_insert_with(|| rope::table(*sequence, *width, *base));
-            rope::rope(&mut call, table, (*sequence, *heads, *width), *inverse);
+            rope::rope(&mut call, table, (*sequence, *heads, *width, *width), *inverse);
         }
-        Kernel::Attention(heads) => attention::attention(&*context.gemm, &mut call, heads),
-        Kernel::AttentionGrad(heads) => attention::attention_grad(&*context.gemm, &mut call, heads),
+        Kernel::Attention(heads) => attention::attention(&*context.gemm, &mut call, &alone(heads)),
+        Kernel::AttentionGrad(heads) => attention::attention_grad(&*context.gemm, &mut call, &alone(heads)),
         Kernel::SwiGlu => elementwise::swiglu(&mut call),
         Kernel::SwiGluGrad => elementwise::swiglu_grad(&mut call),
         Kernel::Gelu => elementwise::gelu(&mut call),
@@ -239,6 +240,32 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             materialised::dropout(&mut call, &SplitMix64::new(seed), [*ways, *blocks], context.member);
         }
         Kernel::DropoutGrad => materialised::dropout_grad(&mut call),
+        Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
+        Kernel::SpreadAttentionGrad(spread) => attention::attention_grad(&*context.gemm, &mut call, spread),
+        // A row is as wide as the gain.
+        Kernel::HeadNorm { eps_e12, .. } => norm::rms_norm(&mut call, *eps_e12),
+        Kernel::HeadNormInputGrad { .. } => norm::rms_norm_input_grad(&mut call),
+        Kernel::HeadNormGainGrad { .. } => norm::rms_norm_gain_grad(&mut call),
+        Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
+            let table =
+                context.rope.entry((*sequence, *tail, *base)).or_insert_with(|| rope::table(*sequence, *tail, *base));
+            rope::rope(&mut call, table, (*sequence, *heads, *width, *tail), *inverse);
+        }
+        Kernel::SplitColumns => latent::split_columns(&mut call),
+        Kernel::JoinColumns => latent::join_columns(&mut call),
+        Kernel::LatentKeys { heads } => latent::latent_keys(&mut call, *heads as usize),
+        Kernel::LatentKeysGrad { heads } => latent::latent_keys_grad(&mut call, *heads as usize),
+        Kernel::Route { active } => experts::route(&mut call, *active as usize),
+        Kernel::RouteGrad => experts::route_grad(&mut call),
+        Kernel::Dispatch { .. } => experts::dispatch(&mut call),
+        Kernel::DispatchGrad { .. } => experts::dispatch_grad(&mut call),
+        Kernel::Combine { .. } => experts::combine(&mut call),
+        Kernel::CombineGrad { .. } => experts::combine_grad(&mut call),
+        Kernel::ExpertMatMul { transpose_b } => experts::matmul(&*context.gemm, &mut call, *transpose_b),
+        Kernel::ExpertMatMulGrad => experts::matmul_grad(&*context.gemm, &mut call),
+        Kernel::GeGlu => elementwise::geglu(&mut call),
+        Kernel::GeGluGrad => elementwise::geglu_grad(&mut call),
+        Kernel::Cast => elementwise::cast(&mut call),
         Kernel::AllReduce { .. }
         | Kernel::AllReduceMax { .. }
         | Kernel::AllGather { .. }
@@ -246,29 +273,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::AllReduceWait
         | Kernel::ReduceScatterStart { .. }
         | Kernel::ReduceScatterWait
-        | Kernel::SpreadAttention(_)
-        | Kernel::SpreadAttentionGrad(_)
-        | Kernel::HeadNorm { .. }
-        | Kernel::HeadNormInputGrad { .. }
-        | Kernel::HeadNormGainGrad { .. }
-        | Kernel::RopeTail { .. }
-        | Kernel::SplitColumns
-        | Kernel::JoinColumns
-        | Kernel::LatentKeys { .. }
-        | Kernel::LatentKeysGrad { .. }
-        | Kernel::Route { .. }
-        | Kernel::RouteGrad
-        | Kernel::Dispatch { .. }
-        | Kernel::DispatchGrad { .. }
-        | Kernel::Combine { .. }
-        | Kernel::CombineGrad { .. }
-        | Kernel::ExpertMatMul { .. }
         | Kernel::RowGate
         | Kernel::RowGateGrad
-        | Kernel::ExpertMatMulGrad
-        | Kernel::GeGlu
-        | Kernel::Cast
-        | Kernel::GeGluGrad
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
 }
@@ -276,6 +282,11 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
 /// The number of a member's first row, where rows are dealt to `ways`.
 fn first_row<T: Element>(call: &Call<'_, '_, T>, ways: u64, member: u64) -> usize {
     if ways > 1 { member as usize * call.sizes(0).0 } else { 0 }
+}
+
+/// Attention of one device over whole sequences.
+const fn alone(heads: &Heads) -> Spread {
+    Spread { heads: *heads, value_width: heads.width, ways: 1, window: heads.sequence }
 }
 
 fn matmul<T: Element>(

@@ -13,18 +13,19 @@ pub fn table<T: Element>(sequence: u64, width: u64, base: u64) -> Vec<(T, T)> {
         .collect()
 }
 
+/// Rotates the last `tail` columns of each head.
 pub(super) fn rope<T: Element>(
     call: &mut Call<'_, '_, T>,
     table: &[(T, T)],
-    (sequence, heads, width): (u64, u64, u64),
+    (sequence, heads, width, tail): (u64, u64, u64, u64),
     inverse: bool,
 ) {
-    let (heads, width) = (heads as usize, width as usize);
-    let half = width / 2;
+    let (heads, width, tail) = (heads as usize, width as usize, tail as usize);
+    let half = tail / 2;
     let angles = table[..sequence as usize * half].chunks_exact(half).cycle();
     for (row, angles) in call.started(0).chunks_exact_mut(heads * width).zip(angles) {
         for head in row.chunks_exact_mut(width) {
-            let (low, high) = head.split_at_mut(half);
+            let (low, high) = head[width - tail..].split_at_mut(half);
             for ((low, high), (sine, cosine)) in low.iter_mut().zip(high).zip(angles) {
                 let sine = if inverse { -*sine } else { *sine };
                 let (x, y) = (*low, *high);

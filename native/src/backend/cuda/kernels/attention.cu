@@ -1,13 +1,14 @@
 // Causal attention whose scores are never all held (arXiv:2205.14135, arXiv:2307.08691), for any head width, in float
 // from shared memory. Tiles of 32 queries by 32 keys; 256 threads, 8 a row. No sum crosses blocks, so gradients repeat
 // bit for bit.
-// n: sequence, query heads, key heads, width. f[0]: 1/sqrt(width).
+// n: sequence, query heads, key heads, width of keys, width of values, window (a query sees so many keys, its own
+// included). f[0]: 1/sqrt(width).
 
 #define SMALL_TILE 32
 
 struct Place {
-    ll sequence, query_row, key_row, first;
-    int width, pitch, head, key_head, heads, group;
+    ll sequence, query_row, key_row, out_row, value_row, first, window;
+    int width, pitch, value, value_pitch, head, key_head, heads, group;
 };
 
 // blockIdx: tile, head, sequence of the microbatch.
@@ -16,10 +17,15 @@ __device__ __forceinline__ Place place_of(const Args& a, bool by_key) {
     at.sequence = a.n[0];
     at.heads = (int)a.n[1];
     at.width = (int)a.n[3];
+    at.value = (int)a.n[4];
+    at.window = a.n[5];
     // An odd pitch, so that a column lies in different banks.
     at.pitch = at.width | 1;
+    at.value_pitch = at.value | 1;
     at.query_row = a.n[1] * a.n[3];
     at.key_row = a.n[2] * a.n[3];
+    at.out_row = a.n[1] * a.n[4];
+    at.value_row = a.n[2] * a.n[4];
     at.first = (ll)blockIdx.z * at.sequence;
     at.group = (int)(a.n[1] / a.n[2]);
     at.key_head = by_key ? blockIdx.y : (int)(blockIdx.y * a.n[2] / a.n[1]);
@@ -27,44 +33,59 @@ __device__ __forceinline__ Place place_of(const Args& a, bool by_key) {
     return at;
 }
 
+// Whether the query at one position sees the key at another.
+__device__ __forceinline__ bool sees_key(const Place& at, ll query, ll key) { return key <= query && key + at.window > query; }
+
+// The first key, at the start of a tile, that some query from `query` on sees.
+__device__ __forceinline__ ll first_key(const Place& at, ll query, int tile) {
+    ll first = query + 1 - at.window;
+    return first > 0 ? first / tile * tile : 0;
+}
+
+// The end of the queries that see some key of the tile at `key`.
+__device__ __forceinline__ ll last_query(const Place& at, ll key, int tile) {
+    ll end = key + tile - 1 + at.window;
+    return end < at.sequence ? end : at.sequence;
+}
+
 // Rows `start` to `start + 32` of one head; zeros beyond the sequence.
-template <class T> __device__ __forceinline__ void fetch(float* to, const void* from, const Place& at, ll start, ll row, int head) {
-    for (int index = threadIdx.x; index < SMALL_TILE * at.width; index += blockDim.x) {
-        int i = index / at.width, j = index % at.width;
-        ll source = (at.first + start + i) * row + (ll)head * at.width + j;
-        to[i * at.pitch + j] = start + i < at.sequence ? load(((const T*)from)[source]) : 0.0f;
+template <class T> __device__ __forceinline__ void fetch(float* to, const void* from, const Place& at, ll start, ll row, int head, int width) {
+    for (int index = threadIdx.x; index < SMALL_TILE * width; index += blockDim.x) {
+        int i = index / width, j = index % width;
+        ll source = (at.first + start + i) * row + (ll)head * width + j;
+        to[i * (width | 1) + j] = start + i < at.sequence ? load(((const T*)from)[source]) : 0.0f;
     }
 }
 
-template <class T> __device__ __forceinline__ void put(void* to, const float* from, const Place& at, ll start, ll row, int head, float factor) {
-    for (int index = threadIdx.x; index < SMALL_TILE * at.width; index += blockDim.x) {
-        int i = index / at.width, j = index % at.width;
-        ll target = (at.first + start + i) * row + (ll)head * at.width + j;
-        if (start + i < at.sequence) ((T*)to)[target] = Number<T>::of(from[i * at.pitch + j] * factor);
+template <class T> __device__ __forceinline__ void put(void* to, const float* from, const Place& at, ll start, ll row, int head, int width, float factor) {
+    for (int index = threadIdx.x; index < SMALL_TILE * width; index += blockDim.x) {
+        int i = index / width, j = index % width;
+        ll target = (at.first + start + i) * row + (ll)head * width + j;
+        if (start + i < at.sequence) ((T*)to)[target] = Number<T>::of(from[i * (width | 1) + j] * factor);
     }
 }
 
-__device__ __forceinline__ void clear(float* tile, const Place& at) {
-    for (int index = threadIdx.x; index < SMALL_TILE * at.pitch; index += blockDim.x) tile[index] = 0.0f;
+__device__ __forceinline__ void clear(float* tile, int pitch) {
+    for (int index = threadIdx.x; index < SMALL_TILE * pitch; index += blockDim.x) tile[index] = 0.0f;
 }
 
 // c[i][j] = factor * sum over k of a[i][k] * b[j][k], 32 x 32.
-__device__ __forceinline__ void rows_by_rows(float (*c)[SMALL_TILE + 1], const float* a, const float* b, const Place& at, float factor) {
+__device__ __forceinline__ void rows_by_rows(float (*c)[SMALL_TILE + 1], const float* a, const float* b, int width, float factor) {
     for (int index = threadIdx.x; index < SMALL_TILE * SMALL_TILE; index += blockDim.x) {
         int i = index / SMALL_TILE, j = index % SMALL_TILE;
         float sum = 0.0f;
-        for (int k = 0; k < at.width; k++) sum += a[i * at.pitch + k] * b[j * at.pitch + k];
+        for (int k = 0; k < width; k++) sum += a[i * (width | 1) + k] * b[j * (width | 1) + k];
         c[i][j] = factor * sum;
     }
 }
 
 // c[i][k] += sum over j of s[i][j] * b[j][k], or of s[j][i] * b[j][k] where transposed.
-__device__ __forceinline__ void scores_by_rows(float* c, const float (*s)[SMALL_TILE + 1], bool transposed, const float* b, const Place& at) {
-    for (int index = threadIdx.x; index < SMALL_TILE * at.width; index += blockDim.x) {
-        int i = index / at.width, k = index % at.width;
+__device__ __forceinline__ void scores_by_rows(float* c, const float (*s)[SMALL_TILE + 1], bool transposed, const float* b, int width) {
+    for (int index = threadIdx.x; index < SMALL_TILE * width; index += blockDim.x) {
+        int i = index / width, k = index % width;
         float sum = 0.0f;
-        for (int j = 0; j < SMALL_TILE; j++) sum += (transposed ? s[j][i] : s[i][j]) * b[j * at.pitch + k];
-        c[i * at.pitch + k] += sum;
+        for (int j = 0; j < SMALL_TILE; j++) sum += (transposed ? s[j][i] : s[i][j]) * b[j * (width | 1) + k];
+        c[i * (width | 1) + k] += sum;
     }
 }
 
@@ -73,45 +94,46 @@ template <class T> __device__ void attention(const Args& a) {
     DYNAMIC_SHARED(memory);
     __shared__ float s[SMALL_TILE][SMALL_TILE + 1];
     Place at = place_of(a, false);
-    int tile = SMALL_TILE * at.pitch;
-    float *q = (float*)memory, *k = q + tile, *v = k + tile, *o = v + tile;
+    int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
+    float *q = (float*)memory, *k = q + tile, *v = k + tile, *o = v + value_tile;
     ll query = (ll)blockIdx.x * SMALL_TILE;
     int i = threadIdx.x / 8, part = threadIdx.x % 8;
     float greatest = -INFINITE, total = 0.0f;
-    fetch<T>(q, a.p[0], at, query, at.query_row, at.head);
-    clear(o, at);
-    for (ll key = 0; key <= query; key += SMALL_TILE) {
+    fetch<T>(q, a.p[0], at, query, at.query_row, at.head, at.width);
+    clear(o, at.value_pitch);
+    for (ll key = first_key(at, query, SMALL_TILE); key <= query; key += SMALL_TILE) {
         __syncthreads();
-        fetch<T>(k, a.p[1], at, key, at.key_row, at.key_head);
-        fetch<T>(v, a.p[2], at, key, at.key_row, at.key_head);
+        fetch<T>(k, a.p[1], at, key, at.key_row, at.key_head, at.width);
+        fetch<T>(v, a.p[2], at, key, at.value_row, at.key_head, at.value);
         __syncthreads();
-        rows_by_rows(s, q, k, at, a.f[0]);
+        rows_by_rows(s, q, k, at.width, a.f[0]);
         __syncthreads();
         // The softmax so far, corrected where a greater score turns up.
         float now = greatest;
         for (int j = part; j < SMALL_TILE; j += 8) {
-            if (key + j <= query + i) now = fmaxf(now, s[i][j]);
+            if (sees_key(at, query + i, key + j)) now = fmaxf(now, s[i][j]);
         }
         for (int distance = 4; distance > 0; distance /= 2) now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, distance));
-        float correction = expf(greatest - now), sum = 0.0f;
+        // A row that has seen no key yet holds nothing that a correction could change.
+        float base = now == -INFINITE ? 0.0f : now, correction = expf(greatest - base), sum = 0.0f;
         for (int j = part; j < SMALL_TILE; j += 8) {
-            s[i][j] = key + j <= query + i ? expf(s[i][j] - now) : 0.0f;
+            s[i][j] = sees_key(at, query + i, key + j) ? expf(s[i][j] - base) : 0.0f;
             sum += s[i][j];
         }
         for (int distance = 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         total = total * correction + sum;
         greatest = now;
-        for (int j = part; j < at.width; j += 8) o[i * at.pitch + j] *= correction;
+        for (int j = part; j < at.value; j += 8) o[i * at.value_pitch + j] *= correction;
         __syncthreads();
-        scores_by_rows(o, s, false, v, at);
+        scores_by_rows(o, s, false, v, at.value);
     }
     __syncthreads();
-    for (int j = part; j < at.width; j += 8) o[i * at.pitch + j] /= total;
+    for (int j = part; j < at.value; j += 8) o[i * at.value_pitch + j] /= total;
     if (part == 0 && query + i < at.sequence) {
         ((float*)a.p[4])[(at.first + query + i) * at.heads + at.head] = greatest + logf(total);
     }
     __syncthreads();
-    put<T>(a.p[3], o, at, query, at.query_row, at.head, 1.0f);
+    put<T>(a.p[3], o, at, query, at.out_row, at.head, at.value, 1.0f);
 }
 KERNEL(attention)
 
@@ -121,19 +143,19 @@ template <class T>
 __device__ __forceinline__ void score_grads(const Args& a, const Place& at, int head, ll query, ll key, const float* d_o, const float* q,
                                             const float* k, const float* v, float (*s)[SMALL_TILE + 1], float (*ds)[SMALL_TILE + 1]) {
     int i = threadIdx.x / 8, part = threadIdx.x % 8;
-    rows_by_rows(s, q, k, at, a.f[0]);
-    rows_by_rows(ds, d_o, v, at, 1.0f);
+    rows_by_rows(s, q, k, at.width, a.f[0]);
+    rows_by_rows(ds, d_o, v, at.value, 1.0f);
     bool is_there = query + i < at.sequence;
     ll row = at.first + query + i;
     float along = 0.0f;
-    for (int j = part; j < at.width; j += 8) {
-        if (is_there) along += d_o[i * at.pitch + j] * load(((const T*)a.p[4])[row * at.query_row + (ll)head * at.width + j]);
+    for (int j = part; j < at.value; j += 8) {
+        if (is_there) along += d_o[i * at.value_pitch + j] * load(((const T*)a.p[4])[row * at.out_row + (ll)head * at.value + j]);
     }
     for (int distance = 4; distance > 0; distance /= 2) along += __shfl_xor_sync(0xffffffffu, along, distance);
     float l = is_there ? ((const float*)a.p[5])[row * at.heads + head] : 0.0f;
     __syncthreads();
     for (int j = part; j < SMALL_TILE; j += 8) {
-        bool sees = is_there && key + j <= query + i;
+        bool sees = is_there && sees_key(at, query + i, key + j);
         float p = sees ? expf(s[i][j] - l) : 0.0f;
         s[i][j] = p;
         ds[i][j] = p * (ds[i][j] - along);
@@ -146,22 +168,22 @@ template <class T> __device__ void attention_grad_query(const Args& a) {
     DYNAMIC_SHARED(memory);
     __shared__ float s[SMALL_TILE][SMALL_TILE + 1], ds[SMALL_TILE][SMALL_TILE + 1];
     Place at = place_of(a, false);
-    int tile = SMALL_TILE * at.pitch;
-    float *d_o = (float*)memory, *q = d_o + tile, *k = q + tile, *v = k + tile, *dq = v + tile;
+    int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
+    float *d_o = (float*)memory, *q = d_o + value_tile, *k = q + tile, *v = k + tile, *dq = v + value_tile;
     ll query = (ll)blockIdx.x * SMALL_TILE;
-    fetch<T>(d_o, a.p[0], at, query, at.query_row, at.head);
-    fetch<T>(q, a.p[1], at, query, at.query_row, at.head);
-    clear(dq, at);
-    for (ll key = 0; key <= query; key += SMALL_TILE) {
+    fetch<T>(d_o, a.p[0], at, query, at.out_row, at.head, at.value);
+    fetch<T>(q, a.p[1], at, query, at.query_row, at.head, at.width);
+    clear(dq, at.pitch);
+    for (ll key = first_key(at, query, SMALL_TILE); key <= query; key += SMALL_TILE) {
         __syncthreads();
-        fetch<T>(k, a.p[2], at, key, at.key_row, at.key_head);
-        fetch<T>(v, a.p[3], at, key, at.key_row, at.key_head);
+        fetch<T>(k, a.p[2], at, key, at.key_row, at.key_head, at.width);
+        fetch<T>(v, a.p[3], at, key, at.value_row, at.key_head, at.value);
         __syncthreads();
         score_grads<T>(a, at, at.head, query, key, d_o, q, k, v, s, ds);
-        scores_by_rows(dq, ds, false, k, at);
+        scores_by_rows(dq, ds, false, k, at.width);
     }
     __syncthreads();
-    put<T>(a.p[6], dq, at, query, at.query_row, at.head, a.f[0]);
+    put<T>(a.p[6], dq, at, query, at.query_row, at.head, at.width, a.f[0]);
 }
 KERNEL(attention_grad_query)
 
@@ -170,26 +192,26 @@ template <class T> __device__ void attention_grad_key(const Args& a) {
     DYNAMIC_SHARED(memory);
     __shared__ float s[SMALL_TILE][SMALL_TILE + 1], ds[SMALL_TILE][SMALL_TILE + 1];
     Place at = place_of(a, true);
-    int tile = SMALL_TILE * at.pitch;
-    float *d_o = (float*)memory, *q = d_o + tile, *k = q + tile, *v = k + tile, *dk = v + tile, *dv = dk + tile;
+    int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
+    float *d_o = (float*)memory, *q = d_o + value_tile, *k = q + tile, *v = k + tile, *dk = v + value_tile, *dv = dk + tile;
     ll key = (ll)blockIdx.x * SMALL_TILE;
-    fetch<T>(k, a.p[2], at, key, at.key_row, at.key_head);
-    fetch<T>(v, a.p[3], at, key, at.key_row, at.key_head);
-    clear(dk, at);
-    clear(dv, at);
+    fetch<T>(k, a.p[2], at, key, at.key_row, at.key_head, at.width);
+    fetch<T>(v, a.p[3], at, key, at.value_row, at.key_head, at.value);
+    clear(dk, at.pitch);
+    clear(dv, at.value_pitch);
     for (int head = at.head; head < at.head + at.group; head++) {
-        for (ll query = key; query < at.sequence; query += SMALL_TILE) {
+        for (ll query = key; query < last_query(at, key, SMALL_TILE); query += SMALL_TILE) {
             __syncthreads();
-            fetch<T>(d_o, a.p[0], at, query, at.query_row, head);
-            fetch<T>(q, a.p[1], at, query, at.query_row, head);
+            fetch<T>(d_o, a.p[0], at, query, at.out_row, head, at.value);
+            fetch<T>(q, a.p[1], at, query, at.query_row, head, at.width);
             __syncthreads();
             score_grads<T>(a, at, head, query, key, d_o, q, k, v, s, ds);
-            scores_by_rows(dv, s, true, d_o, at);
-            scores_by_rows(dk, ds, true, q, at);
+            scores_by_rows(dv, s, true, d_o, at.value);
+            scores_by_rows(dk, ds, true, q, at.width);
         }
     }
     __syncthreads();
-    put<T>(a.p[6], dk, at, key, at.key_row, at.key_head, a.f[0]);
-    put<T>(a.p[7], dv, at, key, at.key_row, at.key_head, 1.0f);
+    put<T>(a.p[6], dk, at, key, at.key_row, at.key_head, at.width, a.f[0]);
+    put<T>(a.p[7], dv, at, key, at.value_row, at.key_head, at.value, 1.0f);
 }
 KERNEL(attention_grad_key)

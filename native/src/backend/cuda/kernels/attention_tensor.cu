@@ -125,7 +125,7 @@ template <int D> __device__ __forceinline__ void tensor_attention(const Args& a)
     float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
     clear_tile(o);
     fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
-    for (ll key = 0; key <= query; key += TILE) {
+    for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
         __syncthreads();
         fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.sequence - key);
@@ -137,7 +137,7 @@ template <int D> __device__ __forceinline__ void tensor_attention(const Args& a)
         for (int n = 0; n < 8; n++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                bool sees = key + n * 8 + lane % 4 * 2 + c % 2 <= query + row + c / 2 * 8;
+                bool sees = sees_key(at, query + row + c / 2 * 8, key + n * 8 + lane % 4 * 2 + c % 2);
                 s[n][c] = sees ? s[n][c] * factor : -INFINITE;
                 now[c / 2] = fmaxf(now[c / 2], s[n][c]);
             }
@@ -147,18 +147,20 @@ template <int D> __device__ __forceinline__ void tensor_attention(const Args& a)
             now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 1));
             now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));
         }
+        // A row that has seen no key yet holds nothing that a correction could change.
+        float base[2] = {now[0] == -INFINITE ? 0.0f : now[0], now[1] == -INFINITE ? 0.0f : now[1]};
 #pragma unroll
         for (int n = 0; n < 8; n++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                s[n][c] = exp2f(s[n][c] - now[c / 2]);
+                s[n][c] = exp2f(s[n][c] - base[c / 2]);
                 sum[c / 2] += s[n][c];
             }
         }
         float correction[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            correction[half] = exp2f(greatest[half] - now[half]);
+            correction[half] = exp2f(greatest[half] - base[half]);
             total[half] = total[half] * correction[half] + sum[half];
             greatest[half] = now[half];
         }
@@ -200,7 +202,7 @@ template <int D> __device__ __forceinline__ void tensor_attention_grad_query(con
     clear_tile(dq);
     fetch_rows(d_o, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
     fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
-    for (ll key = 0; key <= query; key += TILE) {
+    for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
         __syncthreads();
         fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
@@ -212,7 +214,7 @@ template <int D> __device__ __forceinline__ void tensor_attention_grad_query(con
         for (int n = 0; n < 8; n++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                bool sees = key + n * 8 + lane % 4 * 2 + c % 2 <= query + row + c / 2 * 8;
+                bool sees = sees_key(at, query + row + c / 2 * 8, key + n * 8 + lane % 4 * 2 + c % 2);
                 float p = sees ? exp2f(s[n][c] * factor - l[c / 2]) : 0.0f;
                 ds[n][c] = p * (ds[n][c] - along[c / 2]);
             }
@@ -238,7 +240,7 @@ template <int D> __device__ __forceinline__ void tensor_attention_grad_key(const
     fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
     fetch_rows(v, (const bf16*)a.p[3] + key_at, at.key_row, at.sequence - key);
     for (int head = at.head; head < at.head + at.group; head++) {
-        for (ll query = key; query < at.sequence; query += TILE) {
+        for (ll query = key; query < last_query(at, key, TILE); query += TILE) {
             ll query_at = (at.first + query) * at.query_row + (ll)head * D;
             __syncthreads();
             fetch_rows(d_o, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
@@ -261,7 +263,7 @@ template <int D> __device__ __forceinline__ void tensor_attention_grad_key(const
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
                     int i = n * 8 + lane % 4 * 2 + c % 2;
-                    bool sees = query + i < at.sequence && key + row + c / 2 * 8 <= query + i;
+                    bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
                     s[n][c] = sees ? exp2f(s[n][c] * factor - l[i]) : 0.0f;
                     ds[n][c] = s[n][c] * (ds[n][c] - along[i]);
                 }

@@ -54,20 +54,22 @@ struct SwiGlu {
 template <class T> __device__ void swiglu(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], SwiGlu()); }
 KERNEL(swiglu)
 
-__device__ __forceinline__ void swiglu_grad_of(float dy, float gate, float up, float& dgate, float& dup) {
-    float s = sigmoid(gate);
-    dgate = dy * up * s * (1.0f + gate * (1.0f - s));
-    dup = dy * gate * s;
-}
+struct SwiGluGrad {
+    static __device__ __forceinline__ void of(float dy, float gate, float up, float& dgate, float& dup) {
+        float s = sigmoid(gate);
+        dgate = dy * up * s * (1.0f + gate * (1.0f - s));
+        dup = dy * gate * s;
+    }
+};
 
 // p: dy, gate, up, dgate (may be dy), dup.
-template <class T> __device__ void swiglu_grad(const Args& a) {
+template <class T, class G> __device__ __forceinline__ void gated_grad(const Args& a) {
     ll n = a.n[0], packs = n / Pack<T>::WIDTH;
     float dgate, dup;
     EACH(i, packs) {
         Pack<T> dy = ((const Pack<T>*)a.p[0])[i], gate = ((const Pack<T>*)a.p[1])[i], up = ((const Pack<T>*)a.p[2])[i];
         for (int j = 0; j < Pack<T>::WIDTH; j++) {
-            swiglu_grad_of(load(dy.v[j]), load(gate.v[j]), load(up.v[j]), dgate, dup);
+            G::of(load(dy.v[j]), load(gate.v[j]), load(up.v[j]), dgate, dup);
             gate.v[j] = Number<T>::of(dgate);
             up.v[j] = Number<T>::of(dup);
         }
@@ -76,12 +78,37 @@ template <class T> __device__ void swiglu_grad(const Args& a) {
     }
     EACH(i, n - packs * Pack<T>::WIDTH) {
         ll at = packs * Pack<T>::WIDTH + i;
-        swiglu_grad_of(load(((const T*)a.p[0])[at]), load(((const T*)a.p[1])[at]), load(((const T*)a.p[2])[at]), dgate, dup);
+        G::of(load(((const T*)a.p[0])[at]), load(((const T*)a.p[1])[at]), load(((const T*)a.p[2])[at]), dgate, dup);
         ((T*)a.p[3])[at] = Number<T>::of(dgate);
         ((T*)a.p[4])[at] = Number<T>::of(dup);
     }
 }
+template <class T> __device__ void swiglu_grad(const Args& a) { gated_grad<T, SwiGluGrad>(a); }
 KERNEL(swiglu_grad)
+
+// The tanh form of GELU over its argument: (1 + tanh u) / 2, which is the sigmoid of 2 u.
+#define TWICE_ROOT 1.59576912160573071f // 2 sqrt(2 / pi)
+__device__ __forceinline__ float gelu_share(float x) { return sigmoid(TWICE_ROOT * (x + 0.044715f * x * x * x)); }
+
+struct GeGlu {
+    __device__ __forceinline__ float operator()(float gate, float up) const { return gate * gelu_share(gate) * up; }
+};
+
+// p: gate, up, y.
+template <class T> __device__ void geglu(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], GeGlu()); }
+KERNEL(geglu)
+
+struct GeGluGrad {
+    static __device__ __forceinline__ void of(float dy, float gate, float up, float& dgate, float& dup) {
+        float s = gelu_share(gate), slope = TWICE_ROOT * (1.0f + 3.0f * 0.044715f * gate * gate);
+        dgate = dy * up * (s + gate * s * (1.0f - s) * slope);
+        dup = dy * gate * s;
+    }
+};
+
+// As swiglu_grad.
+template <class T> __device__ void geglu_grad(const Args& a) { gated_grad<T, GeGluGrad>(a); }
+KERNEL(geglu_grad)
 
 // The share of the normal distribution below x.
 __device__ __forceinline__ float normal_share(float x) { return 0.5f * (1.0f + erff(x * 0.70710678118654752f)); }
@@ -134,19 +161,19 @@ template <class T> __device__ void add_rows_grad(const Args& a) {
 }
 KERNEL(add_rows_grad)
 
-// Rotary positions. p: x, table of (sine, cosine) floats by position and half column, y (may be x). n: rows, heads, width,
-// sequence. f[0]: 1, or -1 to rotate back. A block takes a row.
+// Rotary positions on the last columns of each head. p: x, table of (sine, cosine) floats by position and half column, y
+// (may be x). n: rows, heads, width, sequence, columns that are turned. f[0]: 1, or -1 to rotate back. A block takes a row.
 template <class T> __device__ void rope(const Args& a) {
     const T* x = (const T*)a.p[0];
     const float* table = (const float*)a.p[1];
     T* y = (T*)a.p[2];
     ll rows = a.n[0], heads = a.n[1], width = a.n[2], sequence = a.n[3];
-    int half = (int)(width / 2), pairs = (int)heads * half;
+    int half = (int)(a.n[4] / 2), pairs = (int)heads * half;
     for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
         const float* angles = table + row % sequence * half * 2;
         for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
             int head = pair / half, j = pair % half;
-            ll low = row * heads * width + head * width + j, high = low + half;
+            ll low = row * heads * width + (head + 1) * width - a.n[4] + j, high = low + half;
             float sine = a.f[0] * angles[2 * j], cosine = angles[2 * j + 1];
             float u = load(x[low]), v = load(x[high]);
             y[low] = Number<T>::of(u * cosine - v * sine);
