@@ -9,8 +9,8 @@ use pipeplan_core::op::Op;
 use pipeplan_core::program::{Message, Payload, Way};
 use pipeplan_core::units::Bytes;
 
-use crate::transport::{Buffer, OnCard};
 use crate::transport::collectives::CollectiveError;
+use crate::transport::{Buffer, OnCard};
 
 use peers::Peers;
 
@@ -76,6 +76,11 @@ pub trait Backend {
         _work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), BackendError> {
         Err(BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() })
+    }
+
+    /// The most bytes that the device's own allocator has held for this rank; none where it does not count them.
+    fn device_bytes(&self) -> Option<Bytes> {
+        None
     }
 
     /// The memory of a device, 32-bit floats, that holds `part`: for sums that do not leave the devices. Nothing where

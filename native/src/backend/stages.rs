@@ -169,6 +169,11 @@ pub trait Processor {
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), Self::Error>;
 
+    /// As [`Backend::device_bytes`].
+    fn device_bytes(&self) -> Option<Bytes> {
+        None
+    }
+
     /// The device's memory that holds `part`, as [`Backend::on_card`].
     fn on_card(&mut self, _part: Part, _parameter: Updated<'_, Self::Data, Self::State>) -> Option<OnCard> {
         None
@@ -641,6 +646,10 @@ impl<P: Processor> Backend for Stages<P> {
         let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
         lent.ok_or_else(missing)?.map_err(Into::into)
     }
+    fn device_bytes(&self) -> Option<Bytes> {
+        self.processor.device_bytes()
+    }
+
     fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<OnCard> {
         let Stages { processor, stages, training, .. } = self;
         let lent =

@@ -14,6 +14,8 @@ mod interrupt;
 mod link;
 mod memory;
 mod output;
+#[cfg(feature = "cuda")]
+mod over_nccl;
 mod passes;
 mod plan;
 mod processes;

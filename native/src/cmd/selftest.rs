@@ -75,13 +75,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Cuda => Device::Cuda(args.gpu),
         Choice::Emulated => Device::Emulated,
     };
-    let report = selftest::run(device, |row| {
+    let tell = |row: &Row| {
         if !args.json {
             // The table comes last; meanwhile a person sees that something happens.
             anstream::eprintln!("{:>4}  {}: {}", mark(row), row.group, row.name);
         }
-    })
-    .map_err(Failure::input)?;
+    };
+    let mut report = selftest::run(device, tell).map_err(Failure::input)?;
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = device {
+        report.rows.push(super::over_nccl::check(gpu));
+        report.rows.last().into_iter().for_each(tell);
+    }
+    let report = report;
     if let Some(path) = &args.profile {
         let profile = report.profile.as_ref();
         let profile = profile.ok_or_else(|| Failure::input("--profile: only a GPU's operators are measured"))?;

@@ -125,7 +125,7 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
             let _ = tell.send(Event::Step(record));
         })?;
         let weights = if shared.options.keep_weights { walker.backend.weights() } else { BTreeMap::new() };
-        Ok((memory_of(rank, &walker.store.meter, &shared.workload), weights))
+        Ok((memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), &shared.workload), weights))
     }));
     let walk = walk.unwrap_or_else(|panic| Err(Cause::Died { message: message_of(&*panic) }));
     let ended = match walk {
@@ -215,13 +215,14 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
 }
 
 /// What `rank` has held, beside what the plan predicts.
-pub(super) fn memory_of(rank: usize, meter: &Meter, workload: &Workload) -> RankMemory {
+pub(super) fn memory_of(rank: usize, meter: &Meter, device_bytes: Option<Bytes>, workload: &Workload) -> RankMemory {
     RankMemory {
         high_water_bytes: meter.peak_total(),
         persistent_bytes: meter.peak(Kind::Persistent),
         activation_bytes: meter.peak(Kind::Activation),
         transfer_bytes: meter.peak(Kind::Transfer),
         predicted_bytes: workload.predicted_peak_bytes.get(workload.position(rank).rank).copied().unwrap_or(0),
+        device_bytes: device_bytes.unwrap_or(0),
     }
 }
 
@@ -385,7 +386,7 @@ impl<'a> Coordinator<'a> {
         let mut memory = Vec::new();
         for (rank, ended) in self.ended.into_iter().enumerate() {
             let (figures, held) =
-                ended.unwrap_or_else(|| (memory_of(rank, &Meter::default(), workload), BTreeMap::new()));
+                ended.unwrap_or_else(|| (memory_of(rank, &Meter::default(), None, workload), BTreeMap::new()));
             let position = workload.position(rank);
             for (name, held) in held {
                 if let Some(placed) = places.get(&name) {

@@ -216,7 +216,7 @@ impl Rank<'_> {
             walker.after_step(done, transport)?;
         }
         walker.finish(done, transport)?;
-        let memory = memory_of(rank, &walker.store.meter, workload);
+        let memory = memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), workload);
         let all = transport.gather(&mut self.everyone, 0, numbers_of(&memory))?;
         transport.barrier()?;
         board.note_state(rank, State::Ended);
@@ -280,18 +280,32 @@ impl Rank<'_> {
 }
 
 fn numbers_of(memory: &RankMemory) -> Vec<f64> {
-    let RankMemory { high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes } =
-        *memory;
+    let RankMemory {
+        high_water_bytes,
+        persistent_bytes,
+        activation_bytes,
+        transfer_bytes,
+        predicted_bytes,
+        device_bytes,
+    } = *memory;
     // Bytes of one machine are exact as f64.
-    [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes]
+    [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes, device_bytes]
         .map(|bytes| bytes as f64)
         .to_vec()
 }
 
 fn memory_from(numbers: &[f64]) -> Option<RankMemory> {
-    let [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes] =
-        <[f64; 5]>::try_from(numbers).ok()?.map(|bytes| bytes as u64);
-    Some(RankMemory { high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes })
+    let numbers = <[f64; 6]>::try_from(numbers).ok()?.map(|bytes| bytes as u64);
+    let [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes, device_bytes] =
+        numbers;
+    Some(RankMemory {
+        high_water_bytes,
+        persistent_bytes,
+        activation_bytes,
+        transfer_bytes,
+        predicted_bytes,
+        device_bytes,
+    })
 }
 
 /// Tells the others, hears where they were, and puts the report together on the lowest rank that is there.

@@ -53,6 +53,8 @@ pub struct RankMemory {
     pub transfer_bytes: Bytes,
     /// What the plan predicts for the high-water mark.
     pub predicted_bytes: Bytes,
+    /// What the device's own allocator has held at most; 0 where there is none.
+    pub device_bytes: Bytes,
 }
 
 /// A run that ended as it should.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::fields::Faults;
-use pipeplan_core::graph::Graph;
+use pipeplan_core::graph::{Graph, Kernel};
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
@@ -661,7 +661,8 @@ impl ModelStages {
 
     fn check(&self, device: Device) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
-            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel, self.tensor > 1)) {
+            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel, self.tensor > 1))
+            {
                 return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
             }
             for operator in

@@ -12,7 +12,7 @@ use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::spec::ModelWork;
 use pipeplan_core::units::Nanos;
 
-use super::whole::{Like, published, work};
+use super::whole::{Like, one_by_one, published, work};
 use super::{Row, Rows};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
 use crate::backend::cuda::launch::{Context, Place};
@@ -211,6 +211,21 @@ fn measure<F: FnMut(&Row)>(
     let ms = format!("{:.3} ms", found as f64 / 1e6);
     rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms, &against, off.abs() <= 0.05));
     for (rank, memory) in report.memory.iter().enumerate() {
+        // What the card's allocator counted, against what the rank did: the rest is rounding, tables and scratch.
+        let off = memory.device_bytes as f64 / memory.high_water_bytes.max(1) as f64 - 1.0;
+        let against = format!("{} counted, {:+.2} %, at most 3 %", memory.high_water_bytes, 100.0 * off);
+        let name = format!("bytes of rank {rank} by the card's allocator");
+        rows.push(Row::fact(GROUP, name, memory.device_bytes.to_string(), &against, off.abs() <= 0.03));
+    }
+    let alone = run(&one_by_one(&sizes.work, None)?, &options, &mut Silent).map_err(|error| error.to_string())?;
+    let mut durations: Vec<Nanos> = alone.steps.iter().skip(1).map(|step| step.duration_ns).collect();
+    durations.sort_unstable();
+    let median = durations.get(durations.len() / 2).copied().unwrap_or(0);
+    let rate = tokens as f64 * 1e9 / median.max(1) as f64;
+    let against = format!("{:.3} ms a step", median as f64 / 1e6);
+    rows.push(Row::figure(GROUP, "tokens a second, one rank", format!("{rate:.0}"), against));
+    rows.push(beside_torch(device, &sizes.work, rate));
+    for (rank, memory) in report.memory.iter().enumerate() {
         let held = memory.persistent_bytes + memory.activation_bytes;
         let planned = predicted.get(rank).copied().unwrap_or(0);
         let against = format!("{planned} planned");
@@ -273,4 +288,40 @@ fn adamw_time(card: &Arc<dyn Card>, context: &Context, elements: u64, repeats: u
     let optimizer = AdamW::default();
     let ns = time(card, repeats, || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
     Ok((ns as f64 * elements as f64 / some.max(1) as f64) as Nanos)
+}
+
+/// PyTorch on the same model, where python3 has it.
+fn beside_torch(device: Device, work: &ModelWork, ours: f64) -> Row {
+    const NAME: &str = "PyTorch on the same model, one rank";
+    let row = |found: String, against: String| Row::figure(GROUP, NAME, found, against);
+    let gpu = if let Device::Cuda(gpu) = device { gpu } else { 0 };
+    let model = &work.model;
+    let sizes = serde_json::json!({
+        "layers": model.layers, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim, "ffn": model.ffn, "vocab": model.vocab, "sequence": work.sequence,
+        "microbatch_size": work.microbatch_size, "microbatches": work.microbatches, "gpu": gpu,
+    });
+    let script = include_str!("../../../examples/torch_gpu.py");
+    let python = std::process::Command::new("python3").args(["-c", script, &sizes.to_string()]).output();
+    let output = match python {
+        Ok(output) if output.status.success() => output,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing").to_string();
+            return row("not run".to_string(), last);
+        }
+        Err(error) => return row("not run".to_string(), format!("python3: {error}")),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let figures: serde_json::Value =
+        said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    let rate = |kind: &str| figures[kind].as_f64();
+    let shown = |kind: &str| match rate(kind) {
+        Some(theirs) => format!("{kind} {theirs:.0} tokens/s (here {:.2} times as many)", ours / theirs.max(1.0)),
+        None => format!("{kind} not run: {}", figures[format!("{kind}_error")].as_str().unwrap_or("no reason given")),
+    };
+    row(
+        format!("{}, {}", shown("eager"), shown("compiled")),
+        format!("torch {}", figures["torch"].as_str().unwrap_or("")),
+    )
 }

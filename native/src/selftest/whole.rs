@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
+use pipeplan_core::layout::Layout;
 use pipeplan_core::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
@@ -12,6 +13,7 @@ use pipeplan_core::timeline::peak_bytes;
 use pipeplan_core::units::Bytes;
 
 use super::{Row, Rows};
+use crate::runner::checkpoint::{Checkpoint, Saving};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
 use crate::runner::{Device, Precision, RunOptions, RunReport, Silent, Workload, run};
@@ -136,20 +138,29 @@ pub(super) fn published(
     Ok((workload, peaks))
 }
 
-fn one_by_one(work: &ModelWork, precision: Option<Precision>) -> Result<Workload, String> {
+/// `work` on one rank, microbatch after microbatch.
+pub(super) fn one_by_one(work: &ModelWork, precision: Option<Precision>) -> Result<Workload, String> {
     orders::one_by_one(work, precision).map_err(|error| error.to_string())
 }
 
 fn train(workload: &Workload, device: Device) -> Result<RunReport, String> {
+    train_as(workload, device, few_steps())
+}
+
+fn few_steps() -> RunOptions {
+    RunOptions { steps: STEPS, ..RunOptions::default() }
+}
+
+/// Trains with clipping, checkpoints and the number of steps of `options`.
+fn train_as(workload: &Workload, device: Device, options: RunOptions) -> Result<RunReport, String> {
     let options = RunOptions {
-        steps: STEPS,
         seed: 42,
         text: (0..400u32).flat_map(|n| format!("{n} times {n} is {}. ", n * n).into_bytes()).collect(),
         transport: ThreadOptions { slots: 4, patience: Duration::from_secs(120) },
         optimizer: AdamW::default(),
         keep_weights: true,
         device,
-        ..RunOptions::default()
+        ..options
     };
     run(workload, &options, &mut Silent).map_err(|error| error.to_string())
 }
@@ -275,8 +286,12 @@ fn check_one<F: FnMut(&Row)>(
             rows.push(Row::fact(GROUP, name, held.to_string(), &format!("{planned} planned"), held == planned));
         }
     }
-    // Only the CPU's ranks share matrices.
-    if device == Device::Cpu { check_mesh(&work, &reference, name, rows) } else { Ok(()) }
+    match (device, like) {
+        // Only the CPU's ranks share matrices, and newer families' are not among them.
+        (Device::Cpu, Like::Llama | Like::Gpt) => check_mesh(&work, &reference, name, rows),
+        (Device::Cuda(_) | Device::Emulated, Like::Llama) => check_between_steps(&work, device, name, rows),
+        _ => Ok(()),
+    }
 }
 
 /// Two ranks of a pipeline, in two replicas, of two each that share matrices.
@@ -294,5 +309,44 @@ fn check_mesh<F: FnMut(&Row)>(
     let name = format!("{name}, 2 x 2 replicas x 2 that share matrices");
     rows.push(Row::error(GROUP, format!("{name}: losses"), loss_error(&report, reference), 1e-10));
     rows.push(Row::error(GROUP, format!("{name}: weights"), weights_error(&report, reference), 1e-8));
+    Ok(())
+}
+
+/// What happens between training steps: clipping, copies that share out the optimizer's state, and checkpoints.
+fn check_between_steps<F: FnMut(&Row)>(
+    work: &ModelWork,
+    device: Device,
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    let mut fact = |what: &str, against: &str, holds: bool| {
+        let found = if holds { "the same bits" } else { "other bits" };
+        rows.push(Row::fact(GROUP, format!("{name}, {what}"), found, against, holds));
+    };
+    let same = |a: &RunReport, b: &RunReport| a.losses() == b.losses() && weights_error(a, b) == 0.0;
+    // So small that every step is clipped.
+    let clipped = || RunOptions { clip_norm: Some(0.1), ..few_steps() };
+    let alone = train_as(&one_by_one(work, None)?, device, clipped())?;
+    let (on_two, _) = published(work, "1f1b", None)?;
+    let cut = train_as(&on_two, device, clipped())?;
+    fact("clipped, 1f1b on 2 ranks", "one rank, clipped", same(&cut, &alone));
+    fact("clipped, and not", "other losses", train(&on_two, device)?.losses() != cut.losses());
+
+    let copies = |zero: u32| {
+        let layout = Layout { data: 2, zero, ..work.layout.clone() };
+        published(&ModelWork { layout, ..work.clone() }, "1f1b", None).map(|(workload, _)| workload)
+    };
+    let (whole, shared) = (train(&copies(0)?, device)?, train(&copies(1)?, device)?);
+    fact("2 copies with a share of the optimizer's state each", "2 copies with all of it", same(&shared, &whole));
+
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let saving = Some(Saving { folder: folder.path().to_owned(), every: 0 });
+    train_as(&on_two, device, RunOptions { saving, ..few_steps() })?;
+    let resume = Some(Checkpoint::open(folder.path()).map_err(|error| error.to_string())?);
+    let longer = RunOptions { steps: 2 * STEPS, ..RunOptions::default() };
+    let rest = train_as(&one_by_one(work, None)?, device, RunOptions { resume, ..longer.clone() })?;
+    let straight = train_as(&on_two, device, longer)?;
+    let goes_on = straight.losses().ends_with(&rest.losses()) && weights_error(&rest, &straight) == 0.0;
+    fact("from a checkpoint of 2 ranks on 1", "2 ranks without a break", goes_on);
     Ok(())
 }

@@ -39,13 +39,26 @@ impl Which {
         }
     }
 
-    /// Its file names, the best first.
-    pub const fn file_names(self) -> &'static [&'static str] {
+    /// Its file names, the best first. A driver of CUDA 12 runs nothing that the libraries of 13 make; one of 13 runs
+    /// what those of 12 do.
+    pub fn file_names(self) -> &'static [&'static str] {
         match self {
             Which::Driver => &["libcuda.so.1", "libcuda.so"],
+            Which::Nvrtc if driver_is_12() => &["libnvrtc.so.12"],
+            Which::Cublas if driver_is_12() => &["libcublas.so.12"],
             Which::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Which::Cublas => &["libcublas.so.13", "libcublas.so.12", "libcublas.so"],
             Which::Nccl => &["libnccl.so.2", "libnccl.so"],
+        }
+    }
+
+    /// Names (before `.so`) of what stands beside it and is needed with it: found from there where the system's loader
+    /// would not look.
+    const fn companions(self) -> &'static [&'static str] {
+        match self {
+            Which::Nvrtc => &["libnvrtc-builtins"],
+            Which::Cublas => &["libcublasLt"],
+            Which::Driver | Which::Nccl => &[],
         }
     }
 
@@ -125,14 +138,18 @@ fn look_for(which: Which, folders: &[PathBuf]) -> Search {
     let mut broken = Vec::new();
     let named = which.variable().and_then(std::env::var_os).map(PathBuf::from);
     // A bare name is looked for by the system's loader. A file that a person names is the only one.
-    let bare = which.file_names().iter().map(PathBuf::from);
-    let placed = folders.iter().flat_map(|folder| which.file_names().iter().map(move |name| folder.join(name)));
+    let everywhere = |name: &&str| -> Vec<PathBuf> {
+        [PathBuf::from(name)].into_iter().chain(folders.iter().map(|folder| folder.join(name))).collect()
+    };
     let candidates: Vec<PathBuf> = match named {
         Some(path) => vec![path],
-        None => bare.chain(placed).collect(),
+        None => which.file_names().iter().flat_map(everywhere).collect(),
     };
     let mut found = None;
     for path in candidates {
+        if path.is_absolute() && path.exists() {
+            load_companions(which, &path);
+        }
         match load(&path) {
             Ok(()) => {
                 found = Some(place_of(&path));
@@ -143,6 +160,35 @@ fn look_for(which: Which, folders: &[PathBuf]) -> Search {
         }
     }
     Search { which, found, folders: folders.to_vec(), broken }
+}
+
+/// Whether the driver speaks CUDA 12 and nothing newer.
+fn driver_is_12() -> bool {
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    let ask = || {
+        search(Which::Driver).found.as_ref()?;
+        let mut version = 0;
+        #[allow(unsafe_code, reason = "one call of the driver's library")]
+        // SAFETY: the driver has been loaded by this name, stays loaded, and its function writes one int.
+        unsafe {
+            let path = search(Which::Driver).found.as_ref()?;
+            let library = std::mem::ManuallyDrop::new(Library::new(path).ok()?);
+            let call = library.get::<unsafe extern "C" fn(*mut i32) -> i32>(b"cuDriverGetVersion").ok()?;
+            (call(&mut version) == 0).then_some(version)
+        }
+    };
+    (1..13_000).contains(VERSION.get_or_init(|| ask().unwrap_or(0)))
+}
+
+/// Loads what stands beside the library at `path` and is needed with it. Where that fails, the library itself will say.
+fn load_companions(which: Which, path: &Path) {
+    let Some(folder) = path.parent() else { return };
+    for file in entries(folder) {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if which.companions().iter().any(|companion| name.starts_with(&format!("{companion}.so."))) {
+            let _ = load(&file);
+        }
+    }
 }
 
 /// Loads a library for good.
@@ -190,20 +236,37 @@ fn folders(which: Which) -> Vec<PathBuf> {
         }
     }
     prefixes.extend(variable("HOME").map(|home| home.join(".local")));
+    prefixes.push(PathBuf::from("/usr/local"));
     let mut seen = BTreeSet::new();
+    let mut wheels = |nvidia: PathBuf| {
+        if nvidia.is_dir() && seen.insert(nvidia.clone()) {
+            folders.extend(entries(&nvidia).into_iter().map(|part| part.join("lib")).filter(|lib| lib.is_dir()));
+        }
+    };
     for prefix in prefixes {
         for python in entries(&prefix.join("lib")) {
             let is_python = python.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"));
             for packages in ["site-packages", "dist-packages"] {
-                let nvidia = python.join(packages).join("nvidia");
-                if is_python && nvidia.is_dir() && seen.insert(nvidia.clone()) {
-                    folders
-                        .extend(entries(&nvidia).into_iter().map(|part| part.join("lib")).filter(|lib| lib.is_dir()));
+                if is_python {
+                    wheels(python.join(packages).join("nvidia"));
                 }
             }
         }
     }
+    // Wrappers that choose among several Pythons stand in folders that say nothing.
+    python_paths().iter().for_each(|path| wheels(path.join("nvidia")));
     folders
+}
+
+/// Where the Python that is started here looks for packages.
+fn python_paths() -> &'static [PathBuf] {
+    static PATHS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    PATHS.get_or_init(|| {
+        let asked =
+            std::process::Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
+        let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        said.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()
+    })
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
@@ -227,7 +290,7 @@ mod tests {
             return; // the system has one
         }
         let text = search.to_string();
-        for part in ["NVRTC is missing", "libnvrtc.so.13, libnvrtc.so.12", "is there, but", "pip install"] {
+        for part in ["NVRTC is missing", "libnvrtc.so.1", "is there, but", "pip install"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(text.contains(&*folder.path().to_string_lossy()));

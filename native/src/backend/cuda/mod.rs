@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use pipeplan_core::graph::{Graph, Init, Kernel, Tensor};
 use pipeplan_core::model::Dtype;
+use pipeplan_core::units::Bytes;
 
 use self::card::{Card, CardError, Format, Memory};
 use self::launch::{Context, Place};
@@ -244,6 +245,10 @@ impl Processor for Queue {
 
     fn gradient(&self, gradient: &Arc<Memory>) -> Option<Buffer> {
         gradient.read().ok().map(|bytes| Buffer::F32(floats(&bytes)))
+    }
+
+    fn device_bytes(&self) -> Option<Bytes> {
+        self.card.high_water_bytes()
     }
 
     fn on_card(&mut self, part: Part, parameter: Updated<'_, Arc<Memory>, State>) -> Option<OnCard> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::cublas::{result as blas, sys as blas_sys};
 use cudarc::driver::{result, sys};
@@ -151,6 +151,32 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
         let _ = unsafe { nvrtc::destroy_program(program) };
         image
     })
+}
+
+/// Milliseconds between two events. The bindings know only the function's second version, which drivers before 12.8 do
+/// not have.
+///
+/// # Safety
+/// Both events must have been recorded, and the second be over.
+unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32, CardError> {
+    type Call = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+    static CALL: OnceLock<Option<Call>> = OnceLock::new();
+    let find = || {
+        let path = libraries::search(Which::Driver).found.as_ref()?;
+        // SAFETY: the driver is loaded already and stays so; both versions are of this type.
+        unsafe {
+            let library = std::mem::ManuallyDrop::new(libloading::Library::new(path).ok()?);
+            let find = |name: &[u8]| library.get::<Call>(name).ok().map(|call| *call);
+            find(b"cuEventElapsedTime_v2").or_else(|| find(b"cuEventElapsedTime"))
+        }
+    };
+    let call = CALL.get_or_init(find).ok_or_else(|| CardError::call("cuEventElapsedTime", "the driver lacks it"))?;
+    let mut milliseconds = 0.0;
+    // SAFETY: as the caller promises; writes one float.
+    unsafe { call(&mut milliseconds, from, to) }
+        .result()
+        .map_err(|error| driver_error("cuEventElapsedTime", error))?;
+    Ok(milliseconds)
 }
 
 /// `work`, with a panic of the bindings (a function that an old library lacks) as an error.
@@ -589,8 +615,7 @@ impl Card for Nvidia {
             result::event::record(self.events[1], self.stream)
                 .map_err(|error| driver_error("cuEventRecord", error))?;
             result::event::synchronize(self.events[1]).map_err(|error| driver_error("cuEventSynchronize", error))?;
-            result::event::elapsed(self.events[0], self.events[1])
-                .map_err(|error| driver_error("cuEventElapsedTime", error))?
+            elapsed(self.events[0], self.events[1])?
         };
         Ok((f64::from(milliseconds) * 1e6) as Nanos)
     }

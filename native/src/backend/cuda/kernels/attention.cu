@@ -135,7 +135,7 @@ template <class T> __device__ void attention(const Args& a) {
     __syncthreads();
     put<T>(a.p[3], o, at, query, at.out_row, at.head, at.value, 1.0f);
 }
-KERNEL(attention)
+KERNEL_OF(attention, 256)
 
 // What a tile of queries brings to a gradient: the scores' probabilities `s` and their gradients `ds`.
 // p: do, q, k, v, o, l.
@@ -185,7 +185,7 @@ template <class T> __device__ void attention_grad_query(const Args& a) {
     __syncthreads();
     put<T>(a.p[6], dq, at, query, at.query_row, at.head, at.width, a.f[0]);
 }
-KERNEL(attention_grad_query)
+KERNEL_OF(attention_grad_query, 256)
 
 // p: do, q, k, v, o, l, dk, dv. A block sums over the query heads that share its keys.
 template <class T> __device__ void attention_grad_key(const Args& a) {
@@ -214,4 +214,4 @@ template <class T> __device__ void attention_grad_key(const Args& a) {
     put<T>(a.p[6], dk, at, key, at.key_row, at.key_head, at.width, a.f[0]);
     put<T>(a.p[7], dv, at, key, at.value_row, at.key_head, at.value, 1.0f);
 }
-KERNEL(attention_grad_key)
+KERNEL_OF(attention_grad_key, 256)

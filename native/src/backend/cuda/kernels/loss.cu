@@ -26,7 +26,7 @@ template <class T> __device__ void cross_entropy(const Args& a) {
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) *(float*)a.p[3] = sum * a.f[0];
 }
-KERNEL(cross_entropy)
+KERNEL_OF(cross_entropy, 1024)
 
 // p: logits, targets, l, dlogits (may be logits). n: columns. f[0]: the share of one row.
 template <class T> __device__ void cross_entropy_grad(const Args& a) {

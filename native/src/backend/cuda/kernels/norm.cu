@@ -111,10 +111,10 @@ template <class T, class Term> __device__ __forceinline__ void sum_rows(const Ar
 
 // p: dy, G.
 template <class T> __device__ void bias_grad(const Args& a) { sum_rows<T, JustDy>(a); }
-KERNEL(bias_grad)
+KERNEL_OF(bias_grad, 1024)
 // p: dy, G, x, r.
 template <class T> __device__ void rms_norm_gain_grad(const Args& a) { sum_rows<T, DyTimesScaled>(a); }
-KERNEL(rms_norm_gain_grad)
+KERNEL_OF(rms_norm_gain_grad, 1024)
 // p: dy, G, x, r, mean.
 template <class T> __device__ void layer_norm_gain_grad(const Args& a) { sum_rows<T, DyTimesNormed>(a); }
-KERNEL(layer_norm_gain_grad)
+KERNEL_OF(layer_norm_gain_grad, 1024)

@@ -77,7 +77,8 @@ __device__ __forceinline__ float block_max(float x, float* scratch) {
     return greatest;
 }
 
-// A kernel for both number formats.
-#define KERNEL(name)                                                 \
-    extern "C" __global__ void name##_f32(Args a) { name<float>(a); } \
-    extern "C" __global__ void name##_bf16(Args a) { name<bf16>(a); }
+// A kernel for both number formats, and the most threads of its blocks: so many registers are left for each.
+#define KERNEL_OF(name, threads)                                                                \
+    extern "C" __global__ void __launch_bounds__(threads) name##_f32(Args a) { name<float>(a); } \
+    extern "C" __global__ void __launch_bounds__(threads) name##_bf16(Args a) { name<bf16>(a); }
+#define KERNEL(name) KERNEL_OF(name, 512)
