@@ -12,7 +12,9 @@ use super::build::{StageShape, stage_graph, stage_graph_with};
 use super::form::{AttentionForm, Form, Recompute};
 use super::liveness::{Lifetimes, fused_order};
 use super::*;
-use crate::model::{Family, ModelConfig};
+use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant, Window};
+
+mod newer;
 
 /// One stage's buffers on one device. Reading one that is not there is a panic, and so a failed test.
 struct Arena<'g> {
@@ -267,7 +269,11 @@ impl<'g> Arena<'g> {
             | Kernel::RowGateGrad
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGlu
-            | Kernel::GeGluGrad => panic!("no kernel runs this yet"),
+            | Kernel::GeGluGrad => {
+                let sizes: Vec<usize> =
+                    operator.outputs.iter().map(|id| self.graph[*id].elements() as usize).collect();
+                newer::compute(operator.kernel, &x, &columns, &sizes)
+            }
             Kernel::SwiGlu => vec![by_element(&|e| x[0][e] * sigma(x[0][e]) * x[1][e])],
             Kernel::SwiGluGrad => {
                 let (dy, gate, up) = (x[0], x[1], x[2]);
@@ -739,6 +745,29 @@ fn gradients_are_the_slopes_of_the_loss() {
         for (tied, cuts) in [(false, &[][..]), (true, &[]), (false, &[1]), (true, &[1])] {
             check_gradients(tiny(family, tied), Form::default(), cuts);
         }
+    }
+}
+
+#[test]
+fn so_they_are_in_newer_families() {
+    let experts = Experts { count: 4, active: 2, ffn: 5, shared_ffn: 0, dense_layers: 0 };
+    let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
+    let window = Some(Window { tokens: 2, full_every: 2 });
+    for variant in [
+        Variant { qk_norm: true, ..Variant::USUAL },
+        Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL },
+        Variant { experts: Some(experts), ..Variant::USUAL },
+        Variant {
+            experts: Some(Experts { shared_ffn: 3, dense_layers: 1, ..experts }),
+            latent: Some(latent),
+            ..Variant::USUAL
+        },
+        Variant { latent: Some(Latent { query_rank: 0, ..latent }), ..Variant::USUAL },
+    ] {
+        let kv_heads = if variant.latent.is_some() { 4 } else { 2 };
+        let model = ModelConfig { variant, kv_heads, ..tiny(Family::Llama, false) };
+        check_gradients(model, Form::default(), &[]);
+        check_gradients(model, Form { imbalance_permille: 1250, ..Form::default() }, &[1]);
     }
 }
 

@@ -1,0 +1,248 @@
+//! The formulas of the operators that newer families have, of one device alone.
+
+use std::vec;
+use std::vec::Vec;
+
+use super::super::{Heads, Kernel, Spread, eps};
+use super::dot;
+
+/// What `kernel` makes of the inputs `x`, with `columns` of each and as many elements of each output as `sizes` says.
+pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize, sizes: &[usize]) -> Vec<Vec<f64>> {
+    let h = columns(0);
+    match kernel {
+        Kernel::HeadNorm { eps_e12, width } => {
+            let width = width as usize;
+            let r: Vec<f64> = x[0]
+                .chunks(width)
+                .map(|head| (dot(head, head) / width as f64 + eps(eps_e12)).sqrt().recip())
+                .collect();
+            vec![(0..x[0].len()).map(|e| x[0][e] * r[e / width] * x[1][e % width]).collect(), r]
+        }
+        Kernel::HeadNormInputGrad { width } => {
+            let (dy, v, r, gain, d) = (x[0], x[1], x[2], x[3], width as usize);
+            let mean =
+                |head: usize| (0..d).map(|j| dy[head * d + j] * gain[j] * v[head * d + j]).sum::<f64>() / d as f64;
+            vec![
+                (0..dy.len())
+                    .map(|e| r[e / d] * (dy[e] * gain[e % d] - v[e] * r[e / d].powi(2) * mean(e / d)))
+                    .collect(),
+            ]
+        }
+        Kernel::HeadNormGainGrad { width } => {
+            let mut sum = x[3].clone();
+            (0..x[0].len()).for_each(|e| sum[e % width as usize] += x[0][e] * x[1][e] * x[2][e / width as usize]);
+            vec![sum]
+        }
+        Kernel::RopeTail { sequence, width, tail, base, inverse, .. } => {
+            let (width, tail) = (width as usize, tail as usize);
+            let turned = |e: usize| {
+                let (position, column) = ((e / h) % sequence as usize, e % width);
+                let Some(j) = column.checked_sub(width - tail) else { return x[0][e] };
+                let half = tail / 2;
+                let angle = position as f64 * (base as f64).powf(-2.0 * (j % half) as f64 / tail as f64);
+                let angle = if inverse { -angle } else { angle };
+                match j < half {
+                    true => x[0][e] * angle.cos() - x[0][e + half] * angle.sin(),
+                    false => x[0][e] * angle.cos() + x[0][e - half] * angle.sin(),
+                }
+            };
+            vec![(0..x[0].len()).map(turned).collect()]
+        }
+        Kernel::SplitColumns => {
+            let first = sizes[0] * h / x[0].len();
+            let part = |left: bool| {
+                (0..x[0].len()).filter(|e| (e % h < first) == left).map(|e| x[0][e]).collect::<Vec<f64>>()
+            };
+            vec![part(true), part(false)]
+        }
+        Kernel::JoinColumns => {
+            let both = x[0].chunks(h).zip(x[1].chunks(columns(1)));
+            vec![both.flat_map(|(left, right)| [left, right].concat()).collect()]
+        }
+        Kernel::LatentKeys { heads } => {
+            let (heads, shared) = (heads as usize, columns(1));
+            let (rows, own) = (x[0].len() / h, h / heads);
+            let first = sizes[0] / (rows * heads) - shared;
+            let head = |at: usize| (&x[0][at * own..(at + 1) * own], &x[1][at / heads * shared..][..shared]);
+            let keys = (0..rows * heads).flat_map(|at| [&head(at).0[..first], head(at).1].concat()).collect();
+            vec![keys, (0..rows * heads).flat_map(|at| head(at).0[first..].to_vec()).collect()]
+        }
+        Kernel::LatentKeysGrad { heads } => {
+            let heads = heads as usize;
+            let (rows, width, value) = (x[0].len() / h, h / heads, columns(1) / heads);
+            let shared = sizes[1] / rows;
+            let first = width - shared;
+            let own = |at: usize| [&x[0][at * width..][..first], &x[1][at * value..][..value]].concat();
+            let sum =
+                |row: usize, j: usize| (0..heads).map(|head| x[0][(row * heads + head) * width + first + j]).sum();
+            let rotated = (0..rows).flat_map(|row| (0..shared).map(move |j| (row, j))).map(|(row, j)| sum(row, j));
+            vec![(0..rows * heads).flat_map(own).collect(), rotated.collect()]
+        }
+        Kernel::Route { active } => {
+            let (mut weights, mut chosen) = (Vec::new(), Vec::new());
+            for row in x[0].chunks(h) {
+                let mut order: Vec<usize> = (0..h).collect();
+                order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+                for expert in &order[..active as usize] {
+                    weights.push(softmax(row)[*expert]);
+                    chosen.push(*expert as f64);
+                }
+            }
+            vec![weights, chosen]
+        }
+        Kernel::RouteGrad => {
+            let (dweights, logits, chosen, experts) = (x[0], x[1], x[2], columns(1));
+            let mut dlogits = vec![0.0; logits.len()];
+            for (copy, expert) in chosen.iter().enumerate() {
+                let row = copy / h * experts;
+                let p = softmax(&logits[row..row + experts]);
+                for j in 0..experts {
+                    let same = if j == *expert as usize { 1.0 } else { 0.0 };
+                    dlogits[row + j] += dweights[copy] * p[*expert as usize] * (same - p[j]);
+                }
+            }
+            vec![dlogits]
+        }
+        Kernel::Dispatch { .. } => {
+            let mut rows = vec![0.0; sizes[0]];
+            for copy in 0..x[1].len() {
+                let (to, from) = (place(x[1], copy) * h, copy / columns(1) * h);
+                rows[to..to + h].copy_from_slice(&x[0][from..from + h]);
+            }
+            vec![rows]
+        }
+        Kernel::DispatchGrad { .. } => {
+            let mut dx = vec![0.0; sizes[0]];
+            for copy in 0..x[1].len() {
+                (0..h).for_each(|j| dx[copy / columns(1) * h + j] += x[0][place(x[1], copy) * h + j]);
+            }
+            vec![dx]
+        }
+        Kernel::Combine { .. } => {
+            let mut y = vec![0.0; sizes[0]];
+            for copy in 0..x[2].len() {
+                (0..h).for_each(|j| y[copy / columns(2) * h + j] += x[1][copy] * x[0][place(x[2], copy) * h + j]);
+            }
+            vec![y]
+        }
+        Kernel::CombineGrad { .. } => {
+            let (dy, rows, weights, chosen) = (x[0], x[1], x[2], x[3]);
+            let (mut drows, mut dweights) = (vec![0.0; sizes[0]], vec![0.0; sizes[1]]);
+            for copy in 0..chosen.len() {
+                let (at, token) = (place(chosen, copy) * h, copy / columns(3) * h);
+                dweights[copy] = dot(&dy[token..token + h], &rows[at..at + h]);
+                (0..h).for_each(|j| drows[at + j] = weights[copy] * dy[token + j]);
+            }
+            vec![drows, dweights]
+        }
+        Kernel::ExpertMatMul { transpose_b } => {
+            let (inner, rows) = (columns(1), x[0].len() / h);
+            let out = sizes[0] / rows;
+            let outer = if transpose_b { out } else { h };
+            let mut y = vec![0.0; sizes[0]];
+            for copy in 0..x[2].len() {
+                let (row, expert) = (place(x[2], copy), x[2][copy] as usize);
+                for j in 0..out {
+                    let w = |k: usize| {
+                        let (o, i) = if transpose_b { (j, k) } else { (k, j) };
+                        x[1][(expert * outer + o) * inner + i]
+                    };
+                    y[row * out + j] = (0..h).map(|k| x[0][row * h + k] * w(k)).sum();
+                }
+            }
+            vec![y]
+        }
+        Kernel::ExpertMatMulGrad => {
+            let (inner, mut sum) = (columns(1), x[3].clone());
+            for copy in 0..x[2].len() {
+                let (row, expert) = (place(x[2], copy), x[2][copy] as usize);
+                for (o, i) in (0..h).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+                    sum[(expert * h + o) * inner + i] += x[0][row * h + o] * x[1][row * inner + i];
+                }
+            }
+            vec![sum]
+        }
+        Kernel::GeGlu => vec![(0..x[0].len()).map(|e| x[0][e] * gelu_share(x[0][e]).0 * x[1][e]).collect()],
+        Kernel::GeGluGrad => {
+            let (dy, gate, up) = (x[0], x[1], x[2]);
+            let slope = |v: f64| gelu_share(v).0 + v * gelu_share(v).1;
+            vec![
+                (0..dy.len()).map(|e| dy[e] * up[e] * slope(gate[e])).collect(),
+                (0..dy.len()).map(|e| dy[e] * gate[e] * gelu_share(gate[e]).0).collect(),
+            ]
+        }
+        Kernel::SpreadAttention(spread) => attention(spread, x),
+        Kernel::SpreadAttentionGrad(spread) => attention_grad(spread, x),
+        _ => panic!("{} has no formula here", kernel.name()),
+    }
+}
+
+fn softmax(row: &[f64]) -> Vec<f64> {
+    let sum: f64 = row.iter().map(|x| x.exp()).sum();
+    row.iter().map(|x| x.exp() / sum).collect()
+}
+
+/// `(1 + tanh(√(2/π) (x + 0.044715 x³))) / 2` and its slope. Source: arXiv:1606.08415 §2.
+fn gelu_share(x: f64) -> (f64, f64) {
+    let root = (2.0 / core::f64::consts::PI).sqrt();
+    let tanh = (root * (x + 0.044715 * x * x * x)).tanh();
+    ((1.0 + tanh) / 2.0, (1.0 - tanh * tanh) / 2.0 * root * (1.0 + 3.0 * 0.044715 * x * x))
+}
+
+/// Where a copy lies: behind those of lower experts, and of its own those of earlier tokens.
+fn place(chosen: &[f64], copy: usize) -> usize {
+    let before = |other: &usize| (chosen[*other], *other) < (chosen[copy], copy);
+    (0..chosen.len()).filter(before).count()
+}
+
+/// Rows that row `i` looks at.
+fn seen(spread: &Spread, i: usize) -> core::ops::RangeInclusive<usize> {
+    let first = i / spread.heads.sequence as usize * spread.heads.sequence as usize;
+    first.max((i + 1).saturating_sub(spread.window as usize))..=i
+}
+
+/// The elements of `head` in row `row`, of `heads` heads of `width`.
+fn part(x: &[f64], row: usize, head: usize, heads: u64, width: u64) -> &[f64] {
+    &x[(row * heads as usize + head) * width as usize..][..width as usize]
+}
+
+fn attention(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
+    let (Heads { query, key_value, width, .. }, e) = (spread.heads, spread.value_width);
+    let rows = x[0].len() / (query * width) as usize;
+    let (mut o, mut l) = (Vec::new(), Vec::new());
+    for (i, head) in (0..rows).flat_map(|i| (0..query as usize).map(move |head| (i, head))) {
+        let key = head * key_value as usize / query as usize;
+        let q = part(x[0], i, head, query, width);
+        let score = |j: usize| dot(q, part(x[1], j, key, key_value, width)) / (width as f64).sqrt();
+        let sum: f64 = seen(&spread, i).map(|j| score(j).exp()).sum();
+        l.push(sum.ln());
+        o.extend((0..e as usize).map(|c| {
+            seen(&spread, i).map(|j| score(j).exp() / sum * part(x[2], j, key, key_value, e)[c]).sum::<f64>()
+        }));
+    }
+    vec![o, l]
+}
+
+fn attention_grad(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
+    let (Heads { query, key_value, width, .. }, e) = (spread.heads, spread.value_width);
+    let (mut dq, mut dk, mut dv) = (vec![0.0; x[1].len()], vec![0.0; x[2].len()], vec![0.0; x[3].len()]);
+    let (rows, root) = (x[1].len() / (query * width) as usize, (width as f64).sqrt());
+    for (i, head) in (0..rows).flat_map(|i| (0..query as usize).map(move |head| (i, head))) {
+        let key = head * key_value as usize / query as usize;
+        let (q, d_o) = (part(x[1], i, head, query, width), part(x[0], i, head, query, e));
+        let delta = dot(d_o, part(x[4], i, head, query, e));
+        for j in seen(&spread, i) {
+            let (k, v) = (part(x[2], j, key, key_value, width), part(x[3], j, key, key_value, e));
+            let p = (dot(q, k) / root - x[5][i * query as usize + head]).exp();
+            let ds = p * (dot(d_o, v) - delta) / root;
+            let (to_q, to_k) =
+                ((i * query as usize + head) * width as usize, (j * key_value as usize + key) * width as usize);
+            (0..width as usize).for_each(|c| {
+                dq[to_q + c] += ds * k[c];
+                dk[to_k + c] += ds * q[c];
+            });
+            (0..e as usize).for_each(|c| dv[(j * key_value as usize + key) * e as usize + c] += p * d_o[c]);
+        }
+    }
+    vec![dq, dk, dv]
+}
