@@ -161,7 +161,7 @@ fn gradients_of_stages_are_the_slope_of_the_score() {
 #[test]
 fn so_are_those_of_newer_families() {
     let usual = model(Family::Llama, false);
-    let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 0, dense_layers: 0 };
+    let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
     let window = Some(Window { tokens: 2, full_every: 2 });
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
     let variants = [

@@ -750,7 +750,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 
 #[test]
 fn so_they_are_in_newer_families() {
-    let experts = Experts { count: 4, active: 2, ffn: 5, shared_ffn: 0, dense_layers: 0 };
+    let experts = Experts { count: 4, active: 2, ffn: 5, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
     let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
     let window = Some(Window { tokens: 2, full_every: 2 });
     for variant in [

@@ -71,7 +71,7 @@ impl Like {
             tied: false,
             variant: Variant::USUAL,
         };
-        let experts = Experts { count: 4, active: 2, ffn: 24, shared_ffn: 0, dense_layers: 0 };
+        let experts = Experts { count: 4, active: 2, ffn: 24, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
         let variant = match self {
             Like::Llama | Like::Gpt => Variant::USUAL,
             Like::Qwen3 => Variant { qk_norm: true, ..Variant::USUAL },

@@ -93,8 +93,7 @@ impl<'a> Session<'a> {
         counts: &[usize],
         values: &[T],
     ) -> Result<Vec<T>, CollectiveError> {
-        let call =
-            Call { operation, counts, ..self.call(T::DTYPE) };
+        let call = Call { operation, counts, ..self.call(T::DTYPE) };
         let result =
             transport.own_collective(&call, T::pack(values.to_vec())).map_err(|source| self.failed(source))?;
         let length = result.values();
