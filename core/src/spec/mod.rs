@@ -122,7 +122,6 @@ pub struct Messages {
 /// What is to be planned.
 #[expect(clippy::large_enum_variant, reason = "a program holds a handful of specs, each one of either")]
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a spec has one, and nothing holds many of them")]
 pub enum Work {
     /// A model on a cluster: costs and bytes follow from its operators.
     Model(ModelWork),
