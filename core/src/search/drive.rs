@@ -160,7 +160,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    pub fn run(&mut self, problem: &Problem, quick: bool) {
+    pub fn run(&mut self, problem: &Problem, quick: bool, published_only: bool) {
         let given = self.best.is_some();
         let serial = self.full.flat.serial();
         self.offer(serial, "one after the other");
@@ -171,6 +171,9 @@ impl<'a> Search<'a> {
             {
                 self.offer(rows, published.name);
             }
+        }
+        if published_only {
+            return;
         }
         let mut constructed = Vec::new();
         zb_auto::orders(&self.full.flat, &mut self.full.eval.ops, |rows| constructed.push((rows, "zb-auto")));

@@ -150,6 +150,8 @@ struct Scope<'a> {
     floor: Nanos,
     /// Whether the first schedules are enough.
     quick: bool,
+    /// Whether the published schedules are.
+    published_only: bool,
 }
 
 /// One search, at one limit.
@@ -175,7 +177,7 @@ fn search(
     if let Some(schedule) = scope.given {
         search.give(schedule);
     }
-    search.run(problem, scope.quick);
+    search.run(problem, scope.quick, scope.published_only);
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
     let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));
