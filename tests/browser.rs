@@ -197,7 +197,8 @@ fn experts_latents_and_degrees_are_typed() {
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     choose(&browser, "model.name", "deepseek-v3");
     choose(&browser, "schedule", "1f1b");
-    let opened = "arguments[0].closest('details').open = true";
+    // What is seldom typed lies in a fold.
+    let opened = "const fold = arguments[0].closest('details'); if (fold) fold.open = true";
     for (path, text) in [
         ("model.experts.count", "64"),
         ("model.experts.shared_ffn", "4096"),

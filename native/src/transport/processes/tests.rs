@@ -1,6 +1,7 @@
 //! The engine over TCP on this host, with threads in the place of processes.
 
 use std::net::TcpListener;
+use std::sync::Barrier;
 use std::thread;
 
 use pipeplan_core::program::Message;
@@ -106,9 +107,15 @@ fn collectives_give_the_bits_that_threads_give() {
 #[test]
 fn a_rank_that_is_gone_is_named_at_once() {
     let started = Instant::now();
-    let errors = run_abrupt(3, 60_000, |end| match end.rank() {
-        1 => None,
-        _ => end.receive(1, tag("0SEND_F0")).err(),
+    // Whoever has noticed stays until the other has too: its own end would be a second loss.
+    let noticed = Barrier::new(2);
+    let errors = run_abrupt(3, 60_000, |end| {
+        if end.rank() == 1 {
+            return None;
+        }
+        let error = end.receive(1, tag("0SEND_F0")).err();
+        noticed.wait();
+        error
     });
     for rank in [0, 2] {
         assert!(matches!(errors[rank], Some(TransportError::PeerLost { peer: 1, .. })), "{errors:?}");
