@@ -12,8 +12,8 @@ use crate::fields::{Fault, Faults};
 use crate::graph::build::{StageShape, stage_graph_with};
 use crate::graph::form::Recompute;
 use crate::graph::liveness::Lifetimes;
-use crate::graph::passes::Account;
 use crate::graph::passes::recompute::Choices;
+use crate::graph::passes::{self, Account};
 use crate::graph::{Graph, Job, Operator, Role, TensorId};
 use crate::layout::{Partition, RecomputeLayers};
 use crate::memory::{self, StaticBytes};
@@ -163,11 +163,17 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.
 pub fn graph_of(work: &ModelWork, layout: &StageLayout) -> Graph {
-    graph_and_accounts(work, layout).0
+    operators_of(work, layout).0
 }
 
-/// As [`graph_of`], with what each pass over the graph did.
+/// As [`graph_of`], with what each pass over the graph did, and the one over what a step does with its gradients.
 pub fn graph_and_accounts(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
+    let (graph, mut accounts) = operators_of(work, layout);
+    accounts.extend(passes::reduce::account(&graph, &work.layout));
+    (graph, accounts)
+}
+
+fn operators_of(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
     let choices = choices_of(work, layout);
     stage_graph_with(&work.model, &shape_of(work, layout), work.microbatches, &choices)
 }
@@ -252,8 +258,8 @@ impl Parts<'_> {
         let (layout, (largest, largest_experts)) = (&self.work.layout, memory::largest_layer(&graph));
         let shared_out = |shares_after| {
             let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after);
-            let experts = experts.shared_out(layout.zero, layout.expert_copies(), largest_experts);
-            bytes.shared_out(layout.zero, layout.copies(), largest).with_experts(&experts)
+            let experts = experts.shared_out(layout, layout.expert_copies(), largest_experts);
+            bytes.shared_out(layout, layout.copies(), largest).with_experts(&experts)
         };
         let part = Part {
             cost: cost_of(&graph, self.work),
@@ -400,7 +406,7 @@ impl Parts<'_> {
     }
 }
 
-/// Two-way placement keeps two of each stage: its tail is that of both.
+/// Two-way placement keeps two of each stage, each for half of the microbatches: its tail is that of both.
 fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<Tail> {
     let ranks = work.pipeline as usize;
     let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
@@ -411,7 +417,9 @@ fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: 
             whole[rank] = (whole[rank].0.plus(&part.whole.0), whole[rank].1.plus(&part.whole.1));
         }
     }
-    whole.iter().map(|(dense, experts)| step::tail(work, dense, experts)).collect()
+    let microbatches = u64::from(work.microbatches);
+    let microbatches = if *placement == Placement::TwoWay { microbatches.div_ceil(2) } else { microbatches };
+    whole.iter().map(|(dense, experts)| step::tail(work, dense, experts, microbatches)).collect()
 }
 
 fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
@@ -609,7 +617,7 @@ mod tests {
     use super::*;
     use crate::cluster::{self, Link};
     use crate::graph::form::{Form, Recompute};
-    use crate::layout::Layout;
+    use crate::layout::{Layout, ReduceGradients};
     use crate::model::catalog;
     use crate::problem::Objective;
     use proptest::prelude::*;
@@ -751,6 +759,39 @@ mod tests {
             for (zero, expected) in expected.into_iter().enumerate() {
                 assert_eq!(state(zero as u32, data), expected, "zero {zero}, {data} copies");
             }
+        }
+    }
+
+    /// Where gradients are reduced only after accumulation, all of them are kept, four bytes a parameter, under ZeRO 2 and 3
+    /// too; and the other way round nothing changes where they are not shared out.
+    #[test]
+    fn gradients_that_are_reduced_late_are_kept_whole() {
+        let parameters = catalog::find("llama-2-7b").map(|entry| entry.config.parameters()).unwrap();
+        let gradients = |zero, reduce| {
+            let mut work = work("llama-2-7b", "h100", 1);
+            (work.layout.zero, work.layout.data, work.layout.reduce_gradients) = (zero, 8, reduce);
+            derive(&work, Placement::Linear, 1).unwrap().static_bytes[0].gradients
+        };
+        let [after, each] = ReduceGradients::ALL.map(Some);
+        for zero in 0..=3 {
+            assert_eq!(gradients(zero, after), 4 * parameters, "zero {zero}");
+            let owned = if zero >= 2 { parameters / 2 } else { 4 * parameters };
+            assert_eq!((gradients(zero, each), gradients(zero, None)), (owned, owned), "zero {zero}");
+        }
+    }
+
+    /// Where each stage has a mirrored copy, either sees half of the microbatches.
+    #[test]
+    fn stages_in_two_directions_reduce_for_half_of_the_microbatches() {
+        let reduced = |placement: Placement, reduce| -> Vec<Nanos> {
+            let mut work = work("llama-2-7b", "h100", 4);
+            (work.layout.data, work.microbatches, work.layout.reduce_gradients) = (8, 12, Some(reduce));
+            derive(&work, placement, 1).unwrap().tails.iter().map(|tail| tail.reduce_ns).collect()
+        };
+        for (placement, times) in [(Placement::Linear, 12), (Placement::TwoWay, 6)] {
+            let once = reduced(placement.clone(), ReduceGradients::AfterAccumulation);
+            let each = reduced(placement, ReduceGradients::EachMicrobatch);
+            assert_eq!(each, once.iter().map(|once| once * times).collect::<Vec<_>>());
         }
     }
 

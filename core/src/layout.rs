@@ -105,6 +105,36 @@ impl RecomputeLayers {
     }
 }
 
+/// When gradients are reduced over the copies of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceGradients {
+    /// Once a step, when the last microbatch has added its own. Each device keeps the sum of all gradients until then.
+    AfterAccumulation,
+    /// After each microbatch, so that where copies share gradients out, none keeps more than its share.
+    EachMicrobatch,
+}
+
+impl ReduceGradients {
+    /// All of them.
+    pub const ALL: [ReduceGradients; 2] = [ReduceGradients::AfterAccumulation, ReduceGradients::EachMicrobatch];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceGradients::AfterAccumulation => "after-accumulation",
+            ReduceGradients::EachMicrobatch => "each-microbatch",
+        }
+    }
+
+    /// How often each gradient is reduced in a step of `microbatches`.
+    pub const fn times(self, microbatches: u64) -> u64 {
+        match self {
+            ReduceGradients::AfterAccumulation => 1,
+            ReduceGradients::EachMicrobatch => microbatches,
+        }
+    }
+}
+
 /// How a model is dealt to devices beyond the number of pipeline ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -115,6 +145,8 @@ pub struct Layout {
     /// What the copies share out among themselves: nothing (0), optimizer states (1), gradients too (2), weights too (3)
     /// (ZeRO, arXiv:1910.02054).
     pub zero: u32,
+    /// When gradients are reduced over the copies, where that is said; see [`Layout::reduces_gradients`].
+    pub reduce_gradients: Option<ReduceGradients>,
     /// How layers are dealt to stages.
     pub partition: Partition,
     /// Which layers compute something again.
@@ -129,6 +161,7 @@ impl Default for Layout {
             form: Form::default(),
             data: 1,
             zero: 0,
+            reduce_gradients: None,
             partition: Partition::Balanced,
             recompute_layers: RecomputeLayers::All,
             overhead_bytes: 0,
@@ -194,6 +227,13 @@ impl Layout {
                 }
             }
         }
+    }
+
+    /// When gradients are reduced over the copies. Where nothing says it: after each microbatch where copies share
+    /// gradients out (ZeRO 2 and 3), since only then is what they keep a share; else after accumulation.
+    pub fn reduces_gradients(&self) -> ReduceGradients {
+        let usual = if self.zero >= 2 { ReduceGradients::EachMicrobatch } else { ReduceGradients::AfterAccumulation };
+        self.reduce_gradients.unwrap_or(usual)
     }
 
     /// Devices of one pipeline rank. They are next to each other: tensor parallelism innermost, then the parts of a

@@ -5,6 +5,7 @@ use alloc::collections::BTreeMap;
 use crate::cost::JobTimes;
 use crate::graph::liveness::JobMemory;
 use crate::graph::{Graph, Job, Role, TensorId};
+use crate::layout::{Layout, ReduceGradients};
 use crate::model::Dtype;
 use crate::problem::StageCost;
 use crate::units::Bytes;
@@ -63,16 +64,18 @@ impl StaticBytes {
         }
     }
 
-    /// These bytes where `copies` of the pipeline share out what `zero` says ([`Layout::zero`]), each with as much, the
-    /// last perhaps with less.
-    ///
-    /// [`Layout::zero`]: crate::layout::Layout::zero
-    pub fn shared_out(&self, zero: u32, copies: u64, largest_layer: Bytes) -> StaticBytes {
-        let copies = copies.max(1);
+    /// These bytes where `copies` of the pipeline share out what [`Layout::zero`] of `layout` says, each with as much, the
+    /// last perhaps with less. Gradients that are not reduced before all microbatches have added to them are kept whole.
+    pub fn shared_out(&self, layout: &Layout, copies: u64, largest_layer: Bytes) -> StaticBytes {
+        let (zero, copies) = (layout.zero, copies.max(1));
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
+        let gradients = match layout.reduces_gradients() {
+            ReduceGradients::AfterAccumulation => self.gradients,
+            ReduceGradients::EachMicrobatch => share(2, self.gradients),
+        };
         StaticBytes {
             weights: share(3, self.weights),
-            gradients: share(2, self.gradients),
+            gradients,
             master_weights: share(1, self.master_weights),
             optimizer: share(1, self.optimizer),
             gathered: if zero >= 3 && copies > 1 { largest_layer.saturating_mul(2) } else { 0 },

@@ -1,14 +1,16 @@
 //! What ends a training step beside the pipeline: gradients are summed over copies, and the optimizer steps. So a step's
 //! time, its tokens a second and the share of the devices' rate that the model gets.
 //!
-//! Gradients are reduced once, after the last microbatch, and nothing of it is hidden under the last ops: an upper bound
-//! on a step's end. Where copies share weights out (ZeRO 3), gathering them for each microbatch is part of its jobs' times.
+//! Gradients are reduced once, after the last microbatch, or after each
+//! ([`ReduceGradients`](crate::layout::ReduceGradients)), and nothing of it is hidden under ops: an upper bound on a step's
+//! end. Where copies share weights out (ZeRO 3), gathering them for each microbatch is part of its jobs' times.
 
 use alloc::vec::Vec;
 
 use crate::cluster::Link;
 use crate::cost::{self, COLLECTIVE_PER_MILLE};
 use crate::derive::{Derived, derive};
+use crate::layout::Layout;
 use crate::memory::StaticBytes;
 use crate::plan::Plan;
 use crate::spec::{ModelWork, Work};
@@ -36,8 +38,9 @@ pub struct Step {
     pub mfu: f64,
 }
 
-/// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
-pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
+/// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out, and each stage of
+/// which works on `microbatches`.
+pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes, microbatches: u64) -> Tail {
     let layout = &work.layout;
     let link = copies_link(work);
     let parts = [(dense, layout.copies()), (experts, layout.expert_copies())];
@@ -46,7 +49,7 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
         if bytes.weights == 0 {
             continue;
         }
-        tail.reduce_ns = tail.reduce_ns.saturating_add(reduce(bytes, copies, layout.zero, link));
+        tail.reduce_ns = tail.reduce_ns.saturating_add(reduce(bytes, copies, layout, microbatches, link));
         // Gradient, moments and the weight (or its f32 copy) are read; all but the gradient are written.
         let state = bytes.optimizer.saturating_add(bytes.master_weights);
         let moved = bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2));
@@ -77,14 +80,20 @@ fn around(bytes: Bytes, copies: u64) -> Bytes {
     Bytes::try_from(sent).unwrap_or(Bytes::MAX)
 }
 
-/// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less.
-fn reduce(bytes: &StaticBytes, copies: u64, zero: u32, link: &Link) -> Nanos {
+/// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less. Where each
+/// microbatch's gradients are reduced, weights are still gathered once.
+fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, microbatches: u64, link: &Link) -> Nanos {
     if copies <= 1 {
         return 0;
     }
-    let second = if zero > 0 { bytes.weights } else { bytes.gradients };
-    let sent = around(bytes.gradients, copies).saturating_add(around(second, copies));
-    cost::collective_time(sent, link, COLLECTIVE_PER_MILLE)
+    let time = |sent| cost::collective_time(sent, link, COLLECTIVE_PER_MILLE);
+    let gradients = around(bytes.gradients, copies);
+    let (second, again) = match layout.zero {
+        0 => (gradients, gradients.saturating_mul(2)),
+        _ => (around(bytes.weights, copies), gradients),
+    };
+    let further = layout.reduces_gradients().times(microbatches).saturating_sub(1);
+    time(gradients.saturating_add(second)).saturating_add(time(again).saturating_mul(further))
 }
 
 impl Step {
@@ -155,6 +164,29 @@ mod tests {
         for (plain, sharded) in copied.tails.iter().zip(&sharded.tails) {
             assert!(sharded.reduce_ns < plain.reduce_ns, "bf16 weights come back instead of f32 gradients");
             assert!(sharded.optimizer_ns < plain.optimizer_ns);
+        }
+    }
+
+    /// With 16 microbatches 16 all-reduces, or 16 reduce-scatters and one all-gather. ZeRO 2 does that by itself, and is
+    /// as fast as ZeRO 1 where it keeps the gradients until the end.
+    #[test]
+    fn reducing_each_microbatch_counts_each_time() {
+        let reduced = |parallel: &str| -> Vec<Nanos> {
+            let (_, derived, _) = step(&format!("data = 8\n{parallel}"));
+            derived.tails.iter().map(|tail| tail.reduce_ns).collect()
+        };
+        let [after, each] =
+            ["after-accumulation", "each-microbatch"].map(|name| format!("reduce_gradients = \"{name}\""));
+        let times = |ns: &[Nanos], times: u64| ns.iter().map(|ns| ns * times).collect::<Vec<_>>();
+        assert_eq!(reduced(&after), reduced(""));
+        assert_eq!(reduced(&each), times(&reduced(""), 16));
+        let (once, often) = (reduced("zero = 1"), reduced("zero = 2"));
+        assert_eq!(reduced(&format!("zero = 1\n{each}")), often);
+        assert_eq!(reduced(&format!("zero = 2\n{after}")), once);
+        // A reduce-scatter is half an all-reduce, but for the latency that both have.
+        for ((often, once), plain) in often.iter().zip(&once).zip(reduced("")) {
+            let further = (often - once) / 15;
+            assert!(further >= plain / 2 && further < plain / 2 + plain / 100, "{further} of {plain}");
         }
     }
 }

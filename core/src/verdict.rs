@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::derive::{Derived, dealt_within_limit};
 use crate::graph::form::{AttentionForm, Recompute};
-use crate::layout::{Partition, RecomputeLayers};
+use crate::layout::{Partition, RecomputeLayers, ReduceGradients};
 use crate::memory::StaticBytes;
 use crate::op::Op;
 use crate::planner::{self, Answer};
@@ -227,6 +227,13 @@ fn changes(work: &ModelWork) -> Vec<Changed> {
         for zero in work.layout.zero + 1..=3 {
             add("parallel.zero", work.layout.zero.to_string(), zero.to_string(), &|work| work.layout.zero = zero);
         }
+    }
+    let (layout, each) = (&work.layout, ReduceGradients::EachMicrobatch);
+    if layout.zero >= 2 && layout.copies() > 1 && layout.reduces_gradients() != each {
+        let from = layout.reduces_gradients().name().to_string();
+        add("parallel.reduce_gradients", from, each.name().to_string(), &|work| {
+            work.layout.reduce_gradients = Some(each);
+        });
     }
     let doubled = work.pipeline.saturating_mul(2);
     if doubled <= work.model.layers {

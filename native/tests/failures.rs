@@ -13,6 +13,7 @@ use pipeplan::runner::{
 use pipeplan::transport::TransportError;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::layout::ReduceGradients;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::program::Step;
 use pipeplan_core::spec::ModelWork;
@@ -159,6 +160,17 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
     let single = one_by_one(&work(1, 2), Precision::Single);
     let refusal = Workload::new(&shared_out, &single.problem, &single.program, None).expect_err("ZeRO stage 2");
     assert_eq!(refusal, Refusal::Zero { zero: 2 });
+    shared_out.layout.zero = 1;
+    shared_out.layout.reduce_gradients = Some(ReduceGradients::EachMicrobatch);
+    let refuse = |work: &ModelWork| Workload::new(work, &single.problem, &single.program, None).err();
+    let refusal = refuse(&shared_out).expect("a reduction for each microbatch");
+    assert_eq!(refusal, Refusal::EachMicrobatch);
+    assert!(refusal.to_string().contains("parallel.reduce_gradients = \"after-accumulation\""), "{refusal}");
+    shared_out.layout.reduce_gradients = Some(ReduceGradients::AfterAccumulation);
+    assert_eq!(refuse(&shared_out), None);
+    // Nothing is reduced where there are no replicas.
+    (shared_out.layout.data, shared_out.layout.reduce_gradients) = (1, Some(ReduceGradients::EachMicrobatch));
+    assert_eq!(refuse(&shared_out), None);
 }
 
 fn with_model(change: impl Fn(&mut ModelWork)) -> Workload {

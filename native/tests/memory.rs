@@ -158,3 +158,35 @@ fn recomputation_is_fitted_to_the_limit() {
     let (_, text, _) = run(&["passes", "-", "--stage", "9"], &spec(""));
     assert!(text.is_empty());
 }
+
+/// Gradients that are reduced only after accumulation are kept whole under ZeRO 2; `memory` counts them as `passes` says.
+#[test]
+fn gradients_that_are_reduced_late_are_shown_as_they_are_kept() {
+    let with = |reduce: &str| {
+        let parallel = format!("pipeline = 8\ndata = 8\nzero = 2\n{reduce}");
+        spec("limit_bytes = \"400 GB\"").replace("pipeline = 8", &parallel)
+    };
+    let gradients = |reduce: &str| -> Vec<u64> {
+        let shown = json_of(&["memory", "-", "--json"], &with(reduce));
+        let ranks = shown["ranks"].as_array().unwrap();
+        ranks.iter().map(|rank| rank["static_bytes"]["gradients"].as_u64().unwrap()).collect()
+    };
+    let extra = |reduce: &str| -> Vec<u64> {
+        let shown = json_of(&["passes", "-", "--json"], &with(reduce));
+        let of_stage = |stage: &Value| {
+            let passes = stage["passes"].as_array().unwrap();
+            let named = |pass: &&Value| pass["pass"] == "reduction of gradients after accumulation";
+            let done = passes.iter().find(named).unwrap()["done"].as_array().unwrap();
+            done.iter().map(|entry| entry["bytes"].as_u64().unwrap()).sum()
+        };
+        shown["stages"].as_array().unwrap().iter().map(of_stage).collect()
+    };
+    let (after, each) = ("reduce_gradients = \"after-accumulation\"", "reduce_gradients = \"each-microbatch\"");
+    assert_eq!(gradients(each), gradients(""));
+    assert_eq!(extra(""), [0; 8]);
+    let kept: Vec<u64> = gradients(each).iter().zip(extra(after)).map(|(owned, more)| owned + more).collect();
+    assert_eq!(gradients(after), kept);
+    for (whole, owned) in gradients(after).iter().zip(gradients(each)) {
+        assert_eq!(whole.div_ceil(8), owned);
+    }
+}

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::Transport;
 use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
-use crate::layout::{Layout, Partition, RecomputeLayers};
+use crate::layout::{Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window};
 use crate::placement::Placement;
@@ -109,6 +109,14 @@ enum WireMore {
     SharedGate,
     /// Which layers compute something again.
     RecomputeLayers(WireRecomputeLayers),
+    /// When gradients are reduced over copies.
+    ReduceGradients(WireReduceGradients),
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireReduceGradients {
+    AfterAccumulation,
+    EachMicrobatch,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -303,6 +311,11 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
             RecomputeLayers::Fit => Some(WireRecomputeLayers::Fit),
         };
         more.extend(layers.map(WireMore::RecomputeLayers));
+        let reduce = work.layout.reduce_gradients.map(|reduce| match reduce {
+            ReduceGradients::AfterAccumulation => WireReduceGradients::AfterAccumulation,
+            ReduceGradients::EachMicrobatch => WireReduceGradients::EachMicrobatch,
+        });
+        more.extend(reduce.map(WireMore::ReduceGradients));
     }
     if spec.messages != Messages::default() {
         more.push(WireMore::Messages(messages_to_wire(spec.messages)));
@@ -331,6 +344,13 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             }
         }),
         WireMore::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
+        WireMore::ReduceGradients(reduce) => {
+            let reduce = match reduce {
+                WireReduceGradients::AfterAccumulation => ReduceGradients::AfterAccumulation,
+                WireReduceGradients::EachMicrobatch => ReduceGradients::EachMicrobatch,
+            };
+            model(spec, &|work| work.layout.reduce_gradients = Some(reduce))
+        }
         WireMore::RecomputeLayers(layers) => {
             let layers = recompute_layers_from_wire(layers)?;
             model(spec, &|work| work.layout.recompute_layers = layers.clone())
@@ -613,6 +633,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
         },
         data: wire.data,
         zero: wire.zero,
+        reduce_gradients: None,
         partition: match wire.partition {
             WirePartition::Balanced => Partition::Balanced,
             WirePartition::Layers => Partition::Layers,

@@ -87,6 +87,11 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                 ("parallel", "async_reduce", json!(dropout)),
                 ("parallel", "data", json!(data)),
                 ("parallel", "zero", json!(zero)),
+                (
+                    "parallel",
+                    "reduce_gradients",
+                    json!(if dropout { "each-microbatch" } else { "after-accumulation" }),
+                ),
                 ("training", "recompute", json!(recompute)),
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),

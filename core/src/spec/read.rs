@@ -13,7 +13,7 @@ use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
-use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers};
+use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
     Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window,
@@ -197,9 +197,11 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
     let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
     let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
+    let named = ReduceGradients::ALL.map(|reduce| (reduce.name(), reduce));
+    let reduce_gradients = parallel.choice("reduce_gradients", &named, faults);
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
     let partition = read_partition(parallel, multi_token, faults);
-    Layout { form, data, zero, partition, ..Layout::default() }
+    Layout { form, data, zero, reduce_gradients, partition, ..Layout::default() }
 }
 
 fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {

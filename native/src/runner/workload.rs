@@ -6,6 +6,7 @@ use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::{Graph, Kernel};
+use pipeplan_core::layout::ReduceGradients;
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::{Objective, Problem};
@@ -204,6 +205,13 @@ pub enum Refusal {
         /// The plan's stage of ZeRO.
         zero: u32,
     },
+    /// Gradients are reduced for each microbatch.
+    #[error(
+        "the plan reduces gradients over its replicas for each microbatch (parallel.reduce_gradients = \
+         \"each-microbatch\"), and this runner once a step: plan with parallel.reduce_gradients = \
+         \"after-accumulation\""
+    )]
+    EachMicrobatch,
     /// More ranks than threads are good for.
     #[error("{replicas} replicas of {ranks} ranks are more than {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
@@ -345,6 +353,9 @@ impl Workload {
         }
         if work.layout.zero > 1 && work.layout.data > 1 {
             return Err(Refusal::Zero { zero: work.layout.zero });
+        }
+        if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.data > 1 {
+            return Err(Refusal::EachMicrobatch);
         }
         let dtype = match precision {
             None => work.dtype,

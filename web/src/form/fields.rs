@@ -220,6 +220,13 @@ pub const FIELDS: &[Field] = &[
     of("parallel.data", "Copies", Unit::Whole, Group::Split, "Copies of the whole pipeline (data parallel)"),
     of("parallel.zero", "Copies share", Unit::Whole, Group::Split, "What copies share out (ZeRO, arXiv:1910.02054)"),
     of(
+        "parallel.reduce_gradients",
+        "Reduce gradients",
+        Unit::Text,
+        Group::Split,
+        "Over copies, after accumulation or after each microbatch; empty: each where copies share gradients",
+    ),
+    of(
         "parallel.context",
         "Parts of sequences",
         Unit::Whole,

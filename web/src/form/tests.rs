@@ -53,7 +53,7 @@ fn every_field_of_a_spec_is_in_the_form() {
             "name": "all of it", "schedule": "interleaved-1f1b:6", "objective": "longest_span",
             "model": { "name": "llama-2-7b", "layers": 30 },
             "cluster": { "device": "h100", "devices_per_node": 4, "link": "pcie-4" },
-            "parallel": { "pipeline": 2, "chunks": 3, "partition": [4, 5, 5, 5, 5, 6], "tensor": 4, "sequence_parallel": true, "async_reduce": true, "data": 2, "zero": 3 },
+            "parallel": { "pipeline": 2, "chunks": 3, "partition": [4, 5, 5, 5, 5, 6], "tensor": 4, "sequence_parallel": true, "async_reduce": true, "data": 2, "zero": 3, "reduce_gradients": "after-accumulation" },
             "training": {
                 "microbatches": 12, "microbatch_size": 3, "sequence": 512, "dtype": "f32",
                 "attention": "materialised", "dropout": true, "recompute": "selective", "recompute_first": 3,

@@ -120,6 +120,7 @@ fn ModelFields() -> impl IntoView {
                     <Select path="parallel.async_reduce" choices=named(&[("", "waited for"), ("true", "beside dW")]) />
                     <Text path="parallel.data" />
                     <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")]) />
+                    <Select path="parallel.reduce_gradients" choices=named(&[("", "as they share"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]) />
                     <Text path="parallel.expert" />
                     <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
                     <Text path="parallel.context" />

@@ -9,9 +9,12 @@
 //! | [`recompute`] | what is not kept is computed again |
 //!
 //! Each takes time in proportion to the operators and rewrites the list once.
+//!
+//! [`reduce`] is one more, over the list of what a whole step does with the stage's gradients.
 
 pub mod beside;
 pub mod recompute;
+pub mod reduce;
 pub mod split;
 #[cfg(test)]
 mod tests;
@@ -46,7 +49,7 @@ pub struct Entry {
     pub why: String,
     /// Its decoder layer, counted over the whole model.
     pub layer: Option<u32>,
-    /// Bytes of one microbatch that this concerns; the pass says how. 0 where it concerns none.
+    /// Bytes that this concerns, of one microbatch or throughout a step; the pass says how. 0 where it concerns none.
     pub bytes: Bytes,
 }
 
