@@ -80,7 +80,8 @@ fn around(bytes: Bytes, copies: u64) -> Bytes {
     Bytes::try_from(sent).unwrap_or(Bytes::MAX)
 }
 
-/// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less. Where each
+/// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less; with ZeRO 3
+/// the reduce-scatter alone. Where each
 /// microbatch's gradients are reduced, weights are still gathered once.
 fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, microbatches: u64, link: &Link) -> Nanos {
     if copies <= 1 {
@@ -90,7 +91,9 @@ fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, microbatches: u64, 
     let gradients = around(bytes.gradients, copies);
     let (second, again) = match layout.zero {
         0 => (gradients, gradients.saturating_mul(2)),
-        _ => (around(bytes.weights, copies), gradients),
+        1 | 2 => (around(bytes.weights, copies), gradients),
+        // Weights stay shared out; the next step's jobs gather them.
+        _ => (0, gradients),
     };
     let further = layout.reduces_gradients().times(microbatches).saturating_sub(1);
     time(gradients.saturating_add(second)).saturating_add(time(again).saturating_mul(further))
@@ -183,9 +186,11 @@ mod tests {
         let (once, often) = (reduced("zero = 1"), reduced("zero = 2"));
         assert_eq!(reduced(&format!("zero = 1\n{each}")), often);
         assert_eq!(reduced(&format!("zero = 2\n{after}")), once);
-        // A reduce-scatter is half an all-reduce, but for the latency that both have.
-        for ((often, once), plain) in often.iter().zip(&once).zip(reduced("")) {
+        // A reduce-scatter is half an all-reduce, but for the latency that both have; ZeRO 3 has nothing else.
+        let scatters = reduced("zero = 3");
+        for (rank, ((often, once), plain)) in often.iter().zip(&once).zip(reduced("")).enumerate() {
             let further = (often - once) / 15;
+            assert_eq!(scatters[rank], 16 * further);
             assert!(further >= plain / 2 && further < plain / 2 + plain / 100, "{further} of {plain}");
         }
     }
