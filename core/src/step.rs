@@ -81,8 +81,7 @@ fn around(bytes: Bytes, copies: u64) -> Bytes {
 }
 
 /// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less; with ZeRO 3
-/// the reduce-scatter alone. Where each
-/// microbatch's gradients are reduced, weights are still gathered once.
+/// the reduce-scatter alone. Where each microbatch's gradients are reduced, weights are still gathered once.
 fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, microbatches: u64, link: &Link) -> Nanos {
     if copies <= 1 {
         return 0;
