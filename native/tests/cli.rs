@@ -253,7 +253,6 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["run", "-", "--data", "no-such-book.txt"], TINY, "no-such-book.txt cannot be read"),
         (&["serve", "--web", "no-such-folder"], "", "no-such-folder holds no index.html"),
         (&["plan"], "", "Usage: pipeplan plan"),
-        (&["plan", "-", "--json", "-o", "x"], "", "cannot be used with"),
     ] {
         let error = refused(arguments, input);
         assert!(error.contains(says), "{arguments:?}: {error} should say {says}");
