@@ -63,7 +63,7 @@ pub(super) fn route<T: Element>(call: &mut Call<'_, '_, T>, active: usize) {
         logits.chunks_exact(experts).zip(weights.chunks_exact_mut(active)).zip(chosen.chunks_exact_mut(active));
     for ((logits, weights), chosen) in rows {
         let shares = softmax(logits);
-        for slot in 0..active {
+        for (slot, weight) in weights.iter_mut().enumerate() {
             let (before, rest) = chosen.split_at_mut(slot);
             // Of equals the first.
             let mut best: Option<usize> = None;
@@ -75,7 +75,7 @@ pub(super) fn route<T: Element>(call: &mut Call<'_, '_, T>, active: usize) {
             }
             let best = best.unwrap_or(0);
             rest[0] = best as i32;
-            weights[slot] = shares[best];
+            *weight = shares[best];
         }
     }
 }
