@@ -61,11 +61,10 @@ fn problem(file: &Value) -> Problem {
     statement.problem(statement.placements().remove(0)).unwrap_or_else(|fault| panic!("{fault}\n{file}"))
 }
 
-/// What the search leaves to the optimum on random problems. The figures can only fall: whoever makes the search
-/// better lowers them.
+/// No random problem is left on which the exact search finds what the search missed.
 #[test]
-fn the_best_is_optimal_on_small_problems_or_close_to_it() {
-    let (mut proved, mut missed, mut sum, mut most) = (0, Vec::new(), 0.0, 0.0f64);
+fn the_best_is_optimal_on_small_problems() {
+    let (mut proved, mut missed) = (0, Vec::new());
     for seed in 0..160 {
         let file = problem_file(seed);
         let problem = problem(&file);
@@ -77,21 +76,10 @@ fn the_best_is_optimal_on_small_problems_or_close_to_it() {
         if exact.value_ns < found.cost_ns {
             let over = 100.0 * (found.cost_ns as f64 / exact.value_ns as f64 - 1.0);
             missed.push(format!("{seed}: {} and not {} ({over:.2} %)", found.cost_ns, exact.value_ns));
-            sum += over;
-            most = most.max(over);
         }
         proved += usize::from(exact.optimal);
     }
-    let shown = missed.join("\n");
-    println!("{proved} proved; {} missed, by {sum:.2} % in all and {most:.2} % at most\n{shown}", missed.len());
+    println!("{proved} proved, {} missed", missed.len());
     assert!(proved >= 100, "only {proved} are proved");
-    assert!(
-        missed.len() <= KNOWN_MISSED && most <= KNOWN_MOST,
-        "{} missed, {most:.2} % at most\n{shown}",
-        missed.len()
-    );
+    assert!(missed.is_empty(), "the search missed {} optima\n{}", missed.len(), missed.join("\n"));
 }
-
-/// Problems of the above on which an optimum is missed, and by how many percent at most.
-const KNOWN_MISSED: usize = 0;
-const KNOWN_MOST: f64 = 0.0;
