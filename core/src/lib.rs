@@ -22,6 +22,7 @@ pub mod check;
 pub mod cluster;
 pub mod cost;
 pub mod derive;
+pub mod execute;
 pub mod fields;
 pub mod fit;
 pub mod format;

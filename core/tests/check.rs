@@ -2,7 +2,7 @@
 
 use pipeplan_core::check::{Stuck, Transport, Violation, check_program, check_schedule};
 use pipeplan_core::lower::{Lowering, lower, lower_as};
-use pipeplan_core::op::Op;
+use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::program::{Message, Program, Step};
 use pipeplan_core::schedule::{Schedule, find};
@@ -234,6 +234,90 @@ fn careless_interleaving_hangs_in_a_ring() {
     assert!(stuck(&problem, &receive_first, Transport::Rendezvous).is_some(), "the warm-up is the same");
     assert_eq!(stuck(&problem, &careless, Transport::Buffered { slots: 1 }), None);
     assert_eq!(stuck(&problem, &receive_first, Transport::Buffered { slots: 1 }), None);
+}
+
+/// One group between two ops cures every shape, where neither order of single messages does.
+#[test]
+fn grouping_cures_interleaving() {
+    for ranks in 2..=8 {
+        for chunks in 2..=4 {
+            let problem = problem(ranks, chunks, 2 * ranks, json!(null));
+            let schedule = good("interleaved-1f1b", &problem);
+            for careless in [Lowering::InPieces, Lowering::ReceiveFirst] {
+                let program = lower_as(&problem, &schedule, careless).expect("lowers");
+                let verdict = stuck(&problem, &program, Transport::Rendezvous);
+                assert!(verdict.is_some_and(|stuck| !stuck.circle.is_empty()), "{ranks} ranks, {chunks} chunks");
+                // Both directions of a pair on one communicator meet in another order at either end.
+                assert!(
+                    stuck(&problem, &program, Transport::PairOrdered).is_some(),
+                    "{ranks} ranks, {chunks} chunks"
+                );
+            }
+            let lowered = lower(&problem, &schedule).expect("lowers");
+            for transport in [Transport::Rendezvous, Transport::Grouped, Transport::PairOrdered, Transport::Streams] {
+                assert_eq!(stuck(&problem, &lowered, transport), None, "{ranks} ranks, {chunks} chunks, {transport}");
+            }
+        }
+    }
+}
+
+/// PaddlePaddle's interleaved order: microbatches in groups of the ranks, the last group shorter where they do not divide;
+/// the warm-up of Megatron-LM's even shapes.
+fn paddles_order(ranks: usize, chunks: usize, microbatches: usize) -> Schedule {
+    let total = microbatches * chunks;
+    let (round, even) = (ranks * chunks, microbatches / ranks * ranks * chunks);
+    let chunk_of = |step: usize| match step < even {
+        true => step % round / ranks,
+        false => (step - even) / (microbatches % ranks),
+    };
+    let row = |rank: usize| {
+        let mut counts = [vec![0; chunks], vec![0; chunks]];
+        let mut op = |step: usize, kind: OpKind| {
+            let chunk = if kind == OpKind::F { chunk_of(step) } else { chunks - 1 - chunk_of(step) };
+            let count = &mut counts[usize::from(kind == OpKind::BW)][chunk];
+            *count += 1;
+            Op::new(chunk * ranks + rank, kind, *count - 1)
+        };
+        let warm_up = total.min(2 * (ranks - rank - 1) + (chunks - 1) * ranks);
+        let mut row: Vec<Op> = (0..warm_up).map(|step| op(step, OpKind::F)).collect();
+        for step in warm_up..total {
+            row.push(op(step, OpKind::F));
+            row.push(op(step - warm_up, OpKind::BW));
+        }
+        row.extend((total - warm_up..total).map(|step| op(step, OpKind::BW)));
+        row
+    };
+    Schedule::of((0..ranks).map(row).collect())
+}
+
+/// Where microbatches do not divide by the ranks, that order waits in a circle on any transport for some shapes; ours for
+/// none.
+#[test]
+fn uneven_interleaving_can_be_a_circle() {
+    let circle = |ranks, chunks, microbatches| {
+        let problem = problem(ranks, chunks, microbatches, json!(null));
+        assert!(check_schedule(&problem, &good("interleaved-1f1b", &problem)).is_ok());
+        match check_schedule(&problem, &paddles_order(ranks, chunks, microbatches)) {
+            Ok(()) => false,
+            Err(violations) => {
+                assert!(matches!(violations[0], Violation::Circle { .. }), "{}", violations[0]);
+                true
+            }
+        }
+    };
+    for ranks in [2, 4, 8] {
+        for (microbatches, chunks) in (ranks..2 * ranks).flat_map(|count| (2..=4).map(move |chunks| (count, chunks)))
+        {
+            // As another simulation of the same rule found them, by what is left of the microbatches.
+            let expected = match (ranks, microbatches % ranks) {
+                (4 | 8, 1) => chunks >= 3,
+                (8, 2..=5) => true,
+                _ => false,
+            };
+            let what = format!("{microbatches} microbatches on {ranks} ranks of {chunks} chunks");
+            assert_eq!(circle(ranks, chunks, microbatches), expected, "{what}");
+        }
+    }
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub struct Args {
     json: bool,
 }
 
-const TRANSPORTS: [Transport; 5] = [
+/// Those that are asked of where none is named.
+pub const TRANSPORTS: [Transport; 5] = [
     Transport::Rendezvous,
     Transport::Buffered { slots: 1 },
     Transport::Grouped,

@@ -1,12 +1,18 @@
 //! `pipeplan show`
 
 use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::check::{Transport, check_program};
+use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::lower::{self, Lowering};
 use pipeplan_core::plan::Plan;
+use pipeplan_core::problem::Problem;
+use pipeplan_core::program::{Program, Step};
 use pipeplan_core::timeline::Timeline;
 use pipeplan_core::trace::Trace;
-use serde_json::{Value, json};
+use pipeplan_core::units::Nanos;
+use serde_json::{Map, Value, json};
 
+use super::check::TRANSPORTS;
 use super::fail::Failure;
 use super::{human, input, output, search};
 
@@ -26,7 +32,8 @@ pub struct Args {
     /// Of a trace: the training step; the last one where not given
     #[arg(long)]
     step: Option<u64>,
-    /// What each rank executes instead: its program after each pass that places transfers, one row a rank
+    /// What each rank executes instead: its program after each pass that places transfers, one row a rank, and the
+    /// predicted makespan of that program on each transport that completes it
     #[arg(long)]
     passes: bool,
     /// With --passes: place the transfers of the plan's order so: in-pieces, receive-first, grouped, overlapped or
@@ -74,9 +81,14 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
     let lowering = args.lowering.unwrap_or(plan.spec.messages.lowering);
     let passes = lower::passes(&plan.problem, &plan.schedule, lowering).map_err(Failure::input)?;
     if args.json {
-        let passes = passes
-            .iter()
-            .map(|pass| json!({ "name": pass.name, "does": pass.does, "rows": pass.program.text_rows() }));
+        let passes = passes.iter().map(|pass| {
+            let makespans: Map<String, Value> = makespans(&plan.problem, &pass.program)
+                .map(|(transport, makespan)| (transport.to_string(), json!(makespan)))
+                .collect();
+            json!({
+                "name": pass.name, "does": pass.does, "rows": pass.program.text_rows(), "makespan_ns": makespans,
+            })
+        });
         return output::print_json(
             &json!({ "lowering": lowering.to_string(), "passes": passes.collect::<Vec<_>>() }),
         );
@@ -93,9 +105,32 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
             let row = if row == before { "unchanged" } else { row };
             shown.push_str(&format!("  {rank} | {row}\n"));
         }
+        let times: Vec<String> = makespans(&plan.problem, &pass.program)
+            .map(|(transport, makespan)| match makespan {
+                Some(makespan) => format!("{} {transport}", human::duration(makespan)),
+                None => format!("hangs {transport}"),
+            })
+            .collect();
+        shown.push_str(&format!("  makespan: {}\n", times.join(", ")));
         before = rows;
     }
     output::print(&shown)
+}
+
+/// The predicted makespan of `program`, which may lack its optimizer's steps, on each transport; nothing where it hangs.
+fn makespans<'a>(
+    problem: &'a Problem,
+    program: &Program,
+) -> impl Iterator<Item = (Transport, Option<Nanos>)> + use<'a> {
+    let mut program = program.clone();
+    for row in program.rows.iter_mut().filter(|row| row.last() != Some(&Step::Optimizer)) {
+        row.push(Step::Optimizer);
+    }
+    TRANSPORTS.into_iter().map(move |transport| {
+        let completes = check_program(problem, &program, transport).is_ok();
+        let timeline = completes.then(|| execute(problem, &program, Carrier::of(transport))).flatten();
+        (transport, timeline.map(|timeline| timeline.makespan_ns()))
+    })
 }
 
 fn timeline(plan: &Plan) -> Result<Timeline, Failure> {

@@ -108,7 +108,7 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
             .map_err(|error| super::Refusal::NoThread { rank, error: error.to_string() })?;
     }
     drop(tell);
-    Coordinator::new(&shared, "threads").listen(&hear, observer)
+    Coordinator::new(&shared, "threads", options.transport.slots).listen(&hear, observer)
 }
 
 /// The life of one rank. Whatever happens in it, it tells how it ended.
@@ -235,6 +235,8 @@ pub(super) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
 pub(super) struct Coordinator<'a> {
     shared: &'a Shared,
     transport: &'static str,
+    /// Messages of a channel that may wait to be taken.
+    slots: usize,
     /// Steps of which some ranks have told, by number: their records by rank.
     open: BTreeMap<u32, Vec<Option<StepRecord>>>,
     steps: Vec<StepReport>,
@@ -251,11 +253,12 @@ pub(super) struct Coordinator<'a> {
 }
 
 impl<'a> Coordinator<'a> {
-    pub(super) fn new(shared: &'a Shared, transport: &'static str) -> Coordinator<'a> {
+    pub(super) fn new(shared: &'a Shared, transport: &'static str, slots: usize) -> Coordinator<'a> {
         let ranks = shared.workload.world();
         Coordinator {
             shared,
             transport,
+            slots,
             open: BTreeMap::new(),
             steps: Vec::new(),
             traced: VecDeque::new(),
@@ -398,6 +401,7 @@ impl<'a> Coordinator<'a> {
         memory.sort_by_key(|(place, _)| *place);
         let memory: Vec<RankMemory> = memory.into_iter().map(|(_, figures)| figures).collect();
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
+        let (predicted_makespan_ns, predicted_bubble_ratio) = workload.predicted_time(self.slots).unwrap_or_default();
         let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
         let trace = Trace {
             plan_digest: workload.plan_digest.clone(),
@@ -419,11 +423,11 @@ impl<'a> Coordinator<'a> {
         RunReport {
             duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),
             makespan_ns: median(self.makespans_ns),
-            predicted_makespan_ns: workload.predicted_makespan_ns,
+            predicted_makespan_ns,
             slowdown: workload.slowdown(),
             overhead,
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
-            predicted_bubble_ratio: workload.predicted_bubble_ratio,
+            predicted_bubble_ratio,
             checkpoint: self.shared.last_checkpoint().folder(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,

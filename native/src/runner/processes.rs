@@ -191,7 +191,7 @@ impl Rank<'_> {
         let row = workload.row(rank);
         let mut walker = walker(rank, self.shared, carriage)?;
         let mut done = walker.first_step;
-        let mut coordinator = Coordinator::new(self.shared, self.name);
+        let mut coordinator = Coordinator::new(self.shared, self.name, usize::MAX);
         for step in walker.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);

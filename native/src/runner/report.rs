@@ -66,7 +66,7 @@ pub struct RunReport {
     pub duration_ns: Nanos,
     /// From the first op to the last, in the middle one of all steps but the first.
     pub makespan_ns: Nanos,
-    /// The plan's prediction of the same.
+    /// The same by the plan's times, as transfers are placed and carried; 0 where there are none.
     pub predicted_makespan_ns: Nanos,
     /// How many times the planned time ops took, where they only waited; all other figures but `duration_ns`
     /// and `overhead` are divided by it.
@@ -75,7 +75,7 @@ pub struct RunReport {
     pub overhead: Option<Overhead>,
     /// Idle share over all steps but the first, which fills caches.
     pub bubble_ratio: f64,
-    /// The plan's prediction of the same.
+    /// The same by the plan's times, as transfers are placed and carried; 0 where there are none.
     pub predicted_bubble_ratio: f64,
     /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks share matrices, those of
     /// the first member of a replica come before those of the next.

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
+use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::{Graph, Kernel};
 use pipeplan_core::layout::ReduceGradients;
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::plan::Plan;
-use pipeplan_core::problem::{Objective, Problem};
+use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step, Way};
 use pipeplan_core::spec::{ModelWork, Work};
 use pipeplan_core::step::Tail;
@@ -48,10 +49,8 @@ pub struct Workload {
     pub plan_digest: String,
     /// The bytes that the plan predicts each rank to hold at most.
     pub predicted_peak_bytes: Vec<Bytes>,
-    /// The time from the first op to the last that the plan predicts.
-    pub predicted_makespan_ns: Nanos,
-    /// The idle share that the plan predicts.
-    pub predicted_bubble_ratio: f64,
+    /// Whether times are predicted, or made up for a test.
+    pub is_timed: bool,
 }
 
 /// What ops compute.
@@ -138,8 +137,7 @@ pub enum Refusal {
     /// An operator that the backend does not have.
     #[error(
         "stage {stage} needs `{kernel}`, which the runner does not have there: plan without expert and context \
-         parallelism, and newer families' layers (norms of heads, GELU gates, windows, experts, latent attention) with \
-         tensor = 1"
+         parallelism, and without a gate on shared experts"
     )]
     Kernel {
         /// The stage.
@@ -311,26 +309,22 @@ impl Workload {
             computation,
             plan_digest: String::new(),
             predicted_peak_bytes: vec![0; problem.ranks()],
-            predicted_makespan_ns: 0,
-            predicted_bubble_ratio: 0.0,
+            is_timed: false,
         }
     }
 
     fn predicted(self, plan: &Plan) -> Workload {
-        let prediction = &plan.prediction;
-        let busy: Nanos = prediction.busy_ns.iter().sum();
-        let cost_ns = match plan.problem.objective() {
-            Objective::Makespan => prediction.makespan_ns,
-            Objective::LongestSpan => prediction.longest_span_ns,
-        };
-        let whole = cost_ns as f64 * plan.problem.ranks() as f64;
-        Workload {
-            plan_digest: plan.digest(),
-            predicted_peak_bytes: prediction.peak_bytes.clone(),
-            predicted_makespan_ns: prediction.makespan_ns,
-            predicted_bubble_ratio: if whole > 0.0 { 1.0 - busy as f64 / whole } else { 0.0 },
-            ..self
-        }
+        let predicted_peak_bytes = plan.prediction.peak_bytes.clone();
+        Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, ..self }
+    }
+
+    /// The time from the first op to the last and the idle share, by the plan's times, as transfers are placed and where
+    /// `slots` messages of a channel may wait to be taken; nothing where no times are known.
+    pub(super) fn predicted_time(&self, slots: usize) -> Option<(Nanos, f64)> {
+        // Every engine takes a group at once.
+        let carrier = Carrier { grouped: true, slots };
+        let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, carrier)).flatten()?;
+        Some((timeline.makespan_ns(), timeline.bubble_ratio(self.problem.objective())))
     }
 
     /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
@@ -672,8 +666,7 @@ impl ModelStages {
 
     fn check(&self, device: Device) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
-            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel, self.tensor > 1))
-            {
+            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
                 return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
             }
             for operator in
