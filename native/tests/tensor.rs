@@ -14,7 +14,7 @@ use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::form::{AttentionForm, Recompute};
-use pipeplan_core::model::Family;
+use pipeplan_core::model::{Activation, Experts, Family, Latent, Variant, Window};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::ModelWork;
 
@@ -45,7 +45,7 @@ fn alone(work: &ModelWork, precision: Precision) -> Workload {
     let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
     (work.layout.data, work.layout.zero) = (1, 0);
     work.layout.form.sequence_parallel = false;
-    work.layout.form.recompute = Recompute::None;
+    (work.layout.form.recompute, work.layout.form.whole_experts) = (Recompute::None, false);
     (work.layout.form.async_reduce, work.layout.form.tensor) = (false, 1);
     common::one_by_one(&work, precision)
 }
@@ -174,6 +174,49 @@ fn other_forms_of_a_layer_train_as_one_rank() {
             work.layout.form.sequence_parallel = sequence_parallel;
             work.layout.form.recompute = if sequence_parallel { Recompute::Selective } else { Recompute::None };
             assert!(trains_as_one_rank(&work, "zb-h1", &options(6), &mut expected));
+        }
+    }
+}
+
+/// Norms of heads, norms behind, GELU gates, windows, experts (each cut, and whole where tokens are shared out), and latent
+/// attention: among ranks that hold heads of their own, and among more than there are heads of keys.
+#[test]
+fn newer_families_train_as_one_rank() {
+    let mut expected = Expected::default();
+    let experts = Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+    let window = Some(Window { tokens: 3, full_every: 2 });
+    let latent = |query_rank| Some(Latent { query_rank, key_value_rank: 10, rope_width: 2, value_width: 3 });
+    let shared = Experts { shared_ffn: 8, dense_layers: 1, ..experts };
+    let usual = Variant::USUAL;
+    let gemma = Variant { post_norms: true, activation: Activation::Gelu, window, ..usual };
+    for (at, (variant, whole_experts)) in [
+        (Variant { qk_norm: true, ..usual }, false),
+        (gemma, false),
+        (Variant { experts: Some(experts), ..usual }, false),
+        (Variant { experts: Some(shared), ..usual }, true),
+        (Variant { experts: Some(shared), latent: latent(12), ..usual }, false),
+        (Variant { latent: latent(0), ..usual }, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (sizes, sequence_parallel) in
+            [([2, 2, 1], true), ([1, 4, 1], at % 2 == 1 || whole_experts), ([1, 2, 2], whole_experts)]
+        {
+            let mut work = work(sizes);
+            work.model.layers = 4;
+            work.model.variant = variant;
+            if variant.latent.is_some() {
+                (work.model.kv_heads, work.model.head_dim) = (work.model.heads, 6);
+            }
+            let form = &mut work.layout.form;
+            (form.sequence_parallel, form.whole_experts, form.async_reduce) =
+                (sequence_parallel, whole_experts, at % 2 == 0);
+            form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][at % 3];
+            let mut faults = Vec::new();
+            form.find_faults(&work.model, work.sequence, "", &mut faults);
+            assert!(faults.is_empty(), "{faults:?}");
+            assert!(trains_as_one_rank(&work, "1f1b", &options(5), &mut expected), "{variant:?} {sizes:?}");
         }
     }
 }

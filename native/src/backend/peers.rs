@@ -36,6 +36,14 @@ pub trait Peers {
     /// Where the transport fails, or another rank does not come.
     fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError>;
 
+    /// Lets what has begun go on as far as it can without waiting.
+    ///
+    /// # Errors
+    /// Where the transport fails.
+    fn go_on(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Begins a collective and waits for it.
     ///
     /// # Errors

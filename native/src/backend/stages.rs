@@ -135,6 +135,22 @@ pub trait Processor {
         outputs: &mut [(&Tensor, Self::Data)],
     ) -> Result<(), Self::Error>;
 
+    /// As [`Processor::run`], and calls `between` now and then while the operator runs, where it can, and when it has run.
+    ///
+    /// # Errors
+    /// As [`Processor::run`].
+    fn run_in_pieces(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Self::Data>],
+        outputs: &mut [(&Tensor, Self::Data)],
+        between: &mut dyn FnMut(),
+    ) -> Result<(), Self::Error> {
+        self.run(kernel, inputs, outputs)?;
+        between();
+        Ok(())
+    }
+
     /// Waits until all is done that was asked for.
     ///
     /// # Errors
@@ -466,6 +482,28 @@ impl Together<'_> {
         processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
         Ok(true)
     }
+
+    /// Runs `operator`, which is no collective. What has begun goes on beside it.
+    fn beside<P: Processor>(
+        &mut self,
+        processor: &mut P,
+        operator: &Operator,
+        inputs: &[Input<'_, P::Data>],
+        outputs: &mut [(&Tensor, P::Data)],
+    ) -> Result<(), Option<BackendError>> {
+        if self.begun.is_empty() {
+            return processor.run(&operator.kernel, inputs, outputs).map_err(|error| Some(error.into()));
+        }
+        let mut going = Ok(());
+        let mut go_on = || {
+            if going.is_ok() {
+                going = self.peers.go_on();
+            }
+        };
+        let run = processor.run_in_pieces(&operator.kernel, inputs, outputs, &mut go_on);
+        run.map_err(|error| Some(error.into()))?;
+        going.map_err(Some)
+    }
 }
 
 /// Runs one operator; an error without a reason where a tensor that it needs is not there.
@@ -517,7 +555,7 @@ fn execute<P: Processor>(
         inputs.push(Input { tensor, data });
     }
     if !together.run(processor, operator, &inputs, &mut outputs)? {
-        processor.run(&operator.kernel, &inputs, &mut outputs).map_err(|error| Some(error.into()))?;
+        together.beside(processor, operator, &inputs, &mut outputs)?;
     }
     for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {
         if tensor.role.is_persistent() {

@@ -86,6 +86,12 @@ impl Peers for Joined<'_> {
         Ok(ticket)
     }
 
+    fn go_on(&mut self) -> Result<(), BackendError> {
+        let TensorGroup { single, double, .. } = &mut *self.group;
+        single.started.go_on(self.transport)?;
+        Ok(double.started.go_on(self.transport)?)
+    }
+
     /// By the engine's own way, where it has one and nothing is under way.
     fn run(&mut self, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
         self.joining(|group, transport| {

@@ -287,8 +287,8 @@ fn check_one<F: FnMut(&Row)>(
         }
     }
     match (device, like) {
-        // Only the CPU's ranks share matrices, and newer families' are not among them.
-        (Device::Cpu, Like::Llama | Like::Gpt) => check_mesh(&work, &reference, name, rows),
+        // Only the CPU's ranks share matrices.
+        (Device::Cpu, _) => check_mesh(&work, &reference, name, rows),
         (Device::Cuda(_) | Device::Emulated, Like::Llama) => check_between_steps(&work, device, name, rows),
         _ => Ok(()),
     }

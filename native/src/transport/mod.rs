@@ -77,8 +77,8 @@ impl Buffer {
     }
 }
 
-/// Channels from one rank to another: activations, gradients, parts of collectives.
-pub(crate) const CHANNELS: usize = 3;
+/// Channels from one rank to another: activations, gradients, parts of collectives, and parts that follow from parts.
+pub(crate) const CHANNELS: usize = 4;
 
 /// Memory of a device. What it is, only the backend of that device knows.
 #[derive(Clone)]
@@ -145,7 +145,7 @@ impl Tag {
     pub(crate) fn channel(self) -> usize {
         match self.what {
             What::Message(message) => usize::from(message.payload == Payload::Gradient),
-            What::Part(_) => 2,
+            What::Part(part) => 2 + usize::from(part.follows),
         }
     }
 }
@@ -300,6 +300,15 @@ pub trait Transport: Send {
         false
     }
 
+    /// What `receives` ask for, each on a channel of its own, where all of it has come; nothing where some has not, or where
+    /// the engine cannot tell. Does not wait.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn take_arrived(&mut self, _receives: &[Incoming]) -> Result<Option<Vec<Buffer>>, TransportError> {
+        Ok(None)
+    }
+
     /// Whether the run can go on, as far as is known without waiting.
     ///
     /// # Errors
@@ -383,6 +392,10 @@ impl Transport for Box<dyn Transport> {
 
     fn begins_receives(&self) -> bool {
         (**self).begins_receives()
+    }
+
+    fn take_arrived(&mut self, receives: &[Incoming]) -> Result<Option<Vec<Buffer>>, TransportError> {
+        (**self).take_arrived(receives)
     }
 
     fn check(&mut self) -> Result<(), TransportError> {

@@ -53,6 +53,22 @@ impl<T: Transport> Traced<T> {
     }
 }
 
+/// The spans of what was received from `start_ns` to `end_ns`.
+fn taken<'a>(
+    receives: &'a [Incoming],
+    received: &'a [Buffer],
+    (start_ns, end_ns): (u64, u64),
+) -> impl Iterator<Item = TransferSpan> + 'a {
+    receives.iter().zip(received).map(move |(receive, buffer)| TransferSpan {
+        tag: receive.tag,
+        way: Way::Receive,
+        peer: receive.peer,
+        bytes: buffer.bytes(),
+        start_ns,
+        end_ns,
+    })
+}
+
 impl<T: Transport> Transport for Traced<T> {
     fn rank(&self) -> usize {
         self.inner.rank()
@@ -68,19 +84,12 @@ impl<T: Transport> Transport for Traced<T> {
             sends.iter().map(|send| (send.peer, send.tag, send.buffer.bytes())).collect();
         let received = self.inner.exchange(sends, receives)?;
         let end_ns = self.start.elapsed().as_nanos() as u64;
+        let taken = taken(receives, &received, (start_ns, end_ns));
         let sent = sent.into_iter().map(|(peer, tag, bytes)| TransferSpan {
             tag,
             way: Way::Send,
             peer,
             bytes,
-            start_ns,
-            end_ns,
-        });
-        let taken = receives.iter().zip(&received).map(|(receive, buffer)| TransferSpan {
-            tag: receive.tag,
-            way: Way::Receive,
-            peer: receive.peer,
-            bytes: buffer.bytes(),
             start_ns,
             end_ns,
         });
@@ -101,6 +110,16 @@ impl<T: Transport> Transport for Traced<T> {
         });
         self.log.spans.lock().unwrap_or_else(PoisonError::into_inner).extend(posted);
         self.inner.post(sends)
+    }
+
+    fn take_arrived(&mut self, receives: &[Incoming]) -> Result<Option<Vec<Buffer>>, TransportError> {
+        let received = self.inner.take_arrived(receives)?;
+        if let Some(received) = &received {
+            let now = self.start.elapsed().as_nanos() as u64;
+            let taken = taken(receives, received, (now, now));
+            self.log.spans.lock().unwrap_or_else(PoisonError::into_inner).extend(taken);
+        }
+        Ok(received)
     }
 
     fn barrier(&mut self) -> Result<(), TransportError> {

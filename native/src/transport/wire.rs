@@ -5,7 +5,7 @@
 //! | 0 | kind: 0 message, 1 part of a collective, 2 last words, 3 goodbye |
 //! | 1 | format of the values: 0 none, 1 `f32`, 2 `f64` |
 //! | 2 | message: way and payload; part: operation; last words: state |
-//! | 3 | 0 |
+//! | 3 | part: whether it follows from others' parts; else 0 |
 //! | 4–7 | training step |
 //! | 8–11 | message: microbatch; part: call; last words: position in the row |
 //! | 12–15 | message: stage; part: group |
@@ -77,21 +77,21 @@ impl Frame {
         let mut bytes = Vec::with_capacity(HEADER + values);
         bytes.resize(HEADER, 0);
         let mut put = |at: usize, number: u32| bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
-        let (kind, format, detail) = match self {
+        let (kind, format, detail, follows) = match self {
             Frame::Parcel(tag, buffer) => {
                 put(4, tag.step);
-                let (kind, detail) = match tag.what {
+                let (kind, detail, follows) = match tag.what {
                     What::Message(message) => {
                         put(8, message.microbatch);
                         put(12, message.stage.into());
                         let way = u8::from(message.way == Way::Receive);
-                        (0, way + 2 * u8::from(message.payload == Payload::Gradient))
+                        (0, way + 2 * u8::from(message.payload == Payload::Gradient), false)
                     }
                     What::Part(part) => {
                         put(8, part.call);
                         put(12, part.group);
                         let operation = OPERATIONS.iter().position(|operation| *operation == part.operation);
-                        (1, operation.unwrap_or(OPERATIONS.len()) as u8)
+                        (1, operation.unwrap_or(OPERATIONS.len()) as u8, part.follows)
                     }
                 };
                 let format = match buffer {
@@ -100,16 +100,16 @@ impl Frame {
                     Buffer::F32(_) => 1,
                     Buffer::F64(_) => 2,
                 };
-                (kind, format, detail)
+                (kind, format, detail, follows)
             }
             Frame::Words(words) => {
                 put(4, words.training_step);
                 put(8, words.index);
-                (2, 0, words.state)
+                (2, 0, words.state, false)
             }
-            Frame::Goodbye => (3, 0, 0),
+            Frame::Goodbye => (3, 0, 0, false),
         };
-        bytes[..3].copy_from_slice(&[kind, format, detail]);
+        bytes[..4].copy_from_slice(&[kind, format, detail, u8::from(follows)]);
         match self {
             Frame::Parcel(_, Buffer::F32(values)) => {
                 put_numbers(&mut bytes, values, |value| value.to_le_bytes());
@@ -136,9 +136,11 @@ fn read(bytes: &[u8]) -> Option<Frame> {
     let (header, body) = bytes.split_at_checked(HEADER)?;
     let number = |at: usize| header.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let (step, second, third) = (number(4)?, number(8)?, number(12)?);
-    if header[3] != 0 {
-        return None;
-    }
+    let follows = match (header[0], header[3]) {
+        (_, 0) => false,
+        (1, 1) => true,
+        _ => return None,
+    };
     let what = match (header[0], header[2]) {
         (0, detail @ 0..4) => What::Message(Message {
             way: if detail % 2 == 1 { Way::Receive } else { Way::Send },
@@ -148,7 +150,7 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         }),
         (1, detail) => {
             let operation = *OPERATIONS.get(usize::from(detail))?;
-            What::Part(Part { operation, call: second, group: third })
+            What::Part(Part { operation, call: second, group: third, follows })
         }
         (2, state) => {
             let cause = String::from_utf8_lossy(body).into_owned();
@@ -200,8 +202,8 @@ mod tests {
     }
 
     fn part() -> impl Strategy<Value = What> {
-        (proptest::sample::select(&OPERATIONS[..]), any::<u32>(), any::<u32>())
-            .prop_map(|(operation, call, group)| What::Part(Part { operation, call, group }))
+        (proptest::sample::select(&OPERATIONS[..]), any::<u32>(), any::<u32>(), any::<bool>())
+            .prop_map(|(operation, call, group, follows)| What::Part(Part { operation, call, group, follows }))
     }
 
     fn buffer() -> impl Strategy<Value = Buffer> {

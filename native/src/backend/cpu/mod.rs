@@ -62,6 +62,35 @@ impl<T: Element> Cpu<T> {
     }
 }
 
+impl<T: Element> Core<T> {
+    /// Runs `kernel`, calling `between` now and then where that is given.
+    fn compute(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Data<T>>],
+        outputs: &mut [(&Tensor, Data<T>)],
+        between: Option<&mut dyn FnMut()>,
+    ) {
+        let inputs: Vec<kernels::Input<'_, T>> = inputs
+            .iter()
+            .map(|input| {
+                let data = if let Held::Here(data) = input.data { Some(data) } else { None };
+                kernels::Input { shape: &input.tensor.shape, data }
+            })
+            .collect();
+        // A kernel has its outputs side by side.
+        let empty = || Data::Floats(Vec::new());
+        let mut data: Vec<Data<T>> = outputs.iter_mut().map(|(_, data)| std::mem::replace(data, empty())).collect();
+        match between {
+            None => kernels::run(&mut self.context, kernel, &inputs, &mut data),
+            Some(between) => kernels::run_in_pieces(&mut self.context, kernel, &inputs, &mut data, between),
+        }
+        for ((_, output), data) in outputs.iter_mut().zip(data) {
+            *output = data;
+        }
+    }
+}
+
 impl<T: Element> Processor for Core<T> {
     type Data = Data<T>;
     type State = Moments<T>;
@@ -126,20 +155,18 @@ impl<T: Element> Processor for Core<T> {
         inputs: &[Input<'_, Data<T>>],
         outputs: &mut [(&Tensor, Data<T>)],
     ) -> Result<(), Infallible> {
-        let inputs: Vec<kernels::Input<'_, T>> = inputs
-            .iter()
-            .map(|input| {
-                let data = if let Held::Here(data) = input.data { Some(data) } else { None };
-                kernels::Input { shape: &input.tensor.shape, data }
-            })
-            .collect();
-        // A kernel has its outputs side by side.
-        let empty = || Data::Floats(Vec::new());
-        let mut data: Vec<Data<T>> = outputs.iter_mut().map(|(_, data)| std::mem::replace(data, empty())).collect();
-        kernels::run(&mut self.context, kernel, &inputs, &mut data);
-        for ((_, output), data) in outputs.iter_mut().zip(data) {
-            *output = data;
-        }
+        self.compute(kernel, inputs, outputs, None);
+        Ok(())
+    }
+
+    fn run_in_pieces(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Data<T>>],
+        outputs: &mut [(&Tensor, Data<T>)],
+        between: &mut dyn FnMut(),
+    ) -> Result<(), Infallible> {
+        self.compute(kernel, inputs, outputs, Some(between));
         Ok(())
     }
 

@@ -70,6 +70,9 @@ pub struct Part {
     pub call: u32,
     /// Which group: a digest of its ranks.
     pub group: u32,
+    /// Whether it follows from the parts of others and is sent when those have come: on a channel of its own, since when
+    /// that is differs from run to run.
+    pub follows: bool,
 }
 
 impl fmt::Display for Part {
@@ -166,7 +169,8 @@ impl Group {
     pub(super) fn next(&mut self, operation: Operation) -> (u32, Tag) {
         let call = self.calls;
         self.calls = self.calls.wrapping_add(1);
-        (call, Tag { step: self.step, what: What::Part(Part { operation, call, group: self.digest }) })
+        let part = Part { operation, call, group: self.digest, follows: false };
+        (call, Tag { step: self.step, what: What::Part(part) })
     }
 }
 

@@ -4,7 +4,7 @@ use pipeplan_core::model::Dtype;
 
 use super::{ANY_LENGTH, Call, CollectiveError, Group, Operation, Reduction, reduced};
 use crate::backend::cpu::element::Element;
-use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError};
+use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, TransportError, What};
 
 /// One call of one collective on one member.
 pub(super) struct Session<'a> {
@@ -124,13 +124,38 @@ impl<'a> Session<'a> {
             .into_iter()
             .map(|(member, values)| Outgoing { peer: self.ranks[member], tag: self.tag, buffer: T::pack(values) })
             .collect();
-        let receives: Vec<Incoming> =
-            from.iter().map(|(member, _)| Incoming { peer: self.ranks[*member], tag: self.tag }).collect();
-        let buffers = transport.exchange(sends, &receives).map_err(|source| self.failed(source))?;
-        from.iter()
-            .zip(buffers)
-            .map(|((member, length), buffer)| self.unpacked(self.ranks[*member], buffer, *length))
-            .collect()
+        let buffers = transport.exchange(sends, &self.incoming(from)).map_err(|source| self.failed(source))?;
+        self.all_unpacked(from, buffers)
+    }
+
+    /// One parcel of the given length from each member of `from`, where all have come; does not wait.
+    pub(super) fn arrived<T: Element, X: Transport + ?Sized>(
+        &self,
+        transport: &mut X,
+        from: &[(usize, usize)],
+    ) -> Result<Option<Vec<Vec<T>>>, CollectiveError> {
+        let buffers = transport.take_arrived(&self.incoming(from)).map_err(|source| self.failed(source))?;
+        buffers.map(|buffers| self.all_unpacked(from, buffers)).transpose()
+    }
+
+    /// From here on, parts follow from those of others.
+    pub(super) fn follow(&mut self) {
+        if let What::Part(part) = &mut self.tag.what {
+            part.follows = true;
+        }
+    }
+
+    fn incoming(&self, from: &[(usize, usize)]) -> Vec<Incoming> {
+        from.iter().map(|(member, _)| Incoming { peer: self.ranks[*member], tag: self.tag }).collect()
+    }
+
+    fn all_unpacked<T: Element>(
+        &self,
+        from: &[(usize, usize)],
+        buffers: Vec<Buffer>,
+    ) -> Result<Vec<Vec<T>>, CollectiveError> {
+        let parcels = from.iter().zip(buffers);
+        parcels.map(|((member, length), buffer)| self.unpacked(self.ranks[*member], buffer, *length)).collect()
     }
 
     /// Sends each piece to its member and waits for none of them.

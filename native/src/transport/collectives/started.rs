@@ -1,12 +1,14 @@
 //! Reductions that begin now and end later, so that what stands between runs beside them.
 //!
 //! All that a member has to send goes out when a reduction begins, as far as it can: with two members or few values
-//! everything to everyone, else each piece to the member that sums it. So the data is on its way, or there, when the
-//! reduction is waited for. What is then left of an all-reduce among more members, the summed pieces to everyone, is sent
-//! at the wait.
+//! everything to everyone, else each piece to the member that sums it. What follows from the pieces of others, the sums to
+//! everyone, goes out as soon as a look finds that those have come ([`Started::go_on`]), which whoever computes beside the
+//! reduction takes now and then. So all of it moves in the meantime. What has not come by the wait is waited for.
 //!
 //! Parcels of a channel arrive in the order in which they were sent. So all reductions that have begun end together, in
-//! the order in which they began, at the first wait for one of them and before any other collective of the group.
+//! the order in which they began, at the first wait for one of them and before any other collective of the group; and
+//! sums have a channel of their own, since it depends on when a member looks whether they go out before or after what it
+//! begins next.
 
 use std::collections::VecDeque;
 
@@ -31,15 +33,31 @@ struct Open<T> {
     reduction: Reduction,
     /// The lengths of the members' pieces.
     counts: Vec<usize>,
-    /// This member's values: all of them where all went to everyone, else its own piece.
+    /// This member's values: all of them where all went to everyone, else its own piece; the result where all is done.
     mine: Vec<T>,
     to_everyone: bool,
+    awaits: Awaits,
+}
+
+/// What is still to come from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaits {
+    /// What they had to send when they began.
+    Values,
+    /// Their sums.
+    Sums,
+    Nothing,
 }
 
 impl<T: Element> Started<T> {
     /// Whether nothing has begun.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+
+    /// Whether all that has begun only waits to be taken.
+    pub fn is_done(&self) -> bool {
+        self.open.iter().all(|open| open.awaits == Awaits::Nothing)
     }
 
     /// Begins an all-reduce or, where `scatters`, a reduce-scatter in equal pieces.
@@ -69,7 +87,22 @@ impl<T: Element> Started<T> {
         let sends = sends.collect();
         session.post(transport, sends)?;
         let mine = if to_everyone { values } else { piece(session.member) };
-        self.open.push_back(Open { session, reduction, counts, mine, to_everyone });
+        self.open.push_back(Open { session, reduction, counts, mine, to_everyone, awaits: Awaits::Values });
+        Ok(())
+    }
+
+    /// Takes what has come in the meantime and sends what follows from it. Does not wait.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn go_on<X: Transport + ?Sized>(&mut self, transport: &mut X) -> Result<(), CollectiveError> {
+        for what in [Awaits::Values, Awaits::Sums] {
+            // A later one's parcels stand behind an earlier one's, so that whoever is not served holds up the rest.
+            for open in self.open.iter_mut().filter(|open| open.awaits == what) {
+                let Some(received) = open.session.arrived(transport, &open.from())? else { break };
+                open.take(received, transport)?;
+            }
+        }
         Ok(())
     }
 
@@ -78,33 +111,42 @@ impl<T: Element> Started<T> {
     /// # Errors
     /// [`CollectiveError`], which names the reduction and the member that did not come.
     pub fn finish<X: Transport + ?Sized>(&mut self, transport: &mut X) -> Result<Vec<Vec<T>>, CollectiveError> {
-        for open in &mut self.open {
-            let from: Vec<(usize, usize)> =
-                open.session.others.iter().map(|member| (*member, open.mine.len())).collect();
-            let received = open.session.exchange(transport, Vec::new(), &from)?;
-            open.mine = reduced(&open.session.in_order(received, std::mem::take(&mut open.mine)), open.reduction);
-            if !open.is_done() {
-                let sends = open.session.others.iter().map(|member| (*member, open.mine.clone())).collect();
-                open.session.post(transport, sends)?;
+        for what in [Awaits::Values, Awaits::Sums] {
+            for open in self.open.iter_mut().filter(|open| open.awaits == what) {
+                let received = open.session.exchange(transport, Vec::new(), &open.from())?;
+                open.take(received, transport)?;
             }
         }
-        let mut results = Vec::with_capacity(self.open.len());
-        for mut open in self.open.drain(..) {
-            if !open.is_done() {
-                let from: Vec<(usize, usize)> =
-                    open.session.others.iter().map(|member| (*member, open.counts[*member])).collect();
-                let received = open.session.exchange(transport, Vec::new(), &from)?;
-                open.mine = open.session.in_order(received, std::mem::take(&mut open.mine)).concat();
-            }
-            results.push(open.mine);
-        }
-        Ok(results)
+        Ok(self.open.drain(..).map(|open| open.mine).collect())
     }
 }
 
-impl<T> Open<T> {
-    /// Whether a member's own sum is the result.
-    fn is_done(&self) -> bool {
-        self.to_everyone || matches!(self.session.operation, Operation::ReduceScatter(_))
+impl<T: Element> Open<T> {
+    /// The members that something comes from now, and how many values.
+    fn from(&self) -> Vec<(usize, usize)> {
+        let length = |member: usize| if self.awaits == Awaits::Sums { self.counts[member] } else { self.mine.len() };
+        self.session.others.iter().map(|member| (*member, length(*member))).collect()
+    }
+
+    /// Goes on with what has come from the others.
+    fn take<X: Transport + ?Sized>(
+        &mut self,
+        received: Vec<Vec<T>>,
+        transport: &mut X,
+    ) -> Result<(), CollectiveError> {
+        let all = self.session.in_order(received, std::mem::take(&mut self.mine));
+        if self.awaits == Awaits::Sums {
+            self.mine = all.concat();
+            self.awaits = Awaits::Nothing;
+            return Ok(());
+        }
+        self.mine = reduced(&all, self.reduction);
+        if self.to_everyone || matches!(self.session.operation, Operation::ReduceScatter(_)) {
+            self.awaits = Awaits::Nothing;
+            return Ok(());
+        }
+        self.awaits = Awaits::Sums;
+        self.session.follow();
+        self.session.post(transport, self.session.others.iter().map(|member| (*member, self.mine.clone())).collect())
     }
 }

@@ -176,6 +176,42 @@ fn the_bits_do_not_depend_on_who_comes_first() {
     assert_eq!(first, sums(2), "and so does another run");
 }
 
+/// Looks alone move all of it, however often each member looks between two that begin.
+#[test]
+fn what_has_begun_goes_on_without_being_waited_for() {
+    let length = 2 * SMALL + 37;
+    for size in [2, 3, 5] {
+        let ranks: Vec<usize> = (0..size).collect();
+        run(size, |end| {
+            let mut group = Group::world(end);
+            let mut started = started::Started::default();
+            let scatters = |call: u64| call == 1;
+            for call in 0..3 {
+                let values = values::<f64>(call, end.rank(), length);
+                started.begin(end, &mut group, values, Reduction::Sum, scatters(call)).expect("it begins");
+                for _ in 0..3 * end.rank() {
+                    started.go_on(end).expect("a look");
+                    thread::yield_now();
+                }
+            }
+            let since = Instant::now();
+            while !started.is_done() {
+                started.go_on(end).expect("a look");
+                thread::yield_now();
+                assert!(since.elapsed() < Duration::from_secs(20), "nothing is left to wait for");
+            }
+            let results = started.finish(end).expect("all is there");
+            let counts = even_counts(length, size);
+            let start: usize = counts[..end.rank()].iter().sum();
+            for (call, result) in (0..3).zip(results) {
+                let whole = by_hand::<f64>(call, &ranks, length, Reduction::Sum);
+                let mine = if scatters(call) { &whole[start..start + counts[end.rank()]] } else { &whole[..] };
+                assert_eq!(bits(&result), bits(mine), "call {call} among {size}");
+            }
+        });
+    }
+}
+
 #[test]
 fn a_nan_cannot_hide_in_a_maximum() {
     for place in 0..3 {

@@ -149,33 +149,34 @@ impl<'a, T: Element> Call<'a, '_, T> {
     }
 }
 
-/// Whether `kernel` is among those that [`run`] runs, or that ranks which share matrices run together. `shared` says
-/// whether ranks do: newer families' layers have not been proved there. A workload with another is refused before it
-/// starts.
-pub const fn knows(kernel: &Kernel, shared: bool) -> bool {
+/// Whether `kernel` is among those that [`run`] runs, or that ranks which share matrices run together. A workload with
+/// another is refused before it starts.
+pub const fn knows(kernel: &Kernel) -> bool {
     match kernel {
         Kernel::RowGate | Kernel::RowGateGrad => false,
-        Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => spread.ways == 1 && !shared,
+        Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => spread.ways == 1,
         Kernel::Dispatch { ways }
         | Kernel::DispatchGrad { ways }
         | Kernel::Combine { ways }
-        | Kernel::CombineGrad { ways } => *ways == 1 && !shared,
-        Kernel::HeadNorm { .. }
-        | Kernel::HeadNormInputGrad { .. }
-        | Kernel::HeadNormGainGrad { .. }
-        | Kernel::RopeTail { .. }
-        | Kernel::SplitColumns
-        | Kernel::JoinColumns
-        | Kernel::LatentKeys { .. }
-        | Kernel::LatentKeysGrad { .. }
-        | Kernel::Route { .. }
-        | Kernel::RouteGrad
-        | Kernel::ExpertMatMul { .. }
-        | Kernel::ExpertMatMulGrad
-        | Kernel::GeGlu
-        | Kernel::GeGluGrad => !shared,
+        | Kernel::CombineGrad { ways } => *ways == 1,
         _ => true,
     }
+}
+
+/// As [`run`], and calls `between` when it has run, and between the pieces of a matrix product, which change no bit of it.
+pub fn run_in_pieces<T: Element>(
+    context: &mut Context<T>,
+    kernel: &Kernel,
+    inputs: &[Input<'_, T>],
+    outputs: &mut [Data<T>],
+    between: &mut dyn FnMut(),
+) {
+    let Kernel::MatMul { transpose_a, transpose_b, accumulate } = kernel else {
+        run(context, kernel, inputs, outputs);
+        return between();
+    };
+    let mut call = Call { inputs, outputs };
+    matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, Some(between));
 }
 
 /// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
@@ -203,7 +204,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::AddBias => elementwise::add_bias(&mut call),
         Kernel::BiasGrad => elementwise::bias_grad(&mut call),
         Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
-            matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate);
+            matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, None);
         }
         Kernel::Rope { sequence, heads, width, base, inverse } => {
             let table = context
@@ -295,6 +296,7 @@ fn matmul<T: Element>(
     transpose_a: bool,
     transpose_b: bool,
     accumulate: bool,
+    between: Option<&mut dyn FnMut()>,
 ) {
     let operand = |input: usize, transpose: bool| {
         let (rows, columns) = call.sizes(input);
@@ -304,10 +306,21 @@ fn matmul<T: Element>(
     let (a, rows, inner) = operand(0, transpose_a);
     let (b, b_rows, columns) = operand(1, transpose_b);
     assert_eq!(inner, b_rows, "the inner sizes of a product differ");
-    let size = Size { rows, inner, columns };
-    if accumulate {
-        gemm.gemm(size, T::ONE, a, b, T::ONE, call.started(2), columns);
-    } else {
-        gemm.gemm(size, T::ONE, a, b, T::ZERO, call.outputs[0].floats_mut(), columns);
+    let (so_far, c) = if accumulate { (T::ONE, call.started(2)) } else { (T::ZERO, call.outputs[0].floats_mut()) };
+    let Some(between) = between else {
+        return gemm.gemm(Size { rows, inner, columns }, T::ONE, a, b, so_far, c, columns);
+    };
+    let piece = rows.div_ceil(PIECES).next_multiple_of(FEWEST_ROWS);
+    for first in (0..rows).step_by(piece) {
+        let size = Size { rows: piece.min(rows - first), inner, columns };
+        let a = Operand { data: &a.data[first * a.row..], ..a };
+        let c = &mut c[first * columns..(first + size.rows) * columns];
+        gemm.gemm(size, T::ONE, a, b, so_far, c, columns);
+        between();
     }
 }
+
+/// Pieces of a product beside which something goes on: each packs the other matrix again, which is little beside
+/// [`FEWEST_ROWS`] rows of work with it.
+const PIECES: usize = 8;
+const FEWEST_ROWS: usize = 16;
