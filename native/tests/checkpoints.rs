@@ -4,9 +4,11 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use common::{assert_close_losses, options, published, train, work};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::{
     LastCheckpoint, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run,
 };
@@ -206,6 +208,58 @@ fn weights_have_the_names_and_shapes_of_hugging_face() {
         let Buffer::F32(expected) = &report.weights[&name] else { panic!("{name} is not in f32") };
         let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
         assert_eq!(tensor.data(), bytes, "{name}");
+    }
+}
+
+/// A text of just as many windows as a step takes: whatever their order, their mean loss is that of the next step.
+#[test]
+fn evaluation_says_the_loss_of_the_next_step() {
+    for tied in [false, true] {
+        let mut work = laid_out(2, 1, 0);
+        work.model.tied = tied;
+        let windows = work.microbatches as usize * work.microbatch_size as usize;
+        let text: Vec<u8> = common::text().into_iter().take(windows * work.sequence as usize + 1).collect();
+        let workload = published(&work, "1f1b", Precision::Double).expect("it exists");
+        let folder = tempfile::tempdir().expect("a folder");
+        let with_text = |options: RunOptions| RunOptions { text: text.clone(), ..options };
+        train(&workload, &with_text(saving(folder.path(), 4, 0)));
+        let next = train(&workload, &with_text(resuming(folder.path(), 5))).losses()[0];
+        let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
+        let evaluation = evaluate::<f64>(&checkpoint, &text, 1000).expect("it computes");
+        assert_eq!(evaluation.windows.len(), windows);
+        assert!((evaluation.loss - next).abs() < 1e-12 * next, "{} {next}", evaluation.loss);
+        assert_eq!(evaluation.logits.len(), windows * work.sequence as usize * 256);
+    }
+}
+
+/// By `examples/transformers_check.py`, which says by how much they differ.
+#[test]
+fn transformers_computes_the_same_logits() {
+    let python = std::env::var("PIPEPLAN_PYTHON").unwrap_or_else(|_| "python3".to_string());
+    let known = Command::new(&python).args(["-c", "import torch, transformers, safetensors"]).output();
+    if !known.is_ok_and(|output| output.status.success()) {
+        println!("skipped: {python} has no torch, transformers and safetensors; PIPEPLAN_PYTHON names one that has");
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/transformers_check.py");
+    for (tied, precision) in [(false, Precision::Single), (true, Precision::Single), (true, Precision::Double)] {
+        let mut work = laid_out(2, 1, 0);
+        work.model.tied = tied;
+        let workload = published(&work, "zb-v", precision).expect("it exists");
+        let folder = tempfile::tempdir().expect("a folder");
+        train(&workload, &saving(folder.path(), 20, 0));
+        let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
+        let file = folder.path().join("logits.safetensors");
+        match precision {
+            Precision::Single => evaluate::<f32>(&checkpoint, &common::text(), 9).expect("it computes").write(&file),
+            Precision::Double => evaluate::<f64>(&checkpoint, &common::text(), 9).expect("it computes").write(&file),
+        }
+        .expect("it is written");
+        let output =
+            Command::new(&python).arg(&script).arg(&checkpoint.folder).arg(&file).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("tied {tied}, {precision:?}:\n{said}");
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 

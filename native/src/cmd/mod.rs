@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod check;
 mod compare;
 mod doctor;
+mod evaluate;
 mod export;
 pub mod fail;
 mod http;
@@ -72,6 +73,7 @@ enum Command {
     Check(check::Args),
     Show(show::Args),
     Run(run::Args),
+    Evaluate(evaluate::Args),
     Link(link::Args),
     Export(export::Args),
     Serve(serve::Args),
@@ -102,6 +104,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Run(args) => run::run(args),
+            Command::Evaluate(args) => evaluate::run(args),
             Command::Link(args) => link::run(args),
             Command::Export(args) => export::run(args),
             Command::Serve(args) => serve::run(args),

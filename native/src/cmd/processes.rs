@@ -55,7 +55,9 @@ pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| Failure::input("no launcher has said which rank this process is"))?;
     let Some((host, port)) = &place.meeting else {
         return Err(Failure::input(format!("{} does not say where rank 0 is to be met", place.launcher))
-            .with_help("Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a free port there."));
+            .with_help(
+                "Set MASTER_ADDR to the host of rank 0 (mpirun: -x MASTER_ADDR=HOST), and MASTER_PORT to a free port there.",
+            ));
     };
     Tcp::connect(place.rank, place.world, (host, *port), patience).map_err(Failure::work)
 }

@@ -23,8 +23,9 @@ Examples:
   pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
   pipeplan run other-plan.json --resume run --steps 1000
   pipeplan run plan.json --transport tcp
-  torchrun --no-python --nproc-per-node 4 pipeplan run plan.json --transport tcp
-  mpirun -n 4 pipeplan run plan.json --transport mpi
+  torchrun --no-python --nproc-per-node 4 pipeplan run plan.json
+  srun -n 4 pipeplan run plan.json
+  mpirun -n 4 pipeplan run plan.json
   torchrun --no-python --nproc-per-node 8 pipeplan run plan.json --backend cuda --transport nccl";
 
 /// Train the planned model on the bytes of a text, on one thread or process for each rank.
@@ -69,7 +70,8 @@ pub struct Args {
     /// Messages of one channel that may wait to be taken while their sender goes on; 0: it waits as well
     #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
     slots: usize,
-    /// Train on the CPU or a GPU, or only wait for the planned time of each op (which needs no model)
+    /// Train on the CPU or a GPU, or only wait for the planned time of each op, which needs no model; then one rank stands
+    /// for all that share its matrices
     #[arg(long, visible_alias = "device", value_name = "BACKEND", default_value = "cpu")]
     backend: Backend,
     /// With --backend cuda: the GPU, one for all ranks of a process
@@ -87,8 +89,10 @@ pub struct Args {
     /// this process as one of several
     ///
     /// Processes learn their rank from what launchers set: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
-    /// else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Without a launcher,
-    /// tcp starts one process a rank on this machine. Rank 0 prints and writes what there is.
+    /// else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Under Open MPI that is
+    /// mpi where this pipeplan was built with it; otherwise tcp, for which mpirun needs -x MASTER_ADDR=HOST of rank 0, and
+    /// srun nothing. Without a launcher, tcp starts one process a rank on this machine. Rank 0 prints and writes what
+    /// there is.
     #[arg(long, value_name = "ENGINE")]
     transport: Option<Engine>,
     /// How long a rank may wait for another before the run is given up
@@ -113,8 +117,9 @@ pub struct Args {
     json: bool,
 }
 
+/// A type to compute in.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Type {
+pub enum Type {
     F32,
     F64,
 }
@@ -130,6 +135,12 @@ enum Backend {
 
 /// What a run trains on where nothing is said: written for this project.
 static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
+
+/// The text in the file `path`, or the one that is there for it.
+pub fn text(path: Option<&str>) -> Result<Vec<u8>, Failure> {
+    let Some(path) = path else { return Ok(TEXT.to_vec()) };
+    std::fs::read(path).map_err(|error| Failure::input(format!("{path} cannot be read: {error}")))
+}
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let engine = match args.transport {
@@ -153,12 +164,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Backend::Modelled => Workload::of_planned_times(&plan, args.slowdown),
     };
-    let text = match &args.data {
-        Some(path) => {
-            std::fs::read(path).map_err(|error| Failure::input(format!("{path} cannot be read: {error}")))?
-        }
-        None => TEXT.to_vec(),
-    };
+    let text = text(args.data.as_deref())?;
     let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
     let before = was.map(|manifest| manifest.optimizer).unwrap_or_default();

@@ -19,6 +19,7 @@ mod board;
 pub mod checkpoint;
 mod coordinate;
 pub mod data;
+pub mod evaluate;
 pub mod gradients;
 pub mod optimizer;
 pub mod orders;

@@ -15,7 +15,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pipeplan_core::model::{Family, ModelConfig};
+use pipeplan_core::model::{Family, ModelConfig, Variant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -215,18 +215,30 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         "torch_dtype": dtype,
     });
     let eps = model.norm_eps_e12 as f64 / 1e12;
+    let usual = Variant { qk_norm: false, ..model.variant } == Variant::USUAL;
     let particular = match model.family {
+        Family::Llama if usual => {
+            let (class, kind) =
+                if model.variant.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
+            json!({
+                "architectures": [class],
+                "model_type": kind,
+                "hidden_act": "silu",
+                "rms_norm_eps": eps,
+                "rope_theta": f64::from(model.rope_base),
+                "attention_bias": false,
+                "mlp_bias": false,
+                // Tokens are bytes: none of them begins or ends a text.
+                "bos_token_id": null,
+                "eos_token_id": null,
+            })
+        }
+        // Newer layers are not held as their own libraries hold them: experts in one matrix, norms without an offset.
         Family::Llama => json!({
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_act": "silu",
+            "model_type": "pipeplan-llama",
             "rms_norm_eps": eps,
             "rope_theta": f64::from(model.rope_base),
-            "attention_bias": false,
-            "mlp_bias": false,
-            // Tokens are bytes: none of them begins or ends a text.
-            "bos_token_id": null,
-            "eos_token_id": null,
+            "variant": format!("{:?}", model.variant),
         }),
         // GPT-2's own checkpoints hold matrices the other way round, so this does not claim to be one.
         Family::Gpt => json!({ "model_type": "pipeplan-gpt", "layer_norm_eps": eps }),

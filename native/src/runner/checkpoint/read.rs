@@ -161,6 +161,17 @@ impl Reader {
         Ok(())
     }
 
+    /// All of the weight `name`.
+    ///
+    /// # Errors
+    /// Where it is not there or cannot be read.
+    pub fn weight<T: Element>(&self, name: &str) -> Result<Vec<T>, CheckpointError> {
+        let piece = self.weights.get(name).ok_or_else(|| self.missing(name))?;
+        let mut values = vec![T::ZERO; piece.elements()];
+        piece.read(0, &mut values)?;
+        Ok(values)
+    }
+
     fn missing(&self, name: &str) -> CheckpointError {
         CheckpointError::OtherRun { path: self.folder.clone(), what: format!("it has no weight `{name}`") }
     }

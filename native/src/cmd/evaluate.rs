@@ -1,0 +1,72 @@
+//! `pipeplan evaluate`
+
+use std::path::{Path, PathBuf};
+
+use pipeplan::backend::cpu::element::Element;
+use pipeplan::runner::checkpoint::Checkpoint;
+use pipeplan::runner::evaluate::{Evaluation, evaluate};
+use serde_json::json;
+
+use super::fail::Failure;
+use super::{human, output, run};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan evaluate run
+  pipeplan evaluate run/step-000020 --data book.txt --windows 100
+  pipeplan evaluate run --logits logits.safetensors";
+
+/// Show what the weights of a checkpoint make of a text: its loss and, into a file, the logits of every token.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A checkpoint of a Llama, or a folder of checkpoints, whose latest is taken
+    checkpoint: PathBuf,
+    /// The text; a text of this project where not given
+    #[arg(long, value_name = "FILE")]
+    data: Option<String>,
+    /// Sequences from the start of the text, each as long as those that were trained on
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    windows: u32,
+    /// Compute in this type; in that of the checkpoint where not given
+    #[arg(long, value_name = "TYPE")]
+    precision: Option<run::Type>,
+    /// Write the tensors `logits`, `windows` and `loss` into this file, as safetensors
+    #[arg(long, value_name = "FILE")]
+    logits: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let checkpoint = Checkpoint::open(&args.checkpoint).map_err(Failure::input)?;
+    let text = run::text(args.data.as_deref())?;
+    let wide = match args.precision {
+        Some(precision) => matches!(precision, run::Type::F64),
+        None => checkpoint.manifest.precision == "f64",
+    };
+    if wide { show::<f64>(&args, &checkpoint, &text) } else { show::<f32>(&args, &checkpoint, &text) }
+}
+
+fn show<T: Element>(args: &Args, checkpoint: &Checkpoint, text: &[u8]) -> Result<(), Failure> {
+    let evaluation: Evaluation<T> =
+        evaluate(checkpoint, text, args.windows as usize).map_err(|error| Failure::input(&error))?;
+    if let Some(path) = &args.logits {
+        evaluation.write(path).map_err(|error| Failure::work(&error))?;
+    }
+    let (step, windows) = (checkpoint.manifest.step, evaluation.windows.len());
+    if args.json {
+        let logits = args.logits.as_deref().map(Path::display).map(|path| path.to_string());
+        return output::print_json(&json!({
+            "checkpoint": checkpoint.folder, "step": step, "windows": windows,
+            "sequence": checkpoint.manifest.sequence, "loss": evaluation.loss, "logits": logits,
+        }));
+    }
+    let of = human::count(windows, "sequence");
+    let mut shown = format!("loss          {:.6} after {step} steps, over {of}\n", evaluation.loss);
+    if let Some(path) = &args.logits {
+        shown.push_str(&format!("logits        {}\n", path.display()));
+    }
+    output::print(&shown)
+}

@@ -1,0 +1,195 @@
+//! What the weights of a checkpoint make of a text, without training: its loss, and the logits of every token.
+//!
+//! The forward of a whole model runs operator by operator with the kernels of a run, on one thread, one sequence after the
+//! other. So what another program computes from the same weights can be held against it, number by number.
+
+use std::fs;
+use std::path::Path;
+
+use pipeplan_core::fields::Faults;
+use pipeplan_core::graph::build::{StageShape, forward_graph};
+use pipeplan_core::graph::{Needs, Role};
+use pipeplan_core::model::{ModelConfig, hf_config};
+use safetensors::tensor::{Dtype, TensorView, serialize};
+
+use super::checkpoint::{Checkpoint, CheckpointError, Reader};
+use super::data::DataError;
+use crate::backend::cpu::element::Element;
+use crate::backend::cpu::gemm::Tuned;
+use crate::backend::cpu::kernels::{self, Context, Data, Input, knows};
+
+/// What a checkpoint makes of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation<T> {
+    /// The mean over all tokens of −ln of the next one's probability.
+    pub loss: f64,
+    /// The sequences, each a byte longer than what is computed: the last one is only predicted.
+    pub windows: Vec<Vec<u8>>,
+    /// Logits of every token of every sequence, in order: `[windows, sequence, vocabulary]`.
+    pub logits: Vec<T>,
+    /// Logits of one token.
+    pub vocabulary: usize,
+}
+
+/// Why a checkpoint says nothing of a text.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EvaluateError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The text is no text for it.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Its model is none that is known from a `config.json`.
+    #[error("the checkpoint's model cannot be evaluated:\n{0}")]
+    Model(Faults),
+    /// A weight has another size than the model asks for, or an operator is not known.
+    #[error("the checkpoint does not fit its model: {0}")]
+    Mismatch(String),
+}
+
+/// The first `windows` sequences of `text` through the weights of `checkpoint`, in `T`. Sequences are as long as those that
+/// it was trained on.
+///
+/// # Errors
+/// [`EvaluateError`].
+pub fn evaluate<T: Element>(
+    checkpoint: &Checkpoint,
+    text: &[u8],
+    windows: usize,
+) -> Result<Evaluation<T>, EvaluateError> {
+    let sequence = checkpoint.manifest.sequence as usize;
+    if sequence == 0 || text.len() <= sequence {
+        return Err(DataError::TooShort { bytes: text.len(), sequence }.into());
+    }
+    let mut faults = Vec::new();
+    let model = hf_config::read(&checkpoint.manifest.model, "model", &mut faults);
+    let model = model.ok_or(EvaluateError::Model(Faults(faults)))?;
+    let mut forward = Forward::<T>::new(&model, checkpoint)?;
+    let starts = (0..text.len() - sequence).step_by(sequence).take(windows.max(1));
+    let windows: Vec<Vec<u8>> = starts.map(|start| text[start..=start + sequence].to_vec()).collect();
+    let (mut loss, mut logits) = (0.0, Vec::new());
+    for window in &windows {
+        let (of_window, more) = forward.run(window)?;
+        loss += of_window / windows.len() as f64;
+        logits.extend(more);
+    }
+    Ok(Evaluation { loss, windows, logits, vocabulary: model.vocab as usize })
+}
+
+impl<T: Element> Evaluation<T> {
+    /// Writes a file of the tensors `logits`, `windows` (bytes, as 32-bit numbers) and `loss`, in the format of
+    /// safetensors.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] where it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), CheckpointError> {
+        let failed = |error: String| CheckpointError::File { path: path.to_path_buf(), done: "written", error };
+        let (count, length) = (self.windows.len(), self.windows.first().map_or(0, Vec::len));
+        let numbers = |values: &[T]| -> (Dtype, Vec<u8>) {
+            match T::DTYPE {
+                pipeplan_core::model::Dtype::F64 => {
+                    (Dtype::F64, values.iter().flat_map(|value| value.wide().to_le_bytes()).collect())
+                }
+                _ => (Dtype::F32, values.iter().flat_map(|value| (value.wide() as f32).to_le_bytes()).collect()),
+            }
+        };
+        let (dtype, logits) = numbers(&self.logits);
+        let windows: Vec<u8> =
+            self.windows.concat().into_iter().flat_map(|byte| i32::from(byte).to_le_bytes()).collect();
+        let loss = self.loss.to_le_bytes();
+        let shape = vec![count, length.saturating_sub(1), self.vocabulary];
+        let tensors = [
+            ("logits", TensorView::new(dtype, shape, &logits)),
+            ("loss", TensorView::new(Dtype::F64, vec![1], &loss)),
+            ("windows", TensorView::new(Dtype::I32, vec![count, length], &windows)),
+        ];
+        let tensors: Result<Vec<_>, _> =
+            tensors.into_iter().map(|(name, view)| view.map(|view| (name, view))).collect();
+        let bytes =
+            tensors.and_then(|tensors| serialize(tensors, None)).map_err(|error| failed(error.to_string()))?;
+        fs::write(path, bytes).map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// A whole model, and its weights.
+struct Forward<T> {
+    graph: pipeplan_core::graph::Graph,
+    /// By tensor: weights.
+    weights: Vec<Option<Data<T>>>,
+    context: Context<T>,
+}
+
+impl<T: Element> Forward<T> {
+    fn new(model: &ModelConfig, checkpoint: &Checkpoint) -> Result<Forward<T>, EvaluateError> {
+        let shape = StageShape {
+            layers: 0..model.layers,
+            has_embedding: true,
+            has_head: true,
+            microbatch_size: 1,
+            sequence: checkpoint.manifest.sequence,
+            dtype: T::DTYPE,
+            form: Default::default(),
+        };
+        let graph = forward_graph(model, &shape, 1);
+        if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
+            return Err(EvaluateError::Mismatch(format!("`{}` is not run", operator.kernel.name())));
+        }
+        let reader = Reader::open(checkpoint)?;
+        let mut weights: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
+        for (id, tensor) in graph.weights() {
+            let values: Vec<T> = reader.weight(&tensor.name)?;
+            if values.len() as u64 != tensor.elements() {
+                let (name, needed) = (&tensor.name, tensor.elements());
+                return Err(EvaluateError::Mismatch(format!("{name} has {} elements, not {needed}", values.len())));
+            }
+            weights[id.index()] = Some(Data::Floats(values));
+        }
+        Ok(Forward { graph, weights, context: Context::new(Box::new(Tuned)) })
+    }
+
+    /// The loss of one sequence, and its logits.
+    fn run(&mut self, window: &[u8]) -> Result<(f64, Vec<T>), EvaluateError> {
+        let Forward { graph, weights, context } = self;
+        let tokens = |bytes: &[u8]| Data::Tokens(bytes.iter().map(|byte| i32::from(*byte)).collect());
+        let mut made: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
+        for (id, tensor) in graph.tensors() {
+            made[id.index()] = match tensor.role {
+                Role::Tokens => Some(tokens(&window[..window.len() - 1])),
+                Role::Targets => Some(tokens(&window[1..])),
+                _ => None,
+            };
+        }
+        for operator in &graph.operators {
+            let mut outputs: Vec<Data<T>> = operator
+                .outputs
+                .iter()
+                .map(|id| Data::zeros(graph[*id].dtype, graph[*id].elements() as usize))
+                .collect();
+            let inputs: Vec<Input<'_, T>> = operator
+                .inputs
+                .iter()
+                .map(|input| {
+                    let data = weights[input.tensor.index()].as_ref().or(made[input.tensor.index()].as_ref());
+                    let data = data.filter(|_| input.needs == Needs::Data);
+                    Input { shape: &graph[input.tensor].shape, data }
+                })
+                .collect();
+            kernels::run(context, &operator.kernel, &inputs, &mut outputs);
+            for (id, data) in operator.outputs.iter().zip(outputs) {
+                made[id.index()] = Some(data);
+            }
+        }
+        let mut take = |name: &str| {
+            let id = graph.tensors().find(|(_, tensor)| tensor.name == name).map(|(id, _)| id)?;
+            match made[id.index()].take() {
+                Some(Data::Floats(values)) => Some(values),
+                _ => None,
+            }
+        };
+        let missing = |what: &str| EvaluateError::Mismatch(format!("the model makes no {what}"));
+        let logits = take("logits").ok_or_else(|| missing("logits"))?;
+        let loss = take("loss").and_then(|loss| loss.first().map(|loss| loss.wide()));
+        Ok((loss.ok_or_else(|| missing("loss"))?, logits))
+    }
+}
