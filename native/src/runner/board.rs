@@ -22,6 +22,8 @@ pub enum State {
     Exchanging,
     /// In a collective with the ranks that share its matrices.
     Joining,
+    /// Writing its part of a checkpoint.
+    Saving,
     /// Its row has failed.
     Failed,
     /// Not heard of since it began the training step: another process, and gone or stuck.
@@ -33,8 +35,8 @@ pub enum State {
 impl State {
     /// The state with this number.
     pub(super) fn of(number: u8) -> State {
-        use State::{Between, Computing, Ended, Exchanging, Failed, Joining, Lost, Starting};
-        let all = [Starting, Between, Computing, Exchanging, Joining, Failed, Lost];
+        use State::{Between, Computing, Ended, Exchanging, Failed, Joining, Lost, Saving, Starting};
+        let all = [Starting, Between, Computing, Exchanging, Joining, Saving, Failed, Lost];
         all.into_iter().find(|state| *state as u8 == number).unwrap_or(Ended)
     }
 }
@@ -125,6 +127,13 @@ pub struct RankReport {
     pub state: State,
 }
 
+impl RankReport {
+    /// Whether it has come to the end of its row.
+    fn is_behind(&self) -> bool {
+        self.length > 0 && self.index >= self.length
+    }
+}
+
 impl fmt::Display for RankReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RankReport { rank, training_step, index, length, .. } = self;
@@ -136,12 +145,17 @@ impl fmt::Display for RankReport {
         let peers = peers.join(", ");
         match self.state {
             State::Starting => write!(f, "rank {rank}: starting"),
+            State::Between if self.is_behind() => {
+                write!(f, "rank {rank}: waiting for all ranks to end training step {training_step}")
+            }
             State::Between => write!(f, "rank {rank}: waiting for all ranks to start training step {training_step}"),
+            State::Saving => write!(f, "rank {rank}: writing a checkpoint after training step {training_step}"),
             State::Computing => write!(f, "rank {rank}: computing at {at}"),
             State::Exchanging => write!(f, "rank {rank}: exchanging with rank {peers} at {at}"),
             State::Joining => {
                 write!(f, "rank {rank}: in a collective with rank {peers}, which share its matrices, at {at}")
             }
+            State::Failed if self.is_behind() => write!(f, "rank {rank}: failed after training step {training_step}"),
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),
             State::Failed => write!(f, "rank {rank}: failed, exchanging with rank {peers} at {at}"),
             State::Lost => write!(f, "rank {rank}: not heard of since it began training step {training_step}"),

@@ -96,6 +96,7 @@ impl Walker<'_> {
     /// Writes a checkpoint where one is due after `done` steps.
     pub(super) fn after_step(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
+        self.board.note(self.position.world_rank(), done.saturating_sub(1), self.row.len(), State::Saving);
         let written = writer.after_step(done, &mut *self.backend, transport)?;
         self.note_checkpoint(written);
         Ok(())
@@ -104,6 +105,7 @@ impl Walker<'_> {
     /// Writes the last checkpoint of a run that has ended after `done` steps.
     pub(super) fn finish(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
+        self.board.note(self.position.world_rank(), done.saturating_sub(1), self.row.len(), State::Saving);
         let written = writer.finish(done, &mut *self.backend, transport)?;
         self.note_checkpoint(written);
         Ok(())
