@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::cost::{self, JobTimes, Load, Peers};
+use crate::deal::{self, Group, Needs};
 use crate::fields::{Fault, Faults};
 use crate::graph::build::{StageShape, stage_graph_with};
 use crate::graph::form::Recompute;
@@ -43,6 +44,24 @@ pub struct Derived {
     pub static_bytes: Vec<StaticBytes>,
     /// What follows each rank's last op.
     pub tails: Vec<Tail>,
+    /// How good the deal of layers is, where it was made for the memory limit.
+    pub dealt: Option<Dealt>,
+}
+
+/// A deal of layers within a memory limit, beside what is possible. What layers compute again does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dealt {
+    /// The time of its slowest stage for a microbatch.
+    pub slowest_ns: Nanos,
+    /// No deal within the limit has a slowest stage that is faster.
+    pub bound_ns: Nanos,
+}
+
+impl Dealt {
+    fn of(costs: &PartCosts, stages: &[StageLayout], freer: &[StageLayout]) -> Dealt {
+        let slowest = |stages: &[StageLayout]| costs.times(stages).into_iter().max().unwrap_or(0);
+        Dealt { slowest_ns: slowest(stages), bound_ns: slowest(freer) }
+    }
 }
 
 /// Where a layer is.
@@ -120,11 +139,15 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     let mut parts = Parts { work, known: BTreeMap::new() };
     let layers = work.model.layers;
     let equal = |ends| PartCosts::equal(layers, 1, ends, ends);
+    let mut dealt = None;
     let stages = match &work.layout.partition {
         Partition::Balanced => partition::balanced(ranks, chunks, &parts.costs()),
         Partition::Layers => partition::balanced(ranks, chunks, &equal(0)),
         Partition::LayersAndEnds => partition::balanced(ranks, chunks, &equal(1)),
-        Partition::WithinLimit => parts.within_limit(&placement, chunks),
+        Partition::WithinLimit => parts.within_limit(&placement, chunks).map(|(stages, found)| {
+            dealt = Some(found);
+            stages
+        }),
         Partition::ByHand(counts) => partition::by_hand(layers, ranks, chunks, counts),
     }?;
     let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
@@ -158,7 +181,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     }
     let stage_flops = known.iter().map(|part| part.flops).collect();
     let tails = tails_by_rank(work, &placement, chunks, &known);
-    Ok(Derived { statement, stages, stage_flops, static_bytes, tails })
+    Ok(Derived { statement, stages, stage_flops, static_bytes, tails, dealt })
 }
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.
@@ -208,6 +231,13 @@ struct Part {
     whole: (StaticBytes, StaticBytes),
 }
 
+impl Part {
+    /// The most that an op needs while it runs.
+    fn workspace(&self) -> Bytes {
+        self.cost.forward_workspace_bytes.max(self.cost.takes(OpKind::BW))
+    }
+}
+
 /// The kinds of stage met so far. Layers of a kind are all alike, so their numbers are enough.
 struct Parts<'w> {
     work: &'w ModelWork,
@@ -216,6 +246,20 @@ struct Parts<'w> {
 
 /// Stages of one rank with the microbatches of which each holds activations at one time.
 type Moment = Vec<(usize, usize)>;
+
+/// Ranks by the stages that they hold, with the moments of all of them.
+fn groups(moments: &[Vec<Moment>]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for moments in moments {
+        let stages: Vec<usize> = moments.first().into_iter().flatten().map(|(stage, _)| *stage).collect();
+        let held = moments.iter().map(|moment| moment.iter().map(|(_, count)| *count as u64).collect());
+        match groups.iter_mut().find(|group| group.stages == stages) {
+            Some(group) => group.moments.extend(held),
+            None => groups.push(Group { stages: stages.clone(), moments: held.collect() }),
+        }
+    }
+    groups
+}
 
 /// How bad a deal is: bytes too many, the time of the slowest stage, the squares of all times.
 type Score = (u64, Nanos, u128);
@@ -272,9 +316,9 @@ impl Parts<'_> {
         part
     }
 
-    /// Layers dealt so that every rank fits its limit, and balanced as far as that allows. Where a rank holds one stage, this
-    /// is the best deal; else a good one.
-    fn within_limit(&mut self, placement: &Placement, chunks: usize) -> Result<Vec<StageLayout>, Fault> {
+    /// Layers dealt so that every rank fits its limit, and balanced as far as that allows: the best deal where a rank holds
+    /// one stage, or all layers are alike and their deals not too many; else a good one.
+    fn within_limit(&mut self, placement: &Placement, chunks: usize) -> Result<(Vec<StageLayout>, Dealt), Fault> {
         let (ranks, costs) = (self.work.pipeline as usize, self.costs());
         let microbatches = self.work.microbatches as usize;
         let moments: Vec<Vec<Moment>> = (0..ranks)
@@ -285,17 +329,67 @@ impl Parts<'_> {
                 moments
             })
             .collect();
-        if moments.iter().flatten().any(|moment| moment.len() > 1) {
-            let even = partition::balanced(ranks, chunks, &costs)?;
-            return self.moved_within_limit(even, &costs, &moments);
+        let limit = self.limit();
+        if moments.iter().flatten().all(|moment| moment.len() == 1) {
+            let stages = self.alone_within(ranks, chunks, &costs, &moments)?;
+            return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
         }
+        let even = partition::balanced(ranks, chunks, &costs)?;
+        if self.layers_are_alike() {
+            let groups = groups(&moments);
+            let mut needs = |stage: usize, count: u32| {
+                let layout =
+                    StageLayout { layers: 0..count, embedding: stage == 0, head: stage + 1 == ranks * chunks };
+                let part = self.part(&layout);
+                Needs {
+                    fixed: part.apart.total(),
+                    each: part.cost.forward_bytes.max(0) as u64,
+                    workspace: part.workspace(),
+                }
+            };
+            let time = |stage: usize, count: u32| {
+                let layer = costs.layers_ns.first().copied().unwrap_or(0);
+                costs.time(stage, ranks * chunks, &[layer.saturating_mul(count.into())])
+            };
+            let layers = costs.layers_ns.len() as u32;
+            match deal::best(layers, &groups, limit, &mut needs, &time) {
+                Ok(counts) => {
+                    let stages = partition::from_counts(&counts);
+                    return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
+                }
+                Err(deal::Without::NothingFits) => return Err(partition::nothing_fits()),
+                Err(deal::Without::TooMany) => {}
+            }
+        }
+        let moved = self.moved_within_limit(even, &costs, &moments)?;
+        // Where each stage is alone on its rank, more deals fit.
+        let freer = self.alone_within(ranks, chunks, &costs, &moments)?;
+        let dealt = Dealt::of(&costs, &moved, &freer);
+        Ok((moved, dealt))
+    }
+
+    /// The best deal if each stage were the only one of its rank.
+    fn alone_within(
+        &mut self,
+        ranks: usize,
+        chunks: usize,
+        costs: &PartCosts,
+        moments: &[Vec<Moment>],
+    ) -> Result<Vec<StageLayout>, Fault> {
         let limit = self.limit();
         let mut fits = |stage: usize, layout: &StageLayout| {
-            let held = moments.iter().flatten().flatten().find(|(other, _)| *other == stage);
-            let (kept, workspace) = self.needs(layout, held.map_or(0, |(_, count)| *count));
+            let held = moments.iter().flatten().flatten().filter(|(other, _)| *other == stage);
+            let (kept, workspace) = self.needs(layout, held.map(|(_, count)| *count).max().unwrap_or(0));
             kept.saturating_add(workspace) <= limit
         };
-        partition::within(ranks, chunks, &costs, &mut fits)
+        partition::within(ranks, chunks, costs, &mut fits)
+    }
+
+    /// Whether what a stage needs follows from its number of layers.
+    fn layers_are_alike(&self) -> bool {
+        let kind = |layer| kind_of(self.work, layer);
+        let same_choice = !matches!(self.work.layout.recompute_layers, RecomputeLayers::Each(_));
+        same_choice && (1..self.work.model.layers).all(|layer| kind(layer) == kind(0))
     }
 
     /// From `even`, moves one layer after the other: while a rank holds too much, from its stages to wherever that leaves
@@ -380,8 +474,7 @@ impl Parts<'_> {
     fn needs(&mut self, layout: &StageLayout, in_flight: usize) -> (u64, u64) {
         let part = self.part(layout);
         let kept = (part.cost.forward_bytes.max(0) as u64).saturating_mul(in_flight as u64);
-        let workspace = part.cost.forward_workspace_bytes.max(part.cost.takes(OpKind::BW));
-        (part.apart.total().saturating_add(kept), workspace)
+        (part.apart.total().saturating_add(kept), part.workspace())
     }
 
     /// What the partition balances. Where layers differ in what they compute again, and that is chosen for them where
@@ -495,15 +588,19 @@ fn gather_waits(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
 }
 
 /// The layers of each stage of `work` as `derive` deals them, where that depends on the memory limit.
-pub(crate) fn dealt_within_limit(work: &ModelWork, placement: &Placement, chunks: usize) -> Option<Vec<u32>> {
+pub(crate) fn dealt_within_limit(
+    work: &ModelWork,
+    placement: &Placement,
+    chunks: usize,
+) -> Option<(Vec<u32>, Dealt)> {
     let mut faults = Vec::new();
     find_faults(work, chunks, &mut faults);
     if work.layout.partition != Partition::WithinLimit || !faults.is_empty() {
         return None;
     }
     let mut parts = Parts { work, known: BTreeMap::new() };
-    let stages = parts.within_limit(placement, chunks).ok()?;
-    Some(stages.iter().map(|stage| stage.layers.end - stage.layers.start).collect())
+    let (stages, dealt) = parts.within_limit(placement, chunks).ok()?;
+    Some((stages.iter().map(|stage| stage.layers.end - stage.layers.start).collect(), dealt))
 }
 
 /// What joins the devices of one rank. They are in order in their nodes, so a group that spans more than a node has

@@ -47,7 +47,7 @@ impl PartCosts {
     }
 
     /// Time of `layers` on `stage` of `stages`.
-    fn time(&self, stage: usize, stages: usize, layers: &[Nanos]) -> Nanos {
+    pub(crate) fn time(&self, stage: usize, stages: usize, layers: &[Nanos]) -> Nanos {
         let ends = if stage == 0 { self.embedding_ns } else { 0 };
         let ends = ends.saturating_add(if stage + 1 == stages { self.head_ns } else { 0 });
         layers.iter().fold(ends, |sum: Nanos, layer| sum.saturating_add(*layer))

@@ -62,13 +62,32 @@ fn what_does_not_fit_is_told_what_to_change() {
     assert_eq!(shown["fits"], false);
     let first = &shown["changes"][0];
     assert_eq!(first["fits"], true, "{first}");
-    assert!(first["cost_ns"].as_u64() > Some(0) && first["peak_bytes"].as_u64() <= Some(60_000_000_000));
+    assert!(first["step_ns"].as_u64() > Some(0) && first["peak_bytes"].as_u64() <= Some(60_000_000_000));
+    assert_eq!(shown["cheapest"], *first);
     let (code, text, _) = run(&["memory", "-"], &tight);
     assert_eq!(code, Some(0));
     for part in ["rank", "weights", "activations", "-", "does not fit", "what to change first", "training.recompute"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// Where no single change is enough, what is enough together, and which of it costs the least time.
+#[test]
+fn changes_are_combined_where_none_is_enough() {
+    let tight = spec("limit_bytes = \"14 GB\"").replace("pipeline = 8\n", "pipeline = 8\ndata = 8\n");
+    let shown = json_of(&["memory", "-", "--json"], &tight);
+    assert!(shown["changes"].as_array().unwrap().iter().all(|change| change["fits"] == false));
+    let together = &shown["combinations"][0];
+    assert!(together["changes"].as_array().unwrap().len() > 1 && together["fits"] == true, "{together}");
+    assert_eq!(shown["cheapest"], *together);
+    let (code, text, _) = run(&["memory", "-"], &tight);
+    assert_eq!(code, Some(0));
+    for part in ["not enough alone", "no single change is enough; together:", "cheapest: "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (_, text, _) = run(&["memory", "-"], &spec("limit_bytes = \"0.1 GB\""));
+    assert!(text.contains("nothing that was tried fits; together, "), "{text}");
 }
 
 #[test]

@@ -191,25 +191,23 @@ pub struct Unfit {
     pub schedule: String,
     /// Its bytes by rank and kind.
     pub memory: Vec<RankBytes>,
-    /// Single changes that help, the best first.
+    /// What helps, the best first: single changes, or combinations where none of them is enough.
     pub reliefs: Vec<ReliefRow>,
 }
 
-/// A single change of the spec that needs less memory.
+/// Changes of the spec that need less memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReliefRow {
-    /// The field's path.
-    pub field: String,
-    /// Its value now.
-    pub from: String,
-    /// The value to try, and after a comma what that entails.
-    pub to: String,
+    /// Of each: the field's path, its value now, and the value to try.
+    pub changes: Vec<[String; 3]>,
+    /// How many times as many devices it takes.
+    pub devices: u32,
     /// The most bytes of a rank then.
     pub peak: u64,
     /// Whether every rank then fits.
     pub fits: bool,
-    /// What the schedule then costs.
-    pub cost_ns: u64,
+    /// What a step then takes.
+    pub step_ns: u64,
 }
 
 /// A schedule's memory and cost: a point of time against memory.

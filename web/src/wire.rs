@@ -5,9 +5,10 @@ use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::planner::{Answer, gap};
 use pipeplan_core::problem::Problem;
+use pipeplan_core::relief::Relief;
 use pipeplan_core::schedule;
 use pipeplan_core::timeline::{Span, Timeline};
-use pipeplan_core::verdict::{self, RankMemory, Relief};
+use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::message::{
     ChartPoint, FieldFault, Figures, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said, WireSpan,
@@ -112,10 +113,11 @@ pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
     ranks.iter().map(wire).collect()
 }
 
-/// A change that helps, as it travels.
+/// Changes that help, as they travel.
 pub fn relief(relief: Relief) -> ReliefRow {
-    let Relief { field, from, to, peak, fits, cost_ns } = relief;
-    ReliefRow { field: field.to_owned(), from, to, peak, fits, cost_ns }
+    let Relief { changes, devices, peak, fits, step_ns } = relief;
+    let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
+    ReliefRow { changes, devices, peak, fits, step_ns }
 }
 
 /// A schedule as a point of time against memory.

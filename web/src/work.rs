@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::relief::{Finder, Reliefs};
 use pipeplan_core::schedule;
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::simulate::simulate;
@@ -41,6 +42,8 @@ struct Explanation {
     names: Vec<String>,
     /// The one that needs least: its bytes, and its name.
     nearest: Option<(u64, String)>,
+    /// What the nearest holds, and who looks for what would help.
+    relief: Option<(Unfit, Finder)>,
 }
 
 /// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
@@ -127,7 +130,7 @@ impl Work {
             {
                 let all = || schedule::published().iter().map(|published| published.name.to_owned()).collect();
                 let names = if schedule == BEST { all() } else { vec![schedule.clone()] };
-                self.explanation = Some(Explanation { id, spec: spec.clone(), names, nearest: None });
+                self.explanation = Some(Explanation { id, spec: spec.clone(), names, nearest: None, relief: None });
             }
         }
     }
@@ -369,22 +372,31 @@ impl Explanation {
             }
             return None;
         }
-        Some(self.unfit().map(|unfit| Said::Unfit(Box::new(unfit))))
+        if self.relief.is_none() {
+            self.relief = self.unfit();
+        }
+        let Some((_, finder)) = &mut self.relief else { return Some(None) };
+        if finder.step() {
+            return None;
+        }
+        let said = self.relief.take().map(|(mut unfit, finder)| {
+            let Reliefs { single, combined, all } = finder.finish();
+            unfit.reliefs = combined.into_iter().chain(all).chain(single).map(wire::relief).collect();
+            Said::Unfit(Box::new(unfit))
+        });
+        Some(said)
     }
 
-    fn unfit(&self) -> Option<Unfit> {
+    /// What the nearest schedule holds, where that is too much, and who looks for what would help.
+    fn unfit(&self) -> Option<(Unfit, Finder)> {
         let (_, name) = self.nearest.as_ref()?;
         let published = schedule::find(name)?;
         let (_, ranks) = verdict::verdict(&self.spec, &published).ok()?;
         if ranks.iter().all(RankMemory::fits) {
             return None;
         }
-        let reliefs = verdict::reliefs(&self.spec, &published).unwrap_or_default();
-        Some(Unfit {
-            schedule: name.clone(),
-            memory: wire::ranks_bytes(&ranks),
-            reliefs: reliefs.into_iter().map(wire::relief).collect(),
-        })
+        let unfit = Unfit { schedule: name.clone(), memory: wire::ranks_bytes(&ranks), reliefs: Vec::new() };
+        Some((unfit, Finder::new(&self.spec, &published).ok()?))
     }
 }
 
@@ -529,7 +541,7 @@ mod tests {
                 assert_eq!(rank.fixed.iter().sum::<u64>() + rank.activations, rank.peak);
                 assert_eq!(rank.fixed.len(), wire::kinds_of_bytes().len());
             }
-            assert!(unfit.reliefs.iter().any(|relief| relief.field == "training.recompute"));
+            assert!(unfit.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"));
         }
     }
 

@@ -1,10 +1,11 @@
 //! `pipeplan memory`
 
 use pipeplan_core::planner::{self, Answer, PlanError};
+use pipeplan_core::relief::{self, Change, Relief, Reliefs};
 use pipeplan_core::schedule::{self, Published};
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::units::Bytes;
-use pipeplan_core::verdict::{self, RankMemory, Relief};
+use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::verdict::{self, RankMemory};
 use serde_json::{Map, Value, json};
 
 use super::fail::Failure;
@@ -39,7 +40,10 @@ pub struct Args {
 struct Shown {
     answer: Answer,
     ranks: Vec<RankMemory>,
-    reliefs: Vec<Relief>,
+    /// What would help, where it does not fit.
+    reliefs: Option<Reliefs>,
+    /// The time of a whole step.
+    step_ns: Option<Nanos>,
     /// Why this schedule stands for `best`.
     note: Option<String>,
 }
@@ -73,8 +77,9 @@ fn explained(spec: &Spec, published: &Published, note: Option<String>) -> Result
     };
     let (answer, ranks) = verdict::verdict(spec, published).map_err(absent)?;
     let fits = ranks.iter().all(RankMemory::fits);
-    let reliefs = if fits { Vec::new() } else { verdict::reliefs(spec, published).map_err(absent)? };
-    Ok(Shown { answer, ranks, reliefs, note })
+    let reliefs = if fits { None } else { Some(relief::reliefs(spec, published).map_err(absent)?) };
+    let step_ns = answer.step(spec).map(|step| step.step_ns);
+    Ok(Shown { answer, ranks, reliefs, step_ns, note })
 }
 
 /// The best schedule within the limit. Where there is none: the published one that holds the least.
@@ -83,7 +88,8 @@ fn of_best(spec: &Spec, effort: Effort) -> Result<Shown, Failure> {
         Ok(answer) => match &answer.case.derived {
             Some(derived) => {
                 let ranks = verdict::by_rank(derived, &answer.case.problem, &answer.timeline);
-                Ok(Shown { answer, ranks, reliefs: Vec::new(), note: None })
+                let step_ns = answer.step(spec).map(|step| step.step_ns);
+                Ok(Shown { answer, ranks, reliefs: None, step_ns, note: None })
             }
             None => Err(Failure::input("bytes are explained for a model; these costs are typed")),
         },
@@ -131,11 +137,16 @@ fn value_of(shown: &Shown) -> Value {
             "fits": rank.fits(),
         })
     };
-    let change = |relief: &Relief| {
+    let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
+    let relief = |relief: &Relief| {
         json!({
-            "field": relief.field, "from": relief.from, "to": relief.to, "peak_bytes": relief.peak,
-            "fits": relief.fits, "cost_ns": relief.cost_ns,
+            "changes": relief.changes.iter().map(change).collect::<Vec<_>>(), "devices": relief.devices,
+            "peak_bytes": relief.peak, "fits": relief.fits, "step_ns": relief.step_ns,
         })
+    };
+    let found = shown.reliefs.as_ref();
+    let listed = |of: &dyn Fn(&Reliefs) -> Vec<Relief>| {
+        found.map(of).unwrap_or_default().iter().map(relief).collect::<Vec<_>>()
     };
     json!({
         "schedule": shown.answer.name,
@@ -146,7 +157,11 @@ fn value_of(shown: &Shown) -> Value {
         "ranks": shown.ranks.iter().map(rank).collect::<Vec<_>>(),
         "held_for_weight_permille": held_for_w(&shown.answer),
         "fit": shown.answer.case.fitted.as_ref().map(|fitted| &fitted.account),
-        "changes": shown.reliefs.iter().map(change).collect::<Vec<_>>(),
+        "step_ns": shown.step_ns,
+        "changes": listed(&|found| found.single.clone()),
+        "combinations": listed(&|found| found.combined.clone()),
+        "all_together": found.and_then(|found| found.all.as_ref()).map(relief),
+        "cheapest": found.and_then(Reliefs::cheapest).map(relief),
     })
 }
 
@@ -166,9 +181,8 @@ fn drawn(shown: &Shown) -> String {
     if let Some(fitted) = &shown.answer.case.fitted {
         text.push_str(&format!("\n{}", fitted.account));
     }
-    if !shown.reliefs.is_empty() {
-        text.push_str("\nwhat to change first:\n");
-        text.push_str(&changes(shown));
+    if let Some(found) = &shown.reliefs {
+        text.push_str(&advice(shown, found));
     }
     text
 }
@@ -227,19 +241,46 @@ fn verdict_line(shown: &Shown) -> String {
     )
 }
 
-fn changes(shown: &Shown) -> String {
-    let now = shown.answer.cost_ns();
+/// What to change, each option with its cost in time, and which is the cheapest.
+fn advice(shown: &Shown, found: &Reliefs) -> String {
+    let mut text = String::new();
+    if !found.single.is_empty() {
+        text.push_str("\nwhat to change first:\n");
+        text.push_str(&options(shown, &found.single, "not enough alone"));
+    }
+    if !found.combined.is_empty() {
+        text.push_str("\nno single change is enough; together:\n");
+        text.push_str(&options(shown, &found.combined[..found.combined.len().min(MOST_COMBINED)], ""));
+    }
+    match (found.cheapest(), &found.all) {
+        (Some(cheapest), _) => text.push_str(&format!("\ncheapest: {}\n", cheapest.words())),
+        (None, Some(all)) => text.push_str(&format!(
+            "\nnothing that was tried fits; together, {} come to {} at most: fewer layers on a rank, or more memory\n",
+            all.words(),
+            human::bytes(all.peak)
+        )),
+        (None, None) => {
+            text.push_str("\nnothing that was tried fits: fewer layers on a rank, or more memory\n");
+        }
+    }
+    text
+}
+
+/// More combinations than these tell a person nothing.
+const MOST_COMBINED: usize = 8;
+
+fn options(shown: &Shown, reliefs: &[Relief], too_little: &str) -> String {
+    let now = shown.step_ns.unwrap_or(shown.answer.cost_ns());
     let row = |relief: &Relief| {
-        let slower = relief.cost_ns as f64 / now.max(1) as f64 - 1.0;
+        let slower = relief.step_ns as f64 / now.max(1) as f64 - 1.0;
         vec![
-            relief.field.to_owned(),
-            format!("{} → {}", relief.from, relief.to),
+            relief.words(),
             human::bytes(relief.peak),
-            human::duration(relief.cost_ns),
+            human::duration(relief.step_ns),
             format!("{:+.1} %", 100.0 * slower),
-            if relief.fits { "fits".to_owned() } else { "not enough alone".to_owned() },
+            if relief.fits { "fits" } else { too_little }.to_owned(),
         ]
     };
-    let rows: Vec<Vec<String>> = shown.reliefs.iter().map(row).collect();
-    human::table(&["field", "change", "peak", "time", "slower by", "verdict"], &rows, 0)
+    let rows: Vec<Vec<String>> = reliefs.iter().map(row).collect();
+    human::table(&["change", "peak", "step", "slower by", "verdict"], &rows, 0)
 }

@@ -121,18 +121,6 @@ impl Form {
         }
     }
 
-    /// Makes a change that needs less memory: the value before a comma of `to`. Smaller microbatches become as many
-    /// more, so that a step still trains on as much.
-    pub fn relieve(&mut self, path: &str, to: &str) {
-        let value = to.split(',').next().unwrap_or(to).trim();
-        if path == "training.microbatch_size"
-            && let Ok(microbatches) = self.text("training.microbatches").trim().parse::<u32>()
-        {
-            self.set("training.microbatches", microbatches.saturating_mul(2).to_string());
-        }
-        self.set(path, value);
-    }
-
     /// The schedule without the size of its groups, and that size.
     pub fn schedule_and_group(&self) -> (&str, &str) {
         let schedule = self.text("schedule");

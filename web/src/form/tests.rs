@@ -135,18 +135,6 @@ fn a_limit_is_short_and_never_below_its_bytes() {
 }
 
 #[test]
-fn a_change_for_memory_is_made_in_the_form() {
-    let mut form = Form::default();
-    form.set("training.microbatch_size", "4");
-    form.relieve("training.microbatch_size", "2, with twice the microbatches");
-    assert_eq!((form.text("training.microbatch_size"), form.text("training.microbatches")), ("2", "48"));
-    form.relieve("parallel.pipeline", "16, on twice the devices");
-    form.relieve("training.recompute", "full");
-    assert_eq!((form.text("parallel.pipeline"), form.text("training.recompute")), ("16", "full"));
-    assert!(read(&form).is_ok());
-}
-
-#[test]
 fn a_short_spec_is_a_short_form() {
     let value = json!({
         "model": { "name": "gpt-3-175b" }, "cluster": { "device": "a100-80" },

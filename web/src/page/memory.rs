@@ -44,17 +44,23 @@ pub fn MemoryPanel() -> impl IntoView {
 fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
     let planner = expect_context::<Planner>();
     if reliefs.is_empty() {
-        return view! { <p class="hint">"No single change of the spec needs less; give a rank more memory or fewer layers."</p> }.into_any();
+        return view! { <p class="hint">"Nothing that was tried needs less; give a rank more memory or fewer layers."</p> }.into_any();
     }
     let row = move |relief: ReliefRow| {
-        let label = field(&relief.field).map_or(relief.field.clone(), |field| field.label.to_owned());
-        let change = format!("{label}: {} → {}", relief.from, relief.to);
+        let said = |[path, from, to]: &[String; 3]| {
+            let label = field(path).map_or(path.as_str(), |field| field.label);
+            format!("{label}: {from} → {to}")
+        };
+        let said = relief.changes.iter().map(said).collect::<Vec<_>>().join("; ");
         let fits = if relief.fits { "fits" } else { "still too much" };
-        let comes_to =
-            format!("{} at most, {fits}; {}", text::bytes(relief.peak), text::duration(relief.cost_ns as f64));
+        let devices =
+            if relief.devices > 1 { format!(", on {} times the devices", relief.devices) } else { String::new() };
+        let step = text::duration(relief.step_ns as f64);
+        let comes_to = format!("{} at most, {fits}; {step} a step{devices}", text::bytes(relief.peak));
+        let first = relief.changes.first().map_or("", |change| change[0].as_str());
         view! {
-            <li><button type="button" title="Change it" data-test=format!("relief-{}", relief.field)
-                on:click=move |_| planner.change_with(|form| form.relieve(&relief.field, &relief.to))>{change}</button>
+            <li><button type="button" title="Change it" data-test=format!("relief-{first}")
+                on:click=move |_| planner.change_with(|form| relief.changes.iter().for_each(|[path, _, to]| form.set(path, to.as_str())))>{said}</button>
             <span class="note">{comes_to}</span></li>
         }
     };
