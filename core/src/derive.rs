@@ -57,6 +57,17 @@ pub struct Dealt {
     pub bound_ns: Nanos,
 }
 
+impl core::fmt::Display for Dealt {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "layers dealt within the limit: the slowest stage takes {} ns a microbatch", self.slowest_ns)?;
+        if self.slowest_ns <= self.bound_ns {
+            return f.write_str(", the least of all deals that fit");
+        }
+        let beyond = (u128::from(self.slowest_ns - self.bound_ns) * 1000).div_ceil(u128::from(self.bound_ns.max(1)));
+        write!(f, ", at most {}.{} % above the best deal that fits", beyond / 10, beyond % 10)
+    }
+}
+
 impl Dealt {
     fn of(costs: &PartCosts, stages: &[StageLayout], freer: &[StageLayout]) -> Dealt {
         let slowest = |stages: &[StageLayout]| costs.times(stages).into_iter().max().unwrap_or(0);
@@ -670,7 +681,8 @@ fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
     if work.dtype == Dtype::I32 {
         faults.push(Fault::new("training.dtype", work.dtype.name(), "one of bf16, f32, f64"));
     }
-    if work.model.family == Family::Gpt && work.sequence > work.model.positions {
+    let learned = work.model.family == Family::Gpt && work.model.variant.rotary.is_none();
+    if learned && work.sequence > work.model.positions {
         let accepted = format!("at most {}, the model's learned positions", work.model.positions);
         faults.push(Fault::new("training.sequence", work.sequence, accepted));
     }

@@ -16,6 +16,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod accounts;
 pub mod bounds;
 pub mod canonical;
 pub mod check;

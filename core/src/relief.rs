@@ -1,9 +1,10 @@
 //! What to change first where a schedule of a model does not fit its devices: single changes of the spec, and where none
 //! of them is enough, combinations of them. Each has been planned.
 //!
-//! Combinations take one change of each field at most. Those of two are tried first, then those of three and so on, up to
-//! the first number at which one fits: a larger one does more than it has to. Of one number, those come first whose changes
-//! alone leave the fewest bytes, and [`MOST_TRIES`] are tried in all.
+//! Combinations take one change of each field at most. First those that need no more devices than there are; and only where
+//! nothing fits, the others. Those of two are tried first, then those of three and so on, up to the first number at which
+//! one fits: a larger one does more than it has to. Of one number, those come first whose changes alone leave the fewest
+//! bytes, and [`MOST_TRIES`] are tried.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -17,7 +18,7 @@ use crate::spec::{FIT, ModelWork, Spec, Work};
 use crate::units::{Bytes, Nanos};
 use crate::verdict::{RankMemory, verdict};
 
-/// Combinations that are planned.
+/// Combinations that are planned, on the same devices and on more.
 pub const MOST_TRIES: usize = 60;
 
 /// One field of a spec, and another value for it.
@@ -51,7 +52,7 @@ pub struct Relief {
 pub struct Reliefs {
     /// Single changes: those that then fit come first, of them those on the same devices, each group from the shortest step.
     pub single: Vec<Relief>,
-    /// In the same order, combinations that fit; none where a single change does.
+    /// In the same order, combinations that fit; none where a single change does on the same devices.
     pub combined: Vec<Relief>,
     /// All that helps together, where no combination that was tried fits.
     pub all: Option<Relief>,
@@ -60,7 +61,8 @@ pub struct Reliefs {
 impl Reliefs {
     /// What fits with the shortest step, and where any does, on the same devices.
     pub fn cheapest(&self) -> Option<&Relief> {
-        self.single.iter().chain(&self.combined).find(|relief| relief.fits)
+        let fit = self.single.iter().chain(&self.combined).filter(|relief| relief.fits);
+        fit.min_by_key(|relief| (relief.devices, relief.step_ns))
     }
 }
 
@@ -84,11 +86,21 @@ pub struct Finder {
     next: usize,
     /// Of `choices`, those that help, with the peak of each alone.
     useful: Vec<(usize, Bytes)>,
+    /// What is combined now.
+    combines: Combines,
     /// What is yet to be planned together, the next at the end, all of one number of changes.
     together: Vec<Vec<usize>>,
     size: usize,
     tries: usize,
     found: Reliefs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Combines {
+    NotYet,
+    OnTheSameDevices,
+    OnMore,
+    Nothing,
 }
 
 impl Finder {
@@ -109,8 +121,9 @@ impl Finder {
             choices,
             next: 0,
             useful: Vec::new(),
+            combines: Combines::NotYet,
             together: Vec::new(),
-            size: 1,
+            size: 0,
             tries: 0,
             found: Reliefs { single: Vec::new(), combined: Vec::new(), all: None },
         })
@@ -127,35 +140,46 @@ impl Finder {
             }
             return true;
         }
-        if self.size == 1 {
-            if self.found.single.iter().any(|relief| relief.fits) {
-                return false;
-            }
-            self.all();
-            // What does not fit with everything that helps does not fit with less of it.
-            if self.found.all.as_ref().is_none_or(|all| !all.fits) {
-                return false;
-            }
-            self.size = 2;
-            self.together = self.combinations();
+        if self.combines == Combines::NotYet {
+            let fits_here = |relief: &Relief| relief.fits && relief.devices == 1;
+            let is_enough = self.found.single.iter().any(fits_here);
+            self.begin(if is_enough { Combines::Nothing } else { Combines::OnTheSameDevices });
         }
-        while self.together.is_empty() {
-            self.size += 1;
-            if !self.found.combined.is_empty() || self.size > self.fields().len() {
-                return false;
+        while self.together.is_empty() || self.tries >= MOST_TRIES {
+            match self.combines {
+                Combines::NotYet | Combines::Nothing => return false,
+                _ if self.found.combined.is_empty() && self.tries < MOST_TRIES && self.size < self.fields().len() => {
+                    self.size += 1;
+                    self.together = self.combinations();
+                }
+                Combines::OnTheSameDevices if self.found.cheapest().is_none() => self.begin(Combines::OnMore),
+                _ => self.begin(Combines::Nothing),
             }
-            self.together = self.combinations();
         }
-        let Some(changes) = self.together.pop().filter(|_| self.tries < MOST_TRIES) else { return false };
+        let Some(changes) = self.together.pop() else { return false };
         self.tries += 1;
         self.found.combined.extend(self.plan(&changes).filter(|relief| relief.fits));
         true
     }
 
+    fn begin(&mut self, combines: Combines) {
+        (self.combines, self.size, self.tries) = (combines, 1, 0);
+        self.together = Vec::new();
+        if combines == Combines::Nothing {
+            return;
+        }
+        let all = self.all();
+        // What does not fit with everything that helps does not fit with less of it.
+        if all.as_ref().is_none_or(|all| !all.fits) {
+            self.tries = MOST_TRIES;
+        }
+        self.found.all = all.or(self.found.all.take());
+    }
+
     /// What was found.
     pub fn finish(self) -> Reliefs {
         let mut found = self.found;
-        if found.combined.is_empty() {
+        if found.cheapest().is_none() {
             // Too many combinations to try all of them: at least the largest is known to be enough.
             found.combined.extend(found.all.clone().filter(|all| all.fits));
         }
@@ -191,7 +215,9 @@ impl Finder {
 
     /// The fields whose changes help, each with those that are worth combining, from the one that alone leaves least.
     fn fields(&self) -> Vec<Vec<(usize, Bytes)>> {
+        let devices = |at: &usize| self.choices.get(*at).map_or(1, |choice| choice.devices);
         let mut useful = self.useful.clone();
+        useful.retain(|(at, _)| self.combines == Combines::OnMore || devices(at) == 1);
         useful.sort_by_key(|(at, peak)| (*peak, *at));
         let mut fields: Vec<Vec<(usize, Bytes)>> = Vec::new();
         for (at, peak) in useful {
@@ -203,8 +229,8 @@ impl Finder {
         fields
     }
 
-    /// Tries all that helps together: of each field what alone leaves least.
-    fn all(&mut self) {
+    /// All that helps together: of each field what alone leaves least. None where that is only one change.
+    fn all(&self) -> Option<Relief> {
         let mut together: Vec<usize> = Vec::new();
         let mut best: Option<Relief> = None;
         for field in self.fields() {
@@ -217,7 +243,7 @@ impl Finder {
                 }
             }
         }
-        self.found.all = best.filter(|_| together.len() > 1);
+        best.filter(|_| together.len() > 1)
     }
 
     /// All combinations of `size` changes of different fields, the first to be planned at the end.
@@ -241,7 +267,10 @@ impl Finder {
             }
             all = with;
         }
-        all.retain(|(_, together)| together.len() == self.size);
+        // Of those that need no more devices, none fits.
+        let on_more = |at: &usize| self.choices.get(*at).is_some_and(|choice| choice.devices > 1);
+        let is_new = |together: &[usize]| self.combines != Combines::OnMore || together.iter().any(on_more);
+        all.retain(|(_, together)| together.len() == self.size && is_new(together));
         all.sort();
         all.into_iter().rev().map(|(_, together)| together).collect()
     }
@@ -447,7 +476,7 @@ mod tests {
         let found = of(&spec);
         assert!(found.single.iter().all(|relief| !relief.fits), "{found:?}");
         let cheapest = found.cheapest().unwrap();
-        assert!(cheapest.changes.len() > 1 && cheapest.fits, "{cheapest:?}");
+        assert!(cheapest.changes.len() > 1 && cheapest.fits && cheapest.devices == 1, "{cheapest:?}");
         let fields = |relief: &Relief| relief.changes.iter().map(|change| change.field).collect::<Vec<_>>();
         for relief in &found.combined {
             assert!(relief.fits);

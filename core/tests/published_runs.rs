@@ -98,3 +98,223 @@ fn a_small_mixtral_holds_what_was_measured() {
     }
     assert!(errors.iter().all(|error| error.abs() < 0.013), "{errors:?}");
 }
+
+/// Sources of measured times with what we say, and the most that the mean and any single error of each may be.
+struct Errors {
+    source: &'static str,
+    of: Vec<(String, f64)>,
+}
+
+impl Errors {
+    fn new(source: &'static str) -> Errors {
+        Errors { source, of: Vec::new() }
+    }
+
+    /// Ours beside the measured one, in any unit.
+    fn add(&mut self, what: impl Into<String>, ours: f64, measured: f64) {
+        self.of.push((what.into(), ours / measured - 1.0));
+    }
+
+    /// Prints all, and holds the mean and the largest error, of either sign, against what is stated.
+    fn assert_within(&self, mean: f64, most: f64) {
+        let size = |(_, error): &(String, f64)| error.abs();
+        let found = self.of.iter().map(size).sum::<f64>() / self.of.len() as f64;
+        let largest = self.of.iter().map(size).fold(0.0, f64::max);
+        println!("{}: {:.1} % on average, {:.1} % at most", self.source, 100.0 * found, 100.0 * largest);
+        for (what, error) in &self.of {
+            println!("  {what}: {:+.1} %", 100.0 * error);
+        }
+        assert!(found <= mean && largest <= most, "{}: {found} on average, {largest} at most", self.source);
+    }
+}
+
+/// The step of a model and layout that `text` describes, in seconds, under `schedule`.
+fn step_of(text: &str, schedule: &str) -> f64 {
+    let spec = Spec::read(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let published = schedule::find(schedule).unwrap_or_else(|| panic!("{schedule}"));
+    let answer = planner::answer(&spec, &published).unwrap_or_else(|absent| panic!("{}\n{text}", absent.reason));
+    answer.step(&spec).map_or(0.0, |step| step.step_ns as f64 / 1e9)
+}
+
+/// A GPT of these layers, hidden and heads with `vocab`, on A100 80 GB.
+fn gpt([layers, hidden, heads]: [u32; 3], vocab: u32, parallel: &str, training: &str) -> String {
+    format!(
+        "[model]\nname = \"gpt-3-175b\"\nlayers = {layers}\nhidden = {hidden}\nheads = {heads}\nffn = {}\nvocab = {vocab}\n\
+         [cluster]\ndevice = \"a100-80\"\n[parallel]\n{parallel}\n[training]\n{training}\n\
+         [memory]\nlimit_bytes = \"900 GB\"",
+        4 * hidden
+    )
+}
+
+/// Rates of one GPU of Selene for GPT models of 1.7 to 1008 billion parameters, with full recompute, which the rate counts
+/// (Narayanan et al., arXiv:2104.04473, table 1 and eq. 3): layers, hidden, heads; tensor, pipeline, devices, sequences of
+/// a batch, TFLOP/s. The table says neither microbatches nor chunks: ours are one sequence and, beyond one rank, two chunks
+/// where the layers allow.
+#[test]
+fn narayanan_s_rates_are_near() {
+    let mut errors = Errors::new("arXiv:2104.04473, table 1");
+    for (model, [tensor, pipeline, devices, batch], measured) in [
+        ([24, 2304, 24], [1, 1, 32, 512], 137.0),
+        ([30, 3072, 32], [2, 1, 64, 512], 138.0),
+        ([36, 4096, 32], [4, 1, 128, 512], 142.0),
+        ([40, 6144, 48], [8, 1, 256, 1024], 135.0),
+        ([48, 8192, 64], [8, 2, 512, 1536], 138.0),
+        ([60, 10_240, 80], [8, 4, 1024, 1792], 140.0),
+        ([80, 12_288, 96], [8, 8, 1536, 2304], 148.0),
+        ([96, 16_384, 128], [8, 16, 1920, 2160], 155.0),
+        ([105, 20_480, 128], [8, 35, 2520, 2520], 163.0),
+        ([128, 25_600, 160], [8, 64, 3072, 3072], 163.0),
+    ] {
+        let data = devices / tensor / pipeline;
+        let size = if pipeline == 1 { 4 } else { 1 };
+        let layers: u32 = model[0];
+        let chunks = (2..=3).find(|chunks| layers.is_multiple_of(pipeline * chunks)).unwrap_or(1);
+        let text = gpt(
+            model,
+            51_200,
+            &format!("pipeline = {pipeline}\ntensor = {tensor}\ndata = {data}\nchunks = {chunks}"),
+            &format!(
+                "microbatches = {}\nmicrobatch_size = {size}\nattention = \"materialised\"\ndropout = true\nrecompute = \"full\"",
+                batch / data / size
+            ),
+        );
+        let schedule = if pipeline > 1 && chunks > 1 { "interleaved-1f1b" } else { "1f1b" };
+        let [l, h] = [f64::from(layers), f64::from(model[1])];
+        let operations =
+            96.0 * f64::from(batch) * 2048.0 * l * h * h * (1.0 + 2048.0 / (6.0 * h) + 51_200.0 / (16.0 * l * h));
+        let rate = operations / f64::from(devices) / step_of(&text, schedule) / 1e12;
+        errors.add(format!("{l} layers of {h}, {rate:.0} of {measured} TFLOP/s"), rate, measured);
+    }
+    errors.assert_within(0.08, 0.17);
+}
+
+/// Passes of a stage measured on A100 with neither tensor parallelism nor flash attention (zero bubble, arXiv:2401.10241,
+/// tables 3 and 9): layers, hidden, heads; ranks, layers of a stage, sequences of a microbatch; ms of F, B and W.
+const STAGES: [([u32; 3], [u32; 3], [f64; 3]); 4] = [
+    ([22, 2304, 24], [8, 3, 6], [18.522, 18.086, 9.337]),
+    ([30, 4096, 32], [8, 4, 3], [29.718, 29.444, 19.927]),
+    ([46, 5120, 40], [16, 3, 1], [11.347, 11.248, 8.132]),
+    ([62, 6144, 48], [32, 2, 1], [10.419, 10.207, 7.715]),
+];
+
+/// So many layers on each stage, and one less on the first and on the last.
+fn deal(stages: u32, layers: u32) -> String {
+    let count = |stage: u32| (layers - u32::from(stage == 0 || stage == stages - 1)).to_string();
+    (0..stages).map(count).collect::<Vec<_>>().join(", ")
+}
+
+fn zero_bubble(at: usize, microbatches: u32) -> String {
+    let (model, [ranks, layers, size], _) = STAGES[at];
+    gpt(
+        model,
+        50_304,
+        &format!("pipeline = {ranks}\npartition = [{}]", deal(ranks, layers)),
+        &format!(
+            "microbatches = {microbatches}\nmicrobatch_size = {size}\nsequence = 1024\nattention = \"materialised\"\ndropout = true"
+        ),
+    )
+}
+
+#[test]
+fn zero_bubble_s_passes_are_near() {
+    let mut errors = Errors::new("arXiv:2401.10241, tables 3 and 9: F, B and W of a stage");
+    for (at, ([_, hidden, _], _, measured)) in STAGES.into_iter().enumerate() {
+        let spec = Spec::read(&zero_bubble(at, 64)).unwrap_or_else(|error| panic!("{error}"));
+        let published = schedule::find("1f1b").unwrap_or_else(|| panic!("1f1b"));
+        let case = planner::case(&spec, &published).unwrap_or_else(|absent| panic!("{}", absent.reason));
+        let cost = case.problem.cost(1);
+        let ours = [cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns];
+        for ((name, ours), measured) in ["F", "B", "W"].into_iter().zip(ours).zip(measured) {
+            let ours = ours as f64 / 1e6;
+            errors.add(format!("{hidden} wide, {name}: {ours:.2} of {measured:.2} ms"), ours, measured);
+        }
+    }
+    errors.assert_within(0.07, 0.19);
+}
+
+/// Samples that a GPU trained on in a second (the same paper, table 4): microbatches, 1F1B, ZB-1p and ZB-2p. There is no
+/// data parallelism, and weights' states are not shared out.
+#[test]
+fn zero_bubble_s_throughput_is_near() {
+    let mut errors = Errors::new("arXiv:2401.10241, table 4: samples a GPU and second");
+    for (at, microbatches, measured) in [
+        (0, 24, [11.8, 12.9, 14.5]),
+        (0, 32, [12.5, 13.4, 14.8]),
+        (0, 64, [13.6, 14.2, 14.9]),
+        (1, 24, [3.5, 3.88, 4.32]),
+        (1, 32, [3.7, 4.0, 4.35]),
+        (1, 64, [4.03, 4.2, 4.39]),
+        (2, 48, [1.4, 1.61, 1.81]),
+        (2, 64, [1.49, 1.67, 1.83]),
+        (2, 128, [1.64, 1.76, 1.85]),
+        (3, 96, [0.76, 0.87, 0.99]),
+        (3, 128, [0.8, 0.9, 1.0]),
+        (3, 256, [0.88, 0.96, 1.0]),
+    ] {
+        let (_, [ranks, _, size], _) = STAGES[at];
+        for (schedule, measured) in ["1f1b", "zb-h1", "zb-h2"].into_iter().zip(measured) {
+            let step = step_of(&zero_bubble(at, microbatches), schedule);
+            let ours = f64::from(microbatches * size) / f64::from(ranks) / step;
+            errors.add(format!("{at} with {microbatches}, {schedule}: {ours:.2} of {measured}"), ours, measured);
+        }
+    }
+    errors.assert_within(0.05, 0.09);
+}
+
+/// Llama 3 405B on H100: devices, parts of a sequence, copies, sequences of a copy's batch, tokens of one, and TFLOP/s of a
+/// GPU (arXiv:2407.21783, table 4). Tensor parallelism 8, 16 ranks; one layer less on the first and the last rank (§3.3.2):
+/// as many chunks as there are layers to a rank, which it does not say.
+#[test]
+fn llama_3_s_rates_are_near() {
+    let mut errors = Errors::new("arXiv:2407.21783, table 4");
+    for ([context, data, batch, sequence], measured) in
+        [([1, 64, 32, 8192], 430.0), ([1, 128, 16, 8192], 400.0), ([16, 8, 16, 131_072], 380.0)]
+    {
+        let text = format!(
+            "[model]\nname = \"llama-3-70b\"\nlayers = 126\nhidden = 16384\nheads = 128\nkv_heads = 8\nffn = 53248\npositions = 131072\n\
+             [cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 16\nchunks = 8\ntensor = 8\nsequence_parallel = true\n\
+             context = {context}\ndata = {data}\nzero = 1\npartition = [{}]\n[training]\nsequence = {sequence}\n\
+             microbatches = {batch}\n[memory]\nlimit_bytes = \"900 GB\"",
+            deal(128, 1)
+        );
+        let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let published = schedule::find("interleaved-1f1b").unwrap_or_else(|| panic!("it exists"));
+        let answer = planner::answer(&spec, &published).unwrap_or_else(|absent| panic!("{}", absent.reason));
+        let mfu = answer.step(&spec).map_or(0.0, |step| step.mfu);
+        let rate = mfu * 989.5;
+        errors.add(format!("context {context}, {data} copies: {rate:.0} of {measured} TFLOP/s"), rate, measured);
+    }
+    errors.assert_within(0.11, 0.15);
+}
+
+/// 98.5 billion parameters on 40 A100 without tensor parallelism (Qi et al., arXiv:2405.15362, table 3): tokens of a
+/// sequence, microbatches of one sequence, and the percent of the rate that each schedule reached, counting as Narayanan et
+/// al. do.
+#[test]
+fn v_schedules_utilisation_is_near() {
+    let mut errors = Errors::new("arXiv:2405.15362, table 3: MFU");
+    for (sequence, microbatches, measured) in [
+        (1024, 160, [("1f1b", 49.81), ("zb-h1", 54.52), ("v-half", 52.60), ("v-min", 48.02), ("zb-v", 57.58)]),
+        (3072, 640, [("1f1b", 57.25), ("zb-h1", 56.55), ("v-half", 60.34), ("v-min", 55.51), ("zb-v", 56.89)]),
+    ] {
+        for (schedule, measured) in measured {
+            let linear = matches!(schedule, "1f1b" | "zb-h1");
+            let text = gpt(
+                [78, 10_240, 80],
+                50_304,
+                &format!(
+                    "pipeline = 40\nchunks = 2\npartition = [{}]",
+                    if linear { deal(40, 2) } else { deal(80, 1) }
+                ),
+                &format!("microbatches = {microbatches}\nsequence = {sequence}"),
+            )
+            .replace("name = \"gpt-3-175b\"\n", "name = \"gpt-3-175b\"\npositions = 4096\n");
+            let (l, h, s) = (78.0, 10_240.0, f64::from(sequence));
+            let operations =
+                72.0 * f64::from(microbatches) * s * l * h * h * (1.0 + s / (6.0 * h) + 50_304.0 / (12.0 * l * h));
+            let ours = 100.0 * operations / 40.0 / 312e12 / step_of(&text, schedule);
+            errors.add(format!("{sequence} tokens, {schedule}: {ours:.1} of {measured} %"), ours, measured);
+        }
+    }
+    errors.assert_within(0.21, 0.30);
+}

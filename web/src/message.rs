@@ -40,6 +40,11 @@ pub enum Ask {
         /// The file.
         text: String,
     },
+    /// What the passes did to the stages of this spec's plan.
+    Passes {
+        /// The spec as JSON.
+        spec: String,
+    },
     /// Show a step of the open trace, by its position in the file.
     TraceStep {
         /// The position.
@@ -55,6 +60,7 @@ impl Ask {
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
+            Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Export { to_prove, .. } => {
                 matches!(older, Ask::Export { to_prove: older, .. } if older == to_prove)
             }
@@ -115,6 +121,8 @@ pub enum Said {
         /// The plan as it stands in the file, not planned again.
         picture: Box<Picture>,
     },
+    /// What the passes did, in lines; empty where there is no plan of a model.
+    Passes(String),
     /// A trace was read.
     TraceOpened(TraceSummary),
     /// A step of the trace.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pipeplan_core::accounts::Accounts;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
 use pipeplan_core::relief::{Finder, Reliefs};
@@ -144,11 +145,26 @@ impl Work {
                     vec![Said::Refused(faults), Said::Done]
                 }
             },
+            Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, to_prove } => vec![export(&spec, to_prove)],
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
         }
+    }
+
+    /// What the passes did to the stages of the plan that `spec` has got.
+    fn passes(&self, spec: &str) -> Option<String> {
+        let spec = read_spec(spec).ok()?;
+        let SpecWork::Model(work) = &spec.work else { return None };
+        let case = if spec.schedule == BEST {
+            let running = self.comparison.as_ref().filter(|running| same_work(&running.spec, &spec))?;
+            running.best.so_far()?.case.clone()
+        } else {
+            planner::case(&spec, &schedule::find(&spec.schedule)?).ok()?
+        };
+        let accounts = Accounts::of(work, case.derived.as_ref()?, case.fitted.as_ref(), |_| true);
+        Some(accounts.text())
     }
 
     fn plan(&mut self, id: u32, spec: Spec) -> Vec<Said> {
@@ -542,6 +558,26 @@ mod tests {
                 assert_eq!(rank.fixed.len(), wire::kinds_of_bytes().len());
             }
             assert!(unfit.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"));
+        }
+    }
+
+    /// The passes of the plan on screen, for a published schedule and for the best.
+    #[test]
+    fn what_the_passes_did_is_said_when_asked() {
+        for schedule in ["1f1b", "best"] {
+            let spec = format!(
+                r#"{{ "model": {{ "name": "tiny-llama" }}, "cluster": {{ "device": "cpu" }}, "schedule": "{schedule}",
+                "parallel": {{ "pipeline": 2 }}, "training": {{ "microbatches": 4, "recompute": "full" }} }}"#
+            );
+            let mut work = Work::new(|| 0.0);
+            work.take(plan(1, &spec));
+            finish(&mut work);
+            work.take(Question { id: 2, ask: Ask::Passes { spec } });
+            let replies = finish(&mut work);
+            let Some(Said::Passes(text)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
+            for part in ["stage", "split of the backward into B and W: ", "recompute: "] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
         }
     }
 

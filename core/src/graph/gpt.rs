@@ -1,17 +1,21 @@
 //! A GPT-like decoder: LayerNorm, learned positions, a GELU feed-forward part, biases everywhere but in the
-//! head, which is the embedding's table where the model is tied.
+//! head, which is the embedding's table where the model is tied; and what later models of the kind change in it: rotary
+//! positions, attention beside the feed-forward part, no biases.
 //!
 //! GPT-3 has no public checkpoint; names and shapes of weights are those of Hugging Face's OPT, its closest
 //! open relative.
 //!
-//! Source: arXiv:2005.14165 §2.1 and the GPT-2 report it refers to.
+//! Source: arXiv:2005.14165 §2.1 and the GPT-2 report it refers to; arXiv:2204.06745 §2.1 (both parts beside each other);
+//! arXiv:2311.16867 §3 (one norm for both, no biases).
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::build::Builder;
+use super::llama::rotate;
 use super::{Init, Kernel, Split, TensorId};
+use crate::model::Arrangement;
 
 const TABLE: &str = "model.decoder.embed_tokens.weight";
 
@@ -20,6 +24,9 @@ pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
     let (positions, hidden) = (build.model.positions.into(), build.hidden());
     let table = build.table(TABLE);
     let x = build.embedded(tokens, table, "embedding");
+    if build.model.variant.rotary.is_some() {
+        return build.dropout(x, "embedding with dropout");
+    }
     let name = "model.decoder.embed_positions.weight".to_string();
     let table = build.new_weight(name, vec![positions, hidden], Init::Normal, false);
     let ways = if build.form.sequence_parallel { build.ways() } else { 1 };
@@ -31,32 +38,80 @@ pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.decoder.layers.{layer}.{part}");
-    let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
-    let heads = build.heads();
+    let (hidden, arrangement) = (build.hidden(), build.model.variant.arrangement);
+    let (of_attention, of_feed_forward) = (weight("self_attn.out_proj.bias"), weight("fc2.bias"));
+
+    let normed = layer_norm(build, x, weight("self_attn_layer_norm"), "attention input");
+    if arrangement == Arrangement::InTurn {
+        let entered = build.enter_split(normed, "attention input of all devices");
+        let product = attention(build, entered, &weight);
+        let projected = joined(build, product, [of_attention], "attention projected", "attention with dropout");
+        let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
+        let normed = layer_norm(build, x, weight("final_layer_norm"), "feed-forward input");
+        let entered = build.enter_split(normed, "feed-forward input of all devices");
+        let product = feed_forward(build, entered, &weight);
+        let down = joined(build, product, [of_feed_forward], "feed-forward projected", "feed-forward with dropout");
+        return build.apply(Kernel::Add, &[x, down], "output", hidden);
+    }
+    // What both parts make is summed over devices once; one dropout stands behind the sum.
+    let other = match arrangement {
+        Arrangement::BesideOneNorm => None,
+        _ => Some(layer_norm(build, x, weight("final_layer_norm"), "feed-forward input")),
+    };
+    let entered = build.enter_split(normed, "attention input of all devices");
+    let other = other.map_or(entered, |other| build.enter_split(other, "feed-forward input of all devices"));
+    let attended = attention(build, entered, &weight);
+    let down = feed_forward(build, other, &weight);
+    let both = build.apply(Kernel::Add, &[attended, down], "both parts", hidden);
+    let both = joined(build, both, [of_attention, of_feed_forward], "both projected", "both with dropout");
+    build.apply(Kernel::Add, &[x, both], "output", hidden)
+}
+
+/// Attention with its last matrix, not yet summed over devices.
+fn attention(build: &mut Builder, entered: TensorId, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, heads, rotary) = (build.hidden(), build.heads(), build.model.variant.rotary);
     let (query, key_value) = (heads.query * heads.width, heads.key_value * heads.width);
     let of_queries = build.split_heads(build.model.heads, heads.width);
     let of_keys = build.split_heads(build.model.kv_heads, heads.width);
-    let attended_columns = build.split(1, build.model.heads.saturating_mul(build.model.head_dim));
-    let (ffn_rows, ffn_columns) = (build.split(0, build.model.ffn), build.split(1, build.model.ffn));
-
-    let normed = layer_norm(build, x, weight("self_attn_layer_norm"), "attention input");
-    let normed = build.enter_split(normed, "attention input of all devices");
-    let q = linear(build, normed, weight("self_attn.q_proj"), query, "q", of_queries);
-    let k = linear(build, normed, weight("self_attn.k_proj"), key_value, "k", of_keys);
-    let v = linear(build, normed, weight("self_attn.v_proj"), key_value, "v", of_keys);
+    let columns = build.split(1, build.model.heads.saturating_mul(build.model.head_dim));
+    let names = if rotary.is_some() { ["q before rotation", "k before rotation"] } else { ["q", "k"] };
+    let mut q = linear(build, entered, weight("self_attn.q_proj"), query, names[0], of_queries);
+    let mut k = linear(build, entered, weight("self_attn.k_proj"), key_value, names[1], of_keys);
+    let v = linear(build, entered, weight("self_attn.v_proj"), key_value, "v", of_keys);
+    if rotary.is_some() {
+        q = rotate(build, q, heads.query, "q");
+        k = rotate(build, k, heads.key_value, "k");
+    }
     let attended = build.attention(q, k, v);
-    let out_proj = weight("self_attn.out_proj");
-    let projected = split_linear(build, attended, out_proj, "attention projected", attended_columns);
-    let projected = build.dropout(projected, "attention with dropout");
-    let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
+    build.linear(attended, &weight("self_attn.out_proj"), hidden, "product", columns)
+}
 
-    let normed = layer_norm(build, x, weight("final_layer_norm"), "feed-forward input");
-    let normed = build.enter_split(normed, "feed-forward input of all devices");
-    let inner = linear(build, normed, weight("fc1"), ffn, "feed-forward inner", ffn_rows);
+/// The feed-forward part, not yet summed over devices.
+fn feed_forward(build: &mut Builder, entered: TensorId, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
+    let (rows, columns) = (build.split(0, build.model.ffn), build.split(1, build.model.ffn));
+    let inner = linear(build, entered, weight("fc1"), ffn, "feed-forward inner", rows);
     let active = build.apply(Kernel::Gelu, &[inner], "gelu", ffn);
-    let down = split_linear(build, active, weight("fc2"), "feed-forward projected", ffn_columns);
-    let down = build.dropout(down, "feed-forward with dropout");
-    build.apply(Kernel::Add, &[x, down], "output", hidden)
+    build.linear(active, &weight("fc2"), hidden, "product", columns)
+}
+
+/// `product` summed over devices, with its biases and dropout.
+fn joined<const N: usize>(
+    build: &mut Builder,
+    product: TensorId,
+    biases: [String; N],
+    name: &str,
+    dropped: &str,
+) -> TensorId {
+    let hidden = build.hidden();
+    let mut x = build.leave_split(product, "product of all devices");
+    if !build.model.variant.no_bias {
+        for bias in biases {
+            let bias = build.new_weight(bias, vec![hidden], Init::Zeros, false);
+            x = build.apply(Kernel::AddBias, &[x, bias], name, hidden);
+        }
+    }
+    build.dropout(x, dropped)
 }
 
 /// The residual stream to logits.
@@ -82,16 +137,10 @@ fn layer_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> T
 
 /// A linear layer of which each device holds some rows, so that its bias is held like its matrix.
 fn linear(build: &mut Builder, x: TensorId, weight: String, out: u64, name: &str, split: Option<Split>) -> TensorId {
+    if build.model.variant.no_bias {
+        return build.linear(x, &weight, out, name, split);
+    }
     let product = build.linear(x, &weight, out, "product", split);
     let bias = build.weight_of(format!("{weight}.bias"), vec![out], Init::Zeros, false, split);
     build.apply(Kernel::AddBias, &[product, bias], name, out)
-}
-
-/// A linear layer of which each device holds some columns: the products are summed before the bias.
-fn split_linear(build: &mut Builder, x: TensorId, weight: String, name: &str, split: Option<Split>) -> TensorId {
-    let hidden = build.hidden();
-    let product = build.linear(x, &weight, hidden, "product", split);
-    let product = build.leave_split(product, "product of all devices");
-    let bias = build.new_weight(format!("{weight}.bias"), vec![hidden], Init::Zeros, false);
-    build.apply(Kernel::AddBias, &[product, bias], name, hidden)
 }

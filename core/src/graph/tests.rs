@@ -12,7 +12,7 @@ use super::form::Form;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;
-use crate::model::{Activation, Experts, Family, Latent, ModelConfig, Variant, Window};
+use crate::model::{Activation, Arrangement, Experts, Family, Latent, ModelConfig, Variant, Window};
 
 fn variant() -> impl Strategy<Value = Variant> {
     let experts =
@@ -38,14 +38,30 @@ fn variant() -> impl Strategy<Value = Variant> {
             latent,
             window,
             multi_token,
+            ..Variant::USUAL
+        },
+    )
+}
+
+/// What there is of [`Variant`] for GPT-like decoders.
+fn gpt_variant() -> impl Strategy<Value = Variant> {
+    let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window { tokens, full_every });
+    let arrangement = prop::sample::select(Arrangement::ALL.to_vec());
+    (prop::option::of(window), any::<bool>(), arrangement, any::<bool>()).prop_map(
+        |(window, rotary, arrangement, no_bias)| Variant {
+            window,
+            rotary: rotary.then_some(2),
+            arrangement,
+            no_bias,
+            ..Variant::USUAL
         },
     )
 }
 
 fn config() -> impl Strategy<Value = ModelConfig> {
     let sizes = (1u32..5, 1u32..5, 1u32..4, 1u32..4, 1u32..9, 2u32..20);
-    let kind = (any::<bool>(), any::<bool>(), variant());
-    (sizes, kind).prop_map(|((layers, hidden, kv_heads, group, ffn, vocab), (llama, tied, variant))| {
+    let kind = (any::<bool>(), any::<bool>(), variant(), gpt_variant());
+    (sizes, kind).prop_map(|((layers, hidden, kv_heads, group, ffn, vocab), (llama, tied, variant, of_gpt))| {
         let latent = llama && variant.latent.is_some();
         ModelConfig {
             family: if llama { Family::Llama } else { Family::Gpt },
@@ -60,7 +76,7 @@ fn config() -> impl Strategy<Value = ModelConfig> {
             rope_base: 10_000,
             norm_eps_e12: 10_000_000,
             tied,
-            variant: if llama { variant } else { Variant::USUAL },
+            variant: if llama { variant } else { of_gpt },
         }
     })
 }

@@ -14,7 +14,9 @@ use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
-use crate::model::{Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window};
+use crate::model::{
+    Activation, Arrangement, Dtype, Experts, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window,
+};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
 use crate::spec::{Messages, ModelWork, Spec, Work};
@@ -111,6 +113,19 @@ enum WireMore {
     RecomputeLayers(WireRecomputeLayers),
     /// When gradients are reduced over copies.
     ReduceGradients(WireReduceGradients),
+    /// Columns of a head that rotary positions turn.
+    Rotary(u32),
+    /// How attention and feed-forward part stand to each other.
+    Arrangement(WireArrangement),
+    /// Matrices have no biases.
+    NoBias,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WireArrangement {
+    InTurn,
+    Beside,
+    BesideOneNorm,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -284,6 +299,15 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if variant.multi_token > 0 {
             more.push(WireMore::MultiToken(variant.multi_token));
         }
+        more.extend(variant.rotary.map(WireMore::Rotary));
+        match variant.arrangement {
+            Arrangement::InTurn => {}
+            Arrangement::Beside => more.push(WireMore::Arrangement(WireArrangement::Beside)),
+            Arrangement::BesideOneNorm => more.push(WireMore::Arrangement(WireArrangement::BesideOneNorm)),
+        }
+        if variant.no_bias {
+            more.push(WireMore::NoBias);
+        }
         if work.layout.partition == Partition::WithinLimit {
             more.push(WireMore::WithinLimit);
         }
@@ -363,6 +387,16 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             }
             _ => None,
         },
+        WireMore::Rotary(columns) => model(spec, &|work| work.model.variant.rotary = Some(columns)),
+        WireMore::Arrangement(arrangement) => {
+            let arrangement = match arrangement {
+                WireArrangement::InTurn => Arrangement::InTurn,
+                WireArrangement::Beside => Arrangement::Beside,
+                WireArrangement::BesideOneNorm => Arrangement::BesideOneNorm,
+            };
+            model(spec, &|work| work.model.variant.arrangement = arrangement)
+        }
+        WireMore::NoBias => model(spec, &|work| work.model.variant.no_bias = true),
         WireMore::Messages(messages) => {
             spec.messages = messages_from_wire(messages);
             Some(())
@@ -546,6 +580,9 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         latent: wire.latent.map(latent),
         window: None,
         multi_token: 0,
+        rotary: None,
+        arrangement: Arrangement::InTurn,
+        no_bias: false,
     }
 }
 

@@ -1,28 +1,41 @@
 //! A model's sizes from the `config.json` that Hugging Face's libraries write beside a checkpoint.
 //!
-//! Read are `model_type` and what gives a layer its sizes; all the rest (dropout, tokens, versions, quantisation) says
-//! nothing about bytes and operations here and is passed over. A size that is missing is a fault, and never a guess, but
-//! for those that the family's own library defines as equal to another.
+//! Read are `model_type` and what gives a layer its sizes and operators; all the rest (dropout, tokens, versions,
+//! quantisation, numbers by which a family multiplies what it has) says nothing about bytes and operations here and is
+//! passed over. A size that is missing is a fault, and never a guess, but for those that the family's own library defines
+//! as equal to another.
 
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use serde_json::Value;
 
 use super::{
-    Activation, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant,
-    Window,
+    Activation, Arrangement, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE,
+    ModelConfig, Variant, Window,
 };
-use crate::fields::{Fault, Table, one_of_like, shown};
+use crate::fields::{Fault, Table, one_of, one_of_like, shown};
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 13] = [
+pub const MODEL_TYPES: [&str; 27] = [
     "deepseek_v2",
     "deepseek_v3",
+    "dots1",
+    "ernie4_5",
+    "falcon",
     "gemma",
     "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "glm4_moe",
     "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "granite",
+    "granitemoe",
+    "kimi_k2",
     "llama",
     "mistral",
     "mixtral",
@@ -31,6 +44,20 @@ pub const MODEL_TYPES: [&str; 13] = [
     "qwen2_moe",
     "qwen3",
     "qwen3_moe",
+    "seed_oss",
+    "starcoder2",
+];
+
+/// Kinds of decoder that people have and that no graph here describes, with what is missing.
+const UNKNOWN_PARTS: [(&[&str], &str); 8] = [
+    (&["bloom", "mpt"], "attention with a slope for each head (ALiBi)"),
+    (&["opt", "nemotron"], "a feed-forward part with ReLU"),
+    (&["phi", "gptj", "codegen"], "a head with a bias"),
+    (&["cohere", "cohere2", "olmo", "stablelm", "phimoe"], "its kind of LayerNorm"),
+    (&["olmo2", "olmo3", "olmoe"], "norms over all heads together"),
+    (&["gpt_oss"], "sinks of attention and biases of experts"),
+    (&["mamba", "mamba2", "jamba", "falcon_mamba", "qwen3_next", "rwkv"], "layers with a state"),
+    (&["llama4_text", "smollm3"], "layers without positions between others"),
 ];
 
 /// The sizes that `value`, the content of a `config.json` at the field `path`, describes. None where something is
@@ -41,14 +68,23 @@ pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelC
     let name = kind.as_str().unwrap_or_default();
     if !MODEL_TYPES.contains(&name) {
         let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
-        let accepted =
-            format!("{}; sizes of a similar decoder can be typed by hand", one_of_like(name, &MODEL_TYPES));
+        let missing = UNKNOWN_PARTS.iter().find(|(names, _)| names.contains(&name));
+        let missing = missing.map_or(String::new(), |(_, part)| format!("another kind: this one has {part}; "));
+        let own =
+            if table.get("text_config").is_some() { "the `text_config` within, which is its decoder; " } else { "" };
+        let kinds = one_of_like(name, &MODEL_TYPES);
+        let accepted = format!("{missing}{own}{kinds}; sizes of a similar decoder can be typed by hand");
         faults.push(Fault::new(table.path("model_type"), found, accepted));
         return None;
     }
     let before = faults.len();
     let mut reader = Reader { table, faults };
-    let config = if name == "gpt2" { reader.gpt2() } else { reader.llama_like(name) };
+    let config = match name {
+        "gpt2" | "gpt_bigcode" | "gpt_neox" | "falcon" | "starcoder2" => reader.gpt_like(name),
+        // The published model has DeepSeek-V3's layers under a name of its own.
+        "kimi_k2" => reader.llama_like("deepseek_v3"),
+        _ => reader.llama_like(name),
+    };
     config.filter(|_| reader.faults.len() == before)
 }
 
@@ -85,14 +121,50 @@ impl Reader<'_, '_> {
         self.table.flag(key, self.faults).unwrap_or(otherwise)
     }
 
-    /// The base of rotary positions: at the top, or among the `rope_parameters` of newer files; 10,000 where neither
-    /// says.
+    /// The base of rotary positions: at the top under one of its names, or among the `rope_parameters` of newer files;
+    /// 10,000 where none says.
     fn rope_base(&mut self) -> u32 {
         let most = f64::from(u32::MAX);
-        let own = self.table.positive("rope_theta", most, self.faults);
-        let nested = self.table.table("rope_parameters", self.faults);
-        let nested = nested.and_then(|mut table| table.positive("rope_theta", most, self.faults));
-        own.or(nested).map_or(10_000, |base| libm::round(base) as u32)
+        let own = ["rope_theta", "rotary_emb_base"].map(|key| self.table.positive(key, most, self.faults));
+        let nested = self.of_rope("rope_theta", most);
+        own[0].or(own[1]).or(nested).map_or(10_000, |base| libm::round(base) as u32)
+    }
+
+    fn of_rope(&mut self, key: &'static str, most: f64) -> Option<f64> {
+        // Families that turn some layers otherwise have a table for each kind of layer.
+        let mut nested = self.table.table("rope_parameters", self.faults)?;
+        if nested.get("full_attention").is_some() {
+            nested = nested.table("full_attention", self.faults)?;
+        }
+        nested.positive(key, most, self.faults)
+    }
+
+    /// The columns of a head that are turned, where the file says a share of them.
+    fn rotary(&mut self, key: &'static str, usual: f64, head_dim: u32) -> u32 {
+        let nested = self.of_rope("partial_rotary_factor", 1.0);
+        let share = self.table.positive(key, 1.0, self.faults).or(nested).unwrap_or(usual);
+        libm::trunc(f64::from(head_dim) * share) as u32
+    }
+
+    /// That the feed-forward part's function, where `keys` say it, is one of `names`.
+    fn function(&mut self, keys: &[&'static str], names: &[&str]) {
+        for key in keys {
+            let Some(value) = self.table.get(key) else { continue };
+            if !value.as_str().is_some_and(|name| names.contains(&name)) {
+                let accepted = format!("{}: no other is known of this family", one_of(names));
+                self.faults.push(Fault::new(self.table.path(key), shown(value), accepted));
+            }
+        }
+    }
+
+    /// That there are none of these biases.
+    fn no_biases(&mut self, keys: &[&'static str]) {
+        for key in keys {
+            if self.flag(key, false) {
+                let accepted = "false: of this family's matrices no such biases are known";
+                self.faults.push(Fault::new(self.table.path(key), "true", accepted));
+            }
+        }
     }
 
     fn llama_like(&mut self, name: &str) -> Option<ModelConfig> {
@@ -109,34 +181,48 @@ impl Reader<'_, '_> {
             // Every head expands keys of its own.
             "deepseek_v2" | "deepseek_v3" => heads,
             // The library takes as many as heads where an old file says nothing.
-            "llama" | "phi3" => self.optional("num_key_value_heads").or(heads),
+            "llama" | "phi3" | "granite" | "granitemoe" => self.optional("num_key_value_heads").or(heads),
             _ => self.size("num_key_value_heads"),
         };
         let experts = self.experts(name, ffn, layers);
-        let qkv_bias = matches!(name, "qwen2" | "qwen2_moe");
-        for key in ["attention_bias", "mlp_bias"] {
-            if self.flag(key, false) && !(qkv_bias && key == "attention_bias") {
-                let field = self.table.path(key);
-                self.faults.push(Fault::new(field, "true", "false: biases are known of qwen2's q, k and v only"));
+        let qkv_bias = match name {
+            "qwen2" | "qwen2_moe" => true,
+            "glm" | "glm4_moe" => self.flag("attention_bias", false),
+            "glm4" | "seed_oss" => self.flag("attention_bias", true),
+            _ => {
+                self.no_biases(&["attention_bias"]);
+                false
             }
-        }
-        let is_gemma = matches!(name, "gemma" | "gemma2");
+        };
+        self.no_biases(&["mlp_bias", "attention_out_bias", "use_bias"]);
+        let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
+        self.function(&["hidden_act", "hidden_activation"], if is_gemma { &GELU[..] } else { &["silu", "swish"] });
+        let head_dim = match latent {
+            Some((latent, own)) => Some(own.saturating_add(latent.rope_width)),
+            None => self.head_dim(name, hidden, heads),
+        };
+        let rotary = match name {
+            "glm" | "glm4" | "glm4_moe" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
+            _ => None,
+        };
         let variant = Variant {
             qkv_bias,
-            qk_norm: matches!(name, "qwen3" | "qwen3_moe"),
-            post_norms: name == "gemma2",
+            qk_norm: match name {
+                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" => true,
+                "glm4_moe" => self.flag("use_qk_norm", false),
+                _ => false,
+            },
+            post_norms: matches!(name, "gemma2" | "gemma3_text" | "glm4"),
             activation: if is_gemma { Activation::Gelu } else { Activation::Silu },
             experts: experts?,
             latent: latent.map(|(latent, _)| latent),
             window: self.window(name),
             multi_token: match name {
-                "deepseek_v3" => self.modules("num_nextn_predict_layers"),
+                "deepseek_v3" | "glm4_moe" => self.modules("num_nextn_predict_layers"),
                 _ => 0,
             },
-        };
-        let head_dim = match latent {
-            Some((latent, own)) => Some(own.saturating_add(latent.rope_width)),
-            None => self.head_dim(name, hidden, heads),
+            rotary,
+            ..Variant::USUAL
         };
         Some(ModelConfig {
             family: Family::Llama,
@@ -150,7 +236,7 @@ impl Reader<'_, '_> {
             positions: positions?,
             rope_base: self.rope_base(),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", is_gemma),
+            tied: self.flag("tie_word_embeddings", is_gemma || name == "ernie4_5"),
             variant,
         })
     }
@@ -161,7 +247,7 @@ impl Reader<'_, '_> {
             return Some(width);
         }
         // These families' widths do not follow from their heads.
-        if matches!(name, "gemma" | "gemma2" | "qwen3" | "qwen3_moe") {
+        if matches!(name, "gemma" | "gemma2" | "gemma3_text" | "qwen3" | "qwen3_moe" | "glm" | "glm4" | "seed_oss") {
             return self.size("head_dim");
         }
         let (hidden, heads) = (hidden?, heads?);
@@ -176,21 +262,42 @@ impl Reader<'_, '_> {
     /// The window of the family's attention, where it has one and the file says that it is used.
     fn window(&mut self, name: &str) -> Option<Window> {
         let tokens = self.optional("sliding_window").filter(|tokens| *tokens > 0);
-        match name {
-            // Gemma 2's library has every other layer look back through a window, the first one included.
-            "gemma2" => tokens.map(|tokens| Window { tokens, full_every: 2 }),
-            "mistral" | "mixtral" | "phi3" => tokens.map(|tokens| Window { tokens, full_every: 0 }),
-            "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" => {
+        let full_every = match name {
+            // Every other layer looks back through a window, the first one included; of six, the first five.
+            "gemma2" => 2,
+            "gemma3_text" => self.optional("sliding_window_pattern").unwrap_or(6),
+            "mistral" | "mixtral" | "phi3" | "starcoder2" => 0,
+            _ => {
                 if self.flag("use_sliding_window", false) {
                     let field = self.table.path("use_sliding_window");
                     let accepted = "false: windows from a layer on (max_window_layers) are not known; write the model's \
                                     own window as `model.window` of a spec";
                     self.faults.push(Fault::new(field, "true", accepted));
                 }
-                None
+                1
             }
-            _ => None,
+        };
+        let full_every = self.layer_pattern(full_every);
+        let tokens = tokens?;
+        (full_every != 1).then_some(Window { tokens, full_every })
+    }
+
+    /// Every how many layers one sees all tokens, by the list of `layer_types`; `usual` where there is none.
+    fn layer_pattern(&mut self, usual: u32) -> u32 {
+        const KEY: &str = "layer_types";
+        let Some(types) = self.table.get(KEY) else { return usual };
+        let sees_all = |at: &Value| at.as_str() == Some("full_attention");
+        let list = types.as_array().map_or(&[][..], Vec::as_slice);
+        let every = list.iter().position(sees_all).map_or(0, |first| first + 1);
+        let as_found = |(at, of): (usize, &Value)| {
+            let all = every > 0 && (at + 1).is_multiple_of(every);
+            if all { sees_all(of) } else { of.as_str() == Some("sliding_attention") }
+        };
+        if list.is_empty() || !list.iter().enumerate().all(as_found) {
+            let accepted = "\"sliding_attention\" for all layers but every so many, which have \"full_attention\"";
+            self.faults.push(Fault::new(self.table.path(KEY), "another list", accepted));
         }
+        every as u32
     }
 
     /// Modules of multi-token prediction.
@@ -203,7 +310,7 @@ impl Reader<'_, '_> {
         let mut count =
             |key| self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32);
         let experts = match name {
-            "mixtral" => {
+            "mixtral" | "granitemoe" => {
                 let (count, active) = (count("num_local_experts"), count("num_experts_per_tok"));
                 Experts {
                     count: count?,
@@ -234,7 +341,7 @@ impl Reader<'_, '_> {
                     shared_gate,
                 }
             }
-            "deepseek_v2" | "deepseek_v3" => {
+            "deepseek_v2" | "deepseek_v3" | "glm4_moe" | "dots1" => {
                 let (count, active) = (count("n_routed_experts"), count("num_experts_per_tok"));
                 let ffn = self.size("moe_intermediate_size");
                 let shared = self.optional("n_shared_experts").unwrap_or(0);
@@ -278,33 +385,106 @@ impl Reader<'_, '_> {
         Some((latent, own?))
     }
 
-    fn gpt2(&mut self) -> Option<ModelConfig> {
-        let layers = self.layers("n_layer");
-        let hidden = self.size("n_embd");
-        let heads = self.size("n_head");
+    fn gpt_like(&mut self, name: &str) -> Option<ModelConfig> {
+        let [layers, hidden, heads] = match name {
+            "gpt2" | "gpt_bigcode" => ["n_layer", "n_embd", "n_head"],
+            _ => ["num_hidden_layers", "hidden_size", "num_attention_heads"],
+        };
+        let [ffn, positions, eps, function] = match name {
+            "gpt2" | "gpt_bigcode" => ["n_inner", "n_positions", "layer_norm_epsilon", "activation_function"],
+            "gpt_neox" => ["intermediate_size", "max_position_embeddings", "layer_norm_eps", "hidden_act"],
+            "falcon" => ["ffn_hidden_size", "max_position_embeddings", "layer_norm_epsilon", "activation"],
+            _ => ["intermediate_size", "max_position_embeddings", "norm_epsilon", "hidden_act"],
+        };
+        let layers = self.layers(layers);
+        let hidden = self.size(hidden);
+        let heads = self.size(heads);
         let vocab = self.size("vocab_size");
-        let positions = self.size("n_positions");
-        let norm_eps_e12 = self.eps("layer_norm_epsilon");
+        // The library's own where an old file of the family says nothing.
+        let positions = match name {
+            "falcon" => self.optional(positions).or(Some(2048)),
+            _ => self.size(positions),
+        };
+        let norm_eps_e12 = self.eps(eps);
         // The library takes 4 times the hidden width where the file says nothing.
-        let ffn = self.optional("n_inner").or(hidden.map(|hidden| hidden.saturating_mul(4)));
-        let head_dim = self.head_dim("gpt2", hidden, heads);
+        let ffn = match name {
+            "gpt_neox" | "starcoder2" => self.size(ffn),
+            _ => self.optional(ffn).or(hidden.map(|hidden| hidden.saturating_mul(4))),
+        };
+        self.function(&[function], &GELU);
+        let head_dim = self.head_dim(name, hidden, heads);
+        let (variant, kv_heads) = self.gpt_variant(name, head_dim.unwrap_or(0), heads);
         Some(ModelConfig {
             family: Family::Gpt,
             layers: layers?,
             hidden: hidden?,
             heads: heads?,
-            kv_heads: heads?,
+            kv_heads: kv_heads?,
             head_dim: head_dim?,
             ffn: ffn?,
             vocab: vocab?,
             positions: positions?,
-            rope_base: 10_000,
+            rope_base: self.rope_base(),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", true),
-            variant: Variant::USUAL,
+            tied: self.flag("tie_word_embeddings", name != "gpt_neox"),
+            variant,
         })
     }
+
+    /// What departs from GPT-2's layer, and the key and value heads.
+    fn gpt_variant(&mut self, name: &str, head_dim: u32, heads: Option<u32>) -> (Variant, Option<u32>) {
+        let mut variant = Variant::USUAL;
+        let mut kv_heads = heads;
+        match name {
+            "gpt_bigcode" if self.flag("multi_query", true) => kv_heads = Some(1),
+            "gpt_neox" => {
+                variant.rotary = Some(self.rotary("rotary_pct", 0.25, head_dim));
+                if self.flag("use_parallel_residual", true) {
+                    variant.arrangement = Arrangement::Beside;
+                }
+                if !self.flag("attention_bias", true) {
+                    let accepted = "true: matrices of which only some have biases are not known";
+                    self.faults.push(Fault::new(self.table.path("attention_bias"), "false", accepted));
+                }
+            }
+            "falcon" => {
+                variant.rotary = Some(head_dim);
+                variant.no_bias = !self.flag("bias", false);
+                if self.flag("alibi", false) {
+                    let accepted = "false: attention with a slope for each head is not known";
+                    self.faults.push(Fault::new(self.table.path("alibi"), "true", accepted));
+                }
+                let own = self.optional("num_kv_heads").or(heads);
+                let (norms, newer) =
+                    (self.optional("num_ln_in_parallel_attn"), self.flag("new_decoder_architecture", false));
+                let (one_for_all, beside) = (self.flag("multi_query", true), self.flag("parallel_attn", true));
+                kv_heads = if newer {
+                    own
+                } else if one_for_all {
+                    Some(1)
+                } else {
+                    heads
+                };
+                variant.arrangement = match (newer, beside) {
+                    (false, false) => Arrangement::InTurn,
+                    (true, _) if norms.unwrap_or(2) == 2 => Arrangement::Beside,
+                    _ => Arrangement::BesideOneNorm,
+                };
+            }
+            "starcoder2" => {
+                variant.rotary = Some(head_dim);
+                variant.no_bias = !self.flag("use_bias", true);
+                variant.window = self.window(name);
+                kv_heads = self.size("num_key_value_heads");
+            }
+            _ => {}
+        }
+        (variant, kv_heads)
+    }
 }
+
+/// Forms of GELU, which all take the same bytes and operations here.
+const GELU: [&str; 5] = ["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python"];
 
 #[cfg(test)]
 mod tests {
@@ -476,12 +656,96 @@ mod tests {
         }
     }
 
+    /// The same of GPT-like families and of those that came later. Pythia: arXiv:2304.01373, table 1, whose counts leave both
+    /// tables out; the others their published checkpoints.
+    #[test]
+    fn counts_of_other_families_are_the_published_ones() {
+        let neox = |layers: u64, hidden: u64, heads: u64, vocab: u64| {
+            json!({
+                "model_type": "gpt_neox", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+                "intermediate_size": 4 * hidden, "vocab_size": vocab, "max_position_embeddings": 2048,
+                "layer_norm_eps": 1e-5, "rotary_pct": 0.25, "rotary_emb_base": 10000, "use_parallel_residual": true,
+                "hidden_act": "gelu", "tie_word_embeddings": false,
+            })
+        };
+        for (layers, hidden, heads, vocab, count) in [
+            (16, 2048, 8, 50304, 805_736_448u64),
+            (32, 2560, 32, 50304, 2_517_652_480),
+            (32, 4096, 32, 50432, 6_444_163_072),
+            (36, 5120, 40, 50688, 11_327_027_200),
+        ] {
+            let model = read_ok(&neox(layers, hidden, heads, vocab));
+            assert_eq!(model.parameters() - 2 * hidden * vocab, count);
+            assert_eq!(u64::from(model.variant.rotary.unwrap()), hidden / heads / 4);
+        }
+        let falcon_7b = json!({
+            "model_type": "falcon", "num_hidden_layers": 32, "hidden_size": 4544, "num_attention_heads": 71, "num_kv_heads": 71,
+            "vocab_size": 65024, "layer_norm_epsilon": 1e-5, "alibi": false, "bias": false, "multi_query": true,
+            "new_decoder_architecture": false, "parallel_attn": true,
+        });
+        let falcon_40b = json!({
+            "model_type": "falcon", "num_hidden_layers": 60, "hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8,
+            "vocab_size": 65024, "layer_norm_epsilon": 1e-5, "alibi": false, "bias": false, "multi_query": true,
+            "new_decoder_architecture": true, "parallel_attn": true,
+        });
+        let starcoder_2_3b = json!({
+            "model_type": "starcoder2", "num_hidden_layers": 30, "hidden_size": 3072, "num_attention_heads": 24,
+            "num_key_value_heads": 2, "intermediate_size": 12288, "vocab_size": 49152, "norm_epsilon": 1e-5,
+            "max_position_embeddings": 16384, "rope_theta": 999_999.4, "sliding_window": 4096, "use_bias": true,
+            "hidden_act": "gelu_pytorch_tanh",
+        });
+        let gemma_3_1b = json!({
+            "model_type": "gemma3_text", "num_hidden_layers": 26, "hidden_size": 1152, "num_attention_heads": 4,
+            "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912, "vocab_size": 262_144,
+            "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 1e6, "sliding_window": 512,
+            "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh",
+        });
+        for (config, count) in [
+            (&falcon_7b, 6_921_720_704),
+            (&falcon_40b, 41_303_293_952),
+            (&starcoder_2_3b, 3_030_371_328),
+            (&gemma_3_1b, 999_885_952),
+        ] {
+            assert_eq!(read_ok(config).parameters(), count);
+        }
+        assert_eq!(read_ok(&falcon_7b).kv_heads, 1, "multi-query, whatever else the file says");
+        assert_eq!(read_ok(&gemma_3_1b).variant.window, Some(Window { tokens: 512, full_every: 6 }));
+        let by_list = |every: usize| {
+            let kind =
+                |at: usize| if (at + 1).is_multiple_of(every) { "full_attention" } else { "sliding_attention" };
+            let mut config = gemma_3_1b.clone();
+            config["sliding_window_pattern"] = Value::Null;
+            config["layer_types"] = (0..26).map(kind).collect();
+            read_ok(&config).variant.window
+        };
+        assert_eq!(by_list(6), Some(Window { tokens: 512, full_every: 6 }));
+        assert_eq!((by_list(4).map(|window| window.full_every), by_list(1)), (Some(4), None));
+    }
+
+    #[test]
+    fn what_no_graph_describes_is_said() {
+        for (config, part) in [
+            (json!({ "model_type": "bloom" }), "ALiBi"),
+            (json!({ "model_type": "mamba" }), "layers with a state"),
+            (json!({ "model_type": "gemma3", "text_config": {} }), "`text_config`"),
+            (json!({ "model_type": "qwen_3" }), "perhaps qwen3"),
+        ] {
+            let mut faults = Vec::new();
+            assert!(read(&config, "model.config", &mut faults).is_none());
+            assert_eq!(faults[0].field, "model.config.model_type");
+            assert!(faults[0].accepted.contains(part), "{}", faults[0].accepted);
+        }
+    }
+
     /// What a family may say but nothing here knows is refused with its field.
     #[test]
     fn what_is_not_known_of_a_family_is_refused() {
         for (name, key, value) in [
             ("llama-3-8b", "attention_bias", json!(true)),
             ("llama-3-8b", "mlp_bias", json!(true)),
+            ("llama-3-8b", "hidden_act", json!("relu")),
+            ("gemma-2-9b", "layer_types", json!(["full_attention", "sliding_attention"])),
+            ("gemma-2-9b", "layer_types", json!(7)),
             ("qwen-2.5-7b", "use_sliding_window", json!(true)),
             ("qwen-3-30b-a3b", "mlp_only_layers", json!([0])),
             ("deepseek-v3", "moe_layer_freq", json!(2)),

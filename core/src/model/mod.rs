@@ -126,7 +126,34 @@ pub struct Window {
     pub full_every: u32,
 }
 
-/// What departs from a family's usual layer. All of it is for [`Family::Llama`].
+/// How the two parts of a layer of [`Family::Gpt`] stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Arrangement {
+    /// The feed-forward part works on what attention has added to.
+    #[default]
+    InTurn,
+    /// Both work on the same stream, each behind its own norm, and are added to it together (arXiv:2204.06745 §2.1).
+    Beside,
+    /// The same behind one norm (arXiv:2311.16867 §3.1).
+    BesideOneNorm,
+}
+
+impl Arrangement {
+    /// All of them.
+    pub const ALL: [Arrangement; 3] = [Arrangement::InTurn, Arrangement::Beside, Arrangement::BesideOneNorm];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arrangement::InTurn => "in-turn",
+            Arrangement::Beside => "beside",
+            Arrangement::BesideOneNorm => "beside-one-norm",
+        }
+    }
+}
+
+/// What departs from a family's usual layer: the last two are for [`Family::Gpt`], the window and rotary positions for both
+/// families, all else for [`Family::Llama`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Variant {
     /// Whether q, k and v have biases (Qwen 2).
@@ -146,6 +173,12 @@ pub struct Variant {
     /// Modules behind the last layer that each predict one token further: a projection of the stream beside the next
     /// token's embedding, a layer, and the model's own head (arXiv:2412.19437 §2.2).
     pub multi_token: u32,
+    /// Columns of each head that rotary positions turn. None: all of them, and in [`Family::Gpt`] learned positions.
+    pub rotary: Option<u32>,
+    /// How attention and feed-forward part stand to each other.
+    pub arrangement: Arrangement,
+    /// Whether matrices have no biases; norms keep theirs.
+    pub no_bias: bool,
 }
 
 impl Variant {
@@ -159,6 +192,9 @@ impl Variant {
         latent: None,
         window: None,
         multi_token: 0,
+        rotary: None,
+        arrangement: Arrangement::InTurn,
+        no_bias: false,
     };
 }
 
@@ -216,6 +252,7 @@ impl ModelConfig {
         };
         let positions = match self.family {
             Family::Llama => 0,
+            Family::Gpt if self.variant.rotary.is_some() => 0,
             Family::Gpt => u64::from(self.positions) * u64::from(self.hidden),
         };
         (0..self.layers)
@@ -283,8 +320,12 @@ impl ModelConfig {
                 };
                 (attention + bias + heads + norms).saturating_add(feed_forward)
             }
-            // Biases of q, k, v, o and of both feed-forward matrices; gain and bias of two norms.
-            Family::Gpt => attention + query + 2 * key_value + hidden + 2 * hidden * ffn + ffn + hidden + 4 * hidden,
+            Family::Gpt => {
+                // Of q, k, v, o and both feed-forward matrices; gain and bias of each norm.
+                let biases = if self.variant.no_bias { 0 } else { query + 2 * key_value + hidden + ffn + hidden };
+                let norms = if self.variant.arrangement == Arrangement::BesideOneNorm { 1 } else { 2 };
+                attention + 2 * hidden * ffn + biases + norms * 2 * hidden
+            }
         }
     }
 
@@ -337,7 +378,8 @@ impl ModelConfig {
         if u64::from(self.heads) * u64::from(self.head_dim) > u64::from(MAX_SIZE) {
             fault("head_dim", self.head_dim.into(), format!("at most {MAX_SIZE} for heads × head_dim"));
         }
-        if self.family == Family::Llama {
+        let turns = self.family == Family::Llama || self.variant.rotary.is_some();
+        if turns {
             if !self.head_dim.is_multiple_of(2) {
                 let nearest = self.head_dim + 1;
                 fault(
@@ -359,8 +401,26 @@ impl ModelConfig {
     /// What is wrong with what departs from the usual layer.
     fn find_variant_faults(&self, fault: &mut impl FnMut(&str, u64, String)) {
         let variant = &self.variant;
-        if self.family == Family::Gpt && *variant != Variant::USUAL {
-            fault("family", 0, "llama: biases, head norms, gates, experts and latents are variants of it".into());
+        let (arrangement, no_bias) = (variant.arrangement, variant.no_bias);
+        let of_gpt =
+            Variant { window: variant.window, rotary: variant.rotary, arrangement, no_bias, ..Variant::USUAL };
+        if self.family == Family::Gpt && *variant != of_gpt {
+            fault("family", 1, "llama: biases, head norms, gates, experts and latents are variants of it".into());
+        }
+        if self.family == Family::Llama && (arrangement != Arrangement::InTurn || no_bias) {
+            let field = if no_bias { "no_bias" } else { "arrangement" };
+            fault(field, 1, "nothing, or family gpt, which it is a variant of".into());
+        }
+        if let Some(columns) = variant.rotary {
+            let most = self.head_dim / 2 * 2;
+            if columns == 0 || columns > most || !columns.is_multiple_of(2) || variant.latent.is_some() {
+                let nearest = (columns.saturating_add(1) / 2 * 2).clamp(2, most.max(2));
+                let accepted = match variant.latent {
+                    Some(_) => "nothing: latents say what is turned".into(),
+                    None => format!("an even number from 2 to {most} (head_dim), such as {nearest}"),
+                };
+                fault("rotary", columns.into(), accepted);
+            }
         }
         if variant.multi_token > MAX_MULTI_TOKEN {
             fault("multi_token", variant.multi_token.into(), format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));

@@ -28,12 +28,14 @@ use alloc::vec::Vec;
 
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 
+use crate::accounts::Accounts;
 use crate::bounds;
+use crate::derive::derive;
 use crate::problem::Problem;
 use crate::program::Program;
 use crate::schedule::Schedule;
 use crate::simulate::{Deadlock, simulate};
-use crate::spec::Spec;
+use crate::spec::{Spec, Work};
 use crate::timeline::Timeline;
 use crate::units::{Bytes, Nanos};
 
@@ -64,6 +66,13 @@ impl Plan {
     /// [`Deadlock`] where the order cannot be run: never for a plan that the planner made or that was read.
     pub fn timeline(&self) -> Result<Timeline, Deadlock> {
         simulate(&self.problem, &self.schedule)
+    }
+
+    /// What the passes did to its stages, where its spec is of a model.
+    pub fn accounts(&self) -> Option<Accounts> {
+        let Work::Model(work) = &self.spec.work else { return None };
+        let derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
+        Some(Accounts::of(work, &derived, None, |_| true))
     }
 }
 

@@ -35,6 +35,8 @@
 //! | `model.latent` | latent attention: a table of `query_rank` (0), `key_value_rank`, `rope_width` and `value_width`, or `none` | the catalog's; `none` by hand |
 //! | `model.window` | attention within a window: a table of `tokens` and `full_every` (every how many layers one sees all; 0: none does), or `none` | the catalog's; `none` by hand |
 //! | `model.multi_token` | modules that each predict one token further, on the last stage | the catalog's; 0 by hand |
+//! | `model.rotary` | columns of each head that rotary positions turn, or `none`: all in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
+//! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
 //! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, `launch_ns` | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
@@ -346,4 +348,7 @@ fn write_variant(variant: &Variant, model: &mut Value) {
         .window
         .map_or(json!("none"), |window| json!({ "tokens": window.tokens, "full_every": window.full_every }));
     model["multi_token"] = json!(variant.multi_token);
+    model["rotary"] = variant.rotary.map_or(json!("none"), |columns| json!(columns));
+    model["arrangement"] = json!(variant.arrangement.name());
+    model["no_bias"] = json!(variant.no_bias);
 }

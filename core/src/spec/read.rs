@@ -16,8 +16,8 @@ use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute}
 use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
-    Activation, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window,
-    catalog, hf_config,
+    Activation, Arrangement, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig,
+    Variant, Window, catalog, hf_config,
 };
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
@@ -377,6 +377,12 @@ fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) 
     let latent = if none(table, "latent") { None } else { read_latent(table, known.latent, faults) };
     let window = if none(table, "window") { None } else { read_window(table, known.window, faults) };
     let multi_token = table.whole("multi_token", 0..=u64::from(MAX_MULTI_TOKEN), faults);
+    let rotary = if none(table, "rotary") {
+        None
+    } else {
+        table.whole("rotary", 0..=u64::from(MAX_SIZE), faults).map(|columns| columns as u32).or(known.rotary)
+    };
+    let arrangements = Arrangement::ALL.map(|arrangement| (arrangement.name(), arrangement));
     Variant {
         qkv_bias: table.flag("qkv_bias", faults).unwrap_or(known.qkv_bias),
         qk_norm: table.flag("qk_norm", faults).unwrap_or(known.qk_norm),
@@ -386,6 +392,9 @@ fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) 
         latent,
         window,
         multi_token: multi_token.map_or(known.multi_token, |modules| modules as u32),
+        rotary,
+        arrangement: table.choice("arrangement", &arrangements, faults).unwrap_or(known.arrangement),
+        no_bias: table.flag("no_bias", faults).unwrap_or(known.no_bias),
     }
 }
 

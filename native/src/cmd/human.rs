@@ -163,6 +163,9 @@ pub fn summary(plan: &Plan) -> String {
             percent(step.mfu)
         );
     }
+    if let Some(accounts) = plan.accounts() {
+        let _ = writeln!(text, "passes        {}", accounts.line());
+    }
     let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
     text
 }

@@ -156,6 +156,9 @@ fn value_of(shown: &Shown) -> Value {
         "note": shown.note,
         "ranks": shown.ranks.iter().map(rank).collect::<Vec<_>>(),
         "held_for_weight_permille": held_for_w(&shown.answer),
+        "deal": shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt).map(|dealt| {
+            json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns })
+        }),
         "fit": shown.answer.case.fitted.as_ref().map(|fitted| &fitted.account),
         "step_ns": shown.step_ns,
         "changes": listed(&|found| found.single.clone()),
@@ -177,6 +180,9 @@ fn drawn(shown: &Shown) -> String {
         let percent = |permille: &u64| format!("{} %", permille.div_ceil(10));
         let range = if least == most { percent(most) } else { format!("{} to {}", percent(least), percent(most)) };
         text.push_str(&format!("after B, a stage still holds {range} of its microbatch's activations, until W\n"));
+    }
+    if let Some(dealt) = shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt) {
+        text.push_str(&format!("{dealt}\n"));
     }
     if let Some(fitted) = &shown.answer.case.fitted {
         text.push_str(&format!("\n{}", fitted.account));
@@ -249,7 +255,7 @@ fn advice(shown: &Shown, found: &Reliefs) -> String {
         text.push_str(&options(shown, &found.single, "not enough alone"));
     }
     if !found.combined.is_empty() {
-        text.push_str("\nno single change is enough; together:\n");
+        text.push_str("\nno single change on the same devices is enough; together:\n");
         text.push_str(&options(shown, &found.combined[..found.combined.len().min(MOST_COMBINED)], ""));
     }
     match (found.cheapest(), &found.all) {

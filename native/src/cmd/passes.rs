@@ -1,8 +1,8 @@
 //! `pipeplan passes`
 
-use pipeplan_core::derive::graph_and_accounts;
+use pipeplan_core::accounts::Accounts;
+use pipeplan_core::derive::Dealt;
 use pipeplan_core::graph::passes::Account;
-use pipeplan_core::partition::StageLayout;
 use pipeplan_core::planner;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Work;
@@ -45,44 +45,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let case = planner::case(&spec, &published).map_err(|absent| {
         Failure::input(planner::PlanError::Absent { schedule: args.schedule.clone(), reason: absent.reason })
     })?;
-    let work = case.fitted.as_ref().map_or_else(|| work.clone(), |fitted| fitted.applied_to(work));
-    let stages = case.derived.map(|derived| derived.stages).unwrap_or_default();
-    if let Some(stage) = args.stage.filter(|stage| *stage >= stages.len()) {
-        let text = format!("there is no stage {stage}; stages are 0 to {}", stages.len().saturating_sub(1));
+    let derived = case.derived.ok_or_else(|| Failure::input("there is no model"))?;
+    let count = derived.stages.len();
+    if let Some(stage) = args.stage.filter(|stage| *stage >= count) {
+        let text = format!("there is no stage {stage}; stages are 0 to {}", count.saturating_sub(1));
         return Err(Failure::input(text));
     }
-    let chosen = |stage: &usize| args.stage.is_none_or(|only| only == *stage);
-    let accounts: Vec<(usize, Vec<Account>)> =
-        (0..stages.len()).filter(chosen).map(|stage| (stage, graph_and_accounts(&work, &stages[stage]).1)).collect();
-    let fit = case.fitted.map(|fitted| fitted.account);
+    let wanted = |stage: usize| args.stage.is_none_or(|only| only == stage);
+    let accounts = Accounts::of(work, &derived, case.fitted.as_ref(), wanted);
     if args.json {
-        let stage = |(stage, passes): &(usize, Vec<Account>)| json!({ "stage": stage, "passes": passes });
+        let stage = |(stage, _, passes): &(usize, u32, Vec<Account>)| json!({ "stage": stage, "passes": passes });
+        let dealt = |dealt: Dealt| json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns });
         return output::print_json(&json!({
             "schedule": args.schedule,
-            "fit": fit,
-            "stages": accounts.iter().map(stage).collect::<Vec<_>>(),
+            "fit": accounts.fit,
+            "deal": accounts.dealt.map(dealt),
+            "stages": accounts.stages.iter().map(stage).collect::<Vec<_>>(),
         }));
     }
-    let mut text = fit.map_or_else(String::new, |fit| format!("{fit}\n"));
-    // Stages with the same account are shown once, with layers counted from the stage's first.
-    for alike in accounts.chunk_by(|a, b| within(a, &stages) == within(b, &stages)) {
-        let numbers: Vec<String> = alike.iter().map(|(stage, _)| stage.to_string()).collect();
-        let word = if alike.len() == 1 { "stage" } else { "stages" };
-        text.push_str(&format!("{word} {}\n", numbers.join(", ")));
-        alike.first().iter().for_each(|first| text.push_str(&within(first, &stages)));
-    }
-    output::print(&text)
-}
-
-/// The accounts of a stage, with layers counted from its first.
-fn within((stage, passes): &(usize, Vec<Account>), stages: &[StageLayout]) -> String {
-    let first = stages[*stage].layers.start;
-    let lines = passes.iter().map(|pass| {
-        let mut pass = pass.clone();
-        for entry in pass.done.iter_mut().chain(&mut pass.skipped) {
-            entry.layer = entry.layer.map(|layer| layer.saturating_sub(first));
-        }
-        pass.to_string()
-    });
-    lines.collect()
+    output::print(&accounts.text())
 }

@@ -117,6 +117,21 @@ pub const FIELDS: &[Field] = &[
         Group::Layers,
         "Of what is added to the stream, as in Gemma 2",
     ),
+    of(
+        "model.rotary",
+        "Turned columns",
+        Unit::Whole,
+        Group::Layers,
+        "Of each head, by rotary positions; none: as the family",
+    ),
+    of(
+        "model.arrangement",
+        "Parts of a layer",
+        Unit::Text,
+        Group::Layers,
+        "In a GPT: attention and feed-forward part",
+    ),
+    of("model.no_bias", "Bare matrices", Unit::Flag, Group::Layers, "In a GPT: without biases"),
     of("model.activation", "Gate", Unit::Text, Group::Layers, "The function of the feed-forward part's gate"),
     of("model.window", "Window", Unit::Text, Group::Layers, "none: every layer sees all tokens"),
     of(

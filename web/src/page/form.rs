@@ -81,6 +81,9 @@ fn ModelFields() -> impl IntoView {
                     <Select path="model.qkv_bias" choices=flag() />
                     <Select path="model.qk_norm" choices=flag() />
                     <Select path="model.post_norms" choices=flag() />
+                    <Text path="model.rotary" />
+                    <Select path="model.arrangement" choices=named(&[("", "as the model"), ("in-turn", "in turn"), ("beside", "beside each other"), ("beside-one-norm", "beside, one norm")]) />
+                    <Select path="model.no_bias" choices=flag() />
                     <Select path="model.activation" choices=named(&[("", "as the model"), ("silu", "SiLU"), ("gelu", "GELU")]) />
                     <Select path="model.window" choices=or_none() />
                     <Text path="model.multi_token" />

@@ -13,6 +13,7 @@ mod frontier;
 mod legend;
 mod memory;
 mod overlay;
+mod passes;
 mod prover;
 mod state;
 mod timeline;
@@ -58,6 +59,7 @@ fn Page() -> impl IntoView {
                 <figures::FigureRow />
                 <timeline::TimelinePanel />
                 <memory::MemoryPanel />
+                <passes::PassesPanel />
                 <frontier::FrontierPanel />
                 <compare::Compare />
             </main>

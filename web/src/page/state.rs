@@ -54,6 +54,10 @@ pub struct Planner {
     pub no_plan: RwSignal<Option<String>>,
     /// What to change where the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
+    /// What the passes did to the plan on screen, as far as it has been asked for.
+    pub passes: RwSignal<String>,
+    /// Whether it is shown.
+    pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
     pub chart: RwSignal<Chart>,
     /// The comparison, as far as it has come.
@@ -104,6 +108,8 @@ impl Planner {
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
             unfit: RwSignal::new(None),
+            passes: RwSignal::new(String::new()),
+            passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             rows: RwSignal::new(Vec::new()),
             trace: RwSignal::new(None),
@@ -256,6 +262,7 @@ impl Planner {
                 self.unfit.set(None);
                 self.show(None);
             }
+            Said::Passes(text) => self.passes.set(text),
             Said::Unfit(unfit) if newest => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
             Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
@@ -323,6 +330,15 @@ impl Planner {
         }
         self.scene.set(scene);
         self.carry_view(before);
+        self.ask_passes();
+    }
+
+    /// Asks what the passes did to the plan on screen, where that is shown.
+    pub fn ask_passes(self) {
+        if self.passes_open.get_untracked() && self.faults.with_untracked(Vec::is_empty) {
+            let spec = self.form.with_untracked(Form::to_value).to_string();
+            self.ask(Ask::Passes { spec }, false);
+        }
     }
 
     /// All that is shown together.
