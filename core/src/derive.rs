@@ -44,6 +44,8 @@ pub struct Derived {
     pub static_bytes: Vec<StaticBytes>,
     /// What follows each rank's last op.
     pub tails: Vec<Tail>,
+    /// What reducing one microbatch's gradients over copies takes, by stage; 0 where they are reduced once a step.
+    pub reduces_ns: Vec<Nanos>,
     /// How good the deal of layers is, where it was made for the memory limit.
     pub dealt: Option<Dealt>,
 }
@@ -192,7 +194,8 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     }
     let stage_flops = known.iter().map(|part| part.flops).collect();
     let tails = tails_by_rank(work, &placement, chunks, &known);
-    Ok(Derived { statement, stages, stage_flops, static_bytes, tails, dealt })
+    let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();
+    Ok(Derived { statement, stages, stage_flops, static_bytes, tails, reduces_ns, dealt })
 }
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.
@@ -521,9 +524,7 @@ fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: 
             whole[rank] = (whole[rank].0.plus(&part.whole.0), whole[rank].1.plus(&part.whole.1));
         }
     }
-    let microbatches = u64::from(work.microbatches);
-    let microbatches = if *placement == Placement::TwoWay { microbatches.div_ceil(2) } else { microbatches };
-    whole.iter().map(|(dense, experts)| step::tail(work, dense, experts, microbatches)).collect()
+    whole.iter().map(|(dense, experts)| step::tail(work, dense, experts)).collect()
 }
 
 fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
@@ -860,7 +861,7 @@ mod tests {
             let mut work = work("llama-2-7b", "h100", 1);
             (work.layout.zero, work.layout.data) = (zero, data);
             let bytes = derive(&work, Placement::Linear, 1).unwrap().static_bytes[0];
-            bytes.total() - bytes.buffers - bytes.gathered
+            bytes.total() - bytes.buffers - bytes.gathered - bytes.under_way
         };
         for data in [1, 4, 8] {
             let n = u64::from(data);
@@ -889,19 +890,19 @@ mod tests {
         }
     }
 
-    /// Where each stage has a mirrored copy, either sees half of the microbatches.
+    /// What is reduced for each microbatch is whole for a while: f32 gradients of two layers. The head is less here.
     #[test]
-    fn stages_in_two_directions_reduce_for_half_of_the_microbatches() {
-        let reduced = |placement: Placement, reduce| -> Vec<Nanos> {
+    fn gradients_on_their_way_are_held() {
+        let layer = catalog::find("llama-2-7b").map(|entry| entry.config.layer_parameters(0)).unwrap();
+        let under_way = |data, reduce| {
             let mut work = work("llama-2-7b", "h100", 4);
-            (work.layout.data, work.microbatches, work.layout.reduce_gradients) = (8, 12, Some(reduce));
-            derive(&work, placement, 1).unwrap().tails.iter().map(|tail| tail.reduce_ns).collect()
+            (work.layout.data, work.layout.reduce_gradients) = (data, Some(reduce));
+            let derived = derive(&work, Placement::V, 2).unwrap();
+            derived.static_bytes.iter().map(|bytes| bytes.under_way).collect::<Vec<_>>()
         };
-        for (placement, times) in [(Placement::Linear, 12), (Placement::TwoWay, 6)] {
-            let once = reduced(placement.clone(), ReduceGradients::AfterAccumulation);
-            let each = reduced(placement, ReduceGradients::EachMicrobatch);
-            assert_eq!(each, once.iter().map(|once| once * times).collect::<Vec<_>>());
-        }
+        assert_eq!(under_way(8, ReduceGradients::EachMicrobatch), [2 * 4 * layer; 4]);
+        assert_eq!(under_way(8, ReduceGradients::AfterAccumulation), [0; 4]);
+        assert_eq!(under_way(1, ReduceGradients::EachMicrobatch), [0; 4]);
     }
 
     /// Every layer of F, and of B, is gathered anew, each behind the layer before it: over a slow link the gathers alone

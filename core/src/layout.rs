@@ -25,7 +25,8 @@ pub enum Partition {
     LayersAndEnds,
     /// As balanced, among the deals that fit the memory limit with as many microbatches in flight as the usual schedule of
     /// the placement has ([`in_flight`](crate::partition::in_flight)). The best there is where a rank holds one
-    /// stage; with several chunks, a good one.
+    /// stage, and with several chunks where all layers are alike and there are not too many deals; else a good one. How far
+    /// it may be from the best says [`Dealt`](crate::derive::Dealt).
     WithinLimit,
     /// The number of layers of each stage.
     ByHand(Vec<u32>),

@@ -23,6 +23,9 @@ pub struct StaticBytes {
     pub optimizer: Bytes,
     /// Where weights are shared out among copies (ZeRO 3): the largest layer, gathered, and the next one under way.
     pub gathered: Bytes,
+    /// Where copies reduce each microbatch's gradients: those of the largest layer, not yet reduced, and of the next one that
+    /// the backward makes meanwhile.
+    pub under_way: Bytes,
     /// Buffers of messages: one of each kind at each end of a stage.
     pub buffers: Bytes,
     /// What the framework holds besides, as the spec says.
@@ -32,19 +35,28 @@ pub struct StaticBytes {
 impl StaticBytes {
     /// All kinds together.
     pub fn total(&self) -> Bytes {
-        [self.gradients, self.master_weights, self.optimizer, self.gathered, self.buffers, self.overhead]
-            .into_iter()
-            .fold(self.weights, Bytes::saturating_add)
+        [
+            self.gradients,
+            self.master_weights,
+            self.optimizer,
+            self.gathered,
+            self.under_way,
+            self.buffers,
+            self.overhead,
+        ]
+        .into_iter()
+        .fold(self.weights, Bytes::saturating_add)
     }
 
     /// By kind, for a table.
-    pub fn kinds(&self) -> [(&'static str, Bytes); 7] {
+    pub fn kinds(&self) -> [(&'static str, Bytes); 8] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
             ("master weights", self.master_weights),
             ("optimizer", self.optimizer),
             ("gathered weights", self.gathered),
+            ("gradients reduced", self.under_way),
             ("buffers", self.buffers),
             ("overhead", self.overhead),
         ]
@@ -59,6 +71,7 @@ impl StaticBytes {
             optimizer: self.optimizer.saturating_add(other.optimizer),
             // One layer at a time, whichever stage it is of; and once a device.
             gathered: self.gathered.max(other.gathered),
+            under_way: self.under_way.max(other.under_way),
             buffers: self.buffers.saturating_add(other.buffers),
             overhead: self.overhead.max(other.overhead),
         }
@@ -69,15 +82,17 @@ impl StaticBytes {
     pub fn shared_out(&self, layout: &Layout, copies: u64, largest_layer: Bytes) -> StaticBytes {
         let (zero, copies) = (layout.zero, copies.max(1));
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
-        let gradients = match layout.reduces_gradients() {
-            ReduceGradients::AfterAccumulation => self.gradients,
-            ReduceGradients::EachMicrobatch => share(2, self.gradients),
-        };
+        let each = layout.reduces_gradients() == ReduceGradients::EachMicrobatch;
+        let gradients = if each { share(2, self.gradients) } else { self.gradients };
+        // In the format of the gradients, of which there is one for each weight.
+        let of_largest = u128::from(largest_layer) * u128::from(self.gradients) / u128::from(self.weights.max(1));
+        let of_largest = Bytes::try_from(of_largest).unwrap_or(Bytes::MAX);
         StaticBytes {
             weights: share(3, self.weights),
             gradients,
             master_weights: share(1, self.master_weights),
             optimizer: share(1, self.optimizer),
+            under_way: if each && copies > 1 { of_largest.saturating_mul(2) } else { 0 },
             gathered: if zero >= 3 && copies > 1 { largest_layer.saturating_mul(2) } else { 0 },
             ..*self
         }
@@ -86,7 +101,8 @@ impl StaticBytes {
     /// The sum with what the experts of the same layers hold: gathered together with them.
     pub fn with_experts(&self, experts: &StaticBytes) -> StaticBytes {
         let gathered = self.gathered.saturating_add(experts.gathered);
-        StaticBytes { gathered, ..self.plus(experts) }
+        let under_way = self.under_way.saturating_add(experts.under_way);
+        StaticBytes { gathered, under_way, ..self.plus(experts) }
     }
 
     /// What the weights of a stage need, those of its experts apart, and the buffers of its messages: an activation and

@@ -1,26 +1,31 @@
 //! What ends a training step beside the pipeline: gradients are summed over copies, and the optimizer steps. So a step's
 //! time, its tokens a second and the share of the devices' rate that the model gets.
 //!
-//! Gradients are reduced once, after the last microbatch, or after each
-//! ([`ReduceGradients`](crate::layout::ReduceGradients)), and nothing of it is hidden under ops: an upper bound on a step's
-//! end. Where copies share weights out (ZeRO 3), gathering them for each microbatch is part of its jobs' times.
+//! Gradients that are reduced once, after the last microbatch, are hidden under nothing. Those that are reduced after each
+//! ([`ReduceGradients`](crate::layout::ReduceGradients)) go beside the ops that follow, one reduction after the other, and
+//! only what is left of them when the last op has ended counts. A reduction begins when the op has ended that made the
+//! gradients, so a step is at most one of them longer than where layers are reduced as the backward comes by; that the
+//! network slows ops beside it is not counted. Where copies share weights out (ZeRO 3), gathering them for each microbatch
+//! is part of its jobs' times.
 
 use alloc::vec::Vec;
 
 use crate::cluster::Link;
 use crate::cost::{self, COLLECTIVE_PER_MILLE};
 use crate::derive::{Derived, derive};
-use crate::layout::Layout;
+use crate::layout::{Layout, ReduceGradients};
 use crate::memory::StaticBytes;
+use crate::op::OpKind;
 use crate::plan::Plan;
 use crate::spec::{ModelWork, Work};
-use crate::timeline::Timeline;
+use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Nanos};
 
 /// What follows a rank's last op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Tail {
-    /// Summing gradients over the copies of the pipeline, and handing weights back where one copy steps for all.
+    /// Summing gradients over the copies of the pipeline, but for those that are reduced after each microbatch, and handing
+    /// weights back where one copy steps for all.
     pub reduce_ns: Nanos,
     /// The optimizer's step.
     pub optimizer_ns: Nanos,
@@ -38,9 +43,8 @@ pub struct Step {
     pub mfu: f64,
 }
 
-/// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out, and each stage of
-/// which works on `microbatches`.
-pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes, microbatches: u64) -> Tail {
+/// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
+pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
     let layout = &work.layout;
     let link = copies_link(work);
     let parts = [(dense, layout.copies()), (experts, layout.expert_copies())];
@@ -49,7 +53,7 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes, microb
         if bytes.weights == 0 {
             continue;
         }
-        tail.reduce_ns = tail.reduce_ns.saturating_add(reduce(bytes, copies, layout, microbatches, link));
+        tail.reduce_ns = tail.reduce_ns.saturating_add(reduce(bytes, copies, layout, link));
         // Gradient, moments and the weight (or its f32 copy) are read; all but the gradient are written.
         let state = bytes.optimizer.saturating_add(bytes.master_weights);
         let moved = bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2));
@@ -81,21 +85,57 @@ fn around(bytes: Bytes, copies: u64) -> Bytes {
 }
 
 /// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less; with ZeRO 3
-/// the reduce-scatter alone. Where each microbatch's gradients are reduced, weights are still gathered once.
-fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, microbatches: u64, link: &Link) -> Nanos {
+/// the reduce-scatter alone. Where each microbatch's gradients are reduced, only the weights are left, gathered once.
+fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, link: &Link) -> Nanos {
     if copies <= 1 {
         return 0;
     }
-    let time = |sent| cost::collective_time(sent, link, COLLECTIVE_PER_MILLE);
-    let gradients = around(bytes.gradients, copies);
-    let (second, again) = match layout.zero {
-        0 => (gradients, gradients.saturating_mul(2)),
-        1 | 2 => (around(bytes.weights, copies), gradients),
-        // Weights stay shared out; the next step's jobs gather them.
-        _ => (0, gradients),
+    let gradients = match layout.reduces_gradients() {
+        ReduceGradients::AfterAccumulation => gradients_sent(bytes, copies, layout),
+        ReduceGradients::EachMicrobatch => 0,
     };
-    let further = layout.reduces_gradients().times(microbatches).saturating_sub(1);
-    time(gradients.saturating_add(second)).saturating_add(time(again).saturating_mul(further))
+    let weights = match layout.zero {
+        1 | 2 => around(bytes.weights, copies),
+        // Weights are whole, or stay shared out and the next step's jobs gather them.
+        _ => 0,
+    };
+    match gradients.saturating_add(weights) {
+        0 => 0,
+        sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
+    }
+}
+
+/// What each copy sends for the sum of gradients, or for its share of it.
+fn gradients_sent(bytes: &StaticBytes, copies: u64, layout: &Layout) -> Bytes {
+    let once = around(bytes.gradients, copies);
+    if layout.zero == 0 { once.saturating_mul(2) } else { once }
+}
+
+/// The reduction of one microbatch's gradients of a stage that holds `dense` and, of experts, `experts`; 0 where that is
+/// not done for each.
+pub fn reduce_each(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Nanos {
+    let layout = &work.layout;
+    if layout.reduces_gradients() == ReduceGradients::AfterAccumulation {
+        return 0;
+    }
+    let time = |(bytes, copies): (&StaticBytes, u64)| match gradients_sent(bytes, copies.max(1), layout) {
+        0 => 0,
+        sent => cost::collective_time(sent, copies_link(work), COLLECTIVE_PER_MILLE),
+    };
+    time((dense, layout.copies())).saturating_add(time((experts, layout.expert_copies())))
+}
+
+/// When the last op of `row` has ended and all reductions that go beside it, each of which takes what `reduces` says of its
+/// stage.
+fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
+    let mut network: Nanos = 0;
+    for span in row.iter().filter(|span| matches!(span.op.kind(), OpKind::W | OpKind::BW)) {
+        let takes = reduces.get(span.op.stage()).copied().unwrap_or(0);
+        if takes > 0 {
+            network = network.max(span.end_ns).saturating_add(takes);
+        }
+    }
+    network.max(row.last().map_or(0, |span| span.end_ns))
 }
 
 impl Step {
@@ -103,8 +143,7 @@ impl Step {
     pub fn of(work: &ModelWork, derived: &Derived, timeline: &Timeline) -> Step {
         let start = timeline.rows.iter().filter_map(|row| row.first()).map(|span| span.start_ns).min().unwrap_or(0);
         let ends = timeline.rows.iter().zip(&derived.tails).map(|(row, tail)| {
-            let end = row.last().map_or(0, |span| span.end_ns);
-            end.saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
+            end_of_row(row, &derived.reduces_ns).saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
         });
         let ends: Vec<Nanos> = ends.collect();
         let step_ns = ends.into_iter().max().unwrap_or(0).saturating_sub(start);
@@ -169,28 +208,47 @@ mod tests {
         }
     }
 
-    /// With 16 microbatches 16 all-reduces, or 16 reduce-scatters and one all-gather. ZeRO 2 does that by itself, and is
-    /// as fast as ZeRO 1 where it keeps the gradients until the end.
+    /// An all-reduce for each microbatch, or a reduce-scatter and at the end one gather of weights; ZeRO 2 does that by
+    /// itself, and is as fast as ZeRO 1 where it keeps the gradients until the end. ZeRO 3 has no gather at the end.
     #[test]
-    fn reducing_each_microbatch_counts_each_time() {
-        let reduced = |parallel: &str| -> Vec<Nanos> {
-            let (_, derived, _) = step(&format!("data = 8\n{parallel}"));
-            derived.tails.iter().map(|tail| tail.reduce_ns).collect()
-        };
+    fn reducing_each_microbatch_goes_beside_the_ops_that_follow() {
         let [after, each] =
             ["after-accumulation", "each-microbatch"].map(|name| format!("reduce_gradients = \"{name}\""));
-        let times = |ns: &[Nanos], times: u64| ns.iter().map(|ns| ns * times).collect::<Vec<_>>();
-        assert_eq!(reduced(&after), reduced(""));
-        assert_eq!(reduced(&each), times(&reduced(""), 16));
-        let (once, often) = (reduced("zero = 1"), reduced("zero = 2"));
-        assert_eq!(reduced(&format!("zero = 1\n{each}")), often);
-        assert_eq!(reduced(&format!("zero = 2\n{after}")), once);
-        // A reduce-scatter is half an all-reduce, but for the latency that both have; ZeRO 3 has nothing else.
-        let scatters = reduced("zero = 3");
-        for (rank, ((often, once), plain)) in often.iter().zip(&once).zip(reduced("")).enumerate() {
-            let further = (often - once) / 15;
-            assert_eq!(scatters[rank], 16 * further);
-            assert!(further >= plain / 2 && further < plain / 2 + plain / 100, "{further} of {plain}");
+        let of = |parallel: &str| step(&format!("data = 8\n{parallel}"));
+        let tails = |parallel: &str| of(parallel).1.tails;
+        let reduces = |parallel: &str| of(parallel).1.reduces_ns;
+        assert_eq!(tails(&after), tails(""));
+        assert_eq!(reduces(""), [0; 4]);
+        let once: Vec<Nanos> = tails("").iter().map(|tail| tail.reduce_ns).collect();
+        assert_eq!(reduces(&each), once, "one stage a rank: each the whole all-reduce");
+        assert!(tails(&each).iter().all(|tail| tail.reduce_ns == 0));
+        assert_eq!(reduces(&format!("zero = 1\n{each}")), reduces("zero = 2"));
+        assert_eq!(tails(&format!("zero = 1\n{each}")), tails("zero = 2"));
+        assert_eq!(tails(&format!("zero = 2\n{after}")), tails("zero = 1"));
+        for (scatter, all) in reduces("zero = 3").iter().zip(&once) {
+            // Half of an all-reduce, but for the latency that both have.
+            assert!(*scatter >= all / 2 && *scatter < all / 2 + all / 100, "{scatter} of {all}");
         }
+        assert!(tails("zero = 3").iter().all(|tail| tail.reduce_ns == 0));
+        // An op takes longer than a reduction here, so only the last one is left when the row has ended: no less than where
+        // all is reduced at the end, and no more than one reduction longer.
+        let (at_end, beside) = (of(&after).2.step_ns, of(&each).2.step_ns);
+        assert!(at_end <= beside && beside <= at_end + once.iter().max().unwrap(), "{at_end} {beside}");
+    }
+
+    /// Reductions go one after the other, each after its op: with ops of 10 and reductions of 4, the last ends 4 behind the
+    /// row; with reductions of 25, three of them count from the first op's end.
+    #[test]
+    fn what_is_left_of_the_reductions_counts() {
+        let span = |kind, microbatch: usize| {
+            let start_ns = 20 * microbatch as u64 + if kind == OpKind::F { 0 } else { 10 };
+            Span { op: crate::op::Op::new(0, kind, microbatch), start_ns, end_ns: start_ns + 10 }
+        };
+        let row: Vec<Span> =
+            (0..3).flat_map(|microbatch| [span(OpKind::F, microbatch), span(OpKind::BW, microbatch)]).collect();
+        assert_eq!(end_of_row(&row, &[0]), 60);
+        assert_eq!(end_of_row(&row, &[4]), 64);
+        assert_eq!(end_of_row(&row, &[25]), 20 + 3 * 25);
+        assert_eq!(end_of_row(&[], &[4]), 0);
     }
 }

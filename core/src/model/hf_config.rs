@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Activation, Arrangement, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE,
-    ModelConfig, Variant, Window,
+    ModelConfig, Variant, Window, no_width,
 };
 use crate::fields::{Fault, Table, one_of, one_of_like, shown};
 
@@ -252,7 +252,7 @@ impl Reader<'_, '_> {
         }
         let (hidden, heads) = (hidden?, heads?);
         if !hidden.is_multiple_of(heads) {
-            let accepted = format!("a width, as hidden_size ({hidden}) does not divide by {heads} heads");
+            let accepted = no_width(hidden, "hidden_size", heads);
             self.faults.push(Fault::new(self.table.path("head_dim"), "nothing", accepted));
             return None;
         }

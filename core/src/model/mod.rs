@@ -240,6 +240,16 @@ pub const MAX_EXPERTS: u32 = 65_536;
 /// a tensor of two in `u64`.
 pub const MAX_SIZE: u32 = 1 << 22;
 
+/// What to do about a `hidden` width, called `name`, that `heads` do not divide: the nearest width of a head, and the nearest
+/// number of heads that divides it.
+pub(crate) fn no_width(hidden: u32, name: &str, heads: u32) -> String {
+    let width = ((hidden / heads.max(1)).saturating_add(1) / 2 * 2).max(2);
+    let divides = |heads: &u32| hidden.is_multiple_of(*heads);
+    let counts = 1..=hidden.min(heads.saturating_mul(2));
+    let nearest = counts.filter(divides).min_by_key(|other| other.abs_diff(heads)).unwrap_or(1);
+    format!("a width such as {width}, as {name} ({hidden}) does not divide by {heads} heads; or {nearest} heads")
+}
+
 impl ModelConfig {
     /// Parameters, a tied table counted once; those of multi-token prediction stand
     /// [apart](ModelConfig::multi_token_parameters), as models' reports count them.
@@ -346,7 +356,7 @@ impl ModelConfig {
 
     /// What is wrong with the sizes, each with its field below `path` and the nearest value that works.
     pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
-        let mut fault = |field: &str, found: u64, accepted: String| {
+        let mut fault = |field: &str, found: &dyn core::fmt::Display, accepted: String| {
             let field = if path.is_empty() { field.into() } else { format!("{path}.{field}") };
             faults.push(Fault::new(field, found, accepted));
         };
@@ -361,7 +371,7 @@ impl ModelConfig {
             ("positions", self.positions, MAX_SIZE),
         ] {
             if value == 0 || value > most {
-                fault(field, value.into(), format!("a whole number from 1 to {most}"));
+                fault(field, &value, format!("a whole number from 1 to {most}"));
             }
         }
         if self.kv_heads > 0 && self.heads > 0 && !self.heads.is_multiple_of(self.kv_heads) {
@@ -369,14 +379,10 @@ impl ModelConfig {
                 .filter(|count| self.heads.is_multiple_of(*count))
                 .min_by_key(|count| count.abs_diff(self.kv_heads))
                 .unwrap_or(1);
-            fault(
-                "kv_heads",
-                self.kv_heads.into(),
-                format!("a divisor of heads ({}), such as {nearest}", self.heads),
-            );
+            fault("kv_heads", &self.kv_heads, format!("a divisor of heads ({}), such as {nearest}", self.heads));
         }
         if u64::from(self.heads) * u64::from(self.head_dim) > u64::from(MAX_SIZE) {
-            fault("head_dim", self.head_dim.into(), format!("at most {MAX_SIZE} for heads × head_dim"));
+            fault("head_dim", &self.head_dim, format!("at most {MAX_SIZE} for heads × head_dim"));
         }
         let turns = self.family == Family::Llama || self.variant.rotary.is_some();
         if turns {
@@ -384,32 +390,39 @@ impl ModelConfig {
                 let nearest = self.head_dim + 1;
                 fault(
                     "head_dim",
-                    self.head_dim.into(),
+                    &self.head_dim,
                     format!("an even number, such as {nearest}: rotary positions turn pairs"),
                 );
             }
             if self.rope_base == 0 {
-                fault("rope_base", 0, "a whole number from 1, such as 10000".into());
+                fault("rope_base", &0, "a whole number from 1, such as 10000".into());
             }
         }
         self.find_variant_faults(&mut fault);
         if self.norm_eps_e12 == 0 || self.norm_eps_e12 > 1_000_000_000_000 {
-            fault("norm_eps", self.norm_eps_e12, "above 0 and at most 1, such as 1e-5".into());
+            fault("norm_eps", &self.norm_eps_e12, "above 0 and at most 1, such as 1e-5".into());
         }
     }
 
     /// What is wrong with what departs from the usual layer.
-    fn find_variant_faults(&self, fault: &mut impl FnMut(&str, u64, String)) {
+    fn find_variant_faults(&self, fault: &mut impl FnMut(&str, &dyn core::fmt::Display, String)) {
         let variant = &self.variant;
         let (arrangement, no_bias) = (variant.arrangement, variant.no_bias);
         let of_gpt =
             Variant { window: variant.window, rotary: variant.rotary, arrangement, no_bias, ..Variant::USUAL };
         if self.family == Family::Gpt && *variant != of_gpt {
-            fault("family", 1, "llama: biases, head norms, gates, experts and latents are variants of it".into());
+            fault(
+                "family",
+                &self.family.name(),
+                "llama: biases, head norms, gates, experts and latents are variants of it".into(),
+            );
         }
         if self.family == Family::Llama && (arrangement != Arrangement::InTurn || no_bias) {
-            let field = if no_bias { "no_bias" } else { "arrangement" };
-            fault(field, 1, "nothing, or family gpt, which it is a variant of".into());
+            let accepted = "nothing but in family gpt, which it is a variant of";
+            match no_bias {
+                true => fault("no_bias", &no_bias, accepted.into()),
+                false => fault("arrangement", &arrangement.name(), accepted.into()),
+            }
         }
         if let Some(columns) = variant.rotary {
             let most = self.head_dim / 2 * 2;
@@ -419,11 +432,11 @@ impl ModelConfig {
                     Some(_) => "nothing: latents say what is turned".into(),
                     None => format!("an even number from 2 to {most} (head_dim), such as {nearest}"),
                 };
-                fault("rotary", columns.into(), accepted);
+                fault("rotary", &columns, accepted);
             }
         }
         if variant.multi_token > MAX_MULTI_TOKEN {
-            fault("multi_token", variant.multi_token.into(), format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));
+            fault("multi_token", &variant.multi_token, format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));
         }
         if let Some(window) = variant.window {
             for (field, value, least, most) in [
@@ -431,13 +444,13 @@ impl ModelConfig {
                 ("window.full_every", window.full_every, 0, self.layers),
             ] {
                 if !(least..=most).contains(&value) {
-                    fault(field, value.into(), format!("a whole number from {least} to {most}"));
+                    fault(field, &value, format!("a whole number from {least} to {most}"));
                 }
             }
         }
         if let Some(experts) = variant.experts {
             if experts.shared_gate && experts.shared_ffn == 0 {
-                fault("experts.shared_gate", 1, "false: there are no shared experts to gate".into());
+                fault("experts.shared_gate", &true, "false: there are no shared experts to gate".into());
             }
             for (field, value, least, most) in [
                 ("experts.count", experts.count, 1, MAX_EXPERTS),
@@ -447,7 +460,7 @@ impl ModelConfig {
                 ("experts.dense_layers", experts.dense_layers, 0, self.layers),
             ] {
                 if !(least..=most).contains(&value) {
-                    fault(field, value.into(), format!("a whole number from {least} to {most}"));
+                    fault(field, &value, format!("a whole number from {least} to {most}"));
                 }
             }
         }
@@ -459,33 +472,29 @@ impl ModelConfig {
                 ("latent.value_width", latent.value_width, 1, MAX_SIZE),
             ] {
                 if !(least..=most).contains(&value) {
-                    fault(field, value.into(), format!("a whole number from {least} to {most}"));
+                    fault(field, &value, format!("a whole number from {least} to {most}"));
                 }
             }
             if !latent.rope_width.is_multiple_of(2) {
                 fault(
                     "latent.rope_width",
-                    latent.rope_width.into(),
-                    "an even number: rotary positions turn pairs".into(),
+                    &latent.rope_width,
+                    format!("an even number, such as {}: rotary positions turn pairs", latent.rope_width + 1),
                 );
             }
             if u64::from(self.heads) * u64::from(latent.value_width) > u64::from(MAX_SIZE) {
                 let accepted = format!("at most {MAX_SIZE} for heads × value_width");
-                fault("latent.value_width", latent.value_width.into(), accepted);
+                fault("latent.value_width", &latent.value_width, accepted);
             }
             if variant.qkv_bias || variant.qk_norm {
                 fault(
                     "latent.key_value_rank",
-                    latent.key_value_rank.into(),
+                    &latent.key_value_rank,
                     "no latents beside qkv_bias or qk_norm".into(),
                 );
             }
             if self.kv_heads != self.heads {
-                fault(
-                    "kv_heads",
-                    self.kv_heads.into(),
-                    format!("heads ({}): every head has its own keys", self.heads),
-                );
+                fault("kv_heads", &self.kv_heads, format!("heads ({}): every head has its own keys", self.heads));
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradie
 use crate::lower::Lowering;
 use crate::model::{
     Activation, Arrangement, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig,
-    Variant, Window, catalog, hf_config,
+    Variant, Window, catalog, hf_config, no_width,
 };
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
@@ -332,7 +332,7 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
     let of_known = known.filter(|known| hidden == Some(known.hidden) && heads == Some(known.heads));
     let head_dim = typed_head_dim.or(of_known.map(|known| known.head_dim)).or(whole_width);
     if let (None, Some(hidden), Some(heads), None) = (head_dim, hidden, heads, table.get("head_dim")) {
-        let accepted = format!("a width, as {hidden} hidden does not divide by {heads} heads");
+        let accepted = no_width(hidden, "hidden", heads);
         faults.push(Fault::new(table.path("head_dim"), "nothing", accepted));
     }
     table.finish(faults);

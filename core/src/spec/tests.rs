@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::arbitrary::{damaged_text, model_spec, problem, spec};
 use super::*;
+use crate::model::Arrangement;
 use crate::problem::PlacementChoice;
 
 fn faults(text: &str) -> Vec<String> {
@@ -307,5 +308,35 @@ fn degrees_that_do_not_fit_are_told_what_would() {
     ] {
         let error = faults(model, parallel);
         assert!(error.contains(field) && error.contains(works), "{error}");
+    }
+}
+
+#[test]
+fn arrangements_and_turned_columns_are_written_and_linked() {
+    let text = "[model]\nname = \"gpt-3-175b\"\nrotary = 32\narrangement = \"beside\"\nno_bias = true\n[cluster]\n\
+                device = \"h100\"\n[parallel]\npipeline = 8\n[training]\nmicrobatches = 32\n";
+    let spec = Spec::read(text).unwrap();
+    let variant = model_work(text).model.variant;
+    assert_eq!((variant.rotary, variant.arrangement, variant.no_bias), (Some(32), Arrangement::Beside, true));
+    assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec);
+    assert_eq!(crate::link::read(&crate::link::write(&spec)).unwrap(), spec);
+    for (line, field) in [
+        ("rotary = 33", "model.rotary: found 33, accepted is an even number from 2 to 128 (head_dim), such as 34"),
+        ("rotary = 0", "such as 2"),
+        ("rotary = 4000", "such as 128"),
+        ("family = \"llama\"\nno_bias = true", "model.no_bias: found true"),
+        ("family = \"llama\"\narrangement = \"beside\"", "model.arrangement: found beside"),
+        ("qk_norm = true", "model.family: found gpt"),
+        (
+            "hidden = 4097\nheads = 32",
+            "found nothing, accepted is a width such as 128, as hidden (4097) does not divide by 32 heads; or 17 heads",
+        ),
+    ] {
+        let text = format!(
+            "[model]\nname = \"gpt-3-175b\"\n{line}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 8\n\
+             [training]\nmicrobatches = 32\n"
+        );
+        let found = faults(&text);
+        assert!(found.iter().any(|fault| fault.contains(field)), "{line}: {found:?}");
     }
 }

@@ -12,7 +12,8 @@
 //!
 //! Both are linear, so the sums are the same. For k microbatches and P gradients k·P reductions become P. The price is
 //! memory: a gradient that is reduced at once is kept only in the share that this copy steps for, one that is not yet
-//! reduced is kept whole.
+//! reduced is kept whole. What is reduced at once is whole for a while, too, a layer or two of it
+//! ([`StaticBytes::under_way`](crate::memory::StaticBytes::under_way)).
 
 use alloc::vec::Vec;
 
