@@ -254,6 +254,93 @@ fn experts_latents_and_degrees_are_typed() {
     browser.no_errors();
 }
 
+/// Two plans on one axis; a change is undone by going back; figures are the command's; the drawing is saved.
+#[test]
+fn plans_are_kept_compared_undone_and_saved() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("compared", 1280, 720);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let link = link_that_says(&browser, |spec| spec["schedule"] == "best");
+    browser.find("[data-test='guide'] summary").click();
+    assert!(browser.text("[data-test='guide']").contains("Bubble"));
+    let label = || browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null));
+    let height = || browser.find("[data-test='timeline']").property("clientHeight").as_f64().unwrap();
+    let alone = height();
+    browser.find("[data-test='keep']").click();
+    browser.find("[data-test='row-1f1b'] button").click();
+    planned(&browser, "1F1B");
+    let said = label().as_str().unwrap_or_default().to_owned();
+    assert!(said.starts_with("Timeline of 1F1B") && said.contains("Kept below: Best, "), "{said}");
+    assert!(height() > alone + 80.0, "{} after {alone}", height());
+    browser.picture("kept.png");
+
+    let comparison: Value = serde_json::from_str(&printed(["compare", &link, "--json"])).unwrap();
+    let row = comparison["rows"].as_array().unwrap().iter().find(|row| row["schedule"] == "1f1b").unwrap();
+    let tokens = format!("{:.0}", row["tokens_per_s"].as_f64().unwrap());
+    let step = browser.text("[data-test='step']").replace('\u{202f}', "");
+    assert!(step.contains(&format!(" {tokens} tokens/s")), "{step}: the command says {tokens}");
+
+    browser.find("[data-test='save-svg']").click();
+    let svg = std::fs::read_to_string(browser.downloaded()).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains(">rank 3</text>") && svg.contains("<title>1F1B"), "{svg:.300}");
+
+    // What rests is an entry of the history.
+    link_that_says(&browser, |spec| spec["schedule"] == "1f1b");
+    browser.find(&field("training.microbatches")).fill("6");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 6);
+    let microbatches = || browser.find(&field("training.microbatches")).property("value");
+    let back_to = |wanted: &str| {
+        // A number typed digit by digit may have rested on the way.
+        browser.until(&format!("{wanted} microbatches again"), || {
+            browser.script("history.back()", json!([]));
+            std::thread::sleep(Duration::from_millis(300));
+            (microbatches() == wanted).then_some(())
+        });
+    };
+    back_to("10");
+    planned(&browser, "1F1B");
+    browser.script("history.back()", json!([]));
+    planned(&browser, "Best");
+    browser.find("[data-test='keep']").click();
+    browser.until("what was kept to go", || (!label().to_string().contains("Kept")).then_some(()));
+    browser.no_errors();
+}
+
+/// A schedule from elsewhere is judged with the form's costs, and exported as a plan.
+#[test]
+fn an_order_of_ones_own_is_opened() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("order", 1280, 900);
+    let spec = process::output("order-spec.json");
+    let problem = json!({ "ranks": 2, "microbatches": 2, "schedule": "gpipe", "stages": { "forward_ns": 1000, "backward_input_ns": 2000 } });
+    std::fs::write(&spec, problem.to_string()).unwrap();
+    let spec = spec.to_str().unwrap();
+    let link = printed(["link", spec]);
+    browser.goto(&format!("{address}/{}", link.trim()));
+    planned(&browser, "GPipe");
+    let mine = process::output("mine.txt");
+    std::fs::write(&mine, "# 1F1B\n0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1 1BW1\n").unwrap();
+    open(&browser, &mine);
+    planned(&browser, "Own order");
+    assert!(browser.text("[data-test='notice']").contains("the file's own"));
+    browser.find("[data-test='export-plan']").click();
+    let plan: Value = serde_json::from_str(&std::fs::read_to_string(browser.downloaded()).unwrap()).unwrap();
+    let command: Value =
+        serde_json::from_str(&printed(["plan", spec, "--order", mine.to_str().unwrap(), "--json"])).unwrap();
+    for part in ["spec", "problem", "program", "prediction"] {
+        assert_eq!(plan[part], command[part], "{part}");
+    }
+    browser.picture("own-order.png");
+    std::fs::write(&mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
+    open(&browser, &mine);
+    browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));
+    // The form's own schedule is there again after any change.
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    browser.no_errors();
+}
+
 #[test]
 fn dragging_a_slider_keeps_the_page_answering() {
     let (_served, address) = serve(&[]);

@@ -31,6 +31,10 @@ use crate::step::Step;
 use crate::timeline::{Timeline, peak_bytes};
 use crate::units::{Bytes, Nanos};
 
+mod order;
+
+pub use order::plan_order;
+
 /// The name that asks for the best schedule, whoever published it.
 pub const BEST: &str = "best";
 

@@ -600,3 +600,54 @@ fn the_selftest_of_the_cpu_passes_and_that_of_a_missing_gpu_says_what_is_missing
         }
     }
 }
+
+/// A schedule from elsewhere: by hand, in torch's form, or a plan's rows with a change; the same plan from each.
+#[test]
+fn an_order_of_ones_own_is_planned_checked_and_shown() {
+    let folder = folder();
+    let [problem, mine, csv, plan] =
+        ["problem.json", "mine.txt", "order.csv", "plan.json"].map(|name| path(&folder, name));
+    write(&problem, r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 10, "backward_input_ns": 20 } }"#);
+    write(&mine, "# GPipe\n0 | 0F0 0F1 0BW0 0BW1\n1 | 1F0 1F1 1BW0 1BW1\n");
+    write(&csv, "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n");
+    printed(&["plan", &problem, "--order", &mine, "-o", &plan], "");
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&plan).unwrap()).unwrap();
+    assert_eq!(written["schedule"]["name"], "mine");
+    let gpipe = json_of(&["plan", &problem, "--schedule", "gpipe", "--json"], "");
+    for key in ["prediction", "program"] {
+        assert_eq!(written[key], gpipe[key], "{key}");
+    }
+    let of_torch = json_of(&["plan", &problem, "--order", &csv, "--json"], "");
+    assert_eq!(of_torch["prediction"], gpipe["prediction"]);
+    assert_eq!(
+        printed(&["export", &problem, "--order", &mine, "--format", "torch-csv"], ""),
+        std::fs::read_to_string(&csv).unwrap()
+    );
+    assert!(
+        printed(&["show", &problem, "--order", "-"], "0F0 0BW0 0F1 0BW1\n1F0 1BW0 1F1 1BW1\n")
+            .contains("standard input")
+    );
+    assert!(printed(&["check", &problem, "--order", &mine], "").starts_with("valid: 8 ops on 2 ranks"));
+    // A plan whose rows somebody changed is refused as a plan and taken as an order.
+    let changed = std::fs::read_to_string(&plan).unwrap().replace("1F0 1F1 1BW0 1BW1", "1F0 1BW0 1F1 1BW1");
+    assert!(refused(&["check", "-"], &changed).contains("digest"));
+    let faster = json_of(&["plan", &problem, "--order", "-", "--json"], &changed);
+    assert_eq!(faster["schedule"]["rows"][1], "1F0 1BW0 1F1 1BW1");
+
+    for (order, says) in [
+        ("0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW1 1BW0 1F0\n", "rank 1, op 4: 1F0 has run already"),
+        ("0F0 0F1 0BW0\n1F0 1F1 1BW0 1BW1\n", "0BW1 never runs"),
+        ("0BW0 0F0 0F1 0BW1\n1F0 1F1 1BW0 1BW1\n", "in a circle"),
+        ("0F0 0F1 0BW0 0BW1\n", "1 rows for 2 ranks"),
+        ("0F0 0F1 0BX0\n", "line 1: `0BX0` is not an op"),
+        ("", "accepted is one line a rank"),
+    ] {
+        let error = refused(&["check", &problem, "--order", "-"], order);
+        assert!(error.contains(says), "{order}: {error}");
+    }
+    let (code, _, error) =
+        run(&["export", &problem, "--order", &mine, "--format", "svg", "-o", "/no/such/plan.svg"], "");
+    assert!(code == Some(1) && error.contains("there is no folder /no/such"), "{error}");
+    let error = refused(&["plan", &problem, "--order", &mine, "--schedule", "1f1b"], "");
+    assert!(error.contains("cannot be used with"), "{error}");
+}

@@ -35,6 +35,13 @@ pub enum Ask {
         /// The file.
         text: String,
     },
+    /// Plan this spec with an order of compute from elsewhere.
+    OpenOrder {
+        /// The spec as JSON.
+        spec: String,
+        /// The order, as a file has it.
+        text: String,
+    },
     /// Read a trace file and show its last step.
     OpenTrace {
         /// The file.
@@ -56,7 +63,9 @@ impl Ask {
     /// Whether a newer question of this sort makes older ones pointless.
     pub fn supersedes(&self, older: &Ask) -> bool {
         match self {
-            Ask::Plan { .. } | Ask::OpenPlan { .. } => matches!(older, Ask::Plan { .. } | Ask::OpenPlan { .. }),
+            Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } => {
+                matches!(older, Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. })
+            }
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
@@ -123,13 +132,18 @@ pub enum Said {
     },
     /// What the passes did, in lines; empty where there is no plan of a model.
     Passes(String),
+    /// The plan file of an order from elsewhere.
+    Ordered {
+        /// Its text.
+        plan: String,
+    },
     /// A trace was read.
     TraceOpened(TraceSummary),
     /// A step of the trace.
     TraceShown(Box<Measured>),
     /// A file could not be read.
     Unreadable {
-        /// `plan` or `trace`.
+        /// `plan`, `trace` or `order`.
         what: String,
         /// Each fault in words.
         faults: Vec<FieldFault>,
@@ -265,6 +279,19 @@ pub struct Figures {
     pub gap: Option<f64>,
     /// What binds the bound, as a sentence.
     pub binding: String,
+    /// The whole training step; of a model only.
+    pub step: Option<StepFigures>,
+}
+
+/// A whole training step, its gradients' sums and its optimizer included.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepFigures {
+    /// How long it takes.
+    pub step_ns: u64,
+    /// Tokens of all copies, a second.
+    pub tokens_per_s: f64,
+    /// Model FLOPs utilisation.
+    pub mfu: f64,
 }
 
 /// One schedule of the comparison.

@@ -1,10 +1,10 @@
 //! A plan, or a measured step, as the page holds it: everything that painting and pointing need.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
-use pipeplan_core::timeline::Timeline;
+use pipeplan_core::timeline::{Span, Timeline};
 
 use crate::draw::lane::Lane;
 use crate::draw::memory::Curve;
@@ -186,6 +186,26 @@ impl Scene {
         before.into_iter().chain(after).collect()
     }
 
+    /// The rank and the span of an op, where this plan has it.
+    pub fn span_of(&self, op: Op) -> Option<(usize, &Span)> {
+        let known = op.stage() < self.problem.stage_count() && op.microbatch() < self.problem.microbatches();
+        let (rank, index) = known.then(|| self.find(op)).flatten()?;
+        Some((rank, self.lanes.get(rank)?.spans().get(index)?))
+    }
+
+    /// Schedule, makespan and bubble in a line.
+    pub fn headline(&self) -> String {
+        let figures = &self.figures;
+        format!(
+            "{}, {}: {}, bubble {}, peak {}",
+            wire::title(&self.schedule),
+            self.placement(),
+            text::duration(figures.makespan_ns as f64),
+            text::percent(figures.bubble_ratio),
+            text::bytes(self.peak_bytes())
+        )
+    }
+
     fn find(&self, op: Op) -> Option<(usize, usize)> {
         let rank = self.problem.rank_of(op.stage(), op.microbatch());
         Some((rank, self.lanes.get(rank)?.position(op)?))
@@ -261,6 +281,73 @@ fn describe_op(op: Op, stages: usize) -> Vec<(String, String)> {
         ("stage".to_owned(), stage),
         ("microbatch".to_owned(), op.microbatch().to_string()),
     ]
+}
+
+/// What stands under the plan on the same axis.
+#[derive(Clone, Debug)]
+pub enum Below {
+    /// A measured step.
+    Measured(Arc<MeasuredScene>),
+    /// Another plan, kept to be compared.
+    Kept(Arc<Scene>),
+}
+
+impl Below {
+    /// One lane a rank.
+    pub fn lanes(&self) -> &[Lane] {
+        match self {
+            Below::Measured(measured) => &measured.lanes,
+            Below::Kept(kept) => &kept.lanes,
+        }
+    }
+
+    /// When the last op ends.
+    pub fn end_ns(&self) -> u64 {
+        self.lanes().iter().map(Lane::end_ns).max().unwrap_or(0)
+    }
+
+    /// By how much its times are drawn shorter. Plans are always compared in their own time.
+    pub fn scale(&self, planned_ns: u64, aligned: bool) -> f64 {
+        match self {
+            Below::Measured(measured) => measured_scale(planned_ns, measured.end_ns(), aligned),
+            Below::Kept(_) => 1.0,
+        }
+    }
+
+    /// What it is, in a line.
+    pub fn headline(&self, scale: f64) -> String {
+        match self {
+            Below::Measured(_) if scale == 1.0 => "Measured".to_owned(),
+            Below::Measured(_) => {
+                let digits = if scale < 0.1 { 5 } else { 3 };
+                format!("Measured, drawn at ×{} of its time", text::trimmed(scale, digits))
+            }
+            Below::Kept(kept) => format!("Kept: {}", kept.headline()),
+        }
+    }
+
+    /// Which of its rank's chunks a stage is; a measured step is of `plan`.
+    pub fn chunk_of_stage(&self, plan: &Scene) -> Vec<usize> {
+        match self {
+            Below::Measured(_) => plan.chunk_of_stage(),
+            Below::Kept(kept) => kept.chunk_of_stage(),
+        }
+    }
+
+    /// Lines of a tooltip for a span of `rank`, beside what `plan` says of the same op.
+    pub fn describe(&self, rank: usize, index: usize, plan: &Scene) -> Vec<(String, String)> {
+        match self {
+            Below::Measured(measured) => measured.describe(rank, index, Some(plan)),
+            Below::Kept(kept) => {
+                let mut lines = kept.describe(rank, index);
+                let op = kept.lanes.get(rank).and_then(|lane| lane.spans().get(index)).map(|span| span.op);
+                if let Some((_, same)) = op.and_then(|op| plan.span_of(op)) {
+                    lines.push(("above it starts".to_owned(), text::duration(same.start_ns as f64)));
+                }
+                lines
+            }
+        }
+    }
 }
 
 /// By how much measured times are drawn shorter so that both steps are equally long, where `aligned`: a CPU

@@ -48,39 +48,7 @@ pub fn count(number: u64) -> String {
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
 pub fn humanised(text: &str) -> String {
-    text.lines().map(humanised_line).collect::<Vec<_>>().join("\n")
-}
-
-fn humanised_line(sentence: &str) -> String {
-    let mut words: Vec<String> = Vec::new();
-    let mut rest_of = sentence.split(' ').peekable();
-    while let Some(word) = rest_of.next() {
-        let unit = word.trim_end_matches(['.', ',', ';', ')']);
-        let rest = &word[unit.len()..];
-        let number = words.last().and_then(|number| number.trim_start_matches('(').parse::<u64>().ok());
-        let readable = match (number, unit) {
-            (Some(number), "ns") => Some(duration(number as f64)),
-            (Some(number), "bytes" | "byte") => Some(bytes(number)),
-            _ => None,
-        };
-        // “its limit is 80”: the unit stands earlier in the sentence. With one of its own it is readable already.
-        if rest_of.peek().is_none_or(|next| !next.starts_with(['b', 'B', 'K', 'M', 'G', 'T', 'P', 'E']))
-            && let [.., limit, is] = words.as_slice()
-            && (limit.as_str(), is.as_str()) == ("limit", "is")
-            && let Ok(number) = unit.parse::<u64>()
-        {
-            words.push(format!("{}{rest}", bytes(number)));
-            continue;
-        }
-        match (readable, words.last_mut()) {
-            (Some(readable), Some(last)) => {
-                let opened = if last.starts_with('(') { "(" } else { "" };
-                *last = format!("{opened}{readable}{rest}");
-            }
-            _ => words.push(word.to_owned()),
-        }
-    }
-    words.join(" ")
+    pipeplan_core::format::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
 }
 
 /// A message of the planner as a sentence: with a capital and a full stop.
@@ -153,12 +121,6 @@ mod tests {
         assert_eq!(
             humanised("rank 3 has 4200000 ns of work, and 90000 ns must follow (1024 bytes)."),
             "rank 3 has 4.2 ms of work, and 90 µs must follow (1 KiB)."
-        );
-        assert_eq!(humanised("no ns here"), "no ns here");
-        assert_eq!(humanised("its limit is 20 GiB; raise it"), "its limit is 20 GiB; raise it");
-        assert_eq!(
-            humanised("rank 0 would hold 2048 bytes, and its limit is 1024\nraise it"),
-            "rank 0 would hold 2 KiB, and its limit is 1 KiB\nraise it"
         );
     }
 

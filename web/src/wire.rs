@@ -7,11 +7,13 @@ use pipeplan_core::planner::{Answer, gap};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::relief::Relief;
 use pipeplan_core::schedule;
+use pipeplan_core::spec::Spec;
+use pipeplan_core::step::Step;
 use pipeplan_core::timeline::{Span, Timeline};
 use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::message::{
-    ChartPoint, FieldFault, Figures, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said, WireSpan,
+    ChartPoint, FieldFault, Figures, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said, StepFigures, WireSpan,
 };
 use crate::text;
 
@@ -89,11 +91,20 @@ pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
     }
 }
 
-/// An answer as the page shows it.
-pub fn picture_of(answer: &Answer) -> Picture {
+/// An answer to `spec` as the page shows it.
+pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
     let memory = answer.case.derived.as_ref().map(|derived| verdict::by_rank(derived, problem, timeline));
-    Picture { memory: ranks_bytes(&memory.unwrap_or_default()), ..picture(&answer.name, problem, timeline) }
+    let mut picture = picture(&answer.name, problem, timeline);
+    picture.memory = ranks_bytes(&memory.unwrap_or_default());
+    picture.figures.step = answer.step(spec).map(step);
+    picture
+}
+
+/// A whole training step as it travels.
+pub fn step(step: Step) -> StepFigures {
+    let Step { step_ns, tokens_per_s, mfu } = step;
+    StepFigures { step_ns, tokens_per_s, mfu }
 }
 
 /// The kinds of bytes that a rank holds throughout, in the order in which they travel.
@@ -152,6 +163,7 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         bound_ns: bound.value_ns,
         gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
         binding: text::sentence(&text::humanised(&bound.binding.to_string())),
+        step: None,
     }
 }
 

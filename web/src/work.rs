@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use pipeplan_core::accounts::Accounts;
+use pipeplan_core::format::order;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
 use pipeplan_core::relief::{Finder, Reliefs};
@@ -148,6 +149,7 @@ impl Work {
             Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, to_prove } => vec![export(&spec, to_prove)],
             Ask::OpenPlan { text } => self.open_plan(id, &text),
+            Ask::OpenOrder { spec, text } => vec![open_order(&spec, &text)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
         }
@@ -184,7 +186,7 @@ impl Work {
             return said;
         }
         let mut said = vec![match solve(&spec, &name) {
-            Ok(answer) => Said::Planned(Box::new(picture(&answer))),
+            Ok(answer) => Said::Planned(Box::new(wire::picture_of(&spec, &answer))),
             Err(error) => {
                 Said::NoPlan { schedule: name, reason: text::sentence(&text::humanised(&error.to_string())) }
             }
@@ -235,6 +237,7 @@ impl Work {
             Err(deadlock) => return vec![unreadable("plan", deadlock.to_string())],
         };
         let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
+        picture.figures.step = plan.step().map(wire::step);
         // A plan of ours follows from its spec; what its bytes are for is not in the file.
         let cases = planner::open_cases(&plan.spec).unwrap_or_default();
         if let Some(derived) =
@@ -367,7 +370,7 @@ impl Comparison {
         match self.best.so_far() {
             Some(answer) if self.shown_cost_ns != Some(answer.cost_ns()) => {
                 self.shown_cost_ns = Some(answer.cost_ns());
-                Some(Said::Planned(Box::new(picture(answer))))
+                Some(Said::Planned(Box::new(wire::picture_of(&self.spec, answer))))
             }
             None if self.finished => Some(Said::NoPlan { schedule: BEST.to_owned(), reason: self.why_none() }),
             _ => None,
@@ -422,8 +425,17 @@ fn least_need(reason: &str) -> u64 {
     after.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
 }
 
-fn picture(answer: &Answer) -> crate::message::Picture {
-    wire::picture_of(answer)
+/// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
+fn open_order(spec: &str, text: &str) -> Said {
+    let plan = || -> Result<Plan, String> {
+        let spec = Spec::read(spec).map_err(|error| error.to_string())?;
+        let order = order::read(text).map_err(|error| error.to_string())?;
+        planner::plan_order(&spec, "Own order", order).map_err(|error| error.to_string())
+    };
+    match plan() {
+        Ok(plan) => Said::Ordered { plan: plan.to_json() },
+        Err(reason) => unreadable("order", text::humanised(&reason)),
+    }
 }
 
 /// The plan file of a spec with the schedule that it names, byte for byte what the command line writes.

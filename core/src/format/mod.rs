@@ -1,7 +1,10 @@
 //! Other forms of a plan or a timeline: for people, and for other people's programs.
 
 pub mod chrome_trace;
+pub mod colour;
 pub mod megatron_layout;
+pub mod order;
+pub mod sentence;
 pub mod svg;
 pub mod text;
 pub mod torch_csv;

@@ -6,8 +6,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::Write;
 
+use super::colour;
 use crate::op::{Op, OpKind};
-use crate::timeline::Timeline;
+use crate::timeline::{Span, Timeline};
 use crate::units::Nanos;
 
 const ROW: u64 = 24;
@@ -40,25 +41,28 @@ pub fn draw(timeline: &Timeline, title: &str, width: u32) -> String {
     let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\">{title}</text>", MARGIN + 12);
     for (rank, row) in timeline.rows.iter().enumerate() {
         let y = top + (ROW + GAP) * rank as u64;
+        let stages = stages_of(row);
         let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\">rank {rank}</text>", y + 16);
         let _ = writeln!(svg, "<rect x=\"{left}\" y=\"{y}\" width=\"{room}\" height=\"{ROW}\" fill=\"#f2f2f2\"/>");
         for block in blocks(row.iter().map(|span| (span.op, span.start_ns, span.end_ns)), &scale) {
+            let chunk = stages.binary_search(&block.stage).unwrap_or(0);
+            let [red, green, blue] = colour::of_block(block.kind, chunk);
             let x = format!("{}.{}", left + block.from / 10, block.from % 10);
             let wide = block.to - block.from;
             let _ = write!(
                 svg,
-                "<rect x=\"{x}\" y=\"{y}\" width=\"{}.{}\" height=\"{ROW}\" fill=\"{}\" stroke=\"#fff\" stroke-width=\".5\"/>",
+                "<rect x=\"{x}\" y=\"{y}\" width=\"{}.{}\" height=\"{ROW}\" fill=\"#{red:02x}{green:02x}{blue:02x}\" stroke=\"#fff\" stroke-width=\".5\"/>",
                 wide / 10,
                 wide % 10,
-                colour(block.kind)
             );
             if let Some(op) = block.op {
                 let label = op.to_string();
                 if LETTER * (label.len() as u64 + 1) * 10 <= wide {
                     let middle = left * 10 + block.from + wide / 2;
+                    let ink = if colour::takes_white_text([red, green, blue]) { " fill=\"#fff\"" } else { "" };
                     let _ = write!(
                         svg,
-                        "<text x=\"{}.{}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+                        "<text x=\"{}.{}\" y=\"{}\" text-anchor=\"middle\"{ink}>{label}</text>",
                         middle / 10,
                         middle % 10,
                         y + 16
@@ -80,7 +84,7 @@ fn footer(timeline: &Timeline) -> String {
     let whole = u128::from(makespan) * timeline.rows.len() as u128;
     // Hundredths of a percent in whole numbers.
     let idle = (whole.saturating_sub(u128::from(busy)) * 10_000).checked_div(whole).unwrap_or(0);
-    format!("makespan {makespan} ns, idle {}.{:02} %; F blue, B and BW green, W yellow", idle / 100, idle % 100)
+    format!("makespan {makespan} ns, idle {}.{:02} %; F blue, B orange, W green, BW red", idle / 100, idle % 100)
 }
 
 /// Tenths of a pixel for times.
@@ -101,7 +105,19 @@ struct Block {
     from: u64,
     to: u64,
     kind: OpKind,
+    stage: usize,
     op: Option<Op>,
+}
+
+/// The stages of a rank, ascending: the n-th is its n-th chunk.
+fn stages_of(row: &[Span]) -> Vec<usize> {
+    let mut stages: Vec<usize> = Vec::new();
+    for span in row {
+        if let Err(place) = stages.binary_search(&span.op.stage()) {
+            stages.insert(place, span.op.stage());
+        }
+    }
+    stages
 }
 
 fn blocks(spans: impl Iterator<Item = (Op, Nanos, Nanos)>, scale: &Scale) -> Vec<Block> {
@@ -111,22 +127,13 @@ fn blocks(spans: impl Iterator<Item = (Op, Nanos, Nanos)>, scale: &Scale) -> Vec
         let (from, to) = (scale.at(start), scale.at(end));
         match blocks.last_mut() {
             Some(last) if to <= last.to + NARROW && last.to - last.from <= NARROW && from <= last.to + 1 => {
-                *last = Block { from: last.from, to: to.max(last.to), kind: op.kind(), op: None };
+                *last = Block { to: to.max(last.to), kind: op.kind(), stage: op.stage(), op: None, ..*last };
             }
-            _ if to > from => blocks.push(Block { from, to, kind: op.kind(), op: Some(op) }),
+            _ if to > from => blocks.push(Block { from, to, kind: op.kind(), stage: op.stage(), op: Some(op) }),
             _ => {}
         }
     }
     blocks
-}
-
-const fn colour(kind: OpKind) -> &'static str {
-    match kind {
-        OpKind::F => "#8db4e8",
-        OpKind::B => "#8fce9b",
-        OpKind::BW => "#7cc0a8",
-        OpKind::W => "#f0d38a",
-    }
 }
 
 fn escaped(text: &str) -> String {

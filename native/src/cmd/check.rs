@@ -5,12 +5,14 @@ use pipeplan_core::lower::{Lowering, lower_as};
 use serde_json::{Value, json};
 
 use super::fail::Failure;
+use super::order::Order;
 use super::{input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan check plan.json
   pipeplan check plan.json --json
+  pipeplan check problem.json --order mine.txt      whether an order of your own is valid, and all that is wrong
   pipeplan check plan.json --lowering in-pieces --transport rendezvous    who would wait for whom";
 
 /// Check a plan: its digest, every op and transfer, memory, the prediction, and which transports complete it.
@@ -26,6 +28,8 @@ pub struct Args {
     /// Place the transfers of the plan's order anew first: in-pieces, receive-first, grouped, overlapped or overlapped:2
     #[arg(long, value_name = "HOW", value_parser = search::lowering)]
     lowering: Option<Lowering>,
+    #[command(flatten)]
+    order: Order,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -41,7 +45,7 @@ pub const TRANSPORTS: [Transport; 5] = [
 ];
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let plan = match input::plan(&args.plan) {
+    let plan = match input::read(&args.plan).and_then(|source| args.order.plan_of(&source)) {
         Err(failure) if args.json => {
             output::print_json(&json!({ "valid": false, "error": failure.message() }))?;
             return Err(failure);

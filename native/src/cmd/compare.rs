@@ -41,12 +41,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn drawn(comparison: &Comparison) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     // Schedules that are absent for the same reason share a line.
-    let mut absent: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &comparison.rows {
         match (row.status, row.reason.as_deref()) {
             (Status::Ok, _) => rows.push(cells(row)),
             (Status::Absent, reason) => {
-                let reason = reason.unwrap_or_default();
+                let reason = human::spelled(reason.unwrap_or_default());
                 match absent.iter_mut().find(|(known, _)| *known == reason) {
                     Some((_, names)) => names.push(&row.schedule),
                     None => absent.push((reason, vec![&row.schedule])),

@@ -10,6 +10,7 @@ use pipeplan_core::spec::Work;
 use pipeplan_core::trace::Trace;
 
 use super::fail::Failure;
+use super::order::Order;
 use super::{input, output};
 
 /// Pixels of a drawing, and characters of a line: a page of paper.
@@ -33,6 +34,8 @@ pub struct Args {
     /// The format
     #[arg(long)]
     format: Format,
+    #[command(flatten)]
+    order: Order,
     /// Write here; - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: String,
@@ -57,7 +60,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let text = if input::format_of(&source.text) == Some("pipeplan-trace") {
         of_trace(&input::trace_of(&source)?, args.format)?
     } else {
-        of_plan(&input::plan_from(&source)?, args.format)?
+        of_plan(&args.order.plan_of(&source)?, args.format)?
     };
     output::write(&args.output, text.as_bytes())
 }

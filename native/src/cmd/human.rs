@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use owo_colors::{AnsiColors, OwoColorize};
-use pipeplan_core::format::text;
+use pipeplan_core::format::{sentence, text};
 use pipeplan_core::op::OpKind;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
@@ -35,6 +35,11 @@ fn scaled(number: u64, units: &[(u64, &str)], one: &str) -> String {
         }
         None => format!("{number} {one}"),
     }
+}
+
+/// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.200 ms`.
+pub fn spelled(text: &str) -> String {
+    sentence::spelled(text, &duration, &bytes)
 }
 
 /// `1 rank`, `2 ranks`.
@@ -84,8 +89,10 @@ pub fn drawing(timeline: &Timeline) -> String {
         for piece in line {
             let colour = match piece.kind {
                 Some(OpKind::F) => AnsiColors::Blue,
-                Some(OpKind::B | OpKind::BW) => AnsiColors::Green,
-                Some(OpKind::W) => AnsiColors::Yellow,
+                // The nearest to the page's colours.
+                Some(OpKind::B) => AnsiColors::Yellow,
+                Some(OpKind::W) => AnsiColors::Green,
+                Some(OpKind::BW) => AnsiColors::Red,
                 None => AnsiColors::BrightBlack,
             };
             let _ = write!(text, "{}", piece.text.color(colour));

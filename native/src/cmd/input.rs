@@ -59,7 +59,8 @@ pub fn spec(argument: &str) -> Result<Spec, Failure> {
     spec_of(&read(argument)?)
 }
 
-fn spec_of(source: &Source) -> Result<Spec, Failure> {
+/// As [`spec`], from a text that was read.
+pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
     if format_of(&source.text) == Some("pipeplan-plan") {
         return Ok(plan_of(source)?.spec);
     }

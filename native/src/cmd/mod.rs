@@ -14,6 +14,7 @@ mod input;
 mod interrupt;
 mod link;
 mod memory;
+mod order;
 mod output;
 #[cfg(feature = "cuda")]
 mod over_nccl;

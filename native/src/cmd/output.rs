@@ -49,6 +49,9 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(std::io::Error::new(ErrorKind::NotFound, format!("there is no folder {}", folder.display())));
+    }
     let mut builder = tempfile::Builder::new();
     builder.prefix(".pipeplan-");
     #[cfg(unix)]

@@ -3,6 +3,7 @@
 use pipeplan_core::planner::BEST;
 
 use super::fail::Failure;
+use super::order::Order;
 use super::search::{Effort, Measured, Messages};
 use super::{human, input, output, prove, search};
 
@@ -12,7 +13,8 @@ Examples:
   pipeplan plan spec.toml --schedule best -o plan.json       write it
   pipeplan plan problem.json --schedule zb-v --json | jq .prediction
   pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best
-  pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    messages beside compute, two received ahead";
+  pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    messages beside compute, two received ahead
+  pipeplan plan problem.json --order mine.txt -o plan.json   judge an order of your own";
 
 /// Plan a spec: choose or build its schedule, check it, and write the plan.
 #[derive(clap::Args)]
@@ -21,7 +23,7 @@ pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,
     /// A published schedule or `best`; what the spec says where not given
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "order")]
     schedule: Option<String>,
     /// Write the plan file here; - for standard output
     #[arg(short, long, value_name = "FILE")]
@@ -29,6 +31,8 @@ pub struct Args {
     /// Print the plan file, also where it is written with -o
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    order: Order,
     #[command(flatten)]
     effort: Effort,
     #[command(flatten)]
@@ -44,12 +48,14 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?);
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
-    let mut plan = search::plan(&spec, schedule, args.effort)?;
+    let own = args.order.plan(&spec);
+    let may_replace = own.is_none() && schedule.as_str() == BEST;
+    let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
     let mut proof = String::new();
     if let Some(seconds) = args.prove {
         let proved = prove::prove(&plan, seconds)?;
         proof = proved.sentence();
-        if let (true, Some(better)) = (schedule.as_str() == BEST, proved.better) {
+        if let (true, Some(better)) = (may_replace, proved.better) {
             plan = better;
         }
     }

@@ -111,10 +111,9 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
     let plan = planner::plan_with(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
     watch.bar.finish_and_clear();
     plan.map_err(|error| match &error {
-        PlanError::NoSchedule { .. } => {
-            Failure::input(&error).with_help("`pipeplan compare` shows every schedule with its reason")
-        }
-        _ => Failure::input(&error),
+        PlanError::NoSchedule { .. } => Failure::input(human::spelled(&error.to_string()))
+            .with_help("`pipeplan compare` shows every schedule with its reason"),
+        _ => Failure::input(human::spelled(&error.to_string())),
     })
 }
 

@@ -14,12 +14,14 @@ use serde_json::{Map, Value, json};
 
 use super::check::TRANSPORTS;
 use super::fail::Failure;
+use super::order::Order;
 use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan show plan.json
   pipeplan show trace.json --step 3
+  pipeplan show problem.json --order mine.txt
   pipeplan show plan.json --passes --lowering overlapped:1
   pipeplan show plan.json --json | jq '.rows[0][:3]'";
 
@@ -40,6 +42,8 @@ pub struct Args {
     /// overlapped:2; as the plan has them where not given
     #[arg(long, value_name = "HOW", value_parser = search::lowering, requires = "passes")]
     lowering: Option<Lowering>,
+    #[command(flatten)]
+    order: Order,
     /// Print JSON: start and end of every op
     #[arg(long)]
     json: bool,
@@ -53,7 +57,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.step.is_some() {
         return Err(Failure::input("--step is for traces: a plan is one step"));
     }
-    let plan = input::plan_from(&source)?;
+    let plan = args.order.plan_of(&source)?;
     if args.passes {
         return show_passes(&plan, &args);
     }
@@ -72,7 +76,8 @@ pub fn print_plan(plan: &Plan) -> Result<(), Failure> {
     let mut shown = human::drawing(&timeline);
     shown.push('\n');
     shown.push_str(&human::summary(plan));
-    shown.push_str(&format!("because       {}\n", lower_bound(&plan.problem).binding));
+    let binding = lower_bound(&plan.problem).binding.to_string();
+    shown.push_str(&format!("because       {}\n", human::spelled(&binding)));
     output::print(&shown)
 }
 

@@ -12,6 +12,8 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 22.0;
+/// A letter of a name is about this wide.
+const LETTER_PX: f64 = 6.4;
 
 /// Puts a point into a curve of rising bytes and falling cost. False where the curve has as good a one already; what
 /// is no better than the point goes.
@@ -90,6 +92,8 @@ pub struct Marks {
     pub plan: Option<ChartPoint>,
     /// The point that is looked at.
     pub picked: Option<usize>,
+    /// What published schedules come to, each by its name.
+    pub published: Vec<ChartPoint>,
 }
 
 /// Where bytes and values are on a drawing of some width.
@@ -106,7 +110,7 @@ pub struct Plot {
 impl Plot {
     /// A drawing that shows the whole curve, the plan, and the limit where it is not far off. `None` without a curve.
     pub fn new(chart: &Chart, marks: &Marks, measure: Measure, width_px: f64) -> Option<Plot> {
-        let points = || chart.curve.iter().chain(&marks.plan);
+        let points = || chart.curve.iter().chain(&marks.plan).chain(&marks.published);
         let held = points().map(|point| point.bytes).chain(chart.least_bytes);
         let (least, most) = (held.clone().min()? as f64, held.max()? as f64);
         let span = (most - least).max(most * 0.02).max(1.0);
@@ -210,6 +214,7 @@ impl Plot {
         if let Some(limit) = marks.limit_bytes {
             self.draw_limit(&mut svg, limit);
         }
+        self.draw_published(&mut svg, &marks.published);
         for (index, point) in chart.curve.iter().enumerate() {
             let class = if marks.picked == Some(index) { "picked" } else { "point" };
             self.draw_point(&mut svg, class, point);
@@ -242,9 +247,40 @@ impl Plot {
         }
     }
 
+    /// Published schedules with their names, where the names have room: the fastest come first.
+    fn draw_published(&self, svg: &mut String, published: &[ChartPoint]) {
+        let mut by_cost: Vec<&ChartPoint> = published.iter().collect();
+        by_cost.sort_by_key(|point| (point.cost_ns, point.bytes));
+        // Left, right and baseline of the names so far.
+        let mut taken: Vec<(f64, f64, f64)> = Vec::new();
+        for point in by_cost {
+            self.draw_point(svg, "published", point);
+            let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
+            let width = point.by.chars().count() as f64 * LETTER_PX;
+            let fits_right = x + 7.0 + width <= self.width_px - RIGHT;
+            let left = if fits_right { x + 7.0 } else { x - 7.0 - width };
+            let places = [y - 5.0, y + 13.0].into_iter().filter(|y| (TOP + 8.0..HEIGHT - BOTTOM - 2.0).contains(y));
+            let is_free = |baseline: &f64| {
+                let apart = |(from, to, other): &(f64, f64, f64)| {
+                    left + width < *from || left > *to || (baseline - other).abs() > 11.0
+                };
+                left >= LEFT && taken.iter().all(apart)
+            };
+            if let Some(baseline) = places.into_iter().find(is_free) {
+                taken.push((left, left + width, baseline));
+                let _ =
+                    write!(svg, "<text class=\"published\" x=\"{left:.1}\" y=\"{baseline:.1}\">{}</text>", point.by);
+            }
+        }
+    }
+
     fn draw_point(&self, svg: &mut String, class: &str, point: &ChartPoint) {
         let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
-        let radius = if class == "point" { 2.0 } else { 4.5 };
+        let radius = match class {
+            "point" => 2.0,
+            "published" => 3.0,
+            _ => 4.5,
+        };
         let _ = write!(svg, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
     }
 }
@@ -356,7 +392,9 @@ mod tests {
             time in any::<bool>(),
         ) {
             let chart = chart(&points);
-            let marks = Marks { limit_bytes: limit, plan: Some(point(points[0].0, points[0].1)), picked: Some(0) };
+            let published = points.iter().map(|(bytes, cost_ns)| point(*bytes, *cost_ns)).collect();
+            let plan = Some(point(points[0].0, points[0].1));
+            let marks = Marks { limit_bytes: limit, plan, picked: Some(0), published };
             let measure = if time { Measure::Time } else { Measure::Bubble };
             let plot = Plot::new(&chart, &marks, measure, width).unwrap();
             for point in &chart.curve {

@@ -1,8 +1,9 @@
 //! Colours of op kinds and chunks.
 //!
-//! Hues follow Okabe and Ito's set, which stays apart under the common colour-vision deficiencies; kinds
-//! also differ in lightness, and wide blocks carry their text, so no reading depends on hue alone.
+//! On a light page they are those of all drawings, [`pipeplan_core::format::colour`]; on a dark one, the same hues
+//! lighter. Wide blocks carry their text, so no reading depends on hue alone.
 
+use pipeplan_core::format::colour::{self, SHADES, TOWARDS_WHITE};
 use pipeplan_core::op::OpKind;
 
 /// Red, green, blue.
@@ -10,6 +11,10 @@ use pipeplan_core::op::OpKind;
 pub struct Rgb(pub u8, pub u8, pub u8);
 
 impl Rgb {
+    const fn of([red, green, blue]: [u8; 3]) -> Rgb {
+        Rgb(red, green, blue)
+    }
+
     /// The four bytes of an opaque pixel as a canvas stores them.
     pub const fn pixel(self) -> [u8; 4] {
         [self.0, self.1, self.2, 255]
@@ -74,11 +79,6 @@ pub struct Palette {
     chunk_towards: Rgb,
 }
 
-/// Chunks that are told apart.
-const SHADES: usize = 4;
-/// How far the shade of each goes towards white.
-const TOWARDS: [f64; SHADES] = [0.0, 0.42, 0.2, 0.55];
-
 /// All block colours of a palette, mixed once for a picture of many blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shades([[Rgb; SHADES]; 4]);
@@ -106,10 +106,10 @@ impl Palette {
         limit: Rgb(196, 43, 43),
         memory: Rgb(146, 168, 209),
         held: Rgb(104, 122, 158),
-        forward: Rgb(0, 104, 173),
-        backward_input: Rgb(230, 159, 0),
-        backward_weight: Rgb(0, 142, 104),
-        backward: Rgb(189, 66, 10),
+        forward: Rgb::of(colour::of_kind(OpKind::F)),
+        backward_input: Rgb::of(colour::of_kind(OpKind::B)),
+        backward_weight: Rgb::of(colour::of_kind(OpKind::W)),
+        backward: Rgb::of(colour::of_kind(OpKind::BW)),
         chunk_towards: Rgb(255, 255, 255),
     };
 
@@ -134,8 +134,7 @@ impl Palette {
         if dark { Palette::DARK } else { Palette::LIGHT }
     }
 
-    /// The colour of an op kind of the n-th chunk of a rank. Shades are dealt so that neighbouring chunks differ
-    /// most; the fifth and later ones repeat, as no one tells more than four apart.
+    /// The colour of an op kind of the n-th chunk of a rank.
     pub fn block(&self, kind: OpKind, chunk: usize) -> Rgb {
         let base = match kind {
             OpKind::F => self.forward,
@@ -143,7 +142,7 @@ impl Palette {
             OpKind::W => self.backward_weight,
             OpKind::BW => self.backward,
         };
-        base.mixed(self.chunk_towards, TOWARDS[chunk % SHADES])
+        base.mixed(self.chunk_towards, f64::from(TOWARDS_WHITE[chunk % SHADES]) / 100.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! All panels of the picture as one image, and what is to be written over it.
 //!
-//! From the top: the ruler, the planned ranks, the measured ranks if there are any, the memory of each rank.
+//! From the top: the ruler, the planned ranks, the ranks of what is compared with it, if anything is, the memory of each rank.
 //! Pixels here are device pixels; [`Layout`] is in CSS pixels.
 
 use pipeplan_core::timeline::Span;
@@ -41,8 +41,8 @@ pub struct Layout {
     pub scroll_range_px: f64,
     /// The planned ranks.
     pub planned: Panel,
-    /// The measured ranks.
-    pub measured: Option<Panel>,
+    /// The ranks of what is compared with the plan.
+    pub below: Option<Panel>,
     /// Memory by rank.
     pub memory: Panel,
 }
@@ -52,22 +52,22 @@ pub struct Layout {
 pub enum Place {
     /// A planned rank.
     Planned(usize),
-    /// A measured rank.
-    Measured(usize),
+    /// A rank of what is compared with the plan.
+    Below(usize),
     /// The memory of a rank.
     Memory(usize),
 }
 
 impl Layout {
-    /// Stacks the panels for `ranks` planned and `measured` measured ranks, scrolled by `scroll_px` of
+    /// Stacks the panels for `ranks` planned ranks and `below` ranks compared with them, scrolled by `scroll_px` of
     /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
-    pub fn new(whole_width_px: f64, ranks: usize, measured: usize, scroll_px: f64) -> Layout {
+    pub fn new(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64) -> Layout {
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
-        let lanes_px = if measured > 0 { 160.0 } else { 200.0 };
+        let lanes_px = if below > 0 { 160.0 } else { 200.0 };
         let planned = Rows::sharing(ranks, lanes_px, 3.0, 28.0, 0.0);
-        let measured = (measured > 0).then(|| Rows::sharing(measured, lanes_px, 3.0, 28.0, 0.0));
+        let below = (below > 0).then(|| Rows::sharing(below, lanes_px, 3.0, 28.0, 0.0));
         let memory = Rows::sharing(ranks, 144.0, 9.0, 34.0, 0.0);
-        let ranges = [planned, memory].into_iter().chain(measured).map(|rows| rows.scroll_range_px());
+        let ranges = [planned, memory].into_iter().chain(below).map(|rows| rows.scroll_range_px());
         let scroll_range_px = ranges.fold(0.0, f64::max);
         let share = if scroll_range_px > 0.0 { (scroll_px / scroll_range_px).clamp(0.0, 1.0) } else { 0.0 };
         let mut y = RULER_PX;
@@ -78,26 +78,45 @@ impl Layout {
             panel
         };
         let planned = panel(planned);
-        let measured = measured.map(&mut panel);
+        let below = below.map(&mut panel);
         let memory = panel(memory);
         let width_px = (whole_width_px - left_px - 1.0).max(1.0);
-        Layout { left_px, width_px, height_px: y, scroll_range_px, planned, measured, memory }
+        Layout { left_px, width_px, height_px: y, scroll_range_px, planned, below, memory }
     }
 
     /// What is at a point of the canvas.
     pub fn place_at(&self, y_px: f64) -> Option<Place> {
         let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
-        let measured = self.measured.as_ref().and_then(row).map(Place::Measured);
-        row(&self.planned).map(Place::Planned).or(measured).or(row(&self.memory).map(Place::Memory))
+        let below = self.below.as_ref().and_then(row).map(Place::Below);
+        row(&self.planned).map(Place::Planned).or(below).or(row(&self.memory).map(Place::Memory))
+    }
+}
+
+/// What is compared with the plan.
+#[derive(Clone, Copy)]
+pub struct Below<'s> {
+    /// Its ranks.
+    pub lanes: &'s [Lane],
+    /// By how much its times are scaled.
+    pub scale: f64,
+    /// Which of its rank's chunks a stage of it is.
+    pub chunk_of_stage: &'s [usize],
+}
+
+impl Below<'_> {
+    /// The view of it under `view` of the plan: a time drawn at `scale` of itself is a view `scale` times wider.
+    pub fn view(&self, view: View) -> View {
+        View { start_ns: view.start_ns / self.scale, ns_per_px: view.ns_per_px / self.scale }
     }
 }
 
 /// What is painted.
+#[derive(Clone, Copy)]
 pub struct Subject<'s> {
     /// The planned ranks.
     pub planned: &'s [Lane],
-    /// The measured ranks, and by how much their times are scaled.
-    pub measured: Option<(&'s [Lane], f64)>,
+    /// What is compared with them.
+    pub below: Option<Below<'s>>,
     /// Memory by rank.
     pub curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
     /// Bytes held throughout, by rank.
@@ -110,7 +129,12 @@ pub struct Subject<'s> {
     pub chunk_of_stage: &'s [usize],
 }
 
-impl Subject<'_> {
+impl<'s> Subject<'s> {
+    /// As this, with the chunks of what is compared.
+    pub fn of(self, below: Below<'s>) -> Subject<'s> {
+        Subject { chunk_of_stage: below.chunk_of_stage, ..self }
+    }
+
     /// The colour of a span.
     pub fn colour(&self, shades: &Shades, span: &Span) -> Rgb {
         let chunk = self.chunk_of_stage.get(span.op.stage()).copied().unwrap_or(0);
@@ -133,9 +157,9 @@ pub fn paint(
     let view = view.scaled(ratio);
     let mut row = vec![0; 4 * width];
     let shades = Shades::of(palette);
-    let shown = layout.planned.rows.visible().len() + layout.measured.map_or(0, |panel| panel.rows.visible().len());
+    let shown = layout.planned.rows.visible().len() + layout.below.map_or(0, |panel| panel.rows.visible().len());
     let samples = samples(shown, width);
-    let mut lanes = |image: &mut Image, panel: &Panel, lanes: &[Lane], view: View| {
+    let mut lanes = |image: &mut Image, panel: &Panel, subject: &Subject<'_>, lanes: &[Lane], view: View| {
         for index in panel.rows.visible() {
             let Some(lane) = lanes.get(index) else { continue };
             lane_row(lane, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
@@ -146,11 +170,9 @@ pub fn paint(
             image.repeat_row(&row, clip(top), clip(bottom).max(clip(top) + 1));
         }
     };
-    lanes(&mut image, &layout.planned, subject.planned, view);
-    if let (Some(panel), Some((measured, scale))) = (&layout.measured, subject.measured) {
-        // A time drawn at `scale` of itself is a view `scale` times wider.
-        let view = View { start_ns: view.start_ns / scale, ns_per_px: view.ns_per_px / scale };
-        lanes(&mut image, panel, measured, view);
+    lanes(&mut image, &layout.planned, subject, subject.planned, view);
+    if let (Some(panel), Some(below)) = (&layout.below, subject.below) {
+        lanes(&mut image, panel, &subject.of(below), below.lanes, below.view(view));
     }
     for index in layout.memory.rows.visible() {
         if let Some(curve) = (subject.curve)(index) {
@@ -289,7 +311,7 @@ mod tests {
     fn subject<'s>(planned: &'s [Lane], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {
             planned,
-            measured: None,
+            below: None,
             curve,
             static_bytes: &[0],
             limits: &[Some(80)],
@@ -300,9 +322,9 @@ mod tests {
 
     #[test]
     fn panels_do_not_overlap_and_points_find_them() {
-        for (ranks, measured) in [(1, 0), (8, 8), (64, 0), (1024, 1024)] {
-            let layout = Layout::new(1000.0, ranks, measured, 0.0);
-            let panels = [Some(layout.planned), layout.measured, Some(layout.memory)];
+        for (ranks, below) in [(1, 0), (8, 8), (64, 0), (1024, 1024)] {
+            let layout = Layout::new(1000.0, ranks, below, 0.0);
+            let panels = [Some(layout.planned), layout.below, Some(layout.memory)];
             let mut y = RULER_PX;
             for panel in panels.into_iter().flatten() {
                 assert!(panel.top_px >= y);
@@ -320,7 +342,7 @@ mod tests {
         for ranks in [1, 20, 32, 300, 1024] {
             let range = Layout::new(1000.0, ranks, ranks, 0.0).scroll_range_px;
             let layout = Layout::new(1000.0, ranks, ranks, range);
-            for panel in [Some(layout.planned), layout.measured, Some(layout.memory)].into_iter().flatten() {
+            for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
                 assert_eq!(panel.rows.visible().end, ranks);
                 let (_, bottom) = panel.rows.span_of(ranks - 1);
                 assert!(bottom <= panel.rows.height_px + 1e-6, "{ranks}");

@@ -300,7 +300,7 @@ pub const FIELDS: &[Field] = &[
     of("memory.limit_bytes", "Limit a rank", Unit::Of(GIB, "GiB"), Group::Memory, "The device's memory where empty"),
     of(
         "memory.overhead_bytes",
-        "Framework",
+        "Set aside",
         Unit::Of(GIB, "GiB"),
         Group::Memory,
         "What the framework holds besides: contexts, communicators, fragmentation",

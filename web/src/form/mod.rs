@@ -37,13 +37,15 @@ pub struct Form {
 }
 
 impl Default for Form {
-    /// What the page opens with: an example that shows most of what the planner does.
+    /// What the page opens with: an example that shows most of what the planner does. Few enough blocks that each has
+    /// room for its number, and a limit that some schedules break.
     fn default() -> Form {
         let texts = [
-            ("model.name", "llama-2-13b"),
+            ("model.name", "llama-2-7b"),
             ("cluster.device", "h100"),
-            ("parallel.pipeline", "8"),
-            ("training.microbatches", "24"),
+            ("parallel.pipeline", "4"),
+            ("training.microbatches", "10"),
+            ("memory.limit_bytes", "56"),
             ("schedule", "best"),
             ("problem.ranks", "4"),
             ("problem.microbatches", "8"),

@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn the_right_end_of_memory_is_no_limit() {
-        let form = Form::default();
+        let mut form = Form::default();
+        form.set("memory.limit_bytes", "");
         let spec = Spec::from_value(&form.to_value()).unwrap();
         let memory = slider(&form, Some(&spec), "memory.limit_bytes").unwrap();
         assert_eq!(memory.value, memory.most);

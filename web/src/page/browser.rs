@@ -9,17 +9,29 @@ pub fn window() -> Option<Window> {
     web_sys::window()
 }
 
+/// Takes an element out of the page.
+pub fn remove(id: &str) {
+    let document = window().and_then(|window| window.document());
+    if let Some(element) = document.and_then(|document| document.get_element_by_id(id)) {
+        element.remove();
+    }
+}
+
 /// The part of the address after `#`, without it.
 pub fn fragment() -> String {
     let hash = window().and_then(|window| window.location().hash().ok()).unwrap_or_default();
     hash.trim_start_matches('#').to_owned()
 }
 
-/// Replaces the part of the address after `#` without a new entry in the history.
-pub fn set_fragment(fragment: &str) {
-    if let Some(history) = window().and_then(|window| window.history().ok()) {
-        let _ = history.replace_state_with_url(&JsValue::NULL, "", Some(&format!("#{fragment}")));
-    }
+/// Replaces the part of the address after `#`: in the history's `same_entry`, or in a new one, from which a person can
+/// go back.
+pub fn set_fragment(fragment: &str, same_entry: bool) {
+    let Some(history) = window().and_then(|window| window.history().ok()) else { return };
+    let address = format!("#{fragment}");
+    let _ = match same_entry {
+        true => history.replace_state_with_url(&JsValue::NULL, "", Some(&address)),
+        false => history.push_state_with_url(&JsValue::NULL, "", Some(&address)),
+    };
 }
 
 /// The page's address without query and fragment.
@@ -86,11 +98,11 @@ pub fn pixel_ratio() -> f64 {
 }
 
 /// Offers a text as a download.
-pub fn download(name: &str, text: &str) {
+pub fn download(name: &str, content_type: &str, text: &str) {
     let save = || -> Result<(), JsValue> {
         let parts = js_sys::Array::of1(&JsValue::from_str(text));
         let options = BlobPropertyBag::new();
-        options.set_type("application/json");
+        options.set_type(content_type);
         let blob = Blob::new_with_str_sequence_and_options(&parts, &options)?;
         let address = Url::create_object_url_with_blob(&blob)?;
         let document = window().and_then(|window| window.document()).ok_or(JsValue::NULL)?;

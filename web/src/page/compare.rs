@@ -12,12 +12,12 @@ use crate::text;
 pub fn Compare() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let objective = judged(planner);
-    // Best first: it is what most people came for.
+    // Best first: it is what most people came for. Those that do not exist here come last.
     let names = Memo::new(move |_| {
         planner.rows.with(|rows| {
-            let mut names: Vec<String> = rows.iter().map(|row| row.schedule.clone()).collect();
-            names.sort_by_key(|name| name != BEST);
-            names
+            let mut rows: Vec<&Row> = rows.iter().collect();
+            rows.sort_by_key(|row| (row.schedule != BEST, row.costs.is_none()));
+            rows.into_iter().map(|row| row.schedule.clone()).collect::<Vec<_>>()
         })
     });
     view! {
@@ -35,7 +35,7 @@ pub fn Compare() -> impl IntoView {
                             <th scope="col" class="bar" aria-hidden="true"></th>
                             <th scope="col" class="number">"Bubble"</th>
                             <th scope="col" class="number">"Peak memory"</th>
-                            <th scope="col" class="number" title="Cost over the lower bound">"Above bound"</th>
+                            <th scope="col" class="number" title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</th>
                         </tr>
                     </thead>
                     <tbody>

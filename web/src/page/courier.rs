@@ -64,7 +64,7 @@ impl Courier {
         self.next_id.set(id.wrapping_add(1));
         let question = Question { id, ask };
         match &question.ask {
-            Ask::Plan { .. } | Ask::OpenPlan { .. } => {
+            Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } => {
                 let before = self.newest_plan.replace(Some(question.clone()));
                 if before.is_some_and(|before| before.id > self.heard.get()) {
                     self.lose_patience_later(id);

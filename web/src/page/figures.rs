@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 use pipeplan_core::problem::Objective;
-use pipeplan_core::spec::Work;
 
 use super::state::Planner;
 use crate::proof::{Proof, State};
@@ -19,23 +18,23 @@ pub fn FigureRow() -> impl IntoView {
     view! {
         <section class="figures" aria-label="Figures of the plan">
             <div class="figure" data-test="figure-makespan">
-                <h2>"Makespan"</h2>
+                <h2>"Makespan "<span class="what">"first to last op"</span></h2>
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.figures.makespan_ns as f64))}</p>
-                <p class="note">{move || throughput(planner)}</p>
+                <p class="note" data-test="step">{move || scene().map(|scene| whole_step(&scene))}</p>
                 <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
             </div>
             <div class="figure" data-test="figure-bubble">
-                <h2>"Bubble"</h2>
+                <h2>"Bubble "<span class="what">"time ranks wait"</span></h2>
                 <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
                 <p class="note">{move || of(busiest)}</p>
             </div>
             <div class="figure" data-test="figure-peak">
-                <h2>"Peak memory"</h2>
+                <h2>"Peak memory "<span class="what">"fullest rank"</span></h2>
                 <p class="value" data-test="peak">{move || of(|scene| text::bytes(scene.peak_bytes()))}</p>
                 {move || scene().map(|scene| view! { <MemoryMeter scene /> })}
             </div>
             <div class="figure wide" data-test="figure-bound">
-                <h2>"Lower bound"</h2>
+                <h2>"Lower bound "<span class="what">"proved: nothing is faster here"</span></h2>
                 <p class="value" data-test="bound">{move || scene().map_or_else(|| "—".to_owned(), |scene| text::duration(bound_ns(planner, &scene) as f64))}</p>
                 <p class="note"><b data-test="gap">{move || scene().map(|scene| gap(planner, &scene))}</b>" "{move || scene().map(|scene| binding(planner, &scene))}</p>
                 <ProofLine />
@@ -142,17 +141,14 @@ fn longest_span(scene: &Scene) -> Option<String> {
     judged.then(|| format!("longest span of a rank {}", text::duration(scene.figures.longest_span_ns as f64)))
 }
 
-/// Tokens a second, where the spec says how many tokens a step trains on.
-fn throughput(planner: Planner) -> String {
-    let makespan = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| scene.figures.makespan_ns));
-    let tokens = planner.spec.with(|spec| match spec.as_deref().map(|spec| &spec.work) {
-        Some(Work::Model(work)) => {
-            u64::from(work.microbatches) * u64::from(work.microbatch_size) * u64::from(work.sequence)
-        }
-        _ => 0,
-    });
-    if makespan == 0 || tokens == 0 {
-        return "of one training step".to_owned();
-    }
-    format!("{} tokens/s", text::count((tokens as f64 * 1e9 / makespan as f64) as u64))
+/// What a whole training step comes to, where the spec is of a model.
+fn whole_step(scene: &Scene) -> String {
+    scene.figures.step.map_or_else(String::new, |step| {
+        format!(
+            "step {} with its optimizer: {} tokens/s, MFU {}",
+            text::duration(step.step_ns as f64),
+            text::count(step.tokens_per_s.round() as u64),
+            text::percent(step.mfu)
+        )
+    })
 }

@@ -2,6 +2,7 @@
 
 use leptos::html;
 use leptos::prelude::*;
+use pipeplan_core::planner::BEST;
 use pipeplan_core::spec::Work;
 use web_sys::{KeyboardEvent, MouseEvent};
 
@@ -9,7 +10,7 @@ use super::state::Planner;
 use super::timeline::follow_width;
 use crate::draw::chart::{HEIGHT, Marks, Measure, Plot, describe};
 use crate::form::limit_text;
-use crate::message::ChartPoint;
+use crate::message::{ChartPoint, Row};
 use crate::text;
 
 #[component]
@@ -24,7 +25,12 @@ pub fn FrontierPanel() -> impl IntoView {
             follow_width(&holder, width);
         }
     });
-    let marks = Memo::new(move |_| Marks { limit_bytes: limit(planner), plan: plan(planner), picked: picked.get() });
+    let marks = Memo::new(move |_| Marks {
+        limit_bytes: limit(planner),
+        plan: plan(planner),
+        picked: picked.get(),
+        published: published(planner),
+    });
     // Not memos of their own: what follows from `marks` in two ways is not always told of its changes.
     let plot =
         move || planner.chart.with(|chart| marks.with(|marks| Plot::new(chart, marks, measure.get(), width.get())));
@@ -139,11 +145,24 @@ fn plan(planner: Planner) -> Option<ChartPoint> {
     })
 }
 
+/// What published schedules come to, as the comparison says.
+fn published(planner: Planner) -> Vec<ChartPoint> {
+    let by_span = planner.spec.with(|spec| {
+        spec.as_ref().is_some_and(|spec| spec.objective() == pipeplan_core::problem::Objective::LongestSpan)
+    });
+    let point = |row: &Row| {
+        let costs = row.costs.filter(|_| row.schedule != BEST)?;
+        let cost_ns = if by_span { costs.longest_span_ns } else { costs.makespan_ns };
+        Some(ChartPoint { bytes: costs.peak_bytes, cost_ns, bubble_ratio: costs.bubble_ratio, by: row.title.clone() })
+    };
+    planner.rows.with(|rows| rows.iter().filter_map(point).collect())
+}
+
 /// Asks for the best schedule within `bytes`.
 fn limit_to(planner: Planner, bytes: u64) {
     planner.change_with(|form| {
         let path = form.limit_path();
         form.set(path, limit_text(path, bytes));
-        form.set("schedule", pipeplan_core::planner::BEST);
+        form.set("schedule", BEST);
     });
 }

@@ -30,6 +30,28 @@ pub fn Legend() -> impl IntoView {
     }
 }
 
+/// How the picture is read, for who sees one for the first time.
+#[component]
+pub fn Guide() -> impl IntoView {
+    view! {
+        <details class="guide" data-test="guide">
+            <summary>"How to read this"</summary>
+            <dl>
+                <dt>"Rows and blocks"</dt>
+                <dd>"A row is a rank: a GPU, or several that share a stage. A block is what it does for one microbatch, whose number stands on it: F, the forward; B, the backward that the rank before waits for; W, the gradients of weights, which nobody waits for; BW, both in one. Point at a block to see what it waits for, and its times."</dd>
+                <dt>"Bubble"</dt>
+                <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better."</dd>
+                <dt>"Memory"</dt>
+                <dd>"Below, for each rank over the same time: weights and optimizer (dark), and what forwards keep for their backwards. Schedules differ in it as much as in time."</dd>
+                <dt>"Lower bound"</dt>
+                <dd>"A time that no schedule of these stages on these ranks beats, whoever makes it: proved anew for each plan. What the plan takes above it is all that a better one could save."</dd>
+                <dt>"Where to go from here"</dt>
+                <dd>"Choose another schedule in the table below; Keep one to see two together; drag a slider; the address is a link to what you see."</dd>
+            </dl>
+        </details>
+    }
+}
+
 /// Which step of the trace is shown, on which scale, and what it measured.
 #[component]
 pub fn TraceControls() -> impl IntoView {

@@ -25,6 +25,7 @@ use state::{Notice, Planner};
 
 /// Puts the page into the document.
 pub fn start() {
+    browser::remove("loading");
     leptos::mount::mount_to_body(Page);
 }
 
@@ -46,15 +47,19 @@ fn Page() -> impl IntoView {
             <p class="tagline">"Plan pipeline-parallel training"</p>
             <p class="status" role="status" aria-live="polite" data-test="status"
                 data-state=state>
-                {move || match state() { "planning" => "planning…", "faulty" => "the form has faults", _ => "" }}
+                {move || match state() {
+                    "planning" => progress(planner.progress.get()),
+                    "faulty" => "the form has faults".to_owned(),
+                    _ => String::new(),
+                }}
             </p>
             <button type="button" class="form-toggle" data-test="form-toggle" aria-expanded=move || planner.form_open.get().to_string()
-                on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Spec"</button>
+                on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Change…"</button>
             <files::Files />
         </header>
         <div class="columns">
             <form::SpecForm />
-            <main>
+            <main class:outdated=planner.outdated>
                 <Notices notice=planner.notice />
                 <figures::FigureRow />
                 <timeline::TimelinePanel />
@@ -64,6 +69,15 @@ fn Page() -> impl IntoView {
                 <compare::Compare />
             </main>
         </div>
+    }
+}
+
+/// How far the comparison has come. The last row is the search for the best.
+fn progress((done, all): (u32, u32)) -> String {
+    match all {
+        0 => "planning…".to_owned(),
+        _ if done + 1 >= all => "searching for the best…".to_owned(),
+        _ => format!("planning… {done} of {all} schedules"),
     }
 }
 

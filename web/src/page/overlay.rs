@@ -10,11 +10,11 @@ use super::timeline::Frame;
 use crate::draw::colour::{Palette, Rgb};
 use crate::draw::lane::Lane;
 use crate::draw::memory::{self, Curve};
-use crate::draw::paint::{self, Layout, Panel, RULER_PX, Subject, TITLE_PX};
+use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX};
 use crate::draw::raster::Image;
 use crate::draw::ruler;
 use crate::draw::view::View;
-use crate::text;
+use crate::{scene, text};
 
 const FONT: &str = "11px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
 /// Width of a digit in that font, with a little room.
@@ -27,8 +27,8 @@ const LEAST_TEXT_ROW_PX: f64 = 13.0;
 pub enum Pointed {
     /// A planned op.
     Planned { rank: usize, index: usize },
-    /// A measured op.
-    Measured { rank: usize, index: usize },
+    /// An op of what is compared with the plan.
+    Below { rank: usize, index: usize },
     /// The memory of a rank at a time.
     Memory { rank: usize, time_ns: u64 },
 }
@@ -60,6 +60,7 @@ pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<
 struct SubjectData {
     static_bytes: Vec<u64>,
     chunk_of_stage: Vec<usize>,
+    chunk_below: Vec<usize>,
     top_bytes: u64,
 }
 
@@ -69,6 +70,7 @@ impl SubjectData {
         SubjectData {
             static_bytes: (0..scene.lanes.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
             chunk_of_stage: scene.chunk_of_stage(),
+            chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
             top_bytes: memory::top_bytes(scene.peak_bytes(), scene.limit_bytes()),
         }
     }
@@ -76,7 +78,11 @@ impl SubjectData {
     fn subject<'s>(&'s self, frame: &'s Frame, curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {
             planned: &frame.scene.lanes,
-            measured: frame.measured.as_ref().map(|(measured, scale)| (measured.lanes.as_slice(), *scale)),
+            below: frame.below.as_ref().map(|(below, scale)| Below {
+                lanes: below.lanes(),
+                scale: *scale,
+                chunk_of_stage: &self.chunk_below,
+            }),
             curve,
             static_bytes: &self.static_bytes,
             limits: &frame.scene.figures.limit_bytes,
@@ -102,19 +108,18 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     let data = SubjectData::of(frame);
     let curve = |rank| frame.scene.curve(rank);
     let subject = data.subject(frame, &curve);
-    brush.title(&layout.planned, if frame.measured.is_some() { "Planned" } else { "Ranks" });
+    let first = match frame.below {
+        None => "Ranks".to_owned(),
+        Some((scene::Below::Measured(_), _)) => "Planned".to_owned(),
+        Some((scene::Below::Kept(_), _)) => frame.scene.headline(),
+    };
+    brush.title(&layout.planned, &first);
     brush.names(&layout.planned);
     brush.labels(&layout.planned, &subject, subject.planned, frame.view);
-    if let (Some(panel), Some((lanes, scale))) = (&layout.measured, subject.measured) {
-        let note = if scale == 1.0 {
-            "Measured".to_owned()
-        } else {
-            format!("Measured, drawn at ×{} of its time", text::trimmed(scale, if scale < 0.1 { 5 } else { 3 }))
-        };
-        brush.title(panel, &note);
+    if let (Some(panel), Some(below), Some((shown, scale))) = (&layout.below, subject.below, &frame.below) {
+        brush.title(panel, &shown.headline(*scale));
         brush.names(panel);
-        let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
-        brush.labels(panel, &subject, lanes, view);
+        brush.labels(panel, &subject.of(below), below.lanes, below.view(frame.view));
     }
     let limit = frame.scene.limit_bytes().filter(|limit| *limit <= data.top_bytes);
     let scale = match (limit, frame.scene.limit_bytes()) {
@@ -231,8 +236,10 @@ impl Brush<'_> {
             if top < 0.0 || bottom > panel.rows.height_px + 0.5 {
                 continue;
             }
-            let mut peak = format!("peak {}", text::bytes(*peak));
-            if let Some(measured) = frame.measured_peaks.get(rank).filter(|bytes| **bytes > 0) {
+            // On a phone a longer plate would hide half of the strip.
+            let roomy = self.layout.width_px > 480.0;
+            let mut peak = if roomy { format!("peak {}", text::bytes(*peak)) } else { text::bytes(*peak) };
+            if let Some(measured) = frame.measured_peaks.get(rank).filter(|bytes| **bytes > 0 && roomy) {
                 peak = format!("{peak}, measured {}", text::bytes(*measured));
             }
             let width = peak.chars().count() as f64 * 6.2 + 8.0;
@@ -256,15 +263,13 @@ impl Brush<'_> {
                 }
                 self.outline(&self.layout.planned, frame.view, rank, span.start_ns, span.end_ns);
             }
-            Some(Pointed::Measured { rank, index }) => {
-                let (Some(panel), Some((measured, scale))) = (&self.layout.measured, &frame.measured) else { return };
-                let Some(span) = measured.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return };
+            Some(Pointed::Below { rank, index }) => {
+                let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
+                let Some(span) = below.lanes().get(rank).and_then(|lane| lane.spans().get(index)) else { return };
                 let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
                 self.outline(panel, view, rank, span.start_ns, span.end_ns);
                 // The same op in the plan, to compare the two.
-                let planned = frame.scene.lanes.get(rank);
-                let same = planned.and_then(|lane| lane.spans().get(lane.position(span.op)?));
-                if let Some(same) = same {
+                if let Some((rank, same)) = frame.scene.span_of(span.op) {
                     self.outline(&self.layout.planned, frame.view, rank, same.start_ns, same.end_ns);
                 }
             }

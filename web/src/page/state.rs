@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 use pipeplan_core::fields::Fault;
+use pipeplan_core::format::{order, svg};
+use pipeplan_core::planner::BEST;
 use pipeplan_core::spec::Spec;
+use pipeplan_core::timeline::Timeline;
 use serde_json::Value;
 use web_sys::Worker;
 
@@ -19,12 +22,17 @@ use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
 use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary, Unfit};
 use crate::proof::{Proof, State};
-use crate::scene::{MeasuredScene, Scene, lanes_of, measured_scale};
+use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
 
 /// How long the form rests before its link stands in the address: browsers slow pages down that change it
 /// with every movement of a slider.
 const LINK_AFTER_MS: i32 = 200;
+
+/// A plan that is kept goes where the one on screen takes so many times as long, or as short.
+const MOST_TIMES_AS_LONG: u64 = 20;
+/// Pixels of a saved drawing: a page of paper.
+const SVG_WIDTH: u32 = 1200;
 
 /// A sentence above the picture.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,8 +76,14 @@ pub struct Planner {
     pub measured: RwSignal<Option<Arc<MeasuredScene>>>,
     /// Whether the measured step is drawn as long as the plan.
     pub aligned: RwSignal<bool>,
+    /// A plan kept to be compared with others.
+    pub kept: RwSignal<Option<Arc<Scene>>>,
     /// Questions without their last reply.
     pub busy: RwSignal<bool>,
+    /// Schedules that the comparison has looked at, and all that it will.
+    pub progress: RwSignal<(u32, u32)>,
+    /// Whether the plan on screen is of the form before a change.
+    pub outdated: RwSignal<bool>,
     /// The exact search behind the plan on screen.
     pub proof: RwSignal<Proof>,
     /// What to say above the picture.
@@ -89,8 +103,11 @@ pub struct Planner {
     /// Lanes sent ahead of their picture, and the question that they belong to.
     ahead: StoredValue<(u32, Vec<Lane>)>,
     link_timer: StoredValue<u32>,
-    /// What the page itself last wrote after `#`.
+    /// What stands after `#`, as far as the page knows.
     own_fragment: StoredValue<String>,
+    /// Whether the next link takes the place of the one in the address instead of coming after it: so that going back
+    /// leads to what was there before.
+    same_entry: StoredValue<bool>,
     courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
     /// The worker of a proof under way.
     prover: StoredValue<Option<Worker>, LocalStorage>,
@@ -115,7 +132,10 @@ impl Planner {
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
             aligned: RwSignal::new(true),
+            kept: RwSignal::new(None),
             busy: RwSignal::new(true),
+            progress: RwSignal::new((0, 0)),
+            outdated: RwSignal::new(false),
             proof: RwSignal::new(Proof::default()),
             notice: RwSignal::new(None),
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
@@ -127,6 +147,7 @@ impl Planner {
             ahead: StoredValue::new((0, Vec::new())),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
+            same_entry: StoredValue::new(true),
             courier: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),
         };
@@ -167,6 +188,8 @@ impl Planner {
 
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
+        self.own_fragment.set_value(fragment.to_owned());
+        self.same_entry.set_value(true);
         match pipeplan_core::link::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
@@ -185,7 +208,14 @@ impl Planner {
     /// The address has got another fragment, not by us.
     pub fn fragment_changed(self) {
         let fragment = browser::fragment();
-        if !fragment.is_empty() && fragment != self.own_fragment.get_value() {
+        if fragment == self.own_fragment.get_value() {
+            return;
+        }
+        if fragment.is_empty() {
+            // Back where the page began, with files beside it.
+            self.own_fragment.set_value(fragment);
+            self.open_address();
+        } else {
             self.open_link(&fragment);
         }
     }
@@ -209,6 +239,7 @@ impl Planner {
         match self.read_form() {
             Some(text) => {
                 self.busy.set(true);
+                self.outdated.set(true);
                 self.ask(Ask::Plan { spec: text }, true);
                 self.write_link_later();
             }
@@ -271,14 +302,23 @@ impl Planner {
                 self.unfit.set(None);
                 self.show(None);
             }
-            Said::Comparing { .. } => {}
-            Said::Compared(row) if !stale => self.rows.update(|rows| put_row(rows, row)),
-            Said::Done if newest => self.busy.set(false),
-            Said::Exported { text, to_prove: false } => browser::download(&self.plan_file_name(), &text),
+            Said::Comparing { rows } => self.progress.set((0, rows)),
+            Said::Compared(row) if !stale => {
+                self.progress.update(|(done, _)| *done += 1);
+                self.rows.update(|rows| put_row(rows, row));
+            }
+            Said::Done if newest => {
+                self.busy.set(false);
+                self.outdated.set(false);
+            }
+            Said::Exported { text, to_prove: false } => {
+                browser::download(&self.plan_file_name(), "application/json", &text)
+            }
             Said::Exported { text, to_prove: true } => self.start_prover(&text),
             Said::Opened { spec, picture } if !stale => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
+            Said::Ordered { plan } if newest => self.open_text(&plan),
             Said::TraceOpened(summary) => self.trace.set(Some(summary)),
             Said::TraceShown(measured) => {
                 let before = self.extent();
@@ -287,7 +327,7 @@ impl Planner {
             }
             Said::Unreadable { what, faults } => {
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
-                lines.extend(sentences(&faults).iter().map(|line| text::sentence(line)));
+                lines.extend(sentences(&faults).iter().flat_map(|said| said.lines()).map(text::sentence));
                 self.complain(lines);
                 if newest {
                     self.busy.set(false);
@@ -309,8 +349,9 @@ impl Planner {
     fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
         if let Ok(spec) = Spec::read(spec) {
             let mut form = Form::of(&spec);
-            // The file may hold another schedule than its spec asks for; the form names what is shown.
-            if let Some(scene) = &scene {
+            // The file may hold another schedule than its spec asks for; the form names what is shown, where the planner
+            // knows that name.
+            if let Some(scene) = scene.as_ref().filter(|scene| is_schedule(&scene.schedule)) {
                 form.set("schedule", scene.schedule.clone());
             }
             self.form.set(form);
@@ -318,15 +359,33 @@ impl Planner {
         }
         self.opened.set_value(self.opening.get_value());
         self.shown.set_value(id);
-        self.notice.set(None);
+        let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule)).map(|_| {
+            let line = "This order of ops is the file's own. A change of the form plans anew, without it.";
+            Notice { wrong: false, lines: vec![line.to_owned()] }
+        });
+        self.notice.set(own);
         self.show(scene.map(Arc::new));
     }
 
     fn show(self, scene: Option<Arc<Scene>>) {
         let before = self.extent();
+        if self.shown.get_value() == self.asked.get_value() {
+            self.outdated.set(false);
+        }
         if scene.is_some() {
             self.no_plan.set(None);
             self.unfit.set(None);
+        }
+        // What is kept is compared on one axis of time: beside a step of another order of magnitude there is nothing to see.
+        let comparable = |kept: &Scene, shown: &Scene| {
+            let (less, more) = (kept.end_ns().min(shown.end_ns()), kept.end_ns().max(shown.end_ns()));
+            more <= less.saturating_mul(MOST_TIMES_AS_LONG)
+        };
+        let kept = self.kept.get_untracked();
+        if let (Some(kept), Some(shown)) = (&kept, &scene)
+            && !comparable(kept, shown)
+        {
+            self.kept.set(None);
         }
         self.scene.set(scene);
         self.carry_view(before);
@@ -344,9 +403,9 @@ impl Planner {
     /// All that is shown together.
     pub fn extent(self) -> Extent {
         let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
-        let measured = self.measured.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
-        let scale = measured_scale(planned, measured, self.aligned.get_untracked());
-        let whole_ns = (planned as f64).max(measured as f64 * scale);
+        let below = untrack(|| self.below());
+        let scaled = |below: Below| below.end_ns() as f64 * below.scale(planned, self.aligned.get_untracked());
+        let whole_ns = below.map_or(0.0, scaled).max(planned as f64);
         Extent { whole_ns, width_px: self.width.get_untracked() }
     }
 
@@ -354,6 +413,19 @@ impl Planner {
     pub fn carry_view(self, before: Extent) {
         let now = self.extent();
         self.view.update(|view| *view = view.carried(before, now));
+    }
+
+    /// What stands under the plan: a measured step before a plan that was kept.
+    pub fn below(self) -> Option<Below> {
+        let measured = self.measured.get().map(Below::Measured);
+        measured.or_else(|| self.kept.get().map(Below::Kept))
+    }
+
+    /// Keeps the plan on screen to be compared with others, or lets go of the one that is kept.
+    pub fn keep(self, keep: bool) {
+        let before = self.extent();
+        self.kept.set(self.scene.get_untracked().filter(|_| keep));
+        self.carry_view(before);
     }
 
     /// Draws the measured step as long as the plan, or in its own time.
@@ -399,11 +471,19 @@ impl Planner {
             self.busy.set(true);
             self.opening.set_value(Some(text.into()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
+        } else if order::looks_like_one(text) {
+            let Some(spec) = self.read_form() else {
+                return self.complain(vec![
+                    "The form has faults, so it says nothing of which costs this order is.".to_owned(),
+                ]);
+            };
+            self.busy.set(true);
+            self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
         } else {
             match Spec::read(text) {
                 Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
                 Err(error) => {
-                    let mut lines = vec!["This file is no plan, no trace and no spec.".to_owned()];
+                    let mut lines = vec!["This file is no plan, no trace, no order of ops and no spec.".to_owned()];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.complain(lines);
                 }
@@ -414,10 +494,19 @@ impl Planner {
     /// Downloads the plan file of the form.
     pub fn export(self) {
         if let Some(text) = self.opened.get_value() {
-            browser::download(&self.plan_file_name(), &text);
+            browser::download(&self.plan_file_name(), "application/json", &text);
         } else if let Some(text) = self.read_form() {
             self.ask(Ask::Export { spec: text, to_prove: false }, false);
         }
+    }
+
+    /// Downloads the timeline as a drawing.
+    pub fn save_svg(self) {
+        let Some(scene) = self.scene.get_untracked() else { return };
+        let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
+        let drawing = svg::draw(&Timeline { rows }, &scene.headline(), SVG_WIDTH);
+        let name = self.plan_file_name().replace("plan.json", "timeline.svg");
+        browser::download(&name, "image/svg+xml", &drawing);
     }
 
     /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
@@ -496,9 +585,12 @@ impl Planner {
             if self.link_timer.get_value() != turn {
                 return;
             }
-            if let Some(link) = self.link() {
-                self.own_fragment.set_value(link.clone());
-                browser::set_fragment(&link);
+            let Some(link) = self.link() else { return };
+            let same_entry = self.same_entry.get_value();
+            self.same_entry.set_value(false);
+            if link != self.own_fragment.get_value() {
+                browser::set_fragment(&link, same_entry);
+                self.own_fragment.set_value(link);
             }
         });
     }
@@ -516,6 +608,11 @@ impl Planner {
     pub fn kind(self) -> Kind {
         self.form.with(|form| form.kind)
     }
+}
+
+/// Whether the planner makes schedules of this name.
+fn is_schedule(name: &str) -> bool {
+    name == BEST || pipeplan_core::schedule::find(name).is_some()
 }
 
 /// Replaces a schedule's row, or adds it: while a comparison comes in, the rows of the one before stay.

@@ -1,4 +1,4 @@
-//! The picture: planned ranks, measured ranks and memory on one time axis.
+//! The picture: planned ranks, what is compared with them, and memory on one time axis.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::{browser, legend};
 use crate::draw::paint::{Layout, Place};
 use crate::draw::raster::Image;
 use crate::draw::view::View;
-use crate::scene::{MeasuredScene, Scene, measured_scale};
+use crate::scene::{Below, Scene};
 
 /// How much one notch of a wheel or one press of a key zooms.
 const ZOOM_STEP: f64 = 1.25;
@@ -25,7 +25,8 @@ const PAN_STEP: f64 = 0.15;
 /// All that one frame shows.
 pub struct Frame {
     pub scene: Arc<Scene>,
-    pub measured: Option<(Arc<MeasuredScene>, f64)>,
+    /// What is compared with the plan, and by how much its times are scaled.
+    pub below: Option<(Below, f64)>,
     /// The most bytes that each rank really held; empty without a trace.
     pub measured_peaks: Vec<u64>,
     pub layout: Layout,
@@ -75,7 +76,16 @@ fn Toolbar() -> impl IntoView {
             <h2 data-test="schedule-title">{title}</h2>
             <span class="note" data-test="placement">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement()))}</span>
             <legend::Legend />
-            <div class="buttons" role="group" aria-label="Zoom">
+            <div class="buttons">
+                <button type="button" data-test="keep" aria-pressed=move || planner.kept.with(Option::is_some).to_string()
+                    prop:disabled=move || planner.scene.with(Option::is_none) && planner.kept.with(Option::is_none)
+                    title="Keep this timeline below, to compare the next one with it"
+                    on:click=move |_| planner.keep(planner.kept.with_untracked(Option::is_none))>
+                    {move || if planner.kept.with(Option::is_some) { "Let go" } else { "Keep" }}</button>
+                <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
+                    title="Save the timeline as an SVG drawing, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
+            </div>
+            <div class="buttons zoom" role="group" aria-label="Zoom">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
                 <button type="button" aria-label="Zoom in" data-test="zoom-in" on:click=move |_| zoom(ZOOM_STEP * ZOOM_STEP)>"+"</button>
                 <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
@@ -100,8 +110,8 @@ fn Canvas() -> impl IntoView {
 
     let layout = Memo::new(move |_| {
         let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.lanes.len()));
-        let measured = planner.measured.with(|scene| scene.as_ref().map_or(0, |scene| scene.lanes.len()));
-        Layout::new(whole_width.get(), ranks, measured, scroll.get())
+        let below = planner.below().map_or(0, |below| below.lanes().len());
+        Layout::new(whole_width.get(), ranks, below, scroll.get())
     });
     // The axis is as wide as the layout leaves it; a change keeps what is shown.
     Effect::new(move |_| {
@@ -115,13 +125,13 @@ fn Canvas() -> impl IntoView {
     let frame = move || -> Option<Frame> {
         let scene = planner.scene.get()?;
         let aligned = planner.aligned.get();
-        let measured = planner.measured.get().map(|measured| {
-            let scale = measured_scale(scene.end_ns(), measured.end_ns(), aligned);
-            (measured, scale)
+        let below = planner.below().map(|below| {
+            let scale = below.scale(scene.end_ns(), aligned);
+            (below, scale)
         });
         Some(Frame {
             scene,
-            measured,
+            below,
             measured_peaks: planner
                 .trace
                 .with(|trace| trace.as_ref().map(|trace| trace.peak_bytes.clone()))
@@ -199,6 +209,7 @@ fn Canvas() -> impl IntoView {
             <Tooltip pointed pointer whole_width />
         </div>
         <p class="hint">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all."</p>
+        <legend::Guide />
     }
 }
 
@@ -232,11 +243,9 @@ fn tooltip_lines(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
     let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
     match pointed {
         Pointed::Planned { rank, index } => scene.describe(rank, index),
-        Pointed::Measured { rank, index } => planner
-            .measured
-            .get_untracked()
-            .map(|measured| measured.describe(rank, index, Some(&scene)))
-            .unwrap_or_default(),
+        Pointed::Below { rank, index } => {
+            untrack(|| planner.below()).map(|below| below.describe(rank, index, &scene)).unwrap_or_default()
+        }
         Pointed::Memory { rank, time_ns } => scene.describe_memory(rank, time_ns as f64),
     }
 }
@@ -256,11 +265,11 @@ fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed
             let index = scene.lanes.get(rank)?.at(time_ns, reach_ns)?;
             Some(Pointed::Planned { rank, index })
         }
-        Place::Measured(rank) => {
-            let measured = planner.measured.get()?;
-            let scale = measured_scale(scene.end_ns(), measured.end_ns(), planner.aligned.get());
-            let index = measured.lanes.get(rank)?.at(time_ns / scale, reach_ns / scale)?;
-            Some(Pointed::Measured { rank, index })
+        Place::Below(rank) => {
+            let below = planner.below()?;
+            let scale = below.scale(scene.end_ns(), planner.aligned.get());
+            let index = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale)?;
+            Some(Pointed::Below { rank, index })
         }
         Place::Memory(rank) => {
             (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
@@ -324,8 +333,10 @@ fn describe(planner: Planner) -> String {
     planner.scene.with(|scene| match scene {
         Some(scene) => {
             let ops: usize = scene.lanes.iter().map(|lane| lane.spans().len()).sum();
+            let kept = planner.kept.get().filter(|_| planner.measured.with(Option::is_none));
+            let kept = kept.map_or_else(String::new, |kept| format!(" Kept below: {}.", kept.headline()));
             format!(
-                "Timeline of {}: {} ranks, {ops} ops in {}. Arrow keys pan and zoom.",
+                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom.",
                 crate::wire::title(&scene.schedule),
                 scene.lanes.len(),
                 crate::text::duration(scene.end_ns() as f64)

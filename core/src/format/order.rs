@@ -1,0 +1,208 @@
+//! An order of compute from elsewhere: written by hand, by another scheduler, or taken out of a plan.
+//!
+//! Read as it comes:
+//!
+//! | Form | Such as | Told by |
+//! |---|---|---|
+//! | a line a rank | `0F0 0F1 0B0 0W0 0BW1` | neither of the others; empty lines and what follows a `#` are left out, and so is a rank's number before a bar: `0 \| 0F0` |
+//! | [torch's compute-only CSV](super::torch_csv) | `0F0,0F1,0I0,0W0,0B1` | a comma; kinds are torch's, whose B is our BW |
+//! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which nothing but the order is read | `[` or `{` at the start |
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde_json::Value;
+
+use super::torch_csv::{self, CsvSyntax};
+use crate::op::OpSyntax;
+use crate::problem::MAX_RANKS;
+use crate::schedule::Schedule;
+
+/// Why a text is no order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OrderSyntax {
+    /// A word that is no op.
+    Word {
+        /// Its line, or its entry of a JSON array, from 1.
+        line: usize,
+        /// The word.
+        word: OpSyntax,
+    },
+    /// A cell that torch would not read.
+    Csv(CsvSyntax),
+    /// JSON that holds no rows.
+    Json(String),
+    /// Not a single op.
+    Empty,
+    /// More rows than a problem may have ranks.
+    TooManyRows,
+}
+
+impl fmt::Display for OrderSyntax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OrderSyntax::Word { line, word } => write!(f, "line {line}: {word}"),
+            OrderSyntax::Csv(csv) => fmt::Display::fmt(csv, f),
+            OrderSyntax::Json(found) => {
+                write!(f, "found {found}; accepted is an array with one string of ops a rank, or a plan file")
+            }
+            OrderSyntax::Empty => {
+                f.write_str("found no op; accepted is one line a rank, such as `0F0 0F1 0BW0 0BW1`")
+            }
+            OrderSyntax::TooManyRows => write!(f, "found more than {MAX_RANKS} rows; accepted is one row a rank"),
+        }
+    }
+}
+
+impl core::error::Error for OrderSyntax {}
+
+/// Whether a text begins as an order does: for a file that does not say what it is.
+pub fn looks_like_one(text: &str) -> bool {
+    let first = lines(text).next().map_or("", |(_, line)| line);
+    let first =
+        first.split(|c: char| c == ',' || c.is_whitespace()).find(|word| !word.is_empty()).unwrap_or_default();
+    read(first.trim_matches('"')).is_ok() || torch_csv::read(first).is_ok_and(|order| order.op_count() > 0)
+}
+
+/// Reads an order.
+///
+/// # Errors
+/// [`OrderSyntax`] with the first place that is wrong.
+pub fn read(text: &str) -> Result<Schedule, OrderSyntax> {
+    let order = match text.trim_start().chars().next() {
+        Some('[' | '{') => of_json(text)?,
+        _ if lines(text).any(|(_, line)| line.contains(',')) => {
+            let rows: Vec<&str> = lines(text).map(|(_, line)| line).collect();
+            torch_csv::read(&rows.join("\n")).map_err(OrderSyntax::Csv)?
+        }
+        _ => of_rows(lines(text))?,
+    };
+    match order.op_count() {
+        0 => Err(OrderSyntax::Empty),
+        _ => Ok(order),
+    }
+}
+
+/// Lines with something in them, by their number from 1, without comments and numbers of ranks.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().filter_map(|(index, line)| {
+        let line = without_rank(line.split('#').next().unwrap_or_default()).trim();
+        (!line.is_empty()).then_some((index + 1, line))
+    })
+}
+
+/// A line without a rank's number before a bar, as drawings have it.
+fn without_rank(line: &str) -> &str {
+    match line.split_once('|') {
+        Some((rank, row)) if rank.trim().bytes().all(|byte| byte.is_ascii_digit()) => row,
+        _ => line,
+    }
+}
+
+fn of_rows<'t>(rows: impl Iterator<Item = (usize, &'t str)>) -> Result<Schedule, OrderSyntax> {
+    let (numbers, rows): (Vec<usize>, Vec<&str>) = rows.take(MAX_RANKS + 1).unzip();
+    if rows.len() > MAX_RANKS {
+        return Err(OrderSyntax::TooManyRows);
+    }
+    Schedule::from_text_rows(&rows)
+        .map_err(|(row, word)| OrderSyntax::Word { line: numbers.get(row).copied().unwrap_or(row + 1), word })
+}
+
+fn of_json(text: &str) -> Result<Schedule, OrderSyntax> {
+    let value: Value = serde_json::from_str(text).map_err(|error| OrderSyntax::Json(error.to_string()))?;
+    let table = value.get("schedule").unwrap_or(&value);
+    let rows = table.get("rows").unwrap_or(table);
+    let strings = |rows: &'_ Value| -> Option<Vec<String>> {
+        rows.as_array()?.iter().map(|row| row.as_str().map(ToString::to_string)).collect()
+    };
+    let found = || OrderSyntax::Json(crate::fields::shown(rows));
+    let rows = strings(rows).ok_or_else(found)?;
+    let order = of_rows(rows.iter().enumerate().map(|(index, row)| (index + 1, row.as_str())))?;
+    let places = |row: &Value| -> Option<Vec<u32>> {
+        row.as_array()?.iter().map(|place| u32::try_from(place.as_u64()?).ok()).collect()
+    };
+    Ok(match table.get("pairs").and_then(Value::as_array) {
+        None => order,
+        Some(pairs) => {
+            let pairs: Option<Vec<Vec<u32>>> = pairs.iter().map(places).collect();
+            let wrong = || OrderSyntax::Json("`pairs` that are no places".to_string());
+            Schedule { pairs: pairs.ok_or_else(wrong)?, ..order }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner;
+    use crate::schedule::published;
+    use crate::spec::Spec;
+    use alloc::format;
+    use proptest::prelude::*;
+
+    /// DualPipe's pairs, cut backwards and fused ones: every form says the same of them.
+    #[test]
+    fn every_published_order_reads_the_same_in_each_form() {
+        let spec = Spec::read(
+            "ranks = 4\nmicrobatches = 8\nplacement = \"two-way\"\noverlap_permille = 100\n\
+             stages = { forward_ns = 1, backward_input_ns = 1, backward_weight_ns = 1 }\n",
+        )
+        .unwrap();
+        let mut read_back = 0;
+        for published in published() {
+            let Ok(plan) = planner::plan(&spec, published.name) else { continue };
+            assert_eq!(read(&plan.to_json()), Ok(plan.schedule.clone()), "{}", published.name);
+            let rows = plan.schedule.text_rows();
+            let bare = Schedule::of(plan.schedule.rows.clone());
+            let drawn: String =
+                rows.iter().enumerate().map(|(rank, row)| format!(" {rank} | {row}  # {rank}\n\n")).collect();
+            assert_eq!(read(&format!("# by hand\n{drawn}")), Ok(bare.clone()), "{}", published.name);
+            assert_eq!(read(&serde_json::to_string(&rows).unwrap()), Ok(bare), "{}", published.name);
+            assert!(looks_like_one(&drawn) && looks_like_one(&rows.join("\n")));
+            read_back += 1;
+        }
+        assert!(read_back >= 2, "{read_back}");
+    }
+
+    #[test]
+    fn a_comma_makes_it_torchs() {
+        assert_eq!(read("0F0,0I0,0W0\n").unwrap().text_rows(), ["0F0 0B0 0W0"]);
+        assert_eq!(read("0F0,,0B0\n\n1F0,1B0").unwrap().text_rows(), ["0F0 0BW0", "1F0 1BW0"]);
+        assert_eq!(read("0F0 0B0 0W0").unwrap().text_rows(), ["0F0 0B0 0W0"]);
+        assert!(looks_like_one("0F0,0I0") && looks_like_one("\"0F0\",0B0"));
+    }
+
+    #[test]
+    fn what_is_no_order_is_told_with_its_place() {
+        for (text, says) in [
+            ("0F0 0BW0\n\n1F0 1X0", "line 3: `1X0` is not an op"),
+            ("0F0,0SEND_F0", "row 1, cell 2"),
+            ("[[1]]", "found a list of 1"),
+            ("{}", "found a table"),
+            ("[\"0F0\", \"1G0\"]", "line 2: `1G0`"),
+            ("{\"rows\": [\"0F0\"], \"pairs\": [[-1]]}", "`pairs`"),
+            ("", "found no op"),
+            ("# nothing\n", "found no op"),
+            ("[", "accepted is an array"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        assert_eq!(read(&"0F0\n".repeat(MAX_RANKS + 1)), Err(OrderSyntax::TooManyRows));
+        for text in
+            ["", "name = \"x\"", "[model]\nname = \"1F1B\"", "{ \"ranks\": 4 }", "1F1B is a schedule", "ranks = 4"]
+        {
+            assert!(!looks_like_one(text) || text.starts_with("1F1B"), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[0-9FBWI,;()| #\\[\\]{}\":a-z\n]{0,60}") {
+            let _ = (read(&text), looks_like_one(&text));
+        }
+    }
+}

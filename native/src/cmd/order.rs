@@ -1,0 +1,45 @@
+//! An order of compute from elsewhere in the place of a schedule.
+
+use std::path::Path;
+
+use pipeplan_core::format::order;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::planner;
+use pipeplan_core::spec::Spec;
+
+use super::fail::Failure;
+use super::human;
+use super::input::{self, Source};
+
+/// Where the order of compute comes from.
+#[derive(clap::Args, Clone, Default)]
+pub struct Order {
+    /// Take the order of compute from here: a line a rank such as `0F0 0F1 0B0 0W0`, torch's compute-only CSV, or a
+    /// plan file whose rows were changed; - for standard input
+    #[arg(long, value_name = "FILE")]
+    order: Option<String>,
+}
+
+impl Order {
+    /// The plan of `source` with this order; what `source` says by itself where there is none.
+    pub fn plan_of(&self, source: &Source) -> Result<Plan, Failure> {
+        match &self.order {
+            None => input::plan_from(source),
+            Some(_) => self.plan(&input::spec_of(source)?).unwrap_or_else(|| input::plan_from(source)),
+        }
+    }
+
+    /// The plan of `spec` with this order, if there is one.
+    pub fn plan(&self, spec: &Spec) -> Option<Result<Plan, Failure>> {
+        self.order.as_ref().map(|from| with_order(spec, from))
+    }
+}
+
+fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
+    let source = input::read(from)?;
+    let order =
+        order::read(&source.text).map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
+    let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let name: String = stem.chars().take(100).collect();
+    planner::plan_order(spec, &name, order).map_err(|error| Failure::input(human::spelled(&error.to_string())))
+}
