@@ -138,7 +138,11 @@ pub fn summary(plan: &Plan) -> String {
     let busy: f64 = prediction.busy_ns.iter().map(|ns| *ns as f64).sum();
     let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
     let mut text = String::new();
-    let title = pipeplan_core::schedule::find(&plan.schedule_name).map_or("found by search", |known| known.title);
+    let title = match (pipeplan_core::schedule::find(&plan.schedule_name), plan.schedule_name.as_str()) {
+        (Some(known), _) => known.title,
+        (None, planner::BEST) => "found by search",
+        (None, _) => "an order of its own",
+    };
     let _ = writeln!(
         text,
         "{} ({title}) on {}, {} each, {}",
