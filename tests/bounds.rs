@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::problem::{Objective, PlacementChoice, Statement};
+use pipeplan_core::search::{self, Effort, Flow};
+use pipeplan_exact::{Budget, solve};
 use pipeplan_tests::tables::{self, Even, list, number};
 use serde_json::{Value, json};
 
@@ -75,6 +77,74 @@ fn no_run_of_a_public_scheduler_is_below_the_bound() {
             gaps.len(),
             gaps[gaps.len() / 2],
             gaps[gaps.len() - 1]
+        );
+    }
+}
+
+/// The best schedules known for small and middling problems, at limits from the least up, beside the bound: prints
+/// how far apart they are by placement and limit, which is what the README says of the bound.
+///
+/// Takes minutes, most of them proofs: `cargo test --release -p pipeplan-tests --test bounds -- --ignored --nocapture`
+#[test]
+#[ignore = "minutes of proofs; prints how loose the bound is"]
+fn how_loose_the_bound_is() {
+    let unit = ([1, 1, 1], [1, 0, -1], 0);
+    // The zero-bubble paper's 1.5B row, and costs per chunk with longer hops.
+    let measured = ([18_522, 18_086, 9_337], [201_216, -127_488, -73_728], 601);
+    let hops = ([1_441, 1_438, 968], [7, -4, -3], 161);
+    let small = [("linear", 4, 8), ("v", 3, 6), ("looped", 3, 6), ("wave", 2, 4), ("two-way", 4, 8)];
+    let large = [("linear", 8, 24), ("v", 8, 24), ("looped", 8, 24), ("wave", 8, 24), ("two-way", 8, 24)];
+    let mut gaps: BTreeMap<String, (Vec<f64>, usize)> = BTreeMap::new();
+    for (size, (placement, p, m)) in
+        small.map(|shape| ("small", shape)).into_iter().chain(large.map(|shape| ("large", shape)))
+    {
+        let v = match placement {
+            "linear" | "two-way" => 1,
+            "wave" => 4,
+            _ => 2,
+        };
+        for (times, bytes, hop) in [unit, measured, hops] {
+            for percent in [25u64, 37, 50, 75, 100, 150] {
+                for objective in [Objective::Makespan, Objective::LongestSpan] {
+                    let mut file = Even { p, m, v, times, hop, bytes }.file(placement);
+                    let whole = bytes[0] as u64 * v as u64 * p as u64;
+                    file["limit_bytes"] = json!(whole * percent / 100);
+                    let statement = Statement::read(&file).unwrap_or_else(|faults| panic!("{faults}\n{file}"));
+                    let problem = statement.problem(statement.placements().remove(0)).expect("a placement that fits");
+                    let problem = problem.with_objective(objective);
+                    let Ok(found) = search::best(&problem, Effort::default(), &mut |_| Flow::Continue) else {
+                        continue;
+                    };
+                    let bound = lower_bound(&problem).value_ns;
+                    let (mut value, mut optimal) = (found.cost_ns, found.cost_ns == bound);
+                    if size == "small" && !optimal {
+                        let budget = Budget { steps: Some(60_000), ..Budget::default() };
+                        let exact = solve(&problem, Some(&found.schedule), &budget).expect("a schedule");
+                        (value, optimal) = (exact.value_ns, exact.optimal);
+                        assert!(!optimal || exact.lower_ns == value);
+                    }
+                    assert!(bound <= value, "{bound} above a schedule of {value}: {file}");
+                    let gap = 100.0 * (value - bound) as f64 / value as f64;
+                    let class = format!("{placement:8} {size} {percent:3} %");
+                    println!(
+                        "{class} {times:?} {} {value} {bound} {gap:.2} {optimal} {}",
+                        objective.name(),
+                        lower_bound(&problem).binding
+                    );
+                    let of_class = gaps.entry(class).or_default();
+                    of_class.0.push(gap);
+                    of_class.1 += usize::from(optimal);
+                }
+            }
+        }
+    }
+    for (class, (mut gaps, optimal)) in gaps {
+        gaps.sort_by(f64::total_cmp);
+        let middle = gaps[gaps.len() / 2];
+        println!(
+            "{class:25} median {middle:5.2} %  most {:5.2} %  proved {optimal} of {}",
+            gaps[gaps.len() - 1],
+            gaps.len()
         );
     }
 }

@@ -37,6 +37,21 @@ fn unit_times_meet_the_known_optimum() {
     }
 }
 
+/// With room for one or two of four microbatches CP-SAT proves 72 and 41 (`own_exact_frontier` of the reference
+/// tables): one at a time; and the backward of each passing the forward of the next.
+#[test]
+fn room_for_one_or_two_microbatches_meets_the_known_optimum() {
+    for (room, best) in [(1, 72), (2, 41)] {
+        for objective in ["longest_span", "makespan"] {
+            let problem = problem(json!({
+                "ranks": 4, "microbatches": 8, "objective": objective, "placement": "linear",
+                "stages": stages([1, 1, 1], [1, 0, -1]), "limit_bytes": room,
+            }));
+            assert_eq!(lower_bound(&problem).value_ns, best, "room for {room}, {objective}");
+        }
+    }
+}
+
 /// `max(m (F + B + W), (m + p − 1)(F + B) + 2 (p − 1) c + W)` where memory is free: SCHEDULES' bound 2.
 #[test]
 fn free_memory_leaves_the_way_and_the_work() {

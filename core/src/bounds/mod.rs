@@ -23,17 +23,26 @@
 //! longest ways of the module `ways`, memory's precedences among them. For a linear pipeline of equal stages
 //! this contains `(M + P − 1)(F + B) + 2 (P − 1) c + W`.
 //!
-//! **Fill and drain** (module `rank`): idle time that a full memory forces before the first backwards return,
+//! **Ahead** (module `net`): how far F of a stage may run ahead of B of the same or a later stage of its rank before
+//! the rank is full of microbatches none of which can go on. These are precedences of the ways above.
+//!
+//! **Passing** (module `cross`): the B of a microbatch that frees memory must pass the F of the next ones between
+//! two stages; the ways from one such meeting to the next do not divide evenly. With equal stages, hops of nothing,
+//! P ranks and room for two microbatches that makes, for each, half of `P (F + B) + W` rounded up to whole `F + B`,
+//! give or take W.
+//!
+//! **Fill and drain** (module `memory`): idle time that a full memory forces before the first backwards return,
 //! and after the last forwards. It closes the gap of V placements at 1F1B's memory: with equal stages, hops c
 //! and room for 2P chunks the last rank idles `(P − 1)(B − F + 2c)` before and
 //! `2 (P − 1)(F − W + 2c) − W` after.
 //!
-//! **Area** (Little's law): a microbatch holds a stage's bytes at least from F through the shortest round
-//! trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
-//! the window, less what cannot be used while memory fills and empties.
+//! **Area** (Little's law; module `memory`): a microbatch holds a stage's bytes at least from F through the shortest
+//! round trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
+//! the window, less what cannot be held yet, or any more, near its ends.
 
-mod area;
+mod cross;
 mod least;
+mod memory;
 mod net;
 mod rank;
 mod ways;
@@ -93,6 +102,13 @@ pub enum Binding {
         /// Idle after the last forwards.
         drain_ns: Nanos,
     },
+    /// Microbatches that pass each other: the ways between two such meetings do not divide evenly.
+    Cross {
+        /// The rank of the first stage.
+        rank: usize,
+        /// How many microbatches memory holds there at once.
+        at_once: usize,
+    },
     /// Bytes held over time.
     Area {
         /// The rank.
@@ -129,6 +145,11 @@ impl fmt::Display for Binding {
                     }
                 }
             }
+            Binding::Cross { rank, at_once } => write!(
+                f,
+                "rank {rank} has memory for {at_once} microbatches at once, and each backward that frees some must \
+                 pass the forwards of the next between two stages"
+            ),
             Binding::Area { rank, round_trip_ns, room_bytes } => write!(
                 f,
                 "each microbatch occupies the memory of rank {rank} for {round_trip_ns} ns or longer, \
@@ -161,7 +182,7 @@ fn looking_at(problem: &Problem, most_ops: usize) -> Bound {
     for rank in 0..net.ranks {
         let load_ns = net.load(rank);
         best.take(load_ns, || Binding::Work { rank, load_ns });
-        if let Some(area) = area::bound(&net, rank, &back) {
+        if let Some(area) = memory::area(&net, rank, &back) {
             best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     }
@@ -192,14 +213,24 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
         let load_ns = carlier.value - carlier.head - carlier.tail;
         best.take(carlier.value, || Binding::Rank { rank, head_ns: carlier.head, load_ns, tail_ns: carlier.tail });
         let load_ns = net.load(rank);
-        let memory = window.memory(load_ns, best.value);
-        best.take(memory.value, || Binding::Memory { rank, load_ns, fill_ns: memory.fill, drain_ns: memory.drain });
+        let (idle, area) = memory::bound(&window, load_ns, best.value);
+        best.take(idle.value, || Binding::Memory { rank, load_ns, fill_ns: idle.fill, drain_ns: idle.drain });
+        if let Some(area) = area {
+            best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
+        }
+    };
+    let crosses = |lane: usize, heads: &Ways, tails: &Ways, best: &mut Best| {
+        if let Some(cross) = cross::bound(net, lane, heads, tails) {
+            let rank = net.lanes[lane].ranks[0];
+            best.take(cross.value, || Binding::Cross { rank, at_once: cross.at_once });
+        }
     };
     match objective {
         Objective::Makespan => {
             ways::heads(net, &vec![0; net.lanes.len()], &mut heads);
             ways::tails(net, |_| true, &mut tails);
             (0..net.ranks).for_each(|rank| judge(rank, &heads, &tails, 0, best));
+            (0..net.lanes.len()).for_each(|lane| crosses(lane, &heads, &tails, best));
         }
         Objective::LongestSpan => {
             // Going two ways, no rank is known to open its window first.
@@ -226,6 +257,10 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             for rank in chosen(net, (MOST_WINDOW_STEPS / ops.max(1)).max(3)) {
                 ways::heads(net, &firsts(rank), &mut heads);
                 judge(rank, &heads, &tails, later[rank], best);
+                // The window of the first stage's rank holds all of the lane.
+                if one_way && net.lanes[0].ranks.first() == Some(&rank) {
+                    crosses(0, &heads, &tails, best);
+                }
             }
         }
     }

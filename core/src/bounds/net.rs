@@ -32,6 +32,19 @@ pub(super) struct Lane {
     /// By stage and microbatch that is looked at: how many B, and how many W, of the stage must have ended before
     /// this F; and how many W before this B. Empty where no rank has a limit.
     pub needs: Vec<[u32; 3]>,
+    /// By stage: what else its F waits for.
+    pub aheads: Vec<Vec<Ahead>>,
+}
+
+/// F of a stage runs at most so many microbatches ahead of B of a stage of its rank, the same or a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ahead {
+    /// The stage of that B.
+    pub above: usize,
+    /// F of microbatch `j + most` waits for B of microbatch `j`.
+    pub most: usize,
+    /// And for this long after it.
+    pub delay: Nanos,
 }
 
 #[derive(Clone, Debug)]
@@ -115,8 +128,8 @@ impl Net {
         let hops = |stage: usize, from: usize, to: usize| {
             if stage == 0 { 0 } else { problem.hop(ranks[from], ranks[to]) }
         };
-        let down = (0..stages).map(|stage| hops(stage, stage.saturating_sub(1), stage)).collect();
-        let up = (0..stages).map(|stage| hops(stage, stage, stage.saturating_sub(1))).collect();
+        let down: Vec<Nanos> = (0..stages).map(|stage| hops(stage, stage.saturating_sub(1), stage)).collect();
+        let up: Vec<Nanos> = (0..stages).map(|stage| hops(stage, stage, stage.saturating_sub(1))).collect();
         let mut stages_of = alloc::vec![Vec::new(); self.ranks];
         ranks.iter().enumerate().for_each(|(stage, rank)| stages_of[*rank].push(stage));
         let mut needs = Vec::new();
@@ -133,7 +146,12 @@ impl Net {
                 }
             }
         }
-        self.lanes.push(Lane { ranks, down, up, needs });
+        let ahead = |stage: usize| match self.room[ranks[stage]] {
+            Some(room) => aheads(&self.costs, &up, &stages_of[ranks[stage]], stage, room),
+            None => Vec::new(),
+        };
+        let aheads = (0..stages).map(ahead).collect();
+        self.lanes.push(Lane { ranks, down, up, needs, aheads });
         self.stages_of.push(stages_of);
     }
 
@@ -191,4 +209,70 @@ fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
         if b - below < 0 { least(before_f + (b - below) * k_bytes, -w) } else { least(before_f, below - b - w) };
     let before_b = below + f * (k_bytes + 1) + b * k_bytes + cost.takes[1] - room;
     [backward, weight, least(before_b, -w)]
+}
+
+/// Stages of the same rank that are looked at.
+const MOST_ABOVE: usize = 5;
+
+/// How far F of `stage` may run ahead of B of the stages of the rank, which holds `stages`.
+///
+/// Say that F of microbatch `k` of a stage starts at `t` before B of microbatch `j < k` of the later stage has
+/// ended. When both that F and F of `j` of the later stage have started, microbatches `j` to `k` are held by
+/// the stage and by those below it, for `j` cannot have been back there; and `j` is held by the stages
+/// between and by the later one. All that has to fit. Where it does not, the F waits for that B: else the
+/// rank would be stuck, full of microbatches none of which can go on.
+///
+/// By then so much of `j` must be gone that the others fit beside the rest: further B and W of `j` on this rank, all
+/// after that B. Unless B of `j + 1` of the stage has ended too; it cannot have where the F is that of `j + 1`.
+fn aheads(costs: &[Cost], up: &[Nanos], stages: &[usize], stage: usize, room: i64) -> Vec<Ahead> {
+    let kept = |of: &dyn Fn(usize) -> bool| -> i64 {
+        stages.iter().filter(|other| of(**other)).map(|other| costs[*other].bytes[0]).sum()
+    };
+    let each = kept(&|other| other <= stage);
+    if each <= 0 {
+        return Vec::new();
+    }
+    let mut found: Vec<Ahead> = Vec::new();
+    for &above in stages.iter().filter(|above| **above >= stage).take(MOST_ABOVE) {
+        let most = (room - kept(&|other| stage < other && other <= above)).div_euclid(each);
+        // None at all: then the limit is below the least memory, which is another's business.
+        let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { continue };
+        let rest = room.saturating_sub(each.saturating_mul(most as i64));
+        let back: Nanos = (stage..above).map(|stage| up[stage + 1] + costs[stage].b).sum();
+        let next = if most > 1 { back + costs[stage].b } else { Nanos::MAX };
+        let delay = gone(costs, up, stages, above, rest).map_or(0, |gone| gone.min(next));
+        found.push(Ahead { above, most, delay });
+    }
+    found
+}
+
+/// How long after B of `above` at the least until a microbatch holds no more than `rest` on the rank of `stages`:
+/// its B of so many stages below have run, which takes the way there, and such of its W as free the most.
+fn gone(costs: &[Cost], up: &[Nanos], stages: &[usize], above: usize, rest: i64) -> Option<Nanos> {
+    let mut held: i64 = stages.iter().filter(|other| **other <= above).map(|other| costs[*other].bytes[0]).sum();
+    let (mut work, mut way, mut at) = (0, 0, above);
+    // W that may be run by now: their changes of bytes and durations.
+    let mut pending: Vec<(i64, Nanos)> = Vec::new();
+    let mut least: Option<Nanos> = None;
+    for &stage in stages.iter().rev().filter(|stage| **stage <= above).take(MOST_ABOVE) {
+        let cost = &costs[stage];
+        if stage < above {
+            way += (stage..at).map(|stage| up[stage + 1] + costs[stage].b).sum::<Nanos>();
+            work += cost.b;
+        }
+        at = stage;
+        held += cost.bytes[1];
+        pending.push((cost.bytes[2].min(0), cost.w));
+        let subsets = 0..1u32 << pending.len();
+        let enough = subsets.filter_map(|chosen| {
+            let chosen = || pending.iter().enumerate().filter(move |(index, _)| chosen >> index & 1 == 1);
+            let left = held + chosen().map(|(_, (bytes, _))| bytes).sum::<i64>();
+            (left <= rest).then(|| chosen().map(|(_, (_, time))| time).sum::<Nanos>())
+        });
+        if let Some(more) = enough.min() {
+            let time = way.max(work + more);
+            least = Some(least.map_or(time, |least: Nanos| least.min(time)));
+        }
+    }
+    least
 }

@@ -111,6 +111,12 @@ pub(super) fn heads(net: &Net, root: &[usize], heads: &mut Ways) {
                 if needs[1] > 0 {
                     head = head.max(heads.at(lane, stage, W, needs[1] as usize - 1) + cost.w);
                 }
+                for ahead in &way.aheads[stage] {
+                    if let Some(earlier) = k.checked_sub(ahead.most) {
+                        let back = heads.at(lane, ahead.above, B, earlier) + net.costs[ahead.above].b;
+                        head = head.max(back + ahead.delay);
+                    }
+                }
                 heads.set(lane, stage, F, k, head);
             }
             for stage in (root[lane]..stages).rev() {
@@ -194,6 +200,15 @@ pub(super) fn tails(net: &Net, closing: impl Fn(usize) -> bool, tails: &mut Ways
                 }
                 if waits[0] < net.microbatches && waits[0] > k {
                     tail = tail.max(cost.f + tails.at(lane, stage, F, waits[0]));
+                }
+                let on_rank = &net.stages_of[lane][way.ranks[stage]];
+                for &first in on_rank.iter().take_while(|first| **first <= stage) {
+                    for ahead in way.aheads[first].iter().filter(|ahead| ahead.above == stage) {
+                        if k + ahead.most < net.microbatches {
+                            let next = net.costs[first].f + tails.at(lane, first, F, k + ahead.most);
+                            tail = tail.max(ahead.delay + next);
+                        }
+                    }
                 }
                 tails.set(lane, stage, B, k, tail);
             }
