@@ -287,9 +287,10 @@ pub(super) struct Memory {
     pub drain: Nanos,
 }
 
-/// How many times are looked at on a rank, and on all of them.
-const MOST_TIMES: usize = 512;
-const MOST_TIMES_OF_ALL: usize = 65_536;
+/// How many times are looked at on a rank, on all of them, and on a rank however many there are.
+const MOST_TIMES: usize = 192;
+const MOST_TIMES_OF_ALL: usize = 6_144;
+const LEAST_TIMES: usize = 16;
 
 /// One end of a window.
 struct End {
@@ -316,7 +317,7 @@ impl End {
         times.sort_unstable();
         times.dedup();
         // The soonest ones, and others between.
-        let most = MOST_TIMES.min(MOST_TIMES_OF_ALL / net.ranks);
+        let most = (MOST_TIMES_OF_ALL / net.ranks).clamp(LEAST_TIMES, MOST_TIMES);
         if times.len() > most {
             let (soon, step) = (most / 2, times.len().div_ceil(most / 2));
             let mut index = 0;
