@@ -32,10 +32,15 @@ fn library() -> Option<&'static Path> {
 
 /// A plan of two stages for so many copies of the pipeline, which share out the optimizer's state.
 fn plan(name: &str, copies: u32) -> PathBuf {
+    plan_of(name, copies, "")
+}
+
+/// The same, with `more` about what runs in parallel.
+fn plan_of(name: &str, copies: u32, more: &str) -> PathBuf {
     let file = |what: &str| std::env::temp_dir().join(format!("pipeplan-nccl-{}-{name}{what}", std::process::id()));
     let spec = format!(
         "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
-         pipeline = 2\ndata = {copies}\nzero = {}\n[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\n",
+         pipeline = 2\ndata = {copies}\nzero = {}\n{more}[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\n",
         u8::from(copies > 1)
     );
     let (spec_file, plan_file) = (file(".toml"), file(".json"));
@@ -135,6 +140,21 @@ fn tensors_over_nccl_train_as_threads_do_bit_for_bit_in_the_programs_order() {
         assert!(!calls.contains(&"abort"));
     }
     assert_eq!(of_rank, [2, 2]);
+}
+
+/// Four processes, two to each matrix: sums, and sums of which each keeps its rows.
+#[test]
+fn ranks_that_share_matrices_train_over_nccl_as_threads_do_bit_for_bit() {
+    let Some(library) = library() else { return };
+    let variables = [("PIPEPLAN_NCCL", &*library.to_string_lossy())];
+    for (name, more) in [("shared", "tensor = 2\n"), ("rows", "tensor = 2\nsequence_parallel = true\n")] {
+        let path = plan_of(name, 1, more);
+        let over_nccl = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
+        let by_threads = losses(&train(&path, &[], &[]));
+        assert_eq!(losses(&over_nccl), by_threads, "{name}");
+        // By the host's memory it comes to the same sums.
+        assert_eq!(losses(&train(&path, &["--transport", "tcp"], &[])), by_threads, "{name} by the host");
+    }
 }
 
 #[test]

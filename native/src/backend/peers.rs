@@ -1,8 +1,10 @@
 //! The ranks that share matrices with this one, as a backend sees them: those that come to the same collectives in the
 //! same order, since all walk the same graph.
 
+use pipeplan_core::model::Dtype;
+
 use super::BackendError;
-use crate::transport::Buffer;
+use crate::transport::{Buffer, OnCard};
 
 /// What they do together with the values that each has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,17 @@ pub enum Collective {
 /// A collective that has begun, by the order of beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
+
+/// How far memory of devices goes among the ranks that share matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Nowhere: values go by the host's memory.
+    Host,
+    /// So many members, all on one device: each can read the others' memory.
+    Members(usize),
+    /// To an engine that sums such memory itself.
+    Engine,
+}
 
 /// The ranks that share matrices.
 pub trait Peers {
@@ -41,6 +54,29 @@ pub trait Peers {
     /// # Errors
     /// Where the transport fails.
     fn go_on(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// How far memory of devices goes.
+    fn reach(&self) -> Reach {
+        Reach::Host
+    }
+
+    /// The memory that each member shows, by member, where they [reach](Reach::Members) it: complete, and not written any
+    /// more. What is shown stays until all have let go of it.
+    ///
+    /// # Errors
+    /// Where the transport fails, or another rank does not come.
+    fn show(&mut self, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
+        Ok(vec![memory])
+    }
+
+    /// Runs a collective on memory of devices, in place, where an [engine](Reach::Engine) does. Of a scatter this member's
+    /// part of `memory` is then of use, of a gather that part has to be there before.
+    ///
+    /// # Errors
+    /// As [`Peers::show`].
+    fn combine(&mut self, _what: Collective, _memory: &OnCard, _dtype: Dtype) -> Result<(), BackendError> {
         Ok(())
     }
 

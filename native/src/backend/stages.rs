@@ -108,6 +108,21 @@ pub trait Processor {
     /// Where it cannot be read.
     fn number(&mut self, data: &Self::Data) -> Result<f64, Self::Error>;
 
+    /// Runs a collective of the ranks that share matrices without the host's memory, where that can be done: whether it
+    /// has. All of them come to the same answer. The input is `from`, or lies where the output `to` does.
+    ///
+    /// # Errors
+    /// Where the device or the transport fails.
+    fn together(
+        &mut self,
+        _what: Collective,
+        _from: (&Tensor, Option<&Self::Data>),
+        _to: (&Tensor, &Self::Data),
+        _peers: &mut dyn Peers,
+    ) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+
     /// A copy of `data` in the host's memory, for the ranks that share matrices.
     ///
     /// # Errors
@@ -436,15 +451,16 @@ impl<P: Processor> Stages<P> {
     }
 }
 
-/// The ranks that share matrices, and what has begun with them in this job, by the tensor that stands for it.
+/// The ranks that share matrices, and what has begun with them in this job, by the tensor that stands for it; without a
+/// ticket where it is done already.
 struct Together<'a> {
     peers: &'a mut dyn Peers,
-    begun: &'a mut BTreeMap<TensorId, Ticket>,
+    begun: &'a mut BTreeMap<TensorId, Option<Ticket>>,
 }
 
 impl Together<'_> {
     /// Runs `operator` where it is a collective, begins one or waits for one; says whether it is. Values go by the host's
-    /// memory. An error without a reason where a collective was not begun.
+    /// memory where the processor has no shorter way. An error without a reason where a collective was not begun.
     fn run<P: Processor>(
         &mut self,
         processor: &mut P,
@@ -459,7 +475,12 @@ impl Together<'_> {
             Kernel::ReduceScatter { .. } | Kernel::ReduceScatterStart { .. } => Collective::Scatter,
             Kernel::AllReduceWait | Kernel::ReduceScatterWait => {
                 let begun = operator.inputs.first().and_then(|input| self.begun.remove(&input.tensor));
-                let result = self.peers.wait(begun.ok_or(None)?).map_err(Some)?;
+                let Some(ticket) = begun.ok_or(None)? else {
+                    // What is done already stays where it is, or goes where the output is.
+                    let copied = processor.run(&Kernel::Replicate { ways: 1 }, &inputs[..1], outputs);
+                    return copied.map(|()| true).map_err(|error| Some(error.into()));
+                };
+                let result = self.peers.wait(ticket).map_err(Some)?;
                 let (tensor, output) = outputs.first_mut().ok_or(None)?;
                 processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
                 return Ok(true);
@@ -467,6 +488,13 @@ impl Together<'_> {
             _ => return Ok(false),
         };
         let (input, (tensor, output)) = (inputs.first().ok_or(None)?, outputs.first_mut().ok_or(None)?);
+        let own = if let Held::Here(data) = input.data { Some(data) } else { None };
+        if processor.together(what, (input.tensor, own), (tensor, output), &mut *self.peers).map_err(Some)? {
+            if operator.kernel.starts() {
+                self.begun.insert(*operator.outputs.first().ok_or(None)?, None);
+            }
+            return Ok(true);
+        }
         let values = match input.data {
             Held::Here(data) => processor.to_host(data, input.tensor),
             _ => processor.to_host(output, tensor),
@@ -475,7 +503,7 @@ impl Together<'_> {
         if operator.kernel.starts() {
             // The buffer is the result's from here on; what is sent is a copy.
             let begun = self.peers.start(what, values).map_err(Some)?;
-            self.begun.insert(*operator.outputs.first().ok_or(None)?, begun);
+            self.begun.insert(*operator.outputs.first().ok_or(None)?, Some(begun));
             return Ok(true);
         }
         let result = self.peers.run(what, values).map_err(Some)?;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
-use pipeplan::selftest::Row;
+use pipeplan::selftest::{Row, child};
 use pipeplan::transport::nccl::{Library, Version};
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ const SPEC: &str = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers 
                     [parallel]\npipeline = 2\ndata = 2\nzero = 1\n[training]\nmicrobatches = 4\nsequence = 32\n";
 
 /// Whether four processes on GPU `gpu` train as four threads do.
-pub fn check(gpu: usize) -> Row {
+pub fn check(gpu: usize, deadline: Instant) -> Row {
     const NAME: &str = "4 ranks in 4 processes on one card train as threads do";
     let library = match Library::load() {
         Ok(library) => library,
@@ -24,7 +25,7 @@ pub fn check(gpu: usize) -> Row {
         let against = format!("NCCL {} takes one rank a GPU; {} takes more", library.version(), Version::SHARES_GPUS);
         return Row::figure(GROUP, NAME, "not run".to_string(), against);
     }
-    match losses_apart(gpu) {
+    match losses_apart(gpu, deadline) {
         // NCCL chooses the order of a sum, and the mean of two is rounded once or twice.
         Ok(error) => Row::error(GROUP, NAME, error, 1e-5),
         Err(error) => Row::broken(GROUP, NAME, &error),
@@ -32,39 +33,29 @@ pub fn check(gpu: usize) -> Row {
 }
 
 /// The greatest relative difference of losses.
-fn losses_apart(gpu: usize) -> Result<f64, String> {
+fn losses_apart(gpu: usize, deadline: Instant) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (spec, plan) = (folder.path().join("spec.toml"), folder.path().join("plan.json"));
     std::fs::write(&spec, SPEC).map_err(|error| error.to_string())?;
-    pipeplan(&["plan", &spec.to_string_lossy(), "-o", &plan.to_string_lossy()])?;
-    let (threads, over_nccl) = (train(&plan, gpu, "threads")?, train(&plan, gpu, "nccl")?);
+    pipeplan(&["plan", &spec.to_string_lossy(), "-o", &plan.to_string_lossy()], deadline)?;
+    let train = |transport| train(&plan, gpu, transport, deadline);
+    let (threads, over_nccl) = (train("threads")?, train("nccl")?);
     if threads.len() != over_nccl.len() || threads.is_empty() {
         return Err(format!("{} steps over NCCL, {} over threads", over_nccl.len(), threads.len()));
     }
     Ok(threads.iter().zip(&over_nccl).map(|(one, other)| (other / one - 1.0).abs()).fold(0.0, f64::max))
 }
 
-fn train(plan: &Path, gpu: usize, transport: &str) -> Result<Vec<f64>, String> {
+fn train(plan: &Path, gpu: usize, transport: &str, deadline: Instant) -> Result<Vec<f64>, String> {
     let (plan, gpu) = (plan.to_string_lossy(), gpu.to_string());
-    let said = pipeplan(&[
-        "run",
-        &*plan,
-        "--backend",
-        "cuda",
-        "--gpu",
-        &*gpu,
-        "--transport",
-        transport,
-        "--steps",
-        "4",
-        "--json",
-    ])?;
+    let on = ["run", &*plan, "--backend", "cuda", "--gpu", &*gpu, "--transport", transport];
+    let said = pipeplan(&[&on[..], &["--steps", "4", "--patience", "30", "--json"]].concat(), deadline)?;
     let summary: Value = serde_json::from_str(&said).map_err(|error| format!("{error}: {said}"))?;
     Ok(summary["losses"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect())
 }
 
 /// What this command prints when called again.
-fn pipeplan(arguments: &[&str]) -> Result<String, String> {
+fn pipeplan(arguments: &[&str], deadline: Instant) -> Result<String, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(arguments).env("NCCL_MULTI_RANK_GPU_ENABLE", "1");
@@ -72,9 +63,5 @@ fn pipeplan(arguments: &[&str]) -> Result<String, String> {
     for variable in ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"] {
         command.env_remove(variable);
     }
-    let output = command.output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    child::run(&mut command, deadline).map(|said| said.output)
 }

@@ -1,10 +1,11 @@
 //! `pipeplan selftest`
 
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use pipeplan::runner::Device;
-use pipeplan::selftest::{self, Report, Row, collectives};
+use pipeplan::selftest::{self, News, Report, Row, collectives};
 use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
@@ -22,7 +23,8 @@ Examples:
 
 /// Prove on this machine that a device computes what it should, holds the bytes that plans predict, and how fast it is.
 ///
-/// Prints one table; exits with 1 where any row fails, and with 2 where the device cannot be used. Every operator is held
+/// Prints one table; exits with 1 where any row fails, and with 2 where the device cannot be used. What fails fails alone:
+/// the rest goes on, and the table comes last whatever happens. Every operator is held
 /// against the CPU in f64, runs of whole plans against one rank on the CPU. With --transport it is the collectives of a
 /// transport that are proved, among the ranks that a launcher has started: bit for bit, and how long they take.
 #[derive(clap::Args)]
@@ -43,6 +45,9 @@ pub struct Args {
     /// Write the measured times of operators here
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
+    /// How long all may take: what has not begun by then fails, and what then does not end is named
+    #[arg(long, value_name = "SECONDS", default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    within: u64,
     /// Print the table as JSON
     #[arg(long)]
     json: bool,
@@ -67,7 +72,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Engine::Mpi => check_processes(processes::mpi_link(&interrupt::flag())?)?,
         };
         let name = engine.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
-        let report = Report { device: format!("{ranks} ranks over {name}"), rows, profile: None };
+        let report = Report { device: format!("{ranks} ranks over {name}"), rows, profile: None, rate: None };
         return if is_first { show(&report, args.json) } else { Ok(()) };
     }
     let device = match args.device {
@@ -75,25 +80,78 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Cuda => Device::Cuda(args.gpu),
         Choice::Emulated => Device::Emulated,
     };
-    let tell = |row: &Row| {
-        if !args.json {
-            // The table comes last; meanwhile a person sees that something happens.
-            anstream::eprintln!("{:>4}  {}: {}", mark(row), row.group, row.name);
+    let report = on_device(device, Duration::from_secs(args.within), !args.json)?;
+    let written = match (&args.profile, &report.profile) {
+        (None, _) => Ok(()),
+        (Some(path), Some(profile)) => output::write(path, profile.to_json().as_bytes()),
+        (Some(_), None) => {
+            Err(Failure::work("--profile: nothing was written, since not all operators of a GPU were measured"))
         }
     };
-    let mut report = selftest::run(device, tell).map_err(Failure::input)?;
+    // The table comes whatever became of the profile.
+    show(&report, args.json).and(written)
+}
+
+/// How much longer than [`Args::within`] what is under way then may take.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Tests `device` on another thread, so that what does not end is told of and not waited for.
+fn on_device(device: Device, within: Duration, is_shown: bool) -> Result<Report, Failure> {
+    let deadline = Instant::now() + within;
+    let (tell, hear) = channel();
+    let worker = std::thread::spawn(move || {
+        let say = |news| {
+            // Nobody listens only after all has been given up.
+            let _ = tell.send(news);
+        };
+        test(device, deadline, say)
+    });
+    let mut report = Report { device: String::new(), rows: Vec::new(), profile: None, rate: None };
+    let mut under_way = "opening the device".to_string();
+    loop {
+        match hear.recv_timeout((deadline + GRACE).saturating_duration_since(Instant::now())) {
+            Ok(News::Device(name)) => report.device = name,
+            Ok(News::Begins(what)) => under_way = what,
+            Ok(News::Found(row)) => {
+                if is_shown {
+                    // The table comes last; meanwhile a person sees that something happens.
+                    anstream::eprintln!("{:>4}  {}: {}", mark(&row), row.group, row.name);
+                }
+                report.rows.push(row);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                report.rows.push(Row::broken("time", under_way, &"did not end in time: the rest was not tested"));
+                return Ok(report);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    match worker.join() {
+        Ok(result) => result.map_err(Failure::input),
+        Err(_) => {
+            report.rows.push(Row::broken("time", under_way, &"it panicked: the rest was not tested"));
+            Ok(report)
+        }
+    }
+}
+
+/// All rows of `device`.
+fn test(device: Device, deadline: Instant, say: impl Fn(News)) -> Result<Report, String> {
+    let mut report = selftest::run(device, deadline, &say)?;
+    let mut add = |row: Row| {
+        say(News::Found(row.clone()));
+        report.rows.push(row);
+    };
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = device {
-        report.rows.push(super::over_nccl::check(gpu));
-        report.rows.last().into_iter().for_each(tell);
+        say(News::Begins("NCCL: ranks in several processes".to_string()));
+        add(super::over_nccl::check(gpu, deadline));
+        if let Some(rate) = report.rate {
+            say(News::Begins("speed: PyTorch".to_string()));
+            add(selftest::beside_torch(device, rate, deadline));
+        }
     }
-    let report = report;
-    if let Some(path) = &args.profile {
-        let profile = report.profile.as_ref();
-        let profile = profile.ok_or_else(|| Failure::input("--profile: only a GPU's operators are measured"))?;
-        output::write(path, profile.to_json().as_bytes())?;
-    }
-    show(&report, args.json)
+    Ok(report)
 }
 
 /// How long a rank may wait for another.

@@ -169,7 +169,8 @@ impl Rank<'_> {
         let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
         let card = crate::backend::cuda::open(options.device).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;
-        let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), patience);
+        let sharing = workload.position(self.rank).tensor_group();
+        let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), &sharing, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),
             error => refused(error.to_string()),

@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 
+use pipeplan_core::model::Dtype;
+
 use super::board::{Board, State};
 use crate::backend::BackendError;
 use crate::backend::cpu::element::Element;
-use crate::backend::peers::{Collective, Peers, Ticket};
+use crate::backend::peers::{Collective, Peers, Reach, Ticket};
 use crate::transport::collectives::started::Started;
-use crate::transport::collectives::{CollectiveError, Collectives, Group, Reduction, even_counts};
-use crate::transport::{Buffer, Transport};
+use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction, even_counts};
+use crate::transport::{Buffer, OnCard, Transport};
 
 /// The group as a rank holds it over a run.
 pub struct TensorGroup {
@@ -71,6 +73,30 @@ impl Joined<'_> {
 }
 
 impl Peers for Joined<'_> {
+    fn reach(&self) -> Reach {
+        match (self.transport.carries_memory(), self.transport.has_own_on_card()) {
+            (true, _) => Reach::Members(self.group.group.size()),
+            (false, true) => Reach::Engine,
+            (false, false) => Reach::Host,
+        }
+    }
+
+    fn show(&mut self, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
+        self.joining(|group, transport| transport.show(&mut group.group, memory))
+    }
+
+    fn combine(&mut self, what: Collective, memory: &OnCard, dtype: Dtype) -> Result<(), BackendError> {
+        let members = self.group.group.size();
+        let each = memory.bytes() / dtype.bytes().max(1) / members as u64;
+        let (operation, counts) = match what {
+            Collective::Sum => (Operation::AllReduce(Reduction::Sum), Vec::new()),
+            Collective::Max => (Operation::AllReduce(Reduction::Max), Vec::new()),
+            Collective::Gather => (Operation::AllGather, vec![each as usize; members]),
+            Collective::Scatter => (Operation::ReduceScatter(Reduction::Sum), vec![each as usize; members]),
+        };
+        self.joining(|group, transport| transport.on_card(&mut group.group, operation, memory, dtype, (0, &counts)))
+    }
+
     fn start(&mut self, what: Collective, values: Buffer) -> Result<Ticket, BackendError> {
         let ticket = Ticket(self.group.tickets);
         self.group.tickets += 1;

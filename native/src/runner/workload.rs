@@ -172,14 +172,6 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
-    /// Ranks that share matrices, on a card.
-    #[error(
-        "{tensor} ranks share each matrix, which the runner does on the CPU only: plan with tensor = 1 for a GPU"
-    )]
-    CardTensor {
-        /// How many share.
-        tensor: u32,
-    },
     /// A number format that cards do not compute in here.
     #[error("stage {stage} is in f64, and GPUs compute in f32 or bf16: ask for f32")]
     CardFormat {
@@ -684,9 +676,6 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
-            Device::Cuda(_) | Device::Emulated if self.tensor > 1 => {
-                return Err(Refusal::CardTensor { tensor: self.tensor });
-            }
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
         self.check_vocabulary()

@@ -1,9 +1,14 @@
 //! Proves in one call that a device computes what it should, holds the bytes that plans predict, and how fast it is.
 
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
 use pipeplan_core::profile::Profile;
 
 use crate::runner::Device;
 
+pub mod child;
 pub mod collectives;
 #[cfg(feature = "cuda")]
 pub mod operators;
@@ -70,31 +75,77 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The measured times of operators, of a GPU.
     pub profile: Option<Profile>,
+    /// Tokens a second of one rank on a GPU, where they were measured.
+    pub rate: Option<f64>,
+}
+
+/// What is told while a test goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The device has been opened, for people.
+    Device(String),
+    /// This begins.
+    Begins(String),
+    /// This was found.
+    Found(Row),
 }
 
 /// Collects rows, and tells of each as it comes.
-struct Rows<F> {
+pub struct Rows<F> {
     rows: Vec<Row>,
     tell: F,
+    /// When no further section begins.
+    deadline: Instant,
 }
 
-impl<F: FnMut(&Row)> Rows<F> {
-    fn push(&mut self, row: Row) {
-        (self.tell)(&row);
+impl<F: FnMut(News)> Rows<F> {
+    /// None yet; sections that would begin after `deadline` fail instead.
+    pub fn new(deadline: Instant, tell: F) -> Rows<F> {
+        Rows { rows: Vec::new(), tell, deadline }
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, row: Row) {
+        (self.tell)(News::Found(row.clone()));
         self.rows.push(row);
+    }
+
+    /// A part of the test that fails alone: what goes wrong in it, a panic too, is a row, and the others go on.
+    pub fn section<T, E: Display>(
+        &mut self,
+        group: &'static str,
+        name: &str,
+        work: impl FnOnce(&mut Rows<F>) -> Result<T, E>,
+    ) -> Option<T> {
+        if Instant::now() >= self.deadline {
+            self.push(Row::broken(group, name, &"not begun: the time for all is over"));
+            return None;
+        }
+        (self.tell)(News::Begins(format!("{group}: {name}")));
+        let error = match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(Ok(result)) => return Some(result),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                format!("it panicked: {}", text.unwrap_or_default())
+            }
+        };
+        self.push(Row::broken(group, name, &error));
+        None
     }
 }
 
-/// Tests `device`, telling of each row as it comes.
+/// Tests `device` until `deadline`, telling of each row as it comes.
 ///
 /// # Errors
 /// Why the device cannot be used at all.
-pub fn run(device: Device, tell: impl FnMut(&Row)) -> Result<Report, String> {
-    let mut rows = Rows { rows: Vec::new(), tell };
+pub fn run(device: Device, deadline: Instant, mut tell: impl FnMut(News)) -> Result<Report, String> {
     match device {
         Device::Cpu => {
+            let mut rows = Rows::new(deadline, tell);
             whole::check(device, &mut rows);
-            Ok(Report { device: "CPU".to_string(), rows: rows.rows, profile: None })
+            Ok(Report { device: "CPU".to_string(), rows: rows.rows, profile: None, rate: None })
         }
         #[cfg(not(feature = "cuda"))]
         _ => Err("this binary was built without the feature `cuda`".to_string()),
@@ -102,32 +153,45 @@ pub fn run(device: Device, tell: impl FnMut(&Row)) -> Result<Report, String> {
         _ => {
             let card = crate::backend::cuda::open(device).map_err(|error| error.to_string())?;
             let name = card.name();
-            for case in operators::cases() {
-                rows.push(case.check(&card));
-            }
+            tell(News::Device(name.clone()));
+            let mut rows = Rows::new(deadline, tell);
+            rows.section("operators", "all", |rows| {
+                operators::cases().iter().for_each(|case| rows.push(case.check(&card)));
+                Ok::<_, String>(())
+            });
             whole::check(device, &mut rows);
-            let mut profile = None;
+            let mut speed = speed::Speed::default();
             if let Device::Cuda(_) = device {
                 nccl(&card, &mut rows);
-                profile = speed::Sizes::large().and_then(|sizes| speed::check(device, &card, &mut rows, &sizes));
+                match speed::Sizes::large() {
+                    Some(sizes) => speed = speed::check(device, &card, &mut rows, &sizes),
+                    None => rows.push(Row::broken("speed", "sizes", &"the catalog has no cpu")),
+                }
             }
-            Ok(Report { device: name, rows: rows.rows, profile })
+            Ok(Report { device: name, rows: rows.rows, profile: speed.profile, rate: speed.rate })
         }
     }
 }
 
+/// PyTorch's speed on the model of the report, where python3 has it, beside the report's; until `deadline`.
+#[cfg(feature = "cuda")]
+pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
+    speed::beside_torch(device, ours, deadline)
+}
+
 /// A communicator of one rank through the real library: sums, and a message to itself.
 #[cfg(feature = "cuda")]
-fn nccl<F: FnMut(&Row)>(card: &std::sync::Arc<dyn crate::backend::cuda::card::Card>, rows: &mut Rows<F>) {
+fn nccl<F: FnMut(News)>(card: &std::sync::Arc<dyn crate::backend::cuda::card::Card>, rows: &mut Rows<F>) {
     const GROUP: &str = "NCCL";
     match crate::transport::nccl::Library::load() {
         Err(error) => rows.push(Row::figure(GROUP, "library", "not found".to_string(), error.to_string())),
         Ok(library) => {
             let name = format!("one rank through NCCL {}", library.version());
-            match crate::transport::nccl::selftest(library, card) {
-                Ok(error) => rows.push(Row::error(GROUP, name, error, 0.0)),
-                Err(error) => rows.push(Row::broken(GROUP, name, &error)),
-            }
+            rows.section(GROUP, &name, |rows| {
+                let error = crate::transport::nccl::selftest(library, card)?;
+                rows.push(Row::error(GROUP, name.clone(), error, 0.0));
+                Ok::<_, crate::transport::nccl::NcclError>(())
+            });
         }
     }
 }

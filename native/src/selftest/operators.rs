@@ -83,6 +83,9 @@ pub struct Case {
 
 const DROPOUT_SEED: u64 = 77;
 
+/// The member that computes, where members of a group do different things.
+const MEMBER: u64 = 1;
+
 impl Case {
     fn new(kernel: Kernel, format: Dtype, inputs: Vec<Tensor>, outputs: &[(&[u64], Dtype)]) -> Case {
         let outputs = outputs.iter().map(|(shape, dtype)| (shape.to_vec(), *dtype)).collect();
@@ -96,7 +99,7 @@ impl Case {
     /// What the CPU makes of it in `f64`.
     fn reference(&self) -> Vec<Tensor> {
         let mut context = kernels::Context::new(Box::new(Tuned));
-        context.dropout_seed = DROPOUT_SEED;
+        (context.dropout_seed, context.member) = (DROPOUT_SEED, MEMBER);
         let inputs: Vec<Input<'_, f64>> =
             self.inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
         let zeros = |(shape, dtype): &(Vec<u64>, Dtype)| Tensor::zeros(shape, *dtype).data;
@@ -113,7 +116,7 @@ impl Case {
     /// What `card` makes of it, as bytes, with output 0 in the place of input `in_place`.
     fn measured(&self, card: &Arc<dyn Card>, in_place: Option<usize>) -> Result<Vec<Vec<u8>>, CardError> {
         let mut context = Context::new(Arc::clone(card));
-        context.dropout_seed = DROPOUT_SEED;
+        (context.dropout_seed, context.member) = (DROPOUT_SEED, MEMBER);
         let inputs: Vec<Memory> =
             self.inputs.iter().map(|tensor| Memory::holding(card, &tensor.bytes())).collect::<Result<_, _>>()?;
         let size = |(shape, dtype): &(Vec<u64>, Dtype)| shape.iter().product::<u64>() * dtype.bytes();
@@ -332,6 +335,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, v], t)];
         cases.push(Case::new(Kernel::SpreadAttentionGrad(spread), t, all, &outputs));
     }
+    cases.extend(member_cases(t));
     cases.extend(head_cases(t));
     cases.extend(expert_cases(t));
     let heads = Heads { sequence: 23, query: 4, key_value: 2, width: 6 };
@@ -376,6 +380,51 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(loss);
     let inputs = vec![logits, targets, Tensor::new(&[n], F, l.data)];
     cases.push(Case::new(Kernel::CrossEntropyGrad { microbatches: 3 }, t, inputs, &[(&[n, vocabulary], t)]));
+    cases
+}
+
+/// What one of several members does: rows and columns of another's are not its own.
+fn member_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let mut cases = Vec::new();
+    let (n, h, rows) = (300u64, 51u64, 4u64);
+    let all = Tensor::tokens(n, 11);
+    let own = Case::new(Kernel::OwnTokens { rows }, t, vec![all], &[(&[n], Dtype::I32)]);
+    let tokens = own.reference().remove(0);
+    cases.push(own);
+    cases.push(Case::new(Kernel::Embedding, t, vec![tokens.clone(), random(&[rows, h], 70)], &[(&[n, h], t)]));
+    let inputs = vec![random(&[n, h], 71), tokens, Tensor::random(&[rows, h], F, 72)];
+    cases.push(Case::new(Kernel::EmbeddingGrad, t, inputs, &[(&[rows, h], F)]).adding(2));
+    // 18 rows a member of sequences of 12: the second begins in the middle of one.
+    let (sequence, ways) = (12, 2);
+    let x = [random(&[18, h], 73), random(&[18, h], 74)];
+    let kernel = Kernel::Positions { sequence, ways };
+    cases.push(Case::new(kernel, t, vec![x[0].clone(), random(&[13, h], 75)], &[(&[18, h], t)]));
+    let inputs = vec![x[1].clone(), Tensor::random(&[13, h], F, 76)];
+    cases.push(Case::new(Kernel::PositionsGrad { sequence, ways }, t, inputs, &[(&[13, h], F)]).adding(1));
+    let kernel = Kernel::Dropout { site: 5, ways: 3, blocks: 6 };
+    cases.push(Case::new(kernel, t, vec![x[0].clone()], &[(&[18, h], t), (&[18, h], Dtype::U8)]));
+    // A vocabulary of 96 over members of 51 columns.
+    let logits = random(&[37, h], 77);
+    let hide = Case::new(Kernel::HidePadding { vocab: 96 }, t, vec![logits], &[(&[37, h], t)]);
+    let hidden = Tensor::new(&[37, h], t, hide.reference().remove(0).data);
+    cases.push(hide);
+    let greatest = Case::new(Kernel::RowMax, t, vec![hidden.clone()], &[(&[37], F)]);
+    let most = Tensor::new(&[37], F, greatest.reference().remove(0).data);
+    cases.push(greatest);
+    let targets = (0..37).map(|row| if row % 3 == 0 { -1 } else { row }).collect();
+    let targets = Tensor { shape: vec![37], dtype: Dtype::I32, data: Data::Tokens(targets) };
+    let inputs = vec![hidden.clone(), most.clone(), targets.clone()];
+    let sums = Case::new(Kernel::ExpSums, t, inputs, &[(&[37, 2], F)]);
+    let part = Tensor::new(&[37, 2], F, sums.reference().remove(0).data);
+    cases.push(sums);
+    let inputs = vec![most, part, hidden.clone(), targets.clone()];
+    let loss = Case::new(Kernel::SharedCrossEntropy { microbatches: 3 }, F, inputs, &[(&[1], F), (&[37], F)]);
+    let l = Tensor::new(&[37], F, loss.reference().remove(1).data);
+    cases.push(loss);
+    let kernel = Kernel::CrossEntropyGrad { microbatches: 3 };
+    cases.push(Case::new(kernel, t, vec![hidden, targets, l], &[(&[37, h], t)]));
     cases
 }
 

@@ -3,23 +3,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pipeplan_core::cost::Load;
 use pipeplan_core::graph::{Graph, Operator, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::spec::ModelWork;
-use pipeplan_core::units::Nanos;
+use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
-use super::{Row, Rows};
+use super::{News, Row, Rows, child};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::packed;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
-use crate::runner::{Computation, Device, RunOptions, Silent, run};
+use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload, run};
 use crate::transport::threads::ThreadOptions;
 
 const GROUP: &str = "speed";
@@ -122,45 +122,54 @@ fn operator_time(
     time(card, repeats, || context.run(&operator.kernel, &ins, &outs))
 }
 
-/// Measures `sizes` on `card`, runs the model on `device`, and gives the times of its operators.
-pub fn check<F: FnMut(&Row)>(
-    device: Device,
-    card: &Arc<dyn Card>,
-    rows: &mut Rows<F>,
-    sizes: &Sizes,
-) -> Option<Profile> {
-    match measure(device, card, rows, sizes) {
-        Ok(profile) => Some(profile),
-        Err(error) => {
-            rows.push(Row::broken(GROUP, "measuring", &error));
-            None
-        }
-    }
+/// What was measured that others go on with.
+#[derive(Clone, Debug, Default)]
+pub struct Speed {
+    /// The times of the model's operators, where all were measured.
+    pub profile: Option<Profile>,
+    /// Tokens a second of one rank.
+    pub rate: Option<f64>,
 }
 
-fn measure<F: FnMut(&Row)>(
-    device: Device,
+/// Measures `sizes` on `card`, runs the model on `device`, and gives the times of its operators.
+pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Rows<F>, sizes: &Sizes) -> Speed {
+    let found = rows.section(GROUP, "the card's ceilings", |rows| {
+        let (bandwidth, peak) = ceilings(card, sizes)?;
+        let rate = format!("{:.2} TB/s", bandwidth / 1e3);
+        rows.push(Row::figure(GROUP, "copying within memory", rate, "read and written".to_string()));
+        let name = format!("product of {}, bf16", sizes.product);
+        rows.push(Row::figure(GROUP, name, format!("{:.1} TFLOP/s", peak / 1e3), "cuBLAS".to_string()));
+        Ok::<_, CardError>((bandwidth, peak))
+    });
+    let Some(ceilings) = found else { return Speed::default() };
+    let planned = rows.section(GROUP, "a plan of 4 ranks", |_| published(&sizes.work, "1f1b", None));
+    let Some((workload, predicted)) = planned else { return Speed::default() };
+    let measured = rows.section(GROUP, "operators of the model", |rows| {
+        operators(card, rows, sizes, &workload, ceilings).map(|(profile, expected)| (Some(profile), Some(expected)))
+    });
+    let (profile, expected) = measured.unwrap_or_default();
+    rows.section(GROUP, "4 ranks on one card", |rows| {
+        four_ranks(device, rows, sizes, &workload, &predicted, expected.unwrap_or(0))
+    });
+    let rate = rows.section(GROUP, "one rank", |rows| {
+        let alone = one_by_one(&sizes.work, None)?;
+        let report = run(&alone, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
+        let (median, rate) = median_step(&report);
+        let against = format!("{:.3} ms a step", median as f64 / 1e6);
+        rows.push(Row::figure(GROUP, "tokens a second, one rank", format!("{rate:.0}"), against));
+        Ok::<_, String>(rate)
+    });
+    Speed { profile, rate }
+}
+
+/// Every operator of the model by itself: the profile, and what the card has to do in a training step.
+fn operators<F: FnMut(News)>(
     card: &Arc<dyn Card>,
     rows: &mut Rows<F>,
     sizes: &Sizes,
-) -> Result<Profile, String> {
-    let text = |error: CardError| error.to_string();
-    let (bandwidth, peak) = ceilings(card, sizes).map_err(text)?;
-    rows.push(Row::figure(
-        GROUP,
-        "copying within memory",
-        format!("{:.2} TB/s", bandwidth / 1e3),
-        "read and written".to_string(),
-    ));
-    let size = sizes.product;
-    rows.push(Row::figure(
-        GROUP,
-        format!("product of {size}, bf16"),
-        format!("{:.1} TFLOP/s", peak / 1e3),
-        "cuBLAS".to_string(),
-    ));
-
-    let (workload, predicted) = published(&sizes.work, "1f1b", None)?;
+    workload: &Workload,
+    ceilings: (f64, f64),
+) -> Result<(Profile, Nanos), String> {
     let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
     let mut profile = Profile::new(&card.name());
     let mut context = Context::new(Arc::clone(card));
@@ -168,44 +177,60 @@ fn measure<F: FnMut(&Row)>(
     let mut shown = BTreeSet::new();
     for graph in &model.graphs {
         for operator in &graph.operators {
-            let known = profile.time(graph, operator);
-            let ns = match known {
+            let signature = Signature::of(graph, operator);
+            let ns = match profile.time(graph, operator) {
                 Some(ns) => ns,
-                None => operator_time(card, &mut context, graph, operator, sizes.repeats).map_err(text)?,
+                None => operator_time(card, &mut context, graph, operator, sizes.repeats)
+                    .map_err(|error| format!("{}: {error}", signature.kernel))?,
             };
             sum += ns;
-            let signature = Signature::of(graph, operator);
             if shown.insert(signature.clone()) {
-                rows.push(share_of_ceiling(graph, operator, &signature, ns, (bandwidth, peak)));
+                rows.push(share_of_ceiling(graph, operator, &signature, ns, ceilings));
             }
             profile.insert(signature, ns);
         }
     }
     let elements: u64 =
         model.graphs.iter().flat_map(|graph| graph.weights().map(|(_, tensor)| tensor.elements())).sum();
-    let optimizer = adamw_time(card, &context, elements, sizes.repeats).map_err(text)?;
+    let optimizer = adamw_time(card, &context, elements, sizes.repeats).map_err(|error| error.to_string())?;
     // Ranks that share one card take turns on it: what it has to do is the sum of all operators.
-    let expected = sum * u64::from(sizes.work.microbatches) + optimizer;
-    let options = RunOptions {
+    Ok((profile, sum * u64::from(sizes.work.microbatches) + optimizer))
+}
+
+fn options(device: Device, sizes: &Sizes) -> RunOptions {
+    RunOptions {
         steps: sizes.steps,
         text: (0..4000u32).flat_map(|n| format!("{n} times {n} is {}. ", n * n).into_bytes()).collect(),
-        transport: ThreadOptions { slots: 4, patience: Duration::from_secs(300) },
+        transport: ThreadOptions { slots: 4, patience: Duration::from_secs(120) },
         optimizer: AdamW { learning_rate: 1e-4, ..AdamW::default() },
         device,
         ..RunOptions::default()
-    };
-    let report = run(&workload, &options, &mut Silent).map_err(|error| error.to_string())?;
+    }
+}
+
+/// The median time of a step after the first, and tokens a second at it.
+fn median_step(report: &RunReport) -> (Nanos, f64) {
     let mut durations: Vec<Nanos> = report.steps.iter().skip(1).map(|step| step.duration_ns).collect();
     durations.sort_unstable();
-    let found = durations.get(durations.len() / 2).copied().unwrap_or(0);
+    let median = durations.get(durations.len() / 2).copied().unwrap_or(0);
     let tokens = report.steps.first().map_or(0, |step| step.tokens);
-    let rate = tokens as f64 * 1e9 / found.max(1) as f64;
-    rows.push(Row::figure(
-        GROUP,
-        "tokens a second, 4 ranks on one card",
-        format!("{rate:.0}"),
-        format!("{tokens} a step"),
-    ));
+    (median, tokens as f64 * 1e9 / median.max(1) as f64)
+}
+
+/// The plan on 4 ranks that share the card: its step beside `expected` (0: not known), its bytes beside the plan's.
+fn four_ranks<F: FnMut(News)>(
+    device: Device,
+    rows: &mut Rows<F>,
+    sizes: &Sizes,
+    workload: &Workload,
+    predicted: &[Bytes],
+    expected: Nanos,
+) -> Result<(), String> {
+    let report = run(workload, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
+    let (found, rate) = median_step(&report);
+    let tokens = report.steps.first().map_or(0, |step| step.tokens);
+    let against = format!("{tokens} a step");
+    rows.push(Row::figure(GROUP, "tokens a second, 4 ranks on one card", format!("{rate:.0}"), against));
     let off = found as f64 / expected.max(1) as f64 - 1.0;
     let against = format!("{:.3} ms from its operators, {:+.1} %, at most 5 %", expected as f64 / 1e6, 100.0 * off);
     let ms = format!("{:.3} ms", found as f64 / 1e6);
@@ -217,21 +242,13 @@ fn measure<F: FnMut(&Row)>(
         let name = format!("bytes of rank {rank} by the card's allocator");
         rows.push(Row::fact(GROUP, name, memory.device_bytes.to_string(), &against, off.abs() <= 0.03));
     }
-    let alone = run(&one_by_one(&sizes.work, None)?, &options, &mut Silent).map_err(|error| error.to_string())?;
-    let mut durations: Vec<Nanos> = alone.steps.iter().skip(1).map(|step| step.duration_ns).collect();
-    durations.sort_unstable();
-    let median = durations.get(durations.len() / 2).copied().unwrap_or(0);
-    let rate = tokens as f64 * 1e9 / median.max(1) as f64;
-    let against = format!("{:.3} ms a step", median as f64 / 1e6);
-    rows.push(Row::figure(GROUP, "tokens a second, one rank", format!("{rate:.0}"), against));
-    rows.push(beside_torch(device, &sizes.work, rate));
     for (rank, memory) in report.memory.iter().enumerate() {
         let held = memory.persistent_bytes + memory.activation_bytes;
         let planned = predicted.get(rank).copied().unwrap_or(0);
         let against = format!("{planned} planned");
         rows.push(Row::fact(GROUP, format!("bytes of rank {rank}"), held.to_string(), &against, held == planned));
     }
-    Ok(profile)
+    Ok(())
 }
 
 /// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
@@ -291,10 +308,11 @@ fn adamw_time(card: &Arc<dyn Card>, context: &Context, elements: u64, repeats: u
 }
 
 /// PyTorch on the same model, where python3 has it.
-fn beside_torch(device: Device, work: &ModelWork, ours: f64) -> Row {
+pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
     const NAME: &str = "PyTorch on the same model, one rank";
     let row = |found: String, against: String| Row::figure(GROUP, NAME, found, against);
     let gpu = if let Device::Cuda(gpu) = device { gpu } else { 0 };
+    let Some(Sizes { work, .. }) = Sizes::large() else { return row("not run".to_string(), String::new()) };
     let model = &work.model;
     let sizes = serde_json::json!({
         "layers": model.layers, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
@@ -302,17 +320,11 @@ fn beside_torch(device: Device, work: &ModelWork, ours: f64) -> Row {
         "microbatch_size": work.microbatch_size, "microbatches": work.microbatches, "gpu": gpu,
     });
     let script = include_str!("../../../examples/torch_gpu.py");
-    let python = std::process::Command::new("python3").args(["-c", script, &sizes.to_string()]).output();
-    let output = match python {
-        Ok(output) if output.status.success() => output,
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing").to_string();
-            return row("not run".to_string(), last);
-        }
-        Err(error) => return row("not run".to_string(), format!("python3: {error}")),
+    let mut python = std::process::Command::new("python3");
+    let said = match child::run(python.args(["-c", script, &sizes.to_string()]), deadline) {
+        Ok(said) => said.output,
+        Err(error) => return row("not run".to_string(), error),
     };
-    let said = String::from_utf8_lossy(&output.stdout);
     let figures: serde_json::Value =
         said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
     let rate = |kind: &str| figures[kind].as_f64();

@@ -177,6 +177,10 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.suits_own(ranks, values)
     }
 
+    fn carries_memory(&self) -> bool {
+        self.inner.carries_memory()
+    }
+
     /// Counts as an exchange without sends: the engine's own values are out of reach.
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
         self.damage(Vec::new());

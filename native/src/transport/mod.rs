@@ -343,6 +343,11 @@ pub trait Transport: Send {
         false
     }
 
+    /// Whether parcels that are [`Buffer::OnCard`] may go to any rank, as they do within a process.
+    fn carries_memory(&self) -> bool {
+        false
+    }
+
     /// Runs the engine's own version of a collective: called only where [`Transport::has_own`] says so.
     ///
     /// # Errors
@@ -420,6 +425,10 @@ impl Transport for Box<dyn Transport> {
 
     fn has_own_on_card(&self) -> bool {
         (**self).has_own_on_card()
+    }
+
+    fn carries_memory(&self) -> bool {
+        (**self).carries_memory()
     }
 
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {

@@ -114,6 +114,10 @@ impl Transport for Threads {
         self.shared.mailboxes.len()
     }
 
+    fn carries_memory(&self) -> bool {
+        true
+    }
+
     fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
         let started = Instant::now();
         for peer in sends.iter().map(|send| send.peer).chain(receives.iter().map(|receive| receive.peer)) {

@@ -138,6 +138,10 @@ impl<T: Transport> Transport for Traced<T> {
         self.inner.suits_own(ranks, values)
     }
 
+    fn carries_memory(&self) -> bool {
+        self.inner.carries_memory()
+    }
+
     /// Not traced: which messages the engine sends for it is its own matter.
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
         self.inner.own_collective(call, input)

@@ -7,6 +7,7 @@
 // FAKE_NCCL_FAIL=rank:n:mode: in the process whose RANK that is, the n-th message (from 0) ends in a remote error
 // (`remote`) or never (`hang`).
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -279,9 +280,26 @@ static int start_group(void) {
     return IN_PROGRESS;
 }
 
+// What the library's own documentation asks of arguments, and a GPU would only answer with wrong numbers or a fault.
+static int is_sound(const Operation* op) {
+    size_t bytes = op->count * width(op->type), rank = (size_t)op->comm->rank, size = (size_t)op->comm->size;
+    const char *from = op->from, *to = op->to;
+    if (op->count == 0 || !op->stream || op->peer < 0 || op->peer >= op->comm->size) return 0;
+    if ((uintptr_t)from % width(op->type) || (uintptr_t)to % width(op->type)) return 0;
+    if (op->kind == SEND) return from != 0;
+    if (op->kind == RECEIVE) return to != 0;
+    if (!from || !to) return 0;
+    // Where buffers overlap, they lie as a call in place has them.
+    size_t reads = op->kind == REDUCE_SCATTER ? bytes * size : bytes, writes = op->kind == ALL_GATHER ? bytes * size : bytes;
+    if (from + reads <= to || to + writes <= from) return 1;
+    if (op->kind == REDUCE_SCATTER) return to == from + rank * bytes;
+    if (op->kind == ALL_GATHER) return from == to + rank * bytes;
+    return from == to;
+}
+
 static int queue(Operation op) {
     static _Atomic int messages;
-    if (op.comm->state != SUCCESS) return INVALID;
+    if (op.comm->state != SUCCESS || !is_sound(&op)) return INVALID;
     Operation* one = malloc(sizeof(Operation));
     const char *fail = getenv("FAKE_NCCL_FAIL"), *rank = getenv("RANK");
     int where = -1, which = -1;
@@ -323,7 +341,10 @@ const char* ncclGetLastError(void* comm) {
 }
 
 int ncclCommInitRankConfig(Comm** made, int size, Id id, int rank, void* config) {
-    if (((int*)config)[4] != 0) return INVALID; // not to block
+    int* fields = config;
+    // Not to block; and what a later version reads behind its own fields is not set.
+    if (fields[4] != 0 || *(size_t*)config != 48 || fields[10] != INT_MIN || fields[11] != INT_MIN) return INVALID;
+    if (rank < 0 || rank >= size) return INVALID;
     Comm* comm = calloc(1, sizeof(Comm));
     comm->rank = rank;
     comm->size = size;

@@ -15,6 +15,9 @@ use pipeplan_core::units::{Bytes, Nanos};
 pub struct Address(pub(super) u64);
 
 impl Address {
+    /// Of an operand that is not looked at: a place where a buffer could start.
+    pub(super) const SOMEWHERE: Address = Address(256);
+
     /// As libraries take it.
     pub fn number(self) -> u64 {
         self.0
@@ -111,6 +114,42 @@ pub struct Product {
     pub beta: f32,
     /// Products of the batch.
     pub count: u64,
+}
+
+impl Product {
+    /// Whether this is a product that cuBLAS takes, which refuses others only when it is called.
+    ///
+    /// # Errors
+    /// [`CardError::Call`] with what is wrong.
+    pub fn check(&self) -> Result<(), CardError> {
+        let Product { rows, inner, columns, a, b, c, count, .. } = *self;
+        let wrong = |what: String| Err(CardError::call(format!("a product of {rows} x {inner} x {columns}"), what));
+        // Of the combinations that the compute type CUBLAS_COMPUTE_32F has, those of our formats.
+        let formats = [a.format, b.format, c.format];
+        if a.format != b.format || (a.format, c.format) == (Format::F32, Format::Bf16) {
+            return wrong(format!("cuBLAS multiplies no {formats:?}"));
+        }
+        let most = i32::MAX as u64;
+        if [rows, inner, columns, count, a.row, b.row, c.row].into_iter().any(|size| size > most || size == 0) {
+            return wrong(format!("every size is from 1 to {most}; rows are {} {} {} long", a.row, b.row, c.row));
+        }
+        let stored = |matrix: &Matrix, sizes: [u64; 2]| if matrix.transposed { [sizes[1], sizes[0]] } else { sizes };
+        for (matrix, sizes) in [(&a, [rows, inner]), (&b, [inner, columns]), (&c, [rows, columns])] {
+            let [height, width] = stored(matrix, sizes);
+            if matrix.row < width {
+                return wrong(format!("rows of {width} lie {} apart", matrix.row));
+            }
+            if matrix.at.0 == 0 || !matrix.at.0.is_multiple_of(matrix.format.bytes()) {
+                return wrong(format!("no {:?} matrix starts at {:#x}", matrix.format, matrix.at.0));
+            }
+            // Results of one call may not lie in each other, side by side in a row excepted.
+            let apart = matrix.step >= (height - 1) * matrix.row + width || matrix.step >= width;
+            if std::ptr::eq(matrix, &c) && count > 1 && !apart {
+                return wrong(format!("{count} results lie {} apart", matrix.step));
+            }
+        }
+        if c.transposed { wrong("the result is transposed".to_string()) } else { Ok(()) }
+    }
 }
 
 /// Why a card could not do something.
@@ -210,6 +249,13 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// [`CardError`].
     fn product(&self, product: &Product) -> Result<(), CardError>;
+
+    /// Loads what is needed for all kernels and for `products`, whose operands are not looked at: what is loaded later,
+    /// between the work of a step, can wait for a transfer of another queue, which may itself wait for this rank.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn prepare(&self, products: &[Product]) -> Result<(), CardError>;
 
     /// Waits until all is done.
     ///

@@ -5,7 +5,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -90,6 +90,8 @@ pub struct Host {
     watch: Mutex<Instant>,
     /// Bytes held, and at most.
     held: Mutex<(Bytes, Bytes)>,
+    /// Whether something has written beside an allocation.
+    overrun: AtomicBool,
 }
 
 impl Host {
@@ -99,13 +101,29 @@ impl Host {
     /// [`CardError::Compile`], also where there is no compiler.
     pub fn new() -> Result<Host, CardError> {
         let (watch, held) = (Mutex::new(Instant::now()), Mutex::default());
-        Ok(Host { kernels: Kernels::get()?, others: Arc::default(), watch, held })
+        Ok(Host { kernels: Kernels::get()?, others: Arc::default(), watch, held, overrun: AtomicBool::new(false) })
+    }
+
+    /// What a card's own checker would say.
+    fn check_bounds(&self) -> Result<(), CardError> {
+        match self.overrun.load(Ordering::SeqCst) {
+            true => Err(CardError::call("the emulated GPU", "something was written beside an allocation")),
+            false => Ok(()),
+        }
     }
 }
 
 /// As far apart as a card's allocations, so that code that counts on their alignment runs here too.
+const ALIGNMENT: usize = 256;
+
+/// Bytes before and behind each allocation that nobody may write.
+const FENCE: usize = ALIGNMENT;
+
+/// What is in memory that nobody wrote: no numbers, so that whoever reads them is found.
+const UNWRITTEN: u8 = 0xff;
+
 fn layout(bytes: Bytes) -> Result<Layout, CardError> {
-    Layout::from_size_align(bytes as usize, 256).map_err(|_| CardError::Full { bytes })
+    Layout::from_size_align(bytes as usize + 2 * FENCE, ALIGNMENT).map_err(|_| CardError::Full { bytes })
 }
 
 fn number(format: Format, at: u64, index: u64) -> f32 {
@@ -129,14 +147,17 @@ impl Card for Host {
     }
 
     fn allocate(&self, bytes: Bytes) -> Result<Address, CardError> {
-        // SAFETY: never of size 0: `Memory` asks for 1 byte at least.
-        let start = unsafe { alloc(layout(bytes)?) };
+        let layout = layout(bytes)?;
+        // SAFETY: with its fences it is not of size 0.
+        let start = unsafe { alloc(layout) };
         if start.is_null() {
             return Err(CardError::Full { bytes });
         }
-        // Numbers that nobody wrote are no numbers, so that whoever reads them is found.
-        // SAFETY: the memory was just allocated.
-        unsafe { start.write_bytes(0xff, bytes as usize) };
+        // SAFETY: the memory was just allocated, and is longer than a fence.
+        let start = unsafe {
+            start.write_bytes(UNWRITTEN, layout.size());
+            start.add(FENCE)
+        };
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.0 += bytes;
         held.1 = held.1.max(held.0);
@@ -147,8 +168,16 @@ impl Card for Host {
         self.others.settle();
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0 -= bytes;
         if let Ok(layout) = layout(bytes) {
-            // SAFETY: `Memory` frees what it was given, once, with the size that it asked for.
-            unsafe { dealloc(at.0 as *mut u8, layout) };
+            // SAFETY: `Memory` frees what it was given, once, with the size that it asked for; the fences belong to it.
+            unsafe {
+                let start = (at.0 as *mut u8).sub(FENCE);
+                let whole = std::slice::from_raw_parts(start, layout.size());
+                let (before, behind) = (&whole[..FENCE], &whole[FENCE + bytes as usize..]);
+                if before.iter().chain(behind).any(|byte| *byte != UNWRITTEN) {
+                    self.overrun.store(true, Ordering::SeqCst);
+                }
+                dealloc(start, layout);
+            }
         }
     }
 
@@ -161,6 +190,7 @@ impl Card for Host {
 
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
         self.others.settle();
+        self.check_bounds()?;
         // SAFETY: as above.
         unsafe { (from.0 as *const u8).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -196,6 +226,7 @@ impl Card for Host {
 
     fn product(&self, product: &Product) -> Result<(), CardError> {
         self.others.settle();
+        product.check()?;
         let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
         let at = |matrix: &Matrix, step: u64, row: u64, column: u64| {
             let (row, column) = if matrix.transposed { (column, row) } else { (row, column) };
@@ -223,9 +254,13 @@ impl Card for Host {
         Ok(())
     }
 
+    fn prepare(&self, products: &[Product]) -> Result<(), CardError> {
+        products.iter().try_for_each(Product::check)
+    }
+
     fn finish(&self) -> Result<(), CardError> {
         self.others.settle();
-        Ok(())
+        self.check_bounds()
     }
 
     fn start_watch(&self) -> Result<(), CardError> {

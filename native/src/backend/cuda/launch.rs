@@ -72,7 +72,12 @@ pub struct Context {
     rope: BTreeMap<(u64, u64, u64), Memory>,
     /// Seed of what dropout keeps.
     pub dropout_seed: u64,
+    /// This rank's number among those that share matrices.
+    pub member: u64,
 }
+
+/// Members that [`Context::combine`] takes: a kernel's buffers but one.
+pub const MOST_MEMBERS: usize = 9;
 
 /// Threads of a block where nothing else is better.
 const THREADS: u32 = 256;
@@ -96,6 +101,22 @@ fn args(buffers: &[u64], numbers: &[u64], floats: &[f32]) -> Args {
     args
 }
 
+/// The product of a [`Kernel::MatMul`] with these transposes of a and b, and whether it adds to what is there.
+pub fn matmul(
+    [transpose_a, transpose_b, accumulate]: [bool; 3],
+    inputs: &[Place<'_>],
+    outputs: &[Place<'_>],
+) -> Product {
+    let [a, b] = [inputs[0].whole().transposed(transpose_a), inputs[1].whole().transposed(transpose_b)];
+    let sizes = |place: &Place<'_>, transposed: bool| match transposed {
+        true => (place.columns(), place.rows()),
+        false => (place.rows(), place.columns()),
+    };
+    let ((rows, inner), (_, columns)) = (sizes(&inputs[0], transpose_a), sizes(&inputs[1], transpose_b));
+    let beta = if accumulate { 1.0 } else { 0.0 };
+    Product { rows, inner, columns, a, b, c: outputs[0].whole(), alpha: 1.0, beta, count: 1 }
+}
+
 /// Threads for a row of `columns`: whole warps, no more than there is to do.
 fn row_threads(columns: u64) -> u32 {
     (columns.div_ceil(32) * 32).clamp(32, 512) as u32
@@ -104,7 +125,7 @@ fn row_threads(columns: u64) -> u32 {
 impl Context {
     /// For `card`.
     pub fn new(card: Arc<dyn Card>) -> Context {
-        Context { card, rope: BTreeMap::new(), dropout_seed: 0 }
+        Context { card, rope: BTreeMap::new(), dropout_seed: 0, member: 0 }
     }
 
     fn launch(&self, name: &str, format: Format, grid: [u64; 3], threads: u32, args: Args) -> Result<(), CardError> {
@@ -157,7 +178,13 @@ impl Context {
         let format = inputs.iter().find(|place| place.dtype == Dtype::Bf16).map_or(Format::F32, Place::format);
         let [rows, columns] = [inputs[0].rows(), inputs[0].columns()];
         let elements = inputs[0].elements();
+        // The number of this member's first row, where rows are dealt to more than one.
+        let first = |ways: u64| if ways > 1 { self.member * rows } else { 0 };
         match *kernel {
+            Kernel::OwnTokens { rows } => {
+                let args = args(&[input(0), output(0)], &[elements, rows, rows * self.member], &[]);
+                self.over_elements("own_tokens", format, elements, args)
+            }
             Kernel::Embedding => {
                 let columns = inputs[1].columns();
                 let args = args(&[input(0), input(1), output(0)], &[rows, columns], &[]);
@@ -168,12 +195,12 @@ impl Context {
                 let grid = [rows, columns.div_ceil(THREADS.into()), 1];
                 self.launch("embedding_grad", format, grid, THREADS, args)
             }
-            Kernel::Positions { sequence, ways: 1 } => {
-                let args = args(&[input(0), input(1), output(0)], &[rows, columns, sequence], &[]);
+            Kernel::Positions { sequence, ways } => {
+                let args = args(&[input(0), input(1), output(0)], &[rows, columns, sequence, first(ways)], &[]);
                 self.over_rows("add_rows", format, [rows, columns], args)
             }
-            Kernel::PositionsGrad { sequence, ways: 1 } => {
-                let args = args(&[input(0), output(0)], &[rows, columns, sequence], &[]);
+            Kernel::PositionsGrad { sequence, ways } => {
+                let args = args(&[input(0), output(0)], &[rows, columns, sequence, first(ways)], &[]);
                 let blocks = (sequence * columns).div_ceil(THREADS.into()).min(MOST_BLOCKS);
                 self.launch("add_rows_grad", format, [blocks, 1, 1], THREADS, args)
             }
@@ -212,19 +239,12 @@ impl Context {
                 self.over_columns("layer_norm_gain_grad", format, columns, args(&buffers, &[rows, columns], &[]))
             }
             Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
-                let [a, b] = [inputs[0].whole().transposed(transpose_a), inputs[1].whole().transposed(transpose_b)];
-                let sizes = |place: &Place<'_>, transposed: bool| match transposed {
-                    true => (place.columns(), place.rows()),
-                    false => (place.rows(), place.columns()),
-                };
-                let ((rows, inner), (_, columns)) = (sizes(&inputs[0], transpose_a), sizes(&inputs[1], transpose_b));
-                let c = outputs[0].whole();
+                let product = matmul([transpose_a, transpose_b, accumulate], inputs, outputs);
                 if accumulate && inputs[2].at() != outputs[0].at() {
-                    let bytes: Bytes = outputs[0].elements() * c.format.bytes();
-                    self.card.copy(Address(inputs[2].at()), c.at, bytes)?;
+                    let bytes: Bytes = outputs[0].elements() * product.c.format.bytes();
+                    self.card.copy(Address(inputs[2].at()), product.c.at, bytes)?;
                 }
-                let beta = if accumulate { 1.0 } else { 0.0 };
-                self.card.product(&Product { rows, inner, columns, a, b, c, alpha: 1.0, beta, count: 1 })
+                self.card.product(&product)
             }
             Kernel::Rope { sequence, heads, width, base, inverse } => {
                 let table = self.rope_table(sequence, width, base)?;
@@ -336,10 +356,13 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
                 self.over_rows("softmax_grad", format, [rows, columns], args)
             }
-            Kernel::Dropout { site, ways: 1, .. } => {
+            Kernel::Dropout { site, ways, blocks } => {
                 // The CPU's draws, one for each element, which this generator gives in any order.
                 let seed = SplitMix64::new(self.dropout_seed ^ site).draw();
-                let args = args(&[input(0), output(0), output(1)], &[elements, seed], &[]);
+                let block = (elements / blocks.max(1)).max(1);
+                let (ways, member) = if ways > 1 { (ways, self.member) } else { (1, 0) };
+                let numbers = [elements, seed, block, ways, member];
+                let args = args(&[input(0), output(0), output(1)], &numbers, &[]);
                 self.over_elements("dropout", format, elements, args)
             }
             Kernel::DropoutGrad => {
@@ -369,11 +392,16 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
                 self.over_elements("gelu_grad", format, elements, args)
             }
+            // The same numbers, elsewhere or where they are.
+            Kernel::Cast | Kernel::Replicate { .. } if inputs[0].dtype == outputs[0].dtype => {
+                if input(0) == output(0) {
+                    return Ok(());
+                }
+                self.card.copy(Address(input(0)), Address(output(0)), elements * inputs[0].dtype.bytes())
+            }
             Kernel::Cast => {
                 let name = if outputs[0].format() == Format::Bf16 { "cast_to" } else { "cast_from" };
-                let format =
-                    if inputs[0].format() == outputs[0].format() { inputs[0].format() } else { Format::Bf16 };
-                self.over_elements(name, format, elements, args(&[input(0), output(0)], &[elements], &[]))
+                self.over_elements(name, Format::Bf16, elements, args(&[input(0), output(0)], &[elements], &[]))
             }
             Kernel::Add => {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
@@ -393,7 +421,24 @@ impl Context {
                 let args = args(&buffers, &[columns], &[share as f32]);
                 self.over_rows("cross_entropy_grad", format, [rows, columns], args)
             }
-            // What works on one device's part of a layer alone; a workload with it is refused before it starts.
+            Kernel::HidePadding { vocab } => {
+                let shown = vocab.saturating_sub(self.member * columns).min(columns);
+                let args = args(&[input(0), output(0)], &[columns, shown], &[]);
+                self.over_rows("hide_padding", format, [rows, columns], args)
+            }
+            Kernel::RowMax => {
+                self.over_rows("row_max", format, [rows, columns], args(&[input(0), output(0)], &[columns], &[]))
+            }
+            Kernel::ExpSums => {
+                let args = args(&[input(0), input(1), input(2), output(0)], &[columns], &[]);
+                self.over_rows("exp_sums", format, [rows, columns], args)
+            }
+            Kernel::SharedCrossEntropy { microbatches } => {
+                let share = 1.0 / (rows as f64 * microbatches as f64);
+                let args = args(&[input(0), input(1), output(0), output(1)], &[rows], &[share as f32]);
+                self.launch("shared_cross_entropy", Format::F32, [1, 1, 1], 1024, args)
+            }
+            // What ranks do together, and what no rank does; a workload with the latter is refused before it starts.
             _ => Err(CardError::call(kernel.name(), "it needs other devices")),
         }
     }
@@ -428,6 +473,24 @@ impl Context {
         let args = args(&places.map(|place| place.0), &[elements], &floats.map(|float| float as f32));
         let blocks = elements.div_ceil(THREADS.into()).min(MOST_BLOCKS);
         self.launch("adamw", format, [blocks, 1, 1], THREADS, args)
+    }
+
+    /// What members of a group have, combined in their order into `to`, which is none of `from`. At most
+    /// [`MOST_MEMBERS`].
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn combine(
+        &self,
+        greatest: bool,
+        format: Format,
+        from: &[Address],
+        to: Address,
+        elements: u64,
+    ) -> Result<(), CardError> {
+        let buffers: Vec<u64> = [to].iter().chain(from).map(|place| place.0).collect();
+        let name = if greatest { "max_members" } else { "sum_members" };
+        self.over_elements(name, format, elements, args(&buffers, &[elements, from.len() as u64], &[]))
     }
 
     /// bf16 of `elements` floats.

@@ -10,13 +10,14 @@
 
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Graph, Init, Kernel, Tensor};
+use pipeplan_core::graph::{Graph, Init, Kernel, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
-use self::card::{Card, CardError, Format, Memory};
-use self::launch::{Context, Place};
+use self::card::{Address, Card, CardError, Format, Memory, Product};
+use self::launch::{Context, MOST_MEMBERS, Place};
 use super::cpu::initial;
+use super::peers::{Collective, Peers, Reach};
 use super::stages::{Held, Input, NewParameter, Processor, Stages, Training, Updated};
 use super::{BackendError, Part, Store, Values};
 use crate::runner::Device;
@@ -95,8 +96,29 @@ impl Cuda {
         let is_bf16 = |(_, graph): &(u16, Graph)| graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::Bf16);
         let format = if stages.iter().any(is_bf16) { Format::Bf16 } else { Format::F32 };
         let context = Context::new(Arc::clone(&card));
+        card.prepare(&products(&stages))?;
         Stages::start(Queue { card, format, leaving, context }, stages, training, store)
     }
+}
+
+/// The products of matrices in `stages`, each once; where their operands lie is not said.
+fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
+    let mut products: Vec<Product> = Vec::new();
+    for (graph, operator) in stages.iter().flat_map(|(_, graph)| graph.operators.iter().map(move |one| (graph, one)))
+    {
+        let Kernel::MatMul { transpose_a, transpose_b, accumulate } = operator.kernel else { continue };
+        let place = |id: TensorId| {
+            let tensor = &graph[id];
+            Place { at: Some(Address::SOMEWHERE), shape: &tensor.shape, dtype: tensor.dtype }
+        };
+        let inputs: Vec<Place<'_>> = operator.inputs.iter().map(|input| place(input.tensor)).collect();
+        let outputs: Vec<Place<'_>> = operator.outputs.iter().map(|id| place(*id)).collect();
+        let product = launch::matmul([transpose_a, transpose_b, accumulate], &inputs, &outputs);
+        if !products.contains(&product) {
+            products.push(product);
+        }
+    }
+    products
 }
 
 impl Processor for Queue {
@@ -172,6 +194,69 @@ impl Processor for Queue {
         Ok(floats(&data.read()?).first().map_or(0.0, |number| f64::from(*number)))
     }
 
+    /// Members on one card read each other's copies; an engine works in place.
+    fn together(
+        &mut self,
+        what: Collective,
+        (tensor, own): (&Tensor, Option<&Arc<Memory>>),
+        (_, to): (&Tensor, &Arc<Memory>),
+        peers: &mut dyn Peers,
+    ) -> Result<bool, BackendError> {
+        let from = own.unwrap_or(to);
+        let (card, member, format) = (&self.card, self.context.member, format_of(tensor.dtype));
+        let shown = |memory: &Arc<Memory>| OnCard::new(memory.clone(), memory.bytes());
+        // A member's part of what all have, where that lies one part after the other.
+        let part = |all: &Memory, part: u64, member: u64| all.after(part * member);
+        match peers.reach() {
+            Reach::Host => return Ok(false),
+            Reach::Members(members) if members > MOST_MEMBERS => return Ok(false),
+            Reach::Members(_) => {
+                // What this rank writes next is no longer what the others are to read.
+                let copy = Arc::new(from.copied_to(card)?);
+                let all = peers.show(shown(&copy))?;
+                let others = all.iter().map(|memory| memory.content().downcast::<Memory>());
+                let Ok(all) = others.collect::<Result<Vec<_>, _>>() else {
+                    return Err(CardError::call("a collective", "the other ranks are on no such card").into());
+                };
+                let places = |start: u64| all.iter().map(|memory| memory.after(start)).collect::<Vec<_>>();
+                let numbers = to.bytes() / format.bytes();
+                match what {
+                    Collective::Sum | Collective::Max => {
+                        self.context.combine(what == Collective::Max, format, &places(0), to.at(), numbers)?;
+                    }
+                    Collective::Scatter => {
+                        self.context.combine(false, format, &places(to.bytes() * member), to.at(), numbers)?;
+                    }
+                    Collective::Gather => {
+                        for (memory, member) in all.iter().zip(0..) {
+                            card.copy(memory.at(), part(to, copy.bytes(), member), copy.bytes())?;
+                        }
+                    }
+                }
+                // The others' memory is let go of behind this.
+                card.finish()?;
+            }
+            Reach::Engine => match what {
+                Collective::Sum | Collective::Max => {
+                    if own.is_some() {
+                        card.copy(from.at(), to.at(), to.bytes())?;
+                    }
+                    peers.combine(what, &shown(to), tensor.dtype)?;
+                }
+                Collective::Gather => {
+                    card.copy(from.at(), part(to, from.bytes(), member), from.bytes())?;
+                    peers.combine(what, &shown(to), tensor.dtype)?;
+                }
+                Collective::Scatter => {
+                    let copy = Arc::new(from.copied_to(card)?);
+                    peers.combine(what, &shown(&copy), tensor.dtype)?;
+                    card.copy(part(&copy, to.bytes(), member), to.at(), to.bytes())?;
+                }
+            },
+        }
+        Ok(true)
+    }
+
     fn to_host(&mut self, data: &Arc<Memory>, tensor: &Tensor) -> Result<Buffer, CardError> {
         Ok(Buffer::F32(unpacked(&data.read()?, format_of(tensor.dtype))))
     }
@@ -183,8 +268,8 @@ impl Processor for Queue {
         }
     }
 
-    fn begin(&mut self, dropout_seed: u64, _: u64) {
-        self.context.dropout_seed = dropout_seed;
+    fn begin(&mut self, dropout_seed: u64, member: u64) {
+        (self.context.dropout_seed, self.context.member) = (dropout_seed, member);
     }
 
     fn run(

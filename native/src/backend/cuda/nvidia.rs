@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "the libraries are C; each call says why it is sound")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -153,6 +153,42 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
     })
 }
 
+/// A function of the driver that older ones lack; nothing where this one does.
+///
+/// # Safety
+/// `F` is the function's type.
+unsafe fn of_driver<F: Copy>(name: &CStr) -> Option<F> {
+    let path = libraries::search(Which::Driver).found.as_ref()?;
+    // SAFETY: the driver is loaded already and stays so; the type is as the caller promises.
+    unsafe {
+        let library = std::mem::ManuallyDrop::new(libloading::Library::new(path).ok()?);
+        library.get::<F>(name.to_bytes_with_nul()).ok().map(|function| *function)
+    }
+}
+
+/// Loads all kernels of `module` onto the card, which by default happens at the first launch of each and may then wait
+/// for whatever runs there. Drivers before 12.4 cannot be asked to.
+fn load_all(module: sys::CUmodule) -> Result<(), CardError> {
+    type Count = unsafe extern "C" fn(*mut u32, sys::CUmodule) -> sys::CUresult;
+    type List = unsafe extern "C" fn(*mut sys::CUfunction, u32, sys::CUmodule) -> sys::CUresult;
+    type Load = unsafe extern "C" fn(sys::CUfunction) -> sys::CUresult;
+    // SAFETY: cuda.h of 12.4 and later gives them these types; the list has room for as many as were counted.
+    unsafe {
+        let found = (
+            of_driver::<Count>(c"cuModuleGetFunctionCount"),
+            of_driver::<List>(c"cuModuleEnumerateFunctions"),
+            of_driver::<Load>(c"cuFuncLoad"),
+        );
+        let (Some(count), Some(list), Some(load)) = found else { return Ok(()) };
+        let fail = |error| driver_error("loading the kernels", error);
+        let mut functions = 0;
+        count(&mut functions, module).result().map_err(fail)?;
+        let mut all = vec![std::ptr::null_mut(); functions as usize];
+        list(all.as_mut_ptr(), functions, module).result().map_err(fail)?;
+        all.into_iter().try_for_each(|function| load(function).result()).map_err(fail)
+    }
+}
+
 /// Milliseconds between two events. The bindings know only the function's second version, which drivers before 12.8 do
 /// not have.
 ///
@@ -161,15 +197,8 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
 unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32, CardError> {
     type Call = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
     static CALL: OnceLock<Option<Call>> = OnceLock::new();
-    let find = || {
-        let path = libraries::search(Which::Driver).found.as_ref()?;
-        // SAFETY: the driver is loaded already and stays so; both versions are of this type.
-        unsafe {
-            let library = std::mem::ManuallyDrop::new(libloading::Library::new(path).ok()?);
-            let find = |name: &[u8]| library.get::<Call>(name).ok().map(|call| *call);
-            find(b"cuEventElapsedTime_v2").or_else(|| find(b"cuEventElapsedTime"))
-        }
-    };
+    // SAFETY: both versions are of this type.
+    let find = || unsafe { of_driver(c"cuEventElapsedTime_v2").or_else(|| of_driver(c"cuEventElapsedTime")) };
     let call = CALL.get_or_init(find).ok_or_else(|| CardError::call("cuEventElapsedTime", "the driver lacks it"))?;
     let mut milliseconds = 0.0;
     // SAFETY: as the caller promises; writes one float.
@@ -249,6 +278,7 @@ impl Device {
                     .map_err(|error| driver_error("cuModuleLoadData", error))?;
                 (context, module)
             };
+            load_all(module)?;
             let shared =
                 attribute(handle, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
             Ok(Device { ordinal, facts, context, module, functions: Mutex::default(), shared_bytes: shared })
@@ -488,6 +518,9 @@ impl Card for Nvidia {
 
     fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
         self.device.make_current()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         // SAFETY: `Memory` is as long as what it holds. Pageable memory is copied away before the call returns, and the
         // wait makes sure of it.
         unsafe {
@@ -499,6 +532,9 @@ impl Card for Nvidia {
 
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
         self.device.make_current()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         // SAFETY: as above, and the wait lets `bytes` outlive the copy.
         unsafe {
             result::memcpy_dtoh_async(bytes, from.0, self.stream)
@@ -509,6 +545,9 @@ impl Card for Nvidia {
 
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
         self.device.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: both places have that many bytes, which `Memory` says.
         unsafe { result::memcpy_dtod_async(to.0, from.0, bytes as usize, self.stream) }
             .map_err(|error| driver_error("cuMemcpyDtoD", error))
@@ -516,6 +555,9 @@ impl Card for Nvidia {
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
         self.device.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: as above.
         unsafe { result::memset_d8_async(at.0, 0, bytes as usize, self.stream) }
             .map_err(|error| driver_error("cuMemsetD8", error))
@@ -542,8 +584,47 @@ impl Card for Nvidia {
         .map_err(|error| driver_error(&format!("launching {} with {:?} blocks", launch.kernel, launch.grid), error))
     }
 
+    fn prepare(&self, products: &[Product]) -> Result<(), CardError> {
+        self.device.make_current()?;
+        let extent = |matrix: &Matrix, sizes: [u64; 2], count: u64| {
+            let [height, width] = if matrix.transposed { [sizes[1], sizes[0]] } else { sizes };
+            let last = (count.max(1) - 1) * matrix.step + (height.max(1) - 1) * matrix.row + width;
+            (last * matrix.format.bytes()).next_multiple_of(256)
+        };
+        let extents = |product: &Product| {
+            let Product { rows, inner, columns, a, b, c, count, .. } = product;
+            [
+                extent(a, [*rows, *inner], *count),
+                extent(b, [*inner, *columns], *count),
+                extent(c, [*rows, *columns], *count),
+            ]
+        };
+        let most = products.iter().map(|product| extents(product).iter().sum()).max().unwrap_or(0u64);
+        if most == 0 {
+            return Ok(());
+        }
+        // Beside the pool, whose high-water mark is of what the rank holds. Where there is no room now, there is none
+        // for the rank either, which will say so.
+        // SAFETY: freed below, when nothing uses it any more.
+        let Ok(scratch) = (unsafe { result::malloc_sync(most as usize) }) else { return Ok(()) };
+        let run = |product: &Product| {
+            let [a, b, _] = extents(product);
+            let at = |matrix: Matrix, start: u64| Matrix { at: Address(scratch + start), ..matrix };
+            let (a, b, c) = (at(product.a, 0), at(product.b, a), at(product.c, a + b));
+            self.product(&Product { a, b, c, ..*product })
+        };
+        let ran = self
+            .zero(Address(scratch), most)
+            .and_then(|()| products.iter().try_for_each(run))
+            .and_then(|()| self.finish());
+        // SAFETY: the stream is done with it, or has failed for good.
+        let _ = unsafe { result::free_sync(scratch) };
+        ran
+    }
+
     fn product(&self, product: &Product) -> Result<(), CardError> {
         self.device.make_current()?;
+        product.check()?;
         let narrow = |size: u64| {
             i32::try_from(size).map_err(|_| CardError::call("cublasGemmEx", format!("{size} is too large")))
         };

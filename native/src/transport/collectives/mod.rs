@@ -176,6 +176,15 @@ pub trait Collectives: Transport {
         self.own_collective(&call.call(dtype), input).map(|_| ()).map_err(|source| call.failed(source))
     }
 
+    /// The memory of devices that each member shows, by position, on an engine that
+    /// [carries it](Transport::carries_memory); all show equally much.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    fn show(&mut self, group: &mut Group, memory: OnCard) -> Result<Vec<OnCard>, CollectiveError> {
+        Session::new(group, Operation::AllGather, &[], 0).shown(self, memory)
+    }
+
     /// The root gets the `values` of all by position, whatever their lengths; the others get nothing. `root` is
     /// a position in the group.
     ///

@@ -97,7 +97,8 @@ pub enum StartError {
 impl<'t> Nccl<'t> {
     /// Joins all communicators of `links` (sender and receiver, each once, over all ranks) that this rank is part of;
     /// every rank calls it with the same `links`. A message of one byte goes over each, so that NCCL has made its
-    /// connections before the run starts.
+    /// connections before the run starts. Then that of `sharing`, the ranks that share this one's matrices: they come to
+    /// their collectives while messages are under way, and making a communicator could wait for those.
     ///
     /// # Errors
     /// [`StartError`].
@@ -106,6 +107,7 @@ impl<'t> Nccl<'t> {
         library: Arc<Library>,
         card: Arc<dyn Card>,
         links: &[(usize, usize)],
+        sharing: &[usize],
         longest: Duration,
     ) -> Result<Nccl<'t>, StartError> {
         let patience = Patience { rank: control.rank(), longest, ending: Ending::default() };
@@ -122,6 +124,10 @@ impl<'t> Nccl<'t> {
                 nccl.links.insert((from, to), channel);
                 nccl.try_out(from, to)?;
             }
+        }
+        if sharing.len() > 1 {
+            let channel = nccl.join(sharing)?;
+            nccl.axes.insert(sharing.to_vec(), channel);
         }
         Ok(nccl)
     }

@@ -38,6 +38,9 @@ pub struct Config {
     max_ctas: c_int,
     net_name: *const c_char,
     split_share: c_int,
+    /// Of 2.26 and later. Before, these bytes pad the structure; libraries in between copy them by its size and may read
+    /// them.
+    traffic_class: c_int,
 }
 
 impl Config {
@@ -56,6 +59,7 @@ impl Config {
             max_ctas: UNDEFINED,
             net_name: std::ptr::null(),
             split_share: UNDEFINED,
+            traffic_class: UNDEFINED,
         }
     }
 }

@@ -131,14 +131,14 @@ struct GeluGrad {
 template <class T> __device__ void gelu_grad(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], GeluGrad()); }
 KERNEL(gelu_grad)
 
-// y[i, j] = x[i, j] + table[i mod cycle, j]: learned positions, and biases with a cycle of 1. p: x, table, y (may be x).
-// n: rows, columns, cycle.
+// y[i, j] = x[i, j] + table[(first + i) mod cycle, j]: learned positions, and biases with a cycle of 1. p: x, table, y
+// (may be x). n: rows, columns, cycle, first.
 template <class T> __device__ void add_rows(const Args& a) {
     const T *x = (const T*)a.p[0], *table = (const T*)a.p[1];
     T* y = (T*)a.p[2];
-    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2];
+    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2], first = a.n[3];
     for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
-        const T* from = table + row % cycle * columns;
+        const T* from = table + (first + row) % cycle * columns;
         for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
             y[row * columns + j] = Number<T>::of(load(x[row * columns + j]) + load(from[j]));
         }
@@ -146,16 +146,16 @@ template <class T> __device__ void add_rows(const Args& a) {
 }
 KERNEL(add_rows)
 
-// Its gradient for the table: G[c, j] += sum over the rows i with i mod cycle = c, by rising i. p: dy, G (float).
-// n: rows, columns, cycle. One thread an element of G: for positions, of which there are many.
+// Its gradient for the table: G[c, j] += sum over the rows i with (first + i) mod cycle = c, by rising i. p: dy, G
+// (float). n: rows, columns, cycle, first. One thread an element of G: for positions, of which there are many.
 template <class T> __device__ void add_rows_grad(const Args& a) {
     const T* dy = (const T*)a.p[0];
     float* gradient = (float*)a.p[1];
-    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2];
+    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2], first = a.n[3] % cycle;
     EACH(at, cycle * columns) {
         ll position = at / columns, j = at % columns;
         float sum = gradient[at];
-        for (ll row = position; row < rows; row += cycle) sum += load(dy[row * columns + j]);
+        for (ll row = (position + cycle - first) % cycle; row < rows; row += cycle) sum += load(dy[row * columns + j]);
         gradient[at] = sum;
     }
 }
@@ -197,13 +197,16 @@ __device__ __forceinline__ bool kept_by_dropout(ull draw) {
     return (high >> 32) > 0;
 }
 
-// p: x, y (may be x), kept (bytes). n: elements, the seed's bits.
+// p: x, y (may be x), kept (bytes). n: elements, the seed's bits, elements of a block, members, this member: block k here
+// is block k * members + member of the whole.
 template <class T> __device__ void dropout(const Args& a) {
     const T* x = (const T*)a.p[0];
     T* y = (T*)a.p[1];
     unsigned char* kept = (unsigned char*)a.p[2];
+    ll block = a.n[2];
     EACH(i, a.n[0]) {
-        bool keep = kept_by_dropout(split_mix((ull)a.n[1], (ull)i));
+        ll of_whole = (i / block * a.n[3] + a.n[4]) * block + i % block;
+        bool keep = kept_by_dropout(split_mix((ull)a.n[1], (ull)of_whole));
         kept[i] = keep ? 1 : 0;
         y[i] = Number<T>::of(keep ? load(x[i]) * (1.0f / 0.9f) : 0.0f);
     }
@@ -218,3 +221,22 @@ template <class T> __device__ void dropout_grad(const Args& a) {
     EACH(i, a.n[0]) dx[i] = Number<T>::of(kept[i] ? load(dy[i]) * (1.0f / 0.9f) : 0.0f);
 }
 KERNEL(dropout_grad)
+
+// What members of a group have, combined in their order, in float, and rounded once. n: elements, members.
+// p: y, then up to 9 members' x; y is none of them.
+template <class T, class F> __device__ __forceinline__ void combine_members(const Args& a, F f) {
+    EACH(i, a.n[0]) {
+        float all = load(((const T*)a.p[1])[i]);
+        for (int member = 1; member < (int)a.n[1]; member++) all = f(all, load(((const T*)a.p[1 + member])[i]));
+        ((T*)a.p[0])[i] = Number<T>::of(all);
+    }
+}
+template <class T> __device__ void sum_members(const Args& a) { combine_members<T>(a, Sum()); }
+KERNEL(sum_members)
+
+// The greater of two, or the one that is no number.
+struct Greatest {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a != a || b <= a ? a : b; }
+};
+template <class T> __device__ void max_members(const Args& a) { combine_members<T>(a, Greatest()); }
+KERNEL(max_members)

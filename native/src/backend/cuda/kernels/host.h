@@ -59,6 +59,7 @@ struct Block {
     std::vector<char> stacks;
     uint64_t arrived;
     unsigned live, running;
+    bool any;
 };
 static thread_local Block block;
 
@@ -89,3 +90,24 @@ static inline float __shfl_xor_sync(unsigned, float value, int distance) {
     warp_barrier();
     return other;
 }
+
+static inline unsigned __ballot_sync(unsigned, bool holds) {
+    Warp& warp = block.warps[threadIdx.x / 32];
+    warp.handed[threadIdx.x % 32] = holds;
+    warp_barrier();
+    unsigned bits = 0;
+    for (int lane = 0; lane < 32; lane++) bits |= (unsigned)(warp.handed[lane] & 1) << lane;
+    warp_barrier();
+    return bits;
+}
+static inline int __syncthreads_or(int holds) {
+    block.any |= holds != 0;
+    __syncthreads();
+    int any = block.any;
+    __syncthreads();
+    // All have read it; whoever is first clears it, and no thread sets it again before the next barrier has passed.
+    block.any = false;
+    __syncthreads();
+    return any;
+}
+static inline int __ffs(int bits) { return __builtin_ffs(bits); }

@@ -29,7 +29,12 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
     current_args = args;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
-    dynamic_shared.assign(shared + 64, 0);
+    // Shared memory starts as whatever was there: here, as no numbers.
+    dynamic_shared.assign(shared + 64, 0xff);
+    // Which thread comes first is nobody's to count on: another one each time, and upwards or downwards.
+    static thread_local unsigned launches = 0;
+    unsigned draw = (launches += 1) * 2654435761u;
+    unsigned first = (draw >> 8) % threads, step = draw >> 31 ? 1 : threads - 1;
     if (block.stacks.size() < STACK * threads) block.stacks.resize(STACK * threads);
     for (unsigned z = 0; z < grid[2]; z++)
         for (unsigned y = 0; y < grid[1]; y++)
@@ -39,6 +44,7 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
                 block.warps.assign((threads + 31) / 32, Warp());
                 block.arrived = 0;
                 block.live = threads;
+                block.any = false;
                 for (unsigned t = 0; t < threads; t++) {
                     block.warps[t / 32].live++;
                     Fiber& fiber = block.fibers[t];
@@ -50,7 +56,8 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
                     makecontext(&fiber.context, fiber_main, 0);
                 }
                 while (block.live > 0) {
-                    for (unsigned t = 0; t < threads; t++) {
+                    unsigned t = first;
+                    for (unsigned turn = 0; turn < threads; turn++, t = (t + step) % threads) {
                         if (block.fibers[t].ended) continue;
                         block.running = t;
                         threadIdx = {t, 0, 0};

@@ -77,3 +77,58 @@ template <class T> __device__ void hide_later(const Args& a) {
     for (ll j = row % columns + 1 + threadIdx.x; j < columns; j += blockDim.x) s[j] = Number<T>::of(a.f[0]);
 }
 KERNEL(hide_later)
+
+// A vocabulary that members of a group share.
+
+// -infinity in the columns that no token has. p: logits, y (may be logits). n: columns, those that are shown.
+template <class T> __device__ void hide_padding(const Args& a) {
+    ll columns = a.n[0], row = blockIdx.x;
+    const T* x = (const T*)a.p[0] + row * columns;
+    T* y = (T*)a.p[1] + row * columns;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = j < a.n[1] ? x[j] : Number<T>::of(-INFINITE);
+}
+KERNEL(hide_padding)
+
+// p: logits, m (float).
+template <class T> __device__ void row_max(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T* x = (const T*)a.p[0] + row * columns;
+    float greatest = -INFINITE;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) greatest = fmaxf(greatest, load(x[j]));
+    greatest = block_max(greatest, scratch);
+    if (threadIdx.x == 0) ((float*)a.p[1])[row] = greatest;
+}
+KERNEL(row_max)
+
+// p: logits, m (float), targets, s (two floats a row): the sum of exp(logits - m), and the target's logit, or 0 where the
+// target is -1.
+template <class T> __device__ void exp_sums(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    const T* x = (const T*)a.p[0] + row * columns;
+    float greatest = ((const float*)a.p[1])[row], sum = 0.0f;
+    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += expf(load(x[j]) - greatest);
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) {
+        int target = ((const int*)a.p[2])[row];
+        ((float*)a.p[3])[2 * row] = sum;
+        ((float*)a.p[3])[2 * row + 1] = target < 0 ? 0.0f : load(x[target]);
+    }
+}
+KERNEL(exp_sums)
+
+// p: m, s, loss (one float), l (all float). n: rows. f[0]: the share of one row. One block, as cross_entropy.
+template <class T> __device__ void shared_cross_entropy(const Args& a) {
+    __shared__ float scratch[32];
+    ll rows = a.n[0];
+    float sum = 0.0f;
+    for (ll row = threadIdx.x; row < rows; row += blockDim.x) {
+        float l = ((const float*)a.p[0])[row] + logf(((const float*)a.p[1])[2 * row]);
+        ((float*)a.p[3])[row] = l;
+        sum += l - ((const float*)a.p[1])[2 * row + 1];
+    }
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) *(float*)a.p[2] = sum * a.f[0];
+}
+KERNEL_OF(shared_cross_entropy, 1024)

@@ -1,0 +1,62 @@
+//! Programs that a test starts, each with an end.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a program has left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// On standard output.
+    pub output: String,
+    /// On standard error.
+    pub errors: String,
+}
+
+/// Runs `command` until it ends, or until `deadline`, when it is ended.
+///
+/// # Errors
+/// Why it could not be started or did not end well.
+pub fn run(command: &mut Command, deadline: Instant) -> Result<Said, String> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let fail = |error: std::io::Error| error.to_string();
+    let folder = tempfile::tempdir().map_err(fail)?;
+    // Files take whatever is said; a pipe that nobody reads would stop the program.
+    let paths = ["output", "errors"].map(|name| folder.path().join(name));
+    let [output, errors] = [File::create(&paths[0]).map_err(fail)?, File::create(&paths[1]).map_err(fail)?];
+    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().map_err(fail)?;
+    let status = loop {
+        match child.try_wait().map_err(fail)? {
+            Some(status) => break Some(status),
+            None if Instant::now() >= deadline => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(PAUSE),
+        }
+    };
+    let read = |at: usize| std::fs::read(&paths[at]).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let said = Said { output: read(0).map_err(fail)?, errors: read(1).map_err(fail)? };
+    let last = said.errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_string();
+    match status {
+        None => Err(format!("it did not end in time; its last words: {last}")),
+        Some(status) if !status.success() => Err(last),
+        Some(_) => Ok(said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_end_is_ended() {
+        let within = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let said = run(Command::new("sh").args(["-c", "echo one; echo two >&2"]), within(60)).expect("it runs");
+        assert_eq!(said, Said { output: "one\n".to_string(), errors: "two\n".to_string() });
+        assert_eq!(run(Command::new("sh").args(["-c", "echo why >&2; exit 3"]), within(60)), Err("why".to_string()));
+        let endless = run(Command::new("sh").args(["-c", "echo here >&2; exec sleep 600"]), within(1));
+        assert_eq!(endless, Err("it did not end in time; its last words: here".to_string()));
+    }
+}
