@@ -12,7 +12,7 @@ Examples:
 
 /// Say what there is on this machine to run plans on GPUs with, and how to get what is missing.
 ///
-/// Looks for the driver, NVRTC, cuBLAS and NCCL where the system, the CUDA toolkit and Python wheels keep them. That
+/// Looks for the driver, NVRTC, cuBLAS, NCCL and NVML where the system, the CUDA toolkit and Python wheels keep them. That
 /// something is missing is an answer and no failure: the exit code is 0.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
@@ -61,6 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn findings() -> Vec<Finding> {
     use pipeplan::backend::cuda::libraries::{Which, search};
     use pipeplan::backend::cuda::nvidia;
+    use pipeplan::backend::cuda::nvml::{Nvml, Way};
     use pipeplan::transport::nccl;
 
     let library = |which: Which, version: Option<String>| {
@@ -80,12 +81,30 @@ fn findings() -> Vec<Finding> {
     };
     let dotted = |(major, minor): (u32, u32)| format!("{major}.{minor}");
     let gpus = nvidia::gpus();
-    let cuda = gpus.as_ref().ok().map(|(version, _)| dotted((version / 1000, version % 1000 / 10)));
-    let mut findings = vec![library(Which::Driver, cuda.map(|version| format!("up to CUDA {version}")))];
+    let nvml = Nvml::load();
+    let release = nvml.as_ref().and_then(Nvml::driver_version);
+    let cuda = gpus.as_ref().ok().map(|(version, _)| {
+        let most = format!("up to CUDA {}", dotted((version / 1000, version % 1000 / 10)));
+        release.iter().cloned().chain([most]).collect::<Vec<_>>().join(", ")
+    });
+    let mut findings = vec![library(Which::Driver, cuda)];
     match &gpus {
         Ok((_, gpus)) => findings.extend(gpus.iter().map(|gpu| {
-            let links: Vec<String> = gpu.links.iter().map(|(other, rank)| format!("GPU {other} (rank {rank})")).collect();
-            let links = if links.is_empty() { String::new() } else { format!(", reaches {}", links.join(", ")) };
+            let others = gpus.iter().filter(|other| other.ordinal != gpu.ordinal);
+            let ways: Vec<(usize, Option<Way>, Option<u32>)> = others
+                .map(|other| {
+                    let way = nvml.as_ref().and_then(|nvml| nvml.way(&gpu.bus, &other.bus));
+                    let rank = gpu.links.iter().find(|(ordinal, _)| *ordinal == other.ordinal).map(|(_, rank)| *rank);
+                    (other.ordinal, way, rank)
+                })
+                .collect();
+            // Without direct access, what goes from one to the other goes by the host's memory.
+            let shown = |(other, way, rank): &(usize, Option<Way>, Option<u32>)| {
+                let way = way.map(|way| format!(" over {way}")).unwrap_or_default();
+                let reach = if rank.is_some() { "reaches" } else { "does not reach" };
+                format!(", {reach} GPU {other}{way}")
+            };
+            let links: String = ways.iter().map(shown).collect();
             Finding {
                 what: format!("GPU {}", gpu.ordinal),
                 is_there: true,
@@ -98,8 +117,10 @@ fn findings() -> Vec<Finding> {
                 ),
                 details: json!({
                     "name": gpu.name, "bytes": gpu.bytes, "compute_capability": dotted(gpu.capability),
-                    "multiprocessors": gpu.multiprocessors,
-                    "links": gpu.links.iter().map(|(other, rank)| json!({ "gpu": other, "rank": rank })).collect::<Vec<_>>(),
+                    "multiprocessors": gpu.multiprocessors, "bus": gpu.bus,
+                    "links": ways.iter().map(|(other, way, rank)| json!({
+                        "gpu": other, "rank": rank, "way": way.map(Way::short), "text": way.map(|way| way.to_string()),
+                    })).collect::<Vec<_>>(),
                 }),
             }
         })),
@@ -110,9 +131,15 @@ fn findings() -> Vec<Finding> {
         Err(_) => {}
     }
     findings.push(library(Which::Nvrtc, nvidia::nvrtc_version().map(dotted)));
-    findings.push(library(Which::Cublas, None));
+    let cublas = nvidia::cublas_version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
+    if let (Err(error), Some(path)) = (&cublas, &search(Which::Cublas).found) {
+        let text = format!("cuBLAS is there ({}), and cannot be called: {error}", path.display());
+        findings.push(Finding { what: "cuBLAS".to_string(), is_there: false, text, details: Value::Null });
+    }
+    findings.push(library(Which::Cublas, cublas.ok()));
     let nccl_version = nccl::Library::load().ok().map(|library| library.version().to_string());
     findings.push(library(Which::Nccl, nccl_version));
+    findings.push(library(Which::Nvml, release));
     findings
 }
 

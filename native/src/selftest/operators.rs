@@ -318,6 +318,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         (150, 2, 1, 64, 64, 20),
         (139, 1, 1, 32, 32, 3),
         (130, 2, 1, 128, 128, 70),
+        (77, 2, 1, 192, 128, 77),
     ] {
         let heads = Heads { sequence, query, key_value, width };
         let spread = Spread { heads, value_width, ways: 1, window };

@@ -4,6 +4,8 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,24 +35,53 @@ impl Kernels {
 
     fn compile() -> Result<Kernels, CardError> {
         let fail = |error: &dyn std::fmt::Display| CardError::Compile(error.to_string());
+        let source = source::for_host();
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
+        // Processes of one run, and runs of one machine, compile once.
+        let kept = kept(&compiler, &source);
+        if let Some(kernels) = kept.as_deref().filter(|path| path.exists()).and_then(|path| Kernels::load(path).ok())
+        {
+            return Ok(kernels);
+        }
         let folder = tempfile::tempdir().map_err(|error| fail(&error))?;
         let (text, object) = (folder.path().join("kernels.cpp"), folder.path().join("libkernels.so"));
-        std::fs::write(&text, source::for_host()).map_err(|error| fail(&error))?;
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
-        // No fused multiply-add: the same bits on every processor.
-        // Jumps between stacks are what the fibers are made of, and what `_FORTIFY_SOURCE` takes for a mistake.
-        let flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"];
-        let output = Command::new(&compiler).args(flags).arg("-o").arg(&object).arg(&text).output();
+        std::fs::write(&text, source).map_err(|error| fail(&error))?;
+        let output = Command::new(&compiler).args(FLAGS).arg("-o").arg(&object).arg(&text).output();
         let output = output.map_err(|error| CardError::Compile(format!("{compiler} cannot be started: {error}")))?;
         if !output.status.success() {
             return Err(CardError::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
+        if let Some(path) = kept {
+            // Where that fails the next process compiles too. Whole at once: others may be looking.
+            let part = path.with_extension(std::process::id().to_string());
+            let _ = std::fs::copy(&object, &part).and_then(|_| std::fs::rename(&part, &path));
+        }
+        Kernels::load(&object)
+    }
+
+    fn load(path: &Path) -> Result<Kernels, CardError> {
+        let fail = |error: libloading::Error| CardError::Compile(error.to_string());
         // SAFETY: the library is ours and has no initialisers.
-        let library = unsafe { Library::new(&object) }.map_err(|error| fail(&error))?;
+        let library = unsafe { Library::new(path) }.map_err(fail)?;
         // SAFETY: that is its type.
-        let run = *unsafe { library.get::<Run>(b"pipeplan_launch") }.map_err(|error| fail(&error))?;
+        let run = *unsafe { library.get::<Run>(b"pipeplan_launch") }.map_err(fail)?;
         Ok(Kernels { library, run })
     }
+}
+
+/// No fused multiply-add: the same bits on every processor. Jumps between stacks are what the fibers are made of, and what
+/// `_FORTIFY_SOURCE` takes for a mistake.
+const FLAGS: [&str; 7] = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"];
+
+/// Where the library that `compiler` makes of `source` is kept: in this person's folder for what can be made again. Nothing
+/// where there is none.
+fn kept(compiler: &str, source: &str) -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?.join("pipeplan/emulated");
+    std::fs::create_dir_all(&folder).ok()?;
+    let mut hasher = DefaultHasher::new();
+    (compiler, FLAGS, source, std::env::consts::ARCH).hash(&mut hasher);
+    Some(folder.join(format!("{:016x}.so", hasher.finish())))
 }
 
 /// What libraries other than the kernels have put on a queue, and how much of it is done. [`Card::stream`] gives its

@@ -87,8 +87,8 @@ const MOST_BLOCKS: u64 = 1 << 16;
 const SMALL_TILE: u64 = 32;
 /// Rows of a tile of `attention_tensor.cu`.
 const TILE: u64 = 64;
-/// Head widths that `attention_tensor.cu` is compiled for.
-const TENSOR_WIDTHS: [u64; 4] = [32, 64, 96, 128];
+/// Widths of keys and of values that `attention_tensor.cu` is compiled for.
+const TENSOR_WIDTHS: [(u64, u64); 5] = [(32, 32), (64, 64), (96, 96), (128, 128), (192, 128)];
 
 /// Buffers and numbers of a launch.
 fn args(buffers: &[u64], numbers: &[u64], floats: &[f32]) -> Args {
@@ -579,23 +579,25 @@ impl Context {
         Ok(())
     }
 
-    /// The kernel of attention for `spread`, its tile, and its shared memory: so many tiles as wide as keys and as wide
-    /// as values, or (tensor cores) `tensor` tiles.
+    /// The kernel of attention for `spread`, its tile, its threads and its shared memory: of `small` and `tensor` tiles
+    /// (tensor cores), so many as wide as keys and as wide as values.
     fn attention_kernel(
         &self,
         name: &str,
         spread: &Spread,
         format: Format,
-        [wide, values, tensor]: [u64; 3],
+        [small, tensor]: [[u64; 2]; 2],
     ) -> Result<(String, u64, u32, u64), CardError> {
-        let width = spread.heads.width;
-        if format == Format::Bf16 && spread.value_width == width && TENSOR_WIDTHS.contains(&width) {
-            // Rows of `width` and 16 bytes.
-            return Ok((format!("tensor_{name}_{width}"), TILE, 128, tensor * TILE * (width + 8) * 2));
+        let (width, value) = (spread.heads.width, spread.value_width);
+        let limit = u64::from(self.card.shared_bytes());
+        // Rows with 16 bytes more.
+        let shared = TILE * (tensor[0] * (width + 8) + tensor[1] * (value + 8)) * 2;
+        if format == Format::Bf16 && TENSOR_WIDTHS.contains(&(width, value)) && shared + 2 * TILE * 4 <= limit {
+            return Ok((format!("tensor_{name}_{width}_{value}"), TILE, 128, shared));
         }
-        let shared = SMALL_TILE * (wide * (width | 1) + values * (spread.value_width | 1)) * 4;
+        let shared = SMALL_TILE * (small[0] * (width | 1) + small[1] * (value | 1)) * 4;
         // Beside it, two tiles of scores that the kernel declares itself.
-        let limit = u64::from(self.card.shared_bytes()).saturating_sub(2 * SMALL_TILE * (SMALL_TILE + 1) * 4);
+        let limit = limit.saturating_sub(2 * SMALL_TILE * (SMALL_TILE + 1) * 4);
         if shared > limit {
             let reason = format!("heads {width} wide need {shared} bytes of shared memory, and the card has {limit}");
             return Err(CardError::call(name, reason));
@@ -605,7 +607,7 @@ impl Context {
 
     fn attention(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention", spread, inputs[0].format(), [2, 2, 3])?;
+            self.attention_kernel("attention", spread, inputs[0].format(), [[2, 2], [2, 1]])?;
         let buffers = [inputs[0].at(), inputs[1].at(), inputs[2].at(), outputs[0].at(), outputs[1].at()];
         let heads = &spread.heads;
         let grid = [heads.sequence.div_ceil(tile), heads.query, inputs[0].rows() / heads.sequence];
@@ -618,14 +620,14 @@ impl Context {
         buffers.push(outputs[0].at());
         let batches = inputs[0].rows() / heads.sequence;
         let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention_grad_query", spread, format, [3, 2, 4])?;
+            self.attention_kernel("attention_grad_query", spread, format, [[3, 2], [2, 2]])?;
         let tiles = heads.sequence.div_ceil(tile);
         let args = attention_args(&buffers, spread);
         self.launch_with(kernel, [tiles, heads.query, batches], threads, shared, args)?;
         buffers.pop();
         buffers.extend([outputs[1].at(), outputs[2].at()]);
         let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention_grad_key", spread, format, [3, 3, 4])?;
+            self.attention_kernel("attention_grad_key", spread, format, [[3, 3], [2, 2]])?;
         let tiles = heads.sequence.div_ceil(tile);
         let args = attention_args(&buffers, spread);
         self.launch_with(kernel, [tiles, heads.key_value, batches], threads, shared, args)

@@ -23,11 +23,13 @@ pub enum Which {
     Cublas,
     /// Transfers between GPUs.
     Nccl,
+    /// Tells how GPUs are connected.
+    Nvml,
 }
 
 impl Which {
     /// All of them.
-    pub const ALL: [Which; 4] = [Which::Driver, Which::Nvrtc, Which::Cublas, Which::Nccl];
+    pub const ALL: [Which; 5] = [Which::Driver, Which::Nvrtc, Which::Cublas, Which::Nccl, Which::Nvml];
 
     /// What people call it.
     pub const fn name(self) -> &'static str {
@@ -36,6 +38,7 @@ impl Which {
             Which::Nvrtc => "NVRTC",
             Which::Cublas => "cuBLAS",
             Which::Nccl => "NCCL",
+            Which::Nvml => "NVML",
         }
     }
 
@@ -49,6 +52,7 @@ impl Which {
             Which::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Which::Cublas => &["libcublas.so.13", "libcublas.so.12", "libcublas.so"],
             Which::Nccl => &["libnccl.so.2", "libnccl.so"],
+            Which::Nvml => &["libnvidia-ml.so.1"],
         }
     }
 
@@ -58,7 +62,7 @@ impl Which {
         match self {
             Which::Nvrtc => &["libnvrtc-builtins"],
             Which::Cublas => &["libcublasLt"],
-            Which::Driver | Which::Nccl => &[],
+            Which::Driver | Which::Nccl | Which::Nvml => &[],
         }
     }
 
@@ -69,6 +73,7 @@ impl Which {
             Which::Nvrtc => Some("PIPEPLAN_NVRTC"),
             Which::Cublas => Some("PIPEPLAN_CUBLAS"),
             Which::Nccl => Some("PIPEPLAN_NCCL"),
+            Which::Nvml => Some("PIPEPLAN_NVML"),
         }
     }
 
@@ -84,6 +89,7 @@ impl Which {
                 "pip install nvidia-nccl-cu13, or install libnccl2; or set PIPEPLAN_NCCL to the file. Needed only for \
                  ranks in several processes"
             }
+            Which::Nvml => "it comes with NVIDIA's driver. Needed only to say how GPUs are connected",
         }
     }
 }
@@ -124,7 +130,7 @@ impl fmt::Display for Search {
 
 /// Loads `which`, once in the life of the process.
 pub fn search(which: Which) -> &'static Search {
-    static SEARCHES: [OnceLock<Search>; 4] = [OnceLock::new(), OnceLock::new(), OnceLock::new(), OnceLock::new()];
+    static SEARCHES: [OnceLock<Search>; 5] = [const { OnceLock::new() }; 5];
     SEARCHES[which as usize].get_or_init(|| look_for(which, &folders(which)))
 }
 
@@ -221,7 +227,7 @@ fn place_of(path: &Path) -> PathBuf {
 fn folders(which: Which) -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let mut folders = Vec::new();
-    if which == Which::Driver {
+    if matches!(which, Which::Driver | Which::Nvml) {
         return vec![PathBuf::from("/usr/lib/wsl/lib"), PathBuf::from("/usr/local/nvidia/lib64")];
     }
     for toolkit in [variable("CUDA_HOME"), variable("CUDA_PATH"), Some(PathBuf::from("/usr/local/cuda"))] {

@@ -1,7 +1,7 @@
 //! The operator graph on an NVIDIA card: own kernels through NVRTC, matrix products through cuBLAS, and f32 master
 //! weights and gradients beside bf16.
 //!
-//! - [`libraries`] finds what is there, [`nvidia`] speaks to it, [`host`] runs the same kernels without a GPU;
+//! - [`libraries`] finds what is there, [`nvidia`] speaks to it ([`nvml`] only for people), [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches, `kernels/` has their source;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
 //!
@@ -29,6 +29,7 @@ pub mod host;
 pub mod launch;
 pub mod libraries;
 pub mod nvidia;
+pub mod nvml;
 mod source;
 #[cfg(test)]
 mod tests;

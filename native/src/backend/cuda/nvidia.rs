@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "the libraries are C; each call says why it is sound")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -34,6 +34,8 @@ pub struct Facts {
     pub multiprocessors: u32,
     /// What tells it from all other GPUs.
     pub uuid: [u8; 16],
+    /// Its place on the PCI bus, such as `0000:1b:00.0`.
+    pub bus: String,
     /// GPUs whose memory it reaches directly, each with the rank of the link among the machine's (0 is the best).
     pub links: Vec<(usize, u32)>,
 }
@@ -90,7 +92,13 @@ fn facts(ordinal: usize, count: usize) -> Result<Facts, CardError> {
     // SAFETY: writes 16 bytes; of a part of a GPU, they are the part's.
     unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) }.result().map_err(fail)?;
     let uuid = uuid.bytes.map(|byte| byte as u8);
-    Ok(Facts { ordinal, name, bytes, capability, multiprocessors, uuid, links })
+    let mut bus = [0 as c_char; 32];
+    // SAFETY: writes at most so many bytes, and ends them with 0.
+    let bus = unsafe {
+        sys::cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as i32, device).result().map_err(fail)?;
+        CStr::from_ptr(bus.as_ptr()).to_string_lossy().into_owned()
+    };
+    Ok(Facts { ordinal, name, bytes, capability, multiprocessors, uuid, bus, links })
 }
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CardError> {
@@ -111,6 +119,27 @@ pub fn nvrtc_version() -> Option<(u32, u32)> {
         Ok((major as u32, minor as u32))
     })
     .ok()
+}
+
+/// The version of the cuBLAS that was found, such as (13, 1, 0); asks it by the way by which products go, and needs no GPU.
+///
+/// # Errors
+/// [`CardError`], also where it was found and cannot be called.
+pub fn cublas_version() -> Result<(u32, u32, u32), CardError> {
+    let search = libraries::search(Which::Cublas);
+    if search.found.is_none() {
+        return Err(CardError::Missing(vec![search.to_string()]));
+    }
+    guarded("cublasGetProperty", || {
+        use blas_sys::libraryPropertyType_t as Property;
+        let ask = |property| {
+            let mut value = 0;
+            // SAFETY: writes one int.
+            let asked = unsafe { blas_sys::cublasGetProperty(property, &mut value) };
+            asked.result().map(|()| value as u32).map_err(|error| blas_error("cublasGetProperty", error))
+        };
+        Ok((ask(Property::MAJOR_VERSION)?, ask(Property::MINOR_VERSION)?, ask(Property::PATCH_LEVEL)?))
+    })
 }
 
 /// Machine code of all kernels for a GPU of `capability`.
@@ -372,17 +401,6 @@ impl Nvidia {
     /// What the driver says of the card.
     pub fn facts(&self) -> &Facts {
         &self.device.facts
-    }
-
-    /// The version of cuBLAS, such as 130100.
-    pub fn blas_version(&self) -> Option<i32> {
-        let mut version = 0;
-        let ask = |handle| {
-            // SAFETY: the handle is valid; writes one int.
-            let asked = unsafe { blas_sys::cublasGetVersion_v2(handle, &mut version) };
-            asked.result().map_err(|error| blas_error("cublasGetVersion", error))
-        };
-        self.with_blas(ask).ok().map(|()| version)
     }
 
     /// `work` with this queue's handle of cuBLAS.
@@ -747,6 +765,19 @@ mod tests {
         }
         let error = Nvidia::new(0).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("is missing: looked for") && error.contains("To get it:"), "{error}");
+    }
+
+    /// Asking for its version needs no GPU. Without it this checks nothing, and says so.
+    #[test]
+    fn the_cublas_that_is_found_is_the_one_that_is_called() {
+        let search = libraries::search(Which::Cublas);
+        let Some(path) = &search.found else {
+            eprintln!("SKIPPED: cuBLAS is not called: {search}");
+            return;
+        };
+        let (major, _, _) = cublas_version().unwrap_or_else(|error| panic!("{error}"));
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        assert!(name == "libcublas.so" || name.starts_with(&format!("libcublas.so.{major}")), "{name} is {major}");
     }
 
     /// NVRTC needs no GPU. Without it this checks nothing, and says so.

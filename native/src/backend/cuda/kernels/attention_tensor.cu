@@ -1,5 +1,5 @@
-// The same for bf16 on tensor cores, for common head widths D: tiles of 64 by 64, 4 warps of 16 rows each. A warp's
-// scores stay in its registers, where the result of one product has the layout that the next one wants on its left
+// The same for bf16 on tensor cores, for common widths D of keys and E of values: tiles of 64 by 64, 4 warps of 16 rows
+// each. A warp's scores stay in its registers, where the result of one product has the layout that the next one wants on its left
 // (arXiv:2307.08691 section 3.3). Arguments as in attention.cu.
 
 #define TILE 64
@@ -55,8 +55,8 @@ template <int N> __device__ __forceinline__ void clear_tile(float (&c)[N][4]) {
     for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0.0f;
 }
 
-// c = this warp's 16 rows of `a` times the rows of `b`, transposed: 16 x 64.
-template <int D> __device__ __forceinline__ void rows_times_rows(float (&c)[8][4], const Rows<D>& a, const Rows<D>& b) {
+// c = this warp's 16 rows of `a` times 16 N rows of `b` from row `from` on, transposed: 16 x 16 N.
+template <int D, int N> __device__ __forceinline__ void rows_times_rows(float (&c)[2 * N][4], const Rows<D>& a, const Rows<D>& b, int from) {
     int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
     clear_tile(c);
 #pragma unroll
@@ -64,25 +64,25 @@ template <int D> __device__ __forceinline__ void rows_times_rows(float (&c)[8][4
         unsigned left[4], right[4];
         load_matrices(left, &a.v[first + lane % 16][k + lane / 16 * 8]);
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            load_matrices(right, &b.v[n * 16 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
+        for (int n = 0; n < N; n++) {
+            load_matrices(right, &b.v[from + n * 16 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
             mma(c[2 * n], left, right[0], right[1]);
             mma(c[2 * n + 1], left, right[2], right[3]);
         }
     }
 }
 
-// c += s times `b`, 16 x D, where s is a warp's 16 x 64 in registers.
-template <int D> __device__ __forceinline__ void scores_times_rows(float (&c)[D / 8][4], const float (&s)[8][4], const Rows<D>& b) {
+// c += s times 16 N rows of `b` from row `from` on, 16 x D, where s is a warp's 16 x 16 N in registers.
+template <int D, int N> __device__ __forceinline__ void scores_times_rows(float (&c)[D / 8][4], const float (&s)[2 * N][4], const Rows<D>& b, int from) {
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < N; k++) {
         unsigned left[4] = {pack(s[2 * k][0], s[2 * k][1]), pack(s[2 * k][2], s[2 * k][3]),
                             pack(s[2 * k + 1][0], s[2 * k + 1][1]), pack(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             unsigned right[4];
-            load_transposed(right, &b.v[k * 16 + lane % 16][n * 16 + lane / 16 * 8]);
+            load_transposed(right, &b.v[from + k * 16 + lane % 16][n * 16 + lane / 16 * 8]);
             mma(c[2 * n], left, right[0], right[1]);
             mma(c[2 * n + 1], left, right[2], right[3]);
         }
@@ -112,26 +112,27 @@ template <int D> __device__ __forceinline__ float along_row(const void* d_o, con
 }
 
 // p: q, k, v, o, l.
-template <int D> __device__ __forceinline__ void tensor_attention(const Args& a) {
+template <int D, int E> __device__ __forceinline__ void tensor_attention(const Args& a) {
     DYNAMIC_SHARED(memory);
     Place at = place_of(a, false);
-    Rows<D>* rows = (Rows<D>*)memory;
-    Rows<D>&q = rows[0], &k = rows[1], &v = rows[2];
+    Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
+    Rows<E>& v = *(Rows<E>*)((Rows<D>*)memory + 2);
     // Long rows first: blocks that start last should be short.
     ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
-    float factor = a.f[0] * LOG2_E, o[D / 8][4], s[8][4];
+    float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4];
     float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
     clear_tile(o);
     fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
     for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
         __syncthreads();
         fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.sequence - key);
-        fetch_rows(v, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
+        fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.sequence - key);
         __syncthreads();
-        rows_times_rows<D>(s, q, k);
+        rows_times_rows<D, 4>(s, q, k, 0);
         float now[2] = {greatest[0], greatest[1]}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -165,11 +166,11 @@ template <int D> __device__ __forceinline__ void tensor_attention(const Args& a)
             greatest[half] = now[half];
         }
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
+        for (int n = 0; n < E / 8; n++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) o[n][c] *= correction[c / 2];
         }
-        scores_times_rows<D>(o, s, v);
+        scores_times_rows<E, 4>(o, s, v, 0);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -180,36 +181,40 @@ template <int D> __device__ __forceinline__ void tensor_attention(const Args& a)
             ((float*)a.p[4])[(at.first + i) * at.heads + at.head] = greatest[half] / LOG2_E + logf(total[half]);
         }
     }
-    put_tile<D>((bf16*)a.p[3] + query_at, o, at.query_row, at.sequence - query, 1.0f / total[0], 1.0f / total[1]);
+    ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
+    put_tile<E>((bf16*)a.p[3] + out_at, o, at.out_row, at.sequence - query, 1.0f / total[0], 1.0f / total[1]);
 }
 
 // p: do, q, k, v, o, l, dq.
-template <int D> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
+template <int D, int E> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
     DYNAMIC_SHARED(memory);
     Place at = place_of(a, false);
-    Rows<D>* rows = (Rows<D>*)memory;
-    Rows<D>&d_o = rows[0], &q = rows[1], &k = rows[2], &v = rows[3];
+    Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
+    Rows<E>* rows = (Rows<E>*)((Rows<D>*)memory + 2);
+    Rows<E>&d_o = rows[0], &v = rows[1];
     ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
+    ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
     float factor = a.f[0] * LOG2_E, dq[D / 8][4], s[8][4], ds[8][4], along[2], l[2];
     for (int half = 0; half < 2; half++) {
         // Rows beyond the sequence stand in for its last one; what they get is not written.
         ll i = query + row + half * 8 < at.sequence ? row + half * 8 : at.sequence - 1 - query;
-        along[half] = along_row<D>(a.p[0], a.p[4], query_at + i * at.query_row);
+        along[half] = along_row<E>(a.p[0], a.p[4], out_at + i * at.out_row);
         l[half] = ((const float*)a.p[5])[(at.first + query + i) * at.heads + at.head] * LOG2_E;
     }
     clear_tile(dq);
-    fetch_rows(d_o, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+    fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
     fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
     for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
         __syncthreads();
         fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
-        fetch_rows(v, (const bf16*)a.p[3] + key_at, at.key_row, at.sequence - key);
+        fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
         __syncthreads();
-        rows_times_rows<D>(s, q, k);
-        rows_times_rows<D>(ds, d_o, v);
+        rows_times_rows<D, 4>(s, q, k, 0);
+        rows_times_rows<E, 4>(ds, d_o, v, 0);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
 #pragma unroll
@@ -219,68 +224,80 @@ template <int D> __device__ __forceinline__ void tensor_attention_grad_query(con
                 ds[n][c] = p * (ds[n][c] - along[c / 2]);
             }
         }
-        scores_times_rows<D>(dq, ds, k);
+        scores_times_rows<D, 4>(dq, ds, k, 0);
     }
     put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.sequence - query, a.f[0], a.f[0]);
 }
 
-// p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here.
-template <int D> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
+// p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here; 16 N queries at a time, as registers allow.
+template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
     DYNAMIC_SHARED(memory);
     __shared__ float along[TILE], l[TILE];
     Place at = place_of(a, true);
-    Rows<D>* rows = (Rows<D>*)memory;
-    Rows<D>&d_o = rows[0], &q = rows[1], &k = rows[2], &v = rows[3];
+    Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
+    Rows<E>* rows = (Rows<E>*)((Rows<D>*)memory + 2);
+    Rows<E>&d_o = rows[0], &v = rows[1];
     ll key = (ll)blockIdx.x * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-    float factor = a.f[0] * LOG2_E, dk[D / 8][4], dv[D / 8][4], s[8][4], ds[8][4];
+    ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
+    float factor = a.f[0] * LOG2_E, dk[D / 8][4], dv[E / 8][4], s[2 * N][4], ds[2 * N][4];
     clear_tile(dk);
     clear_tile(dv);
     fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
-    fetch_rows(v, (const bf16*)a.p[3] + key_at, at.key_row, at.sequence - key);
+    fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
     for (int head = at.head; head < at.head + at.group; head++) {
         for (ll query = key; query < last_query(at, key, TILE); query += TILE) {
             ll query_at = (at.first + query) * at.query_row + (ll)head * D;
+            ll out_at = (at.first + query) * at.out_row + (ll)head * E;
             __syncthreads();
-            fetch_rows(d_o, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+            fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
             fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
             // Four threads a row, twice.
             for (int first = 0; first < TILE; first += WARPS * 8) {
                 int i = first + threadIdx.x / 4;
                 ll from = query + i < at.sequence ? i : at.sequence - 1 - query;
-                float sum = along_row<D>(a.p[0], a.p[4], query_at + from * at.query_row);
+                float sum = along_row<E>(a.p[0], a.p[4], out_at + from * at.out_row);
                 if (threadIdx.x % 4 == 0) {
                     along[i] = sum;
                     l[i] = ((const float*)a.p[5])[(at.first + query + from) * at.heads + head] * LOG2_E;
                 }
             }
             __syncthreads();
-            rows_times_rows<D>(s, k, q);
-            rows_times_rows<D>(ds, v, d_o);
+#pragma unroll 1
+            for (int from = 0; from < TILE; from += 16 * N) {
+                rows_times_rows<D, N>(s, k, q, from);
+                rows_times_rows<E, N>(ds, v, d_o, from);
 #pragma unroll
-            for (int n = 0; n < 8; n++) {
+                for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    int i = n * 8 + lane % 4 * 2 + c % 2;
-                    bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
-                    s[n][c] = sees ? exp2f(s[n][c] * factor - l[i]) : 0.0f;
-                    ds[n][c] = s[n][c] * (ds[n][c] - along[i]);
+                    for (int c = 0; c < 4; c++) {
+                        int i = from + n * 8 + lane % 4 * 2 + c % 2;
+                        bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
+                        s[n][c] = sees ? exp2f(s[n][c] * factor - l[i]) : 0.0f;
+                        ds[n][c] = s[n][c] * (ds[n][c] - along[i]);
+                    }
                 }
+                scores_times_rows<E, N>(dv, s, d_o, from);
+                scores_times_rows<D, N>(dk, ds, q, from);
             }
-            scores_times_rows<D>(dv, s, d_o);
-            scores_times_rows<D>(dk, ds, q);
         }
     }
     put_tile<D>((bf16*)a.p[6] + key_at, dk, at.key_row, at.sequence - key, a.f[0], a.f[0]);
-    put_tile<D>((bf16*)a.p[7] + key_at, dv, at.key_row, at.sequence - key, 1.0f, 1.0f);
+    put_tile<E>((bf16*)a.p[7] + value_at, dv, at.value_row, at.sequence - key, 1.0f, 1.0f);
 }
 
-#define TENSOR_KERNELS(D)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128) tensor_attention_##D(Args a) { tensor_attention<D>(a); }                \
-    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_query_##D(Args a) { tensor_attention_grad_query<D>(a); } \
-    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_key_##D(Args a) { tensor_attention_grad_key<D>(a); }
-TENSOR_KERNELS(32)
-TENSOR_KERNELS(64)
-TENSOR_KERNELS(96)
-TENSOR_KERNELS(128)
+#define TENSOR_KERNELS(D, E, N)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128) tensor_attention_##D##_##E(Args a) { tensor_attention<D, E>(a); }       \
+    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_query_##D##_##E(Args a) {                         \
+        tensor_attention_grad_query<D, E>(a);                                                                                 \
+    }                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_key_##D##_##E(Args a) {                           \
+        tensor_attention_grad_key<D, E, N>(a);                                                                                \
+    }
+TENSOR_KERNELS(32, 32, 4)
+TENSOR_KERNELS(64, 64, 4)
+TENSOR_KERNELS(96, 96, 4)
+TENSOR_KERNELS(128, 128, 4)
+// Latent attention of DeepSeek.
+TENSOR_KERNELS(192, 128, 2)
