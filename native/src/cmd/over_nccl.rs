@@ -49,7 +49,7 @@ fn losses_apart(gpu: usize, deadline: Instant) -> Result<f64, String> {
 fn train(plan: &Path, gpu: usize, transport: &str, deadline: Instant) -> Result<Vec<f64>, String> {
     let (plan, gpu) = (plan.to_string_lossy(), gpu.to_string());
     let on = ["run", &*plan, "--backend", "cuda", "--gpu", &*gpu, "--transport", transport];
-    let said = pipeplan(&[&on[..], &["--steps", "4", "--patience", "30", "--json"]].concat(), deadline)?;
+    let said = pipeplan(&[&on[..], &["--steps", "4", "--patience", "60", "--json"]].concat(), deadline)?;
     let summary: Value = serde_json::from_str(&said).map_err(|error| format!("{error}: {said}"))?;
     Ok(summary["losses"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect())
 }

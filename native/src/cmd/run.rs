@@ -81,6 +81,12 @@ pub struct Args {
     /// each process its own, the numbers begin again at 0.
     #[arg(long, value_name = "NUMBER")]
     gpu: Option<usize>,
+    /// With --backend cuda and ranks in one process: give each its own equal part of the GPU's multiprocessors
+    ///
+    /// By the driver's green contexts, from CUDA 12.5 on. Ranks then run beside each other as on GPUs of their own, but for
+    /// the memory, which they share.
+    #[arg(long)]
+    split_gpu: bool,
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
@@ -150,6 +156,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if engine == Engine::Nccl && !matches!(args.backend, Backend::Cuda | Backend::Emulated) {
         return Err(Failure::input("NCCL carries tensors of GPUs").with_help("Give --backend cuda with it."));
     }
+    if args.split_gpu && !(engine == Engine::Threads && matches!(args.backend, Backend::Cuda | Backend::Emulated)) {
+        return Err(Failure::input("--split-gpu shares out a GPU among the ranks of one process")
+            .with_help("Give --backend cuda --transport threads with it."));
+    }
     if matches!(engine, Engine::Tcp | Engine::Nccl) && processes::place()?.is_none() {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
@@ -203,6 +213,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         transport: ThreadOptions { slots: args.slots, patience },
         faults: args.fault,
         nccl: engine == Engine::Nccl,
+        split_gpu: args.split_gpu,
         ..RunOptions::default()
     };
     let report = if args.json || processes::is_silent() {

@@ -195,7 +195,11 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
             if options.device != Device::Cpu {
                 let (leaving, card) = match carriage {
                     Carriage::Card(card) => (cuda::Leaving::OnCard, Ok(Arc::clone(card))),
-                    Carriage::Threads => (cuda::Leaving::OnCard, cuda::open(options.device)),
+                    Carriage::Threads => {
+                        let portion = || cuda::card::Portion { part: rank, parts: workload.world() };
+                        let card = cuda::open_portion(options.device, options.split_gpu.then(portion));
+                        (cuda::Leaving::OnCard, card)
+                    }
                     Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
                 };
                 let card = card.map_err(BackendError::from)?;

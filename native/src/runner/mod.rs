@@ -92,6 +92,8 @@ pub struct RunOptions {
     pub transport: ThreadOptions,
     /// Tensors of GPUs go over NCCL, where ranks are processes.
     pub nccl: bool,
+    /// Each rank of this process has its own part of the GPU's multiprocessors.
+    pub split_gpu: bool,
     /// How long other ranks may take to end after one has failed.
     pub grace: Duration,
     /// The last so many steps are in the trace.
@@ -117,6 +119,7 @@ impl Default for RunOptions {
             resume: None,
             transport: ThreadOptions::default(),
             nccl: false,
+            split_gpu: false,
             grace: Duration::from_secs(10),
             traced_steps: 20,
             keep_weights: false,

@@ -21,6 +21,8 @@ use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::gradients::{Places, Position, places};
 use super::{Device, Precision, RunOptions};
 use crate::backend::cpu::kernels::knows;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
 use crate::mesh::{Mesh, MeshError};
 use crate::transport::collectives::Group;
 
@@ -505,7 +507,7 @@ impl Workload {
         model.check(options.device)?;
         if matches!(options.device, Device::Cuda(_)) {
             // The card's memory is not the machine's; it says itself when it is full.
-            check_device(options.device)?;
+            check_device(options, self.world())?;
         } else {
             self.check_memory()?;
         }
@@ -699,13 +701,14 @@ impl ModelStages {
 
 /// Whether the device can be used at all, so that a run is refused before its ranks start.
 #[cfg(feature = "cuda")]
-fn check_device(device: Device) -> Result<(), Refusal> {
-    let open = crate::backend::cuda::open(device);
+fn check_device(options: &RunOptions, ranks: usize) -> Result<(), Refusal> {
+    let portion = options.split_gpu.then_some(cuda::card::Portion { part: 0, parts: ranks });
+    let open = cuda::open_portion(options.device, portion);
     open.map(|_| ()).map_err(|error| Refusal::Device { reason: error.to_string() })
 }
 
 #[cfg(not(feature = "cuda"))]
-fn check_device(_: Device) -> Result<(), Refusal> {
+fn check_device(_: &RunOptions, _: usize) -> Result<(), Refusal> {
     let reason = "this binary was built without the feature `cuda`".to_string();
     Err(Refusal::Device { reason })
 }

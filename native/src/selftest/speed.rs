@@ -5,19 +5,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pipeplan_core::cluster::Link;
 use pipeplan_core::cost::Load;
 use pipeplan_core::graph::{Graph, Operator, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::profile::{Profile, Signature};
+use pipeplan_core::schedule;
+use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::ModelWork;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
-use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
+use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Portion, Product};
 use crate::backend::cuda::launch::{Context, Place};
-use crate::backend::cuda::packed;
+use crate::backend::cuda::{open_portion, packed};
 use crate::runner::optimizer::AdamW;
+use crate::runner::orders;
 use crate::runner::random::SplitMix64;
 use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload, run};
 use crate::transport::threads::ThreadOptions;
@@ -145,12 +149,14 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     let planned = rows.section(GROUP, "a plan of 4 ranks", |_| published(&sizes.work, "1f1b", None));
     let Some((workload, predicted)) = planned else { return Speed::default() };
     let measured = rows.section(GROUP, "operators of the model", |rows| {
-        operators(card, rows, sizes, &workload, ceilings).map(|(profile, expected)| (Some(profile), Some(expected)))
+        let tell = |row| rows.push(row);
+        operators(card, tell, sizes, &workload, ceilings).map(|(profile, expected)| (Some(profile), Some(expected)))
     });
     let (profile, expected) = measured.unwrap_or_default();
-    rows.section(GROUP, "4 ranks on one card", |rows| {
+    let together = rows.section(GROUP, "4 ranks on one card", |rows| {
         four_ranks(device, rows, sizes, &workload, &predicted, expected.unwrap_or(0))
     });
+    rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, together.as_ref(), ceilings));
     let rate = rows.section(GROUP, "one rank", |rows| {
         let alone = one_by_one(&sizes.work, None)?;
         let report = run(&alone, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
@@ -163,9 +169,9 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
 }
 
 /// Every operator of the model by itself: the profile, and what the card has to do in a training step.
-fn operators<F: FnMut(News)>(
+fn operators(
     card: &Arc<dyn Card>,
-    rows: &mut Rows<F>,
+    mut tell: impl FnMut(Row),
     sizes: &Sizes,
     workload: &Workload,
     ceilings: (f64, f64),
@@ -185,7 +191,7 @@ fn operators<F: FnMut(News)>(
             };
             sum += ns;
             if shown.insert(signature.clone()) {
-                rows.push(share_of_ceiling(graph, operator, &signature, ns, ceilings));
+                tell(share_of_ceiling(graph, operator, &signature, ns, ceilings));
             }
             profile.insert(signature, ns);
         }
@@ -225,7 +231,7 @@ fn four_ranks<F: FnMut(News)>(
     workload: &Workload,
     predicted: &[Bytes],
     expected: Nanos,
-) -> Result<(), String> {
+) -> Result<RunReport, String> {
     let report = run(workload, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
     let (found, rate) = median_step(&report);
     let tokens = report.steps.first().map_or(0, |step| step.tokens);
@@ -248,7 +254,57 @@ fn four_ranks<F: FnMut(News)>(
         let against = format!("{planned} planned");
         rows.push(Row::fact(GROUP, format!("bytes of rank {rank}"), held.to_string(), &against, held == planned));
     }
+    Ok(report)
+}
+
+const PARTS: &str = "4 ranks, each on its part of the multiprocessors";
+
+/// The plan on 4 ranks with a part of the multiprocessors each, as on GPUs of their own: its losses beside those of ranks
+/// that take turns, and its makespan beside the one that follows from operators measured on such a part. They share the
+/// memory's rate, which that leaves out.
+fn in_parts<F: FnMut(News)>(
+    device: Device,
+    rows: &mut Rows<F>,
+    sizes: &Sizes,
+    together: Option<&RunReport>,
+    ceilings: (f64, f64),
+) -> Result<(), String> {
+    let ranks = sizes.work.pipeline as usize;
+    let part = match open_portion(device, Some(Portion { part: 0, parts: ranks })) {
+        Ok(part) => part,
+        Err(error) => {
+            rows.push(Row::figure(GROUP, PARTS, "not run".to_string(), error.to_string()));
+            return Ok(());
+        }
+    };
+    // Within a card a message costs a copy, which is part of no operator.
+    let link = Link { bytes_per_s: (ceilings.0 * 0.5e9) as u64, latency_ns: 10_000 };
+    let work = ModelWork { link, ..sizes.work.clone() };
+    let (workload, _) = published(&work, "1f1b", None)?;
+    let (profile, _) = operators(&part, drop, sizes, &workload, ceilings)?;
+    let predicted = makespan(&ModelWork { profile: Some(Arc::new(profile)), ..work })?;
+    let options = RunOptions { split_gpu: true, ..options(device, sizes) };
+    let report = run(&workload, &options, &mut Silent).map_err(|error| error.to_string())?;
+    if let Some(together) = together {
+        let pairs = report.losses().into_iter().zip(together.losses());
+        let error = pairs.map(|(one, other)| (one / other - 1.0).abs()).fold(0.0, f64::max);
+        // Products may be cut in another way, and then sum in another order.
+        rows.push(Row::error(GROUP, format!("{PARTS}: losses"), error, 1e-2));
+    }
+    let off = report.makespan_ns as f64 / predicted.max(1) as f64 - 1.0;
+    let against = format!("{:.3} ms predicted for such parts, {:+.1} %", predicted as f64 / 1e6, 100.0 * off);
+    let found = format!("{:.3} ms on {}", report.makespan_ns as f64 / 1e6, part.name());
+    rows.push(Row::figure(GROUP, format!("{PARTS}: makespan"), found, against));
     Ok(())
+}
+
+/// What the planner says of `work` in 1F1B, from its first op to its last.
+fn makespan(work: &ModelWork) -> Result<Nanos, String> {
+    let published = schedule::find("1f1b").ok_or("there is no 1f1b")?;
+    let (placement, chunks) = (published.shape)(work.chunks as usize);
+    let problem = orders::problem(work, placement, chunks).map_err(|faults| faults.to_string())?;
+    let order = published.build(&problem).map_err(|why| why.reason)?;
+    simulate(&problem, &order).map(|timeline| timeline.makespan_ns()).map_err(|deadlock| deadlock.to_string())
 }
 
 /// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
@@ -336,4 +392,31 @@ pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
         format!("{}, {}", shown("eager"), shown("compiled")),
         format!("torch {}", figures["torch"].as_str().unwrap_or("")),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cuda::tests::host;
+
+    /// The whole measurement on the stand-in, whose times and padding mean nothing: all else holds.
+    #[test]
+    fn what_is_measured_on_a_card_is_measured_on_the_stand_in() {
+        let Some(card) = host() else { return };
+        let work = work(Like::Llama, Dtype::Bf16, 4).expect("a cpu is in the catalog");
+        let work = ModelWork { chunks: 1, microbatches: 2, microbatch_size: 1, ..work };
+        let sizes = Sizes { work, copy_bytes: 1 << 12, product: 8, repeats: 1, steps: 2 };
+        let mut rows = Rows::new(Instant::now() + Duration::from_secs(3600), |_| {});
+        let speed = check(Device::Emulated, &card, &mut rows, &sizes);
+        assert!(speed.profile.is_some() && speed.rate.is_some(), "{:#?}", rows.rows);
+        let of_a_card = ["a step of the model, 4 ranks on one card", "by the card's allocator"];
+        let failed = |row: &&Row| {
+            row.passed == Some(false)
+                && (row.against.is_empty() || !of_a_card.iter().any(|name| row.name.contains(name)))
+        };
+        let failed: Vec<&Row> = rows.rows.iter().filter(failed).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+        let in_parts = rows.rows.iter().filter(|row| row.name.starts_with(PARTS)).count();
+        assert_eq!(in_parts, 2, "losses and makespan");
+    }
 }

@@ -51,6 +51,15 @@ impl Format {
     }
 }
 
+/// One of several equal parts of a card's multiprocessors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portion {
+    /// Which, counted from 0.
+    pub part: usize,
+    /// How many there are.
+    pub parts: usize,
+}
+
 /// What every kernel takes, laid out as `Args` in `kernels/prelude.cuh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]

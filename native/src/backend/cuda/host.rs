@@ -4,8 +4,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,6 +13,7 @@ use std::time::Instant;
 use libloading::Library;
 use pipeplan_core::units::{Bytes, Nanos};
 
+use super::cache;
 use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Product};
 use super::source;
 
@@ -38,7 +38,7 @@ impl Kernels {
         let source = source::for_host();
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
         // Processes of one run, and runs of one machine, compile once.
-        let kept = kept(&compiler, &source);
+        let kept = cache::place((&compiler, FLAGS, &source, std::env::consts::ARCH), "so");
         if let Some(kernels) = kept.as_deref().filter(|path| path.exists()).and_then(|path| Kernels::load(path).ok())
         {
             return Ok(kernels);
@@ -51,10 +51,8 @@ impl Kernels {
         if !output.status.success() {
             return Err(CardError::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
-        if let Some(path) = kept {
-            // Where that fails the next process compiles too. Whole at once: others may be looking.
-            let part = path.with_extension(std::process::id().to_string());
-            let _ = std::fs::copy(&object, &part).and_then(|_| std::fs::rename(&part, &path));
+        if let (Some(place), Ok(content)) = (kept, std::fs::read(&object)) {
+            cache::keep(&place, &content);
         }
         Kernels::load(&object)
     }
@@ -72,17 +70,6 @@ impl Kernels {
 /// No fused multiply-add: the same bits on every processor. Jumps between stacks are what the fibers are made of, and what
 /// `_FORTIFY_SOURCE` takes for a mistake.
 const FLAGS: [&str; 7] = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"];
-
-/// Where the library that `compiler` makes of `source` is kept: in this person's folder for what can be made again. Nothing
-/// where there is none.
-fn kept(compiler: &str, source: &str) -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?.join("pipeplan/emulated");
-    std::fs::create_dir_all(&folder).ok()?;
-    let mut hasher = DefaultHasher::new();
-    (compiler, FLAGS, source, std::env::consts::ARCH).hash(&mut hasher);
-    Some(folder.join(format!("{:016x}.so", hasher.finish())))
-}
 
 /// What libraries other than the kernels have put on a queue, and how much of it is done. [`Card::stream`] gives its
 /// address: whoever puts work there raises `queued` at once and `done` when it has ended, in order.

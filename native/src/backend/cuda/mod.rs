@@ -1,7 +1,7 @@
 //! The operator graph on an NVIDIA card: own kernels through NVRTC, matrix products through cuBLAS, and f32 master
 //! weights and gradients beside bf16.
 //!
-//! - [`libraries`] finds what is there, [`nvidia`] speaks to it ([`nvml`] only for people), [`host`] runs the same kernels without a GPU;
+//! - [`libraries`] finds what is there, [`nvidia`] speaks to it (`green` for a part of it, [`nvml`] only for people), [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches, `kernels/` has their source;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
 //!
@@ -14,7 +14,7 @@ use pipeplan_core::graph::{Graph, Init, Kernel, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
-use self::card::{Address, Card, CardError, Format, Memory, Product};
+use self::card::{Address, Card, CardError, Format, Memory, Portion, Product};
 use self::launch::{Context, MOST_MEMBERS, Place};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
@@ -24,7 +24,9 @@ use crate::runner::Device;
 use crate::runner::optimizer::AdamW;
 use crate::transport::{Buffer, OnCard};
 
+mod cache;
 pub mod card;
+mod green;
 pub mod host;
 pub mod launch;
 pub mod libraries;
@@ -32,7 +34,7 @@ pub mod nvidia;
 pub mod nvml;
 mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 impl From<CardError> for BackendError {
     fn from(error: CardError) -> BackendError {
@@ -45,8 +47,16 @@ impl From<CardError> for BackendError {
 /// # Errors
 /// [`CardError`], such as where the GPU or its libraries are missing.
 pub fn open(device: Device) -> Result<Arc<dyn Card>, CardError> {
+    open_portion(device, None)
+}
+
+/// The same, whose kernels run on a part of the multiprocessors only, where `portion` says which. The stand-in has none.
+///
+/// # Errors
+/// As [`open`]; and where the driver cannot share them out.
+pub fn open_portion(device: Device, portion: Option<Portion>) -> Result<Arc<dyn Card>, CardError> {
     match device {
-        Device::Cuda(ordinal) => Ok(Arc::new(nvidia::Nvidia::new(ordinal)?)),
+        Device::Cuda(ordinal) => Ok(Arc::new(nvidia::Nvidia::on(ordinal, portion)?)),
         Device::Emulated => Ok(Arc::new(host::Host::new()?)),
         Device::Cpu => Err(CardError::call("opening a card", "the CPU is none")),
     }

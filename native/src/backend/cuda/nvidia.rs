@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "the libraries are C; each call says why it is sound")]
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,9 @@ use cudarc::driver::{result, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Product};
+use super::cache;
+use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Portion, Product};
+use super::green::{self, Part};
 use super::libraries::{self, Which};
 use super::source;
 
@@ -142,6 +145,24 @@ pub fn cublas_version() -> Result<(u32, u32, u32), CardError> {
     })
 }
 
+/// As [`compile`], or what an earlier process has kept of it.
+fn image(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
+    let kept = cache::place((source::for_gpu(), capability, nvrtc_version()), "cubin");
+    if let Some(image) = kept.as_ref().and_then(|place| std::fs::read(place).ok()).filter(|image| is_code(image)) {
+        return Ok(image);
+    }
+    let image = compile(capability)?;
+    if let Some(place) = kept {
+        cache::keep(&place, &image);
+    }
+    Ok(image)
+}
+
+/// Whether `image` begins as machine code does.
+fn is_code(image: &[u8]) -> bool {
+    image.starts_with(b"\x7fELF")
+}
+
 /// Machine code of all kernels for a GPU of `capability`.
 ///
 /// # Errors
@@ -186,7 +207,7 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
 ///
 /// # Safety
 /// `F` is the function's type.
-unsafe fn of_driver<F: Copy>(name: &CStr) -> Option<F> {
+pub(super) unsafe fn of_driver<F: Copy>(name: &CStr) -> Option<F> {
     let path = libraries::search(Which::Driver).found.as_ref()?;
     // SAFETY: the driver is loaded already and stays so; the type is as the caller promises.
     unsafe {
@@ -246,7 +267,7 @@ fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, CardError>) -> Result
     })
 }
 
-fn driver_error(call: &str, error: result::DriverError) -> CardError {
+pub(super) fn driver_error(call: &str, error: result::DriverError) -> CardError {
     CardError::call(call, format!("{error:?}"))
 }
 
@@ -258,6 +279,8 @@ struct Device {
     module: sys::CUmodule,
     /// By name.
     functions: Mutex<BTreeMap<String, Function>>,
+    /// By their number, the parts that it has been dealt in.
+    parts: Mutex<BTreeMap<usize, Vec<Part>>>,
     shared_bytes: u32,
 }
 
@@ -295,7 +318,7 @@ impl Device {
             let reason = format!("its compute capability is {major}.{minor}, and bf16 needs 8.0 (A100) or later");
             return Err(CardError::call(&facts.name, reason));
         }
-        let image = compile(facts.capability)?;
+        let image = image(facts.capability)?;
         let device = guarded("opening the GPU", || {
             let handle = result::device::get(ordinal as i32).map_err(|error| driver_error("cuDeviceGet", error))?;
             // SAFETY: the context stays retained until the process ends, the module loaded.
@@ -310,7 +333,8 @@ impl Device {
             load_all(module)?;
             let shared =
                 attribute(handle, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-            Ok(Device { ordinal, facts, context, module, functions: Mutex::default(), shared_bytes: shared })
+            let (functions, parts) = (Mutex::default(), Mutex::default());
+            Ok(Device { ordinal, facts, context, module, functions, parts, shared_bytes: shared })
         })?;
         let device = Arc::new(device);
         open.insert(ordinal, Arc::clone(&device));
@@ -321,6 +345,22 @@ impl Device {
     fn make_current(&self) -> Result<(), CardError> {
         // SAFETY: the context is never released.
         unsafe { result::ctx::set_current(self.context) }.map_err(|error| driver_error("cuCtxSetCurrent", error))
+    }
+
+    /// A part of the multiprocessors, made at its first use and kept.
+    fn part(&self, Portion { part, parts }: Portion) -> Result<Part, CardError> {
+        let mut known = lock(&self.parts);
+        let all = match known.entry(parts) {
+            Entry::Occupied(all) => all.into_mut(),
+            Entry::Vacant(place) => {
+                let handle = result::device::get(self.ordinal as i32);
+                let handle = handle.map_err(|error| driver_error("cuDeviceGet", error))?;
+                place.insert(green::split(handle, parts)?)
+            }
+        };
+        all.get(part)
+            .copied()
+            .ok_or_else(|| CardError::call("sharing out the multiprocessors", "there is no such part"))
     }
 
     fn function(&self, name: &str) -> Result<Function, CardError> {
@@ -351,6 +391,8 @@ pub struct Nvidia {
     device: Arc<Device>,
     stream: sys::CUstream,
     pool: sys::CUmemoryPool,
+    /// Those of its part, where it has not the whole card.
+    multiprocessors: Option<u32>,
     /// Made with the first product: queues for transfers need none. Two calls through one handle may not overlap.
     blas: Mutex<Option<Blas>>,
     /// Start and end of the watch.
@@ -378,11 +420,23 @@ impl Nvidia {
     /// # Errors
     /// [`CardError`].
     pub fn new(ordinal: usize) -> Result<Nvidia, CardError> {
+        Nvidia::on(ordinal, None)
+    }
+
+    /// The same on a part of its multiprocessors, where `portion` says which.
+    ///
+    /// # Errors
+    /// As [`Nvidia::new`]; and where the driver cannot share them out.
+    pub fn on(ordinal: usize, portion: Option<Portion>) -> Result<Nvidia, CardError> {
         let device = Device::open(ordinal)?;
         device.make_current()?;
+        let part = portion.map(|portion| device.part(portion)).transpose()?;
         guarded("opening a stream", || {
-            let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
-                .map_err(|error| driver_error("cuStreamCreate", error))?;
+            let stream = match &part {
+                Some(part) => part.stream()?,
+                None => result::stream::create(result::stream::StreamKind::NonBlocking)
+                    .map_err(|error| driver_error("cuStreamCreate", error))?,
+            };
             let pool = pool(device.ordinal)?;
             let event = || {
                 result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
@@ -393,6 +447,7 @@ impl Nvidia {
                 device: Arc::clone(&device),
                 stream,
                 pool,
+                multiprocessors: part.map(|part| part.multiprocessors),
                 blas: Mutex::new(None),
             })
         })
@@ -427,6 +482,11 @@ impl Nvidia {
                 blas_sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE_BYTES)
                     .result()
                     .map_err(|error| blas_error("cublasSetWorkspace", error))?;
+                if let Some(count) = self.multiprocessors {
+                    blas_sys::cublasSetSmCountTarget(handle, count as i32)
+                        .result()
+                        .map_err(|error| blas_error("cublasSetSmCountTarget", error))?;
+                }
                 Ok(Blas { handle, workspace })
             }
         })
@@ -508,8 +568,9 @@ impl Drop for Event {
 
 impl Card for Nvidia {
     fn name(&self) -> String {
-        let Facts { ordinal, name, .. } = &self.device.facts;
-        format!("GPU {ordinal}, {name}")
+        let Facts { ordinal, name, multiprocessors, .. } = &self.device.facts;
+        let part = self.multiprocessors.map(|part| format!(", {part} of {multiprocessors} multiprocessors"));
+        format!("GPU {ordinal}, {name}{}", part.unwrap_or_default())
     }
 
     fn shared_bytes(&self) -> u32 {
@@ -792,7 +853,7 @@ mod tests {
         let capabilities = [(8, 0), (9, 0), (10, 0)].into_iter().filter(|(major, _)| *major < 10 || knows_b200);
         for capability in capabilities {
             let image = compile(capability).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(&image[1..4], b"ELF");
+            assert!(is_code(&image));
         }
     }
 }

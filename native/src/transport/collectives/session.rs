@@ -5,7 +5,6 @@ use pipeplan_core::model::Dtype;
 use super::{ANY_LENGTH, Call, CollectiveError, Group, Operation, Reduction, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::{Buffer, Incoming, OnCard, Outgoing, Tag, Transport, TransportError, What};
->>>>>>> 77c6f24 (Let ranks that share matrices train on GPUs, and make the selftest end with its table whatever fails)
 
 /// One call of one collective on one member.
 pub(super) struct Session<'a> {
@@ -132,7 +131,8 @@ impl<'a> Session<'a> {
         transport: &mut X,
         from: &[(usize, usize)],
     ) -> Result<Option<Vec<Vec<T>>>, CollectiveError> {
-        let buffers = transport.take_arrived(&self.incoming(from.iter().map(|(member, _)| *member))).map_err(|source| self.failed(source))?;
+        let receives = self.incoming(from.iter().map(|(member, _)| *member));
+        let buffers = transport.take_arrived(&receives).map_err(|source| self.failed(source))?;
         buffers.map(|buffers| self.all_unpacked(from, buffers)).transpose()
     }
 
@@ -154,162 +154,6 @@ impl<'a> Session<'a> {
     ) -> Result<Vec<Vec<T>>, CollectiveError> {
         let parcels = from.iter().zip(buffers);
         parcels.map(|((member, length), buffer)| self.unpacked(self.ranks[*member], buffer, *length)).collect()
-
-/// One call of one collective on one member.
-pub(super) struct Session<'a> {
-    pub(super) operation: Operation,
-    call: u32,
-    tag: Tag,
-    pub(super) ranks: Vec<usize>,
-    pub(super) member: usize,
-    /// The other members, starting with the next one, so that not all send to the same one at once.
-    pub(super) others: Vec<usize>,
-    counts: &'a [usize],
-    root: usize,
-}
-
-impl<'a> Session<'a> {
-    pub(super) fn new(group: &mut Group, operation: Operation, counts: &'a [usize], root: usize) -> Session<'a> {
-        let (call, tag) = group.next(operation);
-        let (member, size) = (group.member(), group.size());
-        let others = (1..size).map(|distance| (member + distance) % size).collect();
-        Session { operation, call, tag, ranks: group.ranks().to_vec(), member, others, counts, root }
-    }
-
-    pub(super) fn check(&self, found: usize, needed: usize, what: &'static str) -> Result<(), CollectiveError> {
-        if found == needed {
-            return Ok(());
-        }
-        let (operation, members) = (self.operation, self.ranks.len());
-        Err(CollectiveError::WrongCall { operation, members, what, found, needed })
-    }
-
-    pub(super) fn check_root(&self) -> Result<(), CollectiveError> {
-        if self.root < self.ranks.len() {
-            return Ok(());
-        }
-        Err(CollectiveError::NoSuchMember { operation: self.operation, root: self.root, ranks: self.ranks.clone() })
-    }
-
-    pub(super) fn failed(&self, source: TransportError) -> CollectiveError {
-        CollectiveError::Transport { operation: self.operation, call: self.call, ranks: self.ranks.clone(), source }
-    }
-
-    /// Whether the engine itself does `operation` where a member gets so many values.
-    pub(super) fn is_own<X: Transport + ?Sized>(&self, transport: &X, operation: Operation, values: usize) -> bool {
-        transport.has_own(operation) && transport.suits_own(&self.ranks, values)
-    }
-
-    /// The `values` of all, one after the other by position, by the engine's own all-gather where it has one.
-    pub(super) fn gathered<T: Element, X: Transport + ?Sized>(
-        &self,
-        transport: &mut X,
-        values: &[T],
-        counts: &[usize],
-    ) -> Result<Vec<T>, CollectiveError> {
-        if self.is_own(transport, Operation::AllGather, counts.iter().sum()) {
-            return self.own_as(transport, Operation::AllGather, counts, values);
-        }
-        Ok(self.to_all(transport, values, counts)?.concat())
-    }
-
-    /// What the engine is asked to do on values of `dtype`.
-    pub(super) fn call(&self, dtype: Dtype) -> Call<'_> {
-        Call {
-            operation: self.operation,
-            ranks: &self.ranks,
-            member: self.member,
-            root: self.root,
-            counts: self.counts,
-            dtype,
-            tag: self.tag,
-        }
-    }
-
-    /// The result of the engine's own collective.
-    pub(super) fn own<T: Element, X: Transport + ?Sized>(
-        &self,
-        transport: &mut X,
-        values: &[T],
-    ) -> Result<Vec<T>, CollectiveError> {
-        self.own_as(transport, self.operation, self.counts, values)
-    }
-
-    fn own_as<T: Element, X: Transport + ?Sized>(
-        &self,
-        transport: &mut X,
-        operation: Operation,
-        counts: &[usize],
-        values: &[T],
-    ) -> Result<Vec<T>, CollectiveError> {
-        let call = Call { operation, counts, ..self.call(T::DTYPE) };
-        let result =
-            transport.own_collective(&call, T::pack(values.to_vec())).map_err(|source| self.failed(source))?;
-        let length = result.values();
-        self.unpacked(self.ranks[self.member], result, length)
-    }
-
-    /// As [`Session::own`], where the result takes the place of the input.
-    pub(super) fn own_into<T: Element, X: Transport + ?Sized>(
-        &self,
-        transport: &mut X,
-        values: &mut [T],
-    ) -> Result<(), CollectiveError> {
-        let result: Vec<T> = self.own(transport, values)?;
-        self.check(result.len(), values.len(), "values by the engine")?;
-        values.copy_from_slice(&result);
-        Ok(())
-    }
-
-    /// Sends each piece to its member and receives one parcel of the given length from each member of `from`,
-    /// all in one group.
-    pub(super) fn exchange<T: Element, X: Transport + ?Sized>(
-        &self,
-        transport: &mut X,
-        sends: Vec<(usize, Vec<T>)>,
-        from: &[(usize, usize)],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
-        let sends = sends.into_iter().map(|(member, values)| (member, T::pack(values))).collect();
-        let buffers = self.exchange_parcels(transport, sends, from.iter().map(|(member, _)| *member))?;
-        self.all_unpacked(from, buffers)
-    }
-
-    /// One parcel of the given length from each member of `from`, where all have come; does not wait.
-    pub(super) fn arrived<T: Element, X: Transport + ?Sized>(
-        &self,
-        transport: &mut X,
-        from: &[(usize, usize)],
-    ) -> Result<Option<Vec<Vec<T>>>, CollectiveError> {
-        let buffers = transport.take_arrived(&self.incoming(from.iter().map(|(member, _)| *member))).map_err(|source| self.failed(source))?;
-        buffers.map(|buffers| self.all_unpacked(from, buffers)).transpose()
-    }
-
-    /// From here on, parts follow from those of others.
-    pub(super) fn follow(&mut self) {
-        if let What::Part(part) = &mut self.tag.what {
-            part.follows = true;
-        }
-    }
-
-    fn incoming(&self, from: impl Iterator<Item = usize>) -> Vec<Incoming> {
-        from.map(|member| Incoming { peer: self.ranks[member], tag: self.tag }).collect()
-    }
-
-    fn all_unpacked<T: Element>(
-        &self,
-        from: &[(usize, usize)],
-        buffers: Vec<Buffer>,
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
-        let parcels = from.iter().zip(buffers);
-        parcels.map(|((member, length), buffer)| self.unpacked(self.ranks[*member], buffer, *length)).collect()
-=======
-        let sends = sends.into_iter().map(|(member, values)| (member, T::pack(values))).collect();
-        let buffers = self.exchange_parcels(transport, sends, from.iter().map(|(member, _)| *member))?;
-        from.iter()
-            .zip(buffers)
-            .map(|((member, length), buffer)| self.unpacked(self.ranks[*member], buffer, *length))
-            .collect()
->>>>>>> 77c6f24 (Let ranks that share matrices train on GPUs, and make the selftest end with its table whatever fails)
     }
 
     /// As [`Session::exchange`], of whatever parcels hold.
