@@ -20,10 +20,14 @@ use super::source;
 /// `pipeplan_launch` of `kernels/host_launch.h`.
 type Run = unsafe extern "C" fn(unsafe extern "C" fn(Args), *const Args, *const u32, u32, u32);
 
+/// `pipeplan_product` of `kernels/host_launch.h`.
+type Multiply = unsafe extern "C" fn(*const u64, *const [u64; 4], f32, f32, i32, i32);
+
 /// The compiled kernels.
 struct Kernels {
     library: Library,
     run: Run,
+    multiply: Multiply,
 }
 
 impl Kernels {
@@ -61,9 +65,14 @@ impl Kernels {
         let fail = |error: libloading::Error| CardError::Compile(error.to_string());
         // SAFETY: the library is ours and has no initialisers.
         let library = unsafe { Library::new(path) }.map_err(fail)?;
-        // SAFETY: that is its type.
-        let run = *unsafe { library.get::<Run>(b"pipeplan_launch") }.map_err(fail)?;
-        Ok(Kernels { library, run })
+        // SAFETY: those are their types.
+        let (run, multiply) = unsafe {
+            (
+                *library.get::<Run>(b"pipeplan_launch").map_err(fail)?,
+                *library.get::<Multiply>(b"pipeplan_product").map_err(fail)?,
+            )
+        };
+        Ok(Kernels { library, run, multiply })
     }
 }
 
@@ -142,16 +151,6 @@ const UNWRITTEN: u8 = 0xff;
 
 fn layout(bytes: Bytes) -> Result<Layout, CardError> {
     Layout::from_size_align(bytes as usize + 2 * FENCE, ALIGNMENT).map_err(|_| CardError::Full { bytes })
-}
-
-fn number(format: Format, at: u64, index: u64) -> f32 {
-    // SAFETY: `launch` has checked that the matrix lies within its buffer.
-    unsafe {
-        match format {
-            Format::F32 => *(at as *const f32).add(index as usize),
-            Format::Bf16 => f32::from_bits(u32::from(*(at as *const u16).add(index as usize)) << 16),
-        }
-    }
 }
 
 impl Card for Host {
@@ -245,29 +244,19 @@ impl Card for Host {
     fn product(&self, product: &Product) -> Result<(), CardError> {
         self.others.settle();
         product.check()?;
-        let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
-        let at = |matrix: &Matrix, step: u64, row: u64, column: u64| {
-            let (row, column) = if matrix.transposed { (column, row) } else { (row, column) };
-            step * matrix.step + row * matrix.row + column
-        };
-        for step in 0..*count {
-            for i in 0..*rows {
-                for j in 0..*columns {
-                    let product =
-                        |k| number(a.format, a.at.0, at(a, step, i, k)) * number(b.format, b.at.0, at(b, step, k, j));
-                    let sum: f32 = (0..*inner).map(product).sum();
-                    let place = at(c, step, i, j);
-                    let kept = if *beta == 0.0 { 0.0 } else { beta * number(c.format, c.at.0, place) };
-                    let value = alpha * sum + kept;
-                    // SAFETY: as in `number`.
-                    unsafe {
-                        match c.format {
-                            Format::F32 => *(c.at.0 as *mut f32).add(place as usize) = value,
-                            Format::Bf16 => *(c.at.0 as *mut u16).add(place as usize) = bf16_bits(value),
-                        }
-                    }
-                }
-            }
+        let Product { rows, inner, columns, a, b, c, alpha, beta, count } = *product;
+        let matrix = |matrix: Matrix| [matrix.at.0, matrix.row, matrix.step, u64::from(matrix.transposed)];
+        let is_half = |matrix: Matrix| i32::from(matrix.format == Format::Bf16);
+        // SAFETY: `launch` has checked that the matrices lie within their buffers.
+        unsafe {
+            (self.kernels.multiply)(
+                [rows, inner, columns, count].as_ptr(),
+                [matrix(a), matrix(b), matrix(c)].as_ptr(),
+                alpha,
+                beta,
+                is_half(a),
+                is_half(c),
+            );
         }
         Ok(())
     }

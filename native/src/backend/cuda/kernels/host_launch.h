@@ -66,3 +66,31 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
                 }
             }
 }
+
+// What cuBLAS does: c = alpha a b + beta c, sums in float from the first to the last.
+struct HostMatrix {
+    uint64_t at, row, step, transposed;
+};
+template <class T, class C>
+static void product_of(const uint64_t* sizes, const HostMatrix* m, float alpha, float beta) {
+    uint64_t rows = sizes[0], inner = sizes[1], columns = sizes[2], count = sizes[3];
+    for (uint64_t step = 0; step < count; step++) {
+        const T *a = (const T*)m[0].at + step * m[0].step, *b = (const T*)m[1].at + step * m[1].step;
+        C* c = (C*)m[2].at + step * m[2].step;
+        uint64_t down_a = m[0].transposed ? 1 : m[0].row, along_a = m[0].transposed ? m[0].row : 1;
+        uint64_t down_b = m[1].transposed ? 1 : m[1].row, along_b = m[1].transposed ? m[1].row : 1;
+        for (uint64_t i = 0; i < rows; i++)
+            for (uint64_t j = 0; j < columns; j++) {
+                float sum = 0.0f;
+                for (uint64_t k = 0; k < inner; k++) sum += load(a[i * down_a + k * along_a]) * load(b[k * down_b + j * along_b]);
+                C& result = c[i * m[2].row + j];
+                result = Number<C>::of(alpha * sum + (beta == 0.0f ? 0.0f : beta * load(result)));
+            }
+    }
+}
+// sizes: rows, inner, columns, count. halves: whether the operands are bf16, and whether the result is.
+extern "C" void pipeplan_product(const uint64_t* sizes, const HostMatrix* m, float alpha, float beta, int operands, int result) {
+    if (operands && result) product_of<bf16, bf16>(sizes, m, alpha, beta);
+    else if (operands) product_of<bf16, float>(sizes, m, alpha, beta);
+    else product_of<float, float>(sizes, m, alpha, beta);
+}
