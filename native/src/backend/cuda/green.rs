@@ -59,9 +59,12 @@ impl Resource {
     }
 }
 
-/// Multiprocessors of each of `parts` equal parts of `all`: cards deal them by eights.
+/// Cards deal multiprocessors by so many, from compute capability 9.0 on; those before by fewer.
+const UNIT: u32 = 8;
+
+/// The most multiprocessors that each of `parts` equal parts of `all` can have.
 fn each(all: u32, parts: usize) -> u32 {
-    all / parts.max(1) as u32 / 8 * 8
+    all / parts.max(1) as u32 / UNIT * UNIT
 }
 
 /// `device` in `parts` equal parts; what is left over stays unused.
@@ -90,18 +93,22 @@ pub fn split(device: sys::CUdevice, parts: usize) -> Result<Vec<Part>, CardError
         };
         let mut all = Resource::EMPTY;
         get(device, &mut all, Resource::MULTIPROCESSORS).result().map_err(fail("cuDeviceGetDevResource"))?;
-        let each = each(all.multiprocessors(), parts);
-        if each == 0 {
-            let all = all.multiprocessors();
-            return Err(refused(format!("{all} multiprocessors are too few for {parts} parts of 8 or more")));
+        // Parts are alike, and what belongs together on the card is not torn apart: so the largest that there are enough of.
+        let mut list = None;
+        for each in (1..=each(all.multiprocessors(), parts) / UNIT).rev().map(|units| units * UNIT) {
+            let (mut bytes, mut count) = (vec![0u8; (parts + 1) * Resource::ROOM], parts as u32);
+            let mut rest = Resource::EMPTY;
+            split(bytes.as_mut_ptr(), &mut count, &all, &mut rest, 0, each)
+                .result()
+                .map_err(fail("cuDevSmResourceSplitByCount"))?;
+            if count as usize == parts {
+                list = Resource::list(&bytes, parts);
+                break;
+            }
         }
-        let (mut bytes, mut count) = (vec![0u8; (parts + 1) * Resource::ROOM], parts as u32);
-        let mut rest = Resource::EMPTY;
-        split(bytes.as_mut_ptr(), &mut count, &all, &mut rest, 0, each)
-            .result()
-            .map_err(fail("cuDevSmResourceSplitByCount"))?;
-        let list = Resource::list(&bytes, count as usize).filter(|list| list.len() == parts);
-        let list = list.ok_or_else(|| refused(format!("the driver made {count} parts of {parts}")))?;
+        let all = all.multiprocessors();
+        let list =
+            list.ok_or_else(|| refused(format!("{all} multiprocessors do not make {parts} parts of 8 or more")))?;
         let part = |mut resource: Resource| {
             let (mut description, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
             describe(&mut description, &mut resource, 1).result().map_err(fail("cuDevResourceGenerateDesc"))?;
