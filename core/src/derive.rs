@@ -63,7 +63,7 @@ impl core::fmt::Display for Dealt {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "layers dealt within the limit: the slowest stage takes {} ns a microbatch", self.slowest_ns)?;
         if self.slowest_ns <= self.bound_ns {
-            return f.write_str(", the least of all deals that fit");
+            return f.write_str(", the least of all deals that fit with the usual microbatches in flight");
         }
         let beyond = (u128::from(self.slowest_ns - self.bound_ns) * 1000).div_ceil(u128::from(self.bound_ns.max(1)));
         write!(f, ", at most {}.{} % above the best deal that fits", beyond / 10, beyond % 10)
