@@ -21,20 +21,29 @@ use pipeplan_core::spec::ModelWork;
 /// Ranks of a pipeline, ranks that share matrices, replicas.
 type Sizes = [usize; 3];
 
-/// All of up to 8 ranks, in powers of two.
+/// All of up to 8 ranks.
 fn all_sizes() -> Vec<Sizes> {
-    let powers = [1, 2, 4, 8];
-    let all = powers.map(|pp| powers.map(|tp| powers.map(|dp| [pp, tp, dp])));
-    all.into_iter().flatten().flatten().filter(|sizes| sizes.iter().product::<usize>() <= 8).collect()
+    let up_to = |most: usize| 1..=most;
+    let all =
+        up_to(8).flat_map(|pp| up_to(8 / pp).flat_map(move |tp| up_to(8 / pp / tp).map(move |dp| [pp, tp, dp])));
+    all.collect()
 }
 
 /// A decoder that up to 8 ranks can share: with 4, two hold each head of keys, and with 8 the vocabulary does not divide.
+/// Heads and widths are other ones where 3, 5, 6 or 7 share them.
 fn work([pp, tp, dp]: Sizes) -> ModelWork {
     // Two stages a rank, and enough microbatches for every schedule.
     let mut work = common::work(pp, 2 * pp);
-    work.model.layers = if pp == 8 { 16 } else { 8 };
+    work.model.layers = (2 * pp as u32).max(8);
     (work.model.heads, work.model.kv_heads, work.model.head_dim) = (8, 2, 2);
     (work.model.vocab, work.sequence, work.microbatch_size) = (260, 8, 1);
+    match tp as u32 {
+        3 | 6 => (work.model.heads, work.model.kv_heads, work.sequence) = (6, 3, 12),
+        odd @ (5 | 7) => {
+            (work.model.heads, work.model.kv_heads, work.model.ffn, work.sequence) = (odd, 1, 5 * odd, 2 * odd);
+        }
+        _ => {}
+    }
     work.layout.form.tensor = tp as u32;
     work.layout.data = dp as u32;
     work
@@ -110,7 +119,9 @@ fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, expect
 fn combinations_train_as_one_rank() {
     let mut expected = Expected::default();
     let names = ["1f1b", "zb-v", "interleaved-1f1b", "dualpipe", "zb-h1", "gpipe"];
-    for (at, sizes) in all_sizes().into_iter().filter(|[_, tp, _]| *tp > 1).enumerate() {
+    let powers = |sizes: &Sizes| sizes[1] > 1 && sizes.iter().all(|size| size.is_power_of_two());
+    let odd = [[1, 3, 2], [3, 2, 1], [1, 5, 1], [1, 6, 1]];
+    for (at, sizes) in all_sizes().into_iter().filter(powers).chain(odd).enumerate() {
         let mut work = work(sizes);
         let mut options = options(20);
         let form = &mut work.layout.form;
@@ -239,7 +250,7 @@ fn messages_and_reductions_overlap() {
     assert_eq!((bits(&run), run.weights), (bits(&expected), expected.weights));
 }
 
-/// Every combination of up to 8 ranks with every schedule there is: about ten minutes of one core.
+/// Every combination of up to 8 ranks with every schedule there is: some ten minutes of one core.
 #[test]
 #[ignore = "minutes: run it with --release -- --ignored --nocapture"]
 fn every_combination_with_every_schedule_trains_as_one_rank() {
