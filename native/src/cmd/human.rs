@@ -4,10 +4,12 @@ use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use owo_colors::{AnsiColors, OwoColorize};
+use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
 use pipeplan_core::op::OpKind;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
+use pipeplan_core::spec::Messages;
 use pipeplan_core::timeline::Timeline;
 
 /// A duration with three or four digits: `1.234 ms`.
@@ -153,6 +155,15 @@ pub fn summary(plan: &Plan) -> String {
     );
     let name = objective.name().replace('_', " ");
     let _ = writeln!(text, "{name:<13} {}, the objective; {} {}", duration(cost).bold(), other.0, duration(other.1));
+    let Messages { lowering, transport } = plan.spec.messages;
+    let carried = execute(problem, &plan.program, Carrier::of(transport)).map(|timeline| timeline.cost_ns(objective));
+    if let Some(carried) = carried.filter(|carried| *carried > cost) {
+        let _ = writeln!(
+            text,
+            "as carried    {}, waits at transfers included: {lowering} messages on {transport} transport",
+            duration(carried)
+        );
+    }
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
     let gap = planner::gap(cost, prediction.bound_ns);
     let gap = gap.map_or_else(String::new, |gap| match gap {
