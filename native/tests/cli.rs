@@ -574,6 +574,34 @@ fn ctrl_c_ends_a_search_with_the_best_so_far() {
     assert!(printed(&["check", &plan], "").starts_with("valid"));
 }
 
+/// After the step that is under way, with a checkpoint.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_and_usr1_end_a_run_that_can_go_on() {
+    for signal in ["-INT", "-USR1"] {
+        let folder = folder();
+        let checkpoints = path(&folder, "run");
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
+        let mut child = command(&["run", example, "--steps", "100000", "--checkpoint-dir", &checkpoints])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{error}"));
+        // The first step is told of when it has ended.
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        assert!(lines.next().expect("a line").expect("text").starts_with("step"));
+        assert!(
+            Command::new("kill").args([signal, &child.id().to_string()]).status().is_ok_and(|kill| kill.success())
+        );
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        let status = child.wait().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(status.code(), Some(130), "{signal}");
+        assert!(rest.iter().any(|line| line.starts_with("checkpoint")), "{signal}: {rest:?}");
+        let evaluation = printed(&["evaluate", &checkpoints, "--windows", "2"], "");
+        assert!(evaluation.starts_with("loss") && evaluation.contains("over 2 sequences"), "{evaluation}");
+    }
+}
+
 /// The table of the CPU is that of a GPU but for its operators and times, so the command itself is tested everywhere.
 #[test]
 fn the_selftest_of_the_cpu_passes_and_that_of_a_missing_gpu_says_what_is_missing() {

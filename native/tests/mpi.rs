@@ -81,7 +81,17 @@ fn every_failure_over_mpi_has_one_report_and_a_second_start_goes_on() {
 /// Ctrl-C goes to `mpirun`, which sends all ranks SIGTERM and, a second later, SIGKILL.
 #[test]
 fn an_interrupt_of_mpirun_leaves_a_checkpoint_and_no_process() {
-    let plan = tiny::plan("mpi-interrupt", 3, "1f1b");
+    leaves_a_checkpoint("-INT");
+}
+
+/// SIGUSR1 it hands on, and lets them end.
+#[test]
+fn usr1_to_mpirun_ends_the_run_with_a_checkpoint() {
+    assert_eq!(leaves_a_checkpoint("-USR1"), Some(130));
+}
+
+fn leaves_a_checkpoint(signal: &str) -> Option<i32> {
+    let plan = tiny::plan(&format!("mpi{signal}"), 3, "1f1b");
     let folder = tempfile::tempdir().expect("a folder");
     let checkpoints = folder.path().to_str().expect("a path");
     let mut command = mpirun(3, &plan, &["--steps", "100000", "--checkpoint-dir", checkpoints]);
@@ -95,7 +105,7 @@ fn an_interrupt_of_mpirun_leaves_a_checkpoint_and_no_process() {
     let read_on = thread::spawn(move || lines.count());
     let processes = children(launched.id());
     assert_eq!(processes.len(), 3, "all ranks run");
-    let sent = Command::new("kill").args(["-INT", &launched.id().to_string()]).status();
+    let sent = Command::new("kill").args([signal, &launched.id().to_string()]).status();
     assert!(sent.expect("there is a kill").success());
     let output = launched.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -104,6 +114,7 @@ fn an_interrupt_of_mpirun_leaves_a_checkpoint_and_no_process() {
     assert_gone(&processes, Duration::from_secs(5));
     let written: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").flatten().collect();
     assert_eq!(written.len(), 1, "one checkpoint, of the last whole step: {text}");
+    output.status.code()
 }
 
 #[test]

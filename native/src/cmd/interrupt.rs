@@ -1,19 +1,27 @@
-//! Ctrl-C: the first asks whatever is under way to end soon, the second ends the process.
+//! Ctrl-C: the first asks whatever is under way to end soon, the second ends the process. SIGUSR1 asks, too: launchers hand
+//! it on to all ranks and, unlike after Ctrl-C, let them end in their own time.
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use pipeplan::runner::StopFlag;
 
 /// A process has one handler, but a command may have two parts: planning, then running.
 static CURRENT: Mutex<Option<StopFlag>> = Mutex::new(None);
 static HANDLER: Once = Once::new();
+static ENDING: OnceLock<StopFlag> = OnceLock::new();
 
-/// A new flag that Ctrl-C raises from now on. Where no handler can be set, the process just ends.
+/// A new flag that Ctrl-C and SIGUSR1 raise from now on. Where no handler can be set, the process just ends.
 pub fn flag() -> StopFlag {
     let flag = StopFlag::default();
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(flag.clone());
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGUSR1, flag.shared());
     HANDLER.call_once(|| {
+        // A file beyond the limit of file sizes is a failed write, with a report, and no end without a word.
+        #[cfg(unix)]
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, StopFlag::default().shared());
         let _ = ctrlc::set_handler(|| {
+            ending().raise();
             match &*CURRENT.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(flag) if !flag.is_raised() => flag.raise(),
                 _ => std::process::exit(130),
@@ -21,4 +29,9 @@ pub fn flag() -> StopFlag {
         });
     });
     flag
+}
+
+/// The flag that Ctrl-C and a launcher's SIGTERM raise and SIGUSR1 does not: after it, launchers soon kill.
+pub fn ending() -> StopFlag {
+    ENDING.get_or_init(StopFlag::default).clone()
 }

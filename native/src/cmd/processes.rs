@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan::bootstrap::{self, Launcher, Place};
-use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, StopFlag, Workload, run_process};
+use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::tcp::Tcp;
 
@@ -70,19 +70,19 @@ pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Ob
 
 /// This process as one rank, over MPI.
 pub fn over_mpi(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
-    let link = mpi_link(&options.stop)?;
+    let link = mpi_link()?;
     Ok(run_process(workload, options, Processes::new(link, options.transport.patience), observer))
 }
 
-/// This process' end of MPI. `stop` is raised when the launcher asks it to end.
+/// This process' end of MPI.
 #[cfg(feature = "mpi")]
-pub fn mpi_link(stop: &StopFlag) -> Result<pipeplan::transport::mpi::Mpi, Failure> {
-    pipeplan::transport::mpi::Mpi::start(stop.clone()).map_err(Failure::work)
+pub fn mpi_link() -> Result<pipeplan::transport::mpi::Mpi, Failure> {
+    pipeplan::transport::mpi::Mpi::start(interrupt::ending()).map_err(Failure::work)
 }
 
 /// This build has no MPI: never a link, of whatever type.
 #[cfg(not(feature = "mpi"))]
-pub fn mpi_link(_: &StopFlag) -> Result<Tcp, Failure> {
+pub fn mpi_link() -> Result<Tcp, Failure> {
     Err(Failure::input("this pipeplan was built without MPI").with_help(
         "Build it with `cargo build --release -p pipeplan --features mpi` (Debian: libopenmpi-dev, libclang-dev), or \
          use --transport tcp.",

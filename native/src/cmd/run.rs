@@ -52,7 +52,10 @@ pub struct Args {
     /// Let the step size fall along a cosine, to a tenth of it at this step
     #[arg(long, value_name = "STEP")]
     decay_until: Option<u32>,
-    /// Write a checkpoint into this folder at the end, after Ctrl-C too
+    /// Write a checkpoint into this folder at the end, after Ctrl-C or SIGUSR1 too
+    ///
+    /// Either ends a run after the step that is under way. Under mpirun take SIGUSR1, which it hands on to all ranks: a
+    /// second after Ctrl-C it kills them.
     #[arg(long, value_name = "FOLDER")]
     checkpoint_dir: Option<PathBuf>,
     /// And one every so many steps

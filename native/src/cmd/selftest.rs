@@ -69,7 +69,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
             }
             Engine::Tcp => check_processes(processes::tcp_link(PATIENCE)?)?,
             Engine::Nccl => return Err(Failure::input("selftest --device cuda calls NCCL itself")),
-            Engine::Mpi => check_processes(processes::mpi_link(&interrupt::flag())?)?,
+            Engine::Mpi => {
+                // From here on SIGTERM is noticed.
+                interrupt::flag();
+                check_processes(processes::mpi_link()?)?
+            }
         };
         let name = engine.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
         let report = Report { device: format!("{ranks} ranks over {name}"), rows, profile: None, rate: None };

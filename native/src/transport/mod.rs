@@ -242,7 +242,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The launcher is ending this process.
-    #[error("the launcher is ending the run, as it does when the process of some rank has died")]
+    #[error("the launcher is ending the run, as it does on Ctrl-C and when the process of some rank has died")]
     Ending,
     /// Another rank ended the run.
     #[error("the run was ended by another rank")]

@@ -45,7 +45,7 @@ const LAST: i32 = 0;
 const MORE: i32 = 1;
 
 /// A wait that sees nothing for so long after the launcher's signal will see nothing more.
-const ENDING: Duration = Duration::from_millis(100);
+const ENDING: Duration = Duration::from_millis(250);
 
 /// A send that MPI may still be reading from.
 struct Sending {
