@@ -18,9 +18,9 @@ use super::policies::{self, Recipe, Shape};
 use super::random::Random;
 use super::steady::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
-use super::{Flow, Progress, blocks, grouped, zb_auto, zbv};
+use super::{Flow, Progress, Scope, blocks, grouped, zb_auto, zbv};
 use crate::problem::Problem;
-use crate::schedule::{Schedule, published};
+use crate::schedule::{Published, Schedule, published};
 use crate::units::Nanos;
 
 /// A problem with all that it takes to try an order of it.
@@ -110,18 +110,50 @@ impl Bench {
     }
 }
 
+/// What a published schedule costs and takes, whatever the limits.
+pub(super) struct Known {
+    which: &'static Published,
+    cost: Cost,
+    /// By rank, the most bytes above the static ones.
+    peaks: Vec<i64>,
+}
+
+/// All published schedules that exist for `problem` and run, the best first.
+pub(super) fn known(problem: &Problem) -> Vec<Known> {
+    let flat = Flat::new(problem);
+    let mut eval = Eval::new(&flat);
+    let know = |which: &'static Published| {
+        let rows = flat.rows(&which.build(problem).ok()?)?;
+        let cost = eval.run(&flat, &rows, u64::MAX)?;
+        Some(Known { which, cost, peaks: rows.iter().map(|row| flat.peak(row)).collect() })
+    };
+    let mut known: Vec<Known> = published().iter().filter_map(know).collect();
+    known.sort_by_key(|known| known.cost);
+    known
+}
+
 pub(super) struct Search<'a> {
     full: Bench,
     small: Option<Bench>,
     bound_ns: Nanos,
     /// Orders that cost less are passed over.
     floor: Nanos,
+    /// Ops that may be run whatever is known, and those that may be run besides while the best is far from the bound.
     effort: u64,
+    for_size: u64,
+    /// Both together, as the best now known has it.
+    allowed: u64,
     pub best: Option<(Rows, Cost, &'static str)>,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     reported: u64,
     stopped: bool,
 }
+
+/// Effort for each op of a problem, up to so many ops; then for each further op, and the most for those.
+const SMALL_EFFORT: u64 = 600;
+const SMALL: u64 = 2048;
+const SIZE_EFFORT: u64 = 300;
+const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
@@ -139,7 +171,23 @@ impl<'a> Search<'a> {
     ) -> Search<'a> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
-        Search { full, small, bound_ns, floor, effort, best: None, observer, reported: 0, stopped: false }
+        // What has more ops needs more effort only to be built and run a few hundred times.
+        let ops = small.as_ref().map_or(full.flat.ops, |small| small.flat.ops + full.flat.ops / 8) as u64;
+        let effort = effort.saturating_add(SMALL_EFFORT * ops.min(SMALL));
+        let for_size = (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT);
+        Search {
+            allowed: effort + for_size,
+            full,
+            small,
+            bound_ns,
+            floor,
+            effort,
+            for_size,
+            best: None,
+            observer,
+            reported: 0,
+            stopped: false,
+        }
     }
 
     pub fn flat(&self) -> &Flat {
@@ -160,17 +208,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    pub fn run(&mut self, problem: &Problem, quick: bool, published_only: bool) {
+    pub fn run(&mut self, problem: &Problem, known: &[Known], scope: Scope) {
+        let Scope { quick, published_only, near, .. } = scope;
         let given = self.best.is_some();
         let serial = self.full.flat.serial();
         self.offer(serial, "one after the other");
-        for published in published() {
-            if let Ok(schedule) = published.build(problem)
-                && let Some(rows) = self.full.flat.rows(&schedule)
-                && (0..self.full.flat.ranks).all(|rank| self.full.flat.is_valid_row(rank, &rows[rank]))
-            {
-                self.offer(rows, published.name);
-            }
+        let limit = &self.full.flat.limit;
+        let fits = |known: &&Known| {
+            known.cost.objective >= self.floor && known.peaks.iter().zip(limit).all(|(peak, limit)| peak <= limit)
+        };
+        if let Some(known) = known.iter().find(fits)
+            && let Ok(schedule) = known.which.build(problem)
+            && let Some(rows) = self.full.flat.rows(&schedule)
+        {
+            self.offer(rows, known.which.name);
         }
         if published_only {
             return;
@@ -192,14 +243,20 @@ impl<'a> Search<'a> {
         if quick || self.is_over() {
             return;
         }
-        let waves = self.full.waves(self.effort);
+        if near && self.small.is_some() {
+            let mut known = Vec::new();
+            self.add_best(&mut known);
+            self.improve(None, known, self.allowed);
+            return;
+        }
+        let waves = self.full.waves(self.allowed);
         for candidate in &waves {
             self.offer(candidate.rows.clone(), "waves");
         }
         if self.is_over() {
             return;
         }
-        let blocks = if self.small.is_none() { self.full.blocks(self.effort) } else { Vec::new() };
+        let blocks = if self.small.is_none() { self.full.blocks(self.allowed) } else { Vec::new() };
         for candidate in &blocks {
             self.offer(candidate.rows.clone(), "blocks");
         }
@@ -208,7 +265,7 @@ impl<'a> Search<'a> {
         }
         match self.small.take() {
             None => {
-                let effort = self.effort;
+                let effort = self.allowed;
                 // Beside a schedule to start from, recipes have little to add.
                 let share = if given {
                     8
@@ -224,8 +281,9 @@ impl<'a> Search<'a> {
                 self.improve(None, known, effort);
             }
             Some(mut small) => {
-                let effort = self.effort;
+                let effort = self.allowed;
                 let mut known = self.climb(Some(&mut small), effort * 3 / 10);
+                let effort = self.allowed;
                 let waves = small.waves(effort);
                 self.add_waves(&mut known, waves);
                 let blocks = small.blocks(effort);
@@ -341,9 +399,9 @@ impl<'a> Search<'a> {
                 return;
             }
             let bench = small.as_deref_mut().unwrap_or(&mut self.full);
-            let before = search.ops;
+            let before = search.ops();
             let better = search.step(&bench.flat, random);
-            bench.eval.ops += search.ops - before;
+            bench.eval.ops += search.ops() - before;
             if better
                 && small.is_none()
                 && self.best.as_ref().is_none_or(|(_, known, _)| search.best_cost.objective < known.objective)
@@ -380,7 +438,7 @@ impl<'a> Search<'a> {
 
     fn is_over_at(&mut self, spent: u64) -> bool {
         let Some((_, cost, _)) = &self.best else { return false };
-        if self.stopped || spent > self.effort || cost.objective <= self.bound_ns.max(self.floor) {
+        if self.stopped || spent > self.allowed || cost.objective <= self.bound_ns.max(self.floor) {
             return true;
         }
         // A person who watches wants to be able to stop, also while nothing gets better.
@@ -392,6 +450,14 @@ impl<'a> Search<'a> {
         self.stopped
     }
 
+    /// The nearer the best is to the bound, the less effort its size is worth: none where nothing is left to gain,
+    /// all from one part in four hundred on.
+    fn allow(&mut self, cost: Nanos) {
+        let over = u128::from(cost.saturating_sub(self.bound_ns)) * 400;
+        let share = u128::from(self.for_size) * over / u128::from(self.bound_ns.max(1));
+        self.allowed = self.effort + share.min(u128::from(self.for_size)) as u64;
+    }
+
     /// Takes `rows` if they are better than the best so far.
     fn offer(&mut self, rows: Rows, origin: &'static str) -> bool {
         let cutoff = self.best.as_ref().map_or(u64::MAX, |(_, cost, _)| cost.objective);
@@ -400,6 +466,7 @@ impl<'a> Search<'a> {
             return false;
         }
         self.best = Some((rows, cost, origin));
+        self.allow(cost.objective);
         let progress = Progress { ops: self.ops(), cost_ns: cost.objective, bound_ns: self.bound_ns };
         self.stopped |= (self.observer)(progress) == Flow::Stop;
         true

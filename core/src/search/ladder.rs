@@ -21,6 +21,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::drive::{self, Known};
 use super::flat::{F, Flat};
 use super::frontier::least_bytes;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search};
@@ -46,6 +47,8 @@ pub(super) struct Ladder<'a> {
     effort: Effort,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     stopped: bool,
+    /// The published schedules, which do not look at limits.
+    published: &'a [Known],
     /// By rank: how much more than the least it may hold; none where it has no limit.
     more: Vec<Option<Bytes>>,
     /// The least limit of a rank that was asked for.
@@ -71,7 +74,16 @@ pub(super) fn climb(
     let Some(asked) = limits.iter().flatten().copied().min() else {
         return search(problem, effort, Scope::default(), observer);
     };
+    let published = drive::known(problem);
+    let scope = Scope { published_only: true, known: Some(&published), ..Scope::default() };
+    let first = search(problem, Effort(0), scope, &mut |_| Flow::Continue)?;
+    if first.cost_ns == first.bound_ns {
+        // It holds as well with more memory, so nothing has to be held against what other limits lead to.
+        observer(Progress { ops: first.ops, cost_ns: first.cost_ns, bound_ns: first.bound_ns });
+        return Ok(first);
+    }
     let mut ladder = Ladder {
+        published: &published,
         more: limits.iter().map(|limit| limit.map(|limit| limit - asked)).collect(),
         asked,
         nodes: BTreeMap::new(),
@@ -87,18 +99,17 @@ pub(super) fn climb(
     ladder.answer()
 }
 
-impl Ladder<'_> {
+impl<'a> Ladder<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
         // Something to show at once, and to answer with when stopped.
-        let first =
-            search(self.problem, Effort(0), Scope { quick: true, ..Scope::default() }, &mut |_| Flow::Continue)?;
+        let first = search(self.problem, Effort(0), Scope { quick: true, ..self.scope() }, &mut |_| Flow::Continue)?;
         self.report(&first);
         self.known = Some(Found { bound_ns: self.bound_ns, ..first });
         if self.stopped {
             return self.end(None);
         }
         let free = self.problem.with_limits(self.more.iter().map(|_| None).collect());
-        let Ok(top) = self.search(&free, self.effort, Scope::default()) else { return self.end(None) };
+        let Ok(top) = self.search(&free, self.effort, self.scope()) else { return self.end(None) };
         let held = |rank: usize| {
             let peak = peak_bytes(&free, rank, top.schedule.rows[rank].iter().copied());
             self.more[rank].map(|more| peak.saturating_sub(more))
@@ -111,7 +122,7 @@ impl Ladder<'_> {
         let mut found = self.value(at, &top);
         // Published schedules do not look at the limit, so whatever holds them here holds them with more memory too. They
         // may need just the bytes that were rounded off.
-        let scope = Scope { published_only: true, ..Scope::default() };
+        let scope = Scope { published_only: true, ..self.scope() };
         let published = search(self.problem, Effort(0), scope, &mut |_| Flow::Continue)?;
         if found.as_ref().is_none_or(|found| published.cost_ns < found.cost_ns) {
             found = Some(published);
@@ -194,7 +205,7 @@ impl Ladder<'_> {
         let mut found = if self.stopped {
             near
         } else {
-            self.search(&problem, effort, Scope { given, floor, ..Scope::default() }).ok()
+            self.search(&problem, effort, Scope { given, floor, near: given.is_some(), ..self.scope() }).ok()
         };
         if let Some(below) = below
             && halved == 0
@@ -212,6 +223,10 @@ impl Ladder<'_> {
             self.values.insert(at, found.clone());
         }
         Some(found)
+    }
+
+    fn scope(&self) -> Scope<'a> {
+        Scope { known: Some(self.published), ..Scope::default() }
     }
 
     /// The problem with another limit.

@@ -51,6 +51,9 @@ pub(super) struct Policy {
     pub gap: u64,
     /// Whether a rank that has run a backward prefers a forward, and the other way round, whatever is planned.
     pub alternate: bool,
+    /// Whether the microbatches of two directions count as admitted in turn, or those of the second behind all of
+    /// the first: see [`stays_safe`].
+    pub in_turn: bool,
 }
 
 /// What puts every op of one kind behind every op of another.
@@ -176,7 +179,7 @@ impl List {
     /// What `rank` starts now, or until when it sleeps.
     fn decide(&self, flat: &Flat, limit: i64, policy: &Policy, rank: usize, now: u64) -> Result<Choice, u64> {
         let held = self.held[rank];
-        let room = Room { rank, limit, held, alone: self.alone[rank] };
+        let room = Room { rank, limit, held, alone: self.alone[rank], in_turn: policy.in_turn };
         let mut best: Option<Choice> = None;
         // What is known to be on its way: the soonest of all, and the soonest that would go before `best`.
         let mut soonest = u64::MAX;
@@ -320,20 +323,28 @@ pub(super) struct Room {
     pub held: i64,
     /// What one microbatch needs by itself.
     pub alone: i64,
+    /// See [`Policy`].
+    pub in_turn: bool,
 }
 
 /// Whether `rank` has the memory for an op, now and for what has to follow.
 pub(super) fn allowed(room: &Room, flat: &Flat, done: &[[u32; 3]], lane: usize, kind: u32) -> bool {
-    let Room { rank: _, limit, held, alone } = *room;
+    let Room { limit, held, alone, .. } = *room;
     let costs = &flat.lanes[lane];
     if held + costs.takes[kind as usize] > limit {
         return false;
     }
     let net = costs.net(kind);
-    net <= 0 || held + net + alone <= limit || stays_safe(room, flat, done, lane, kind)
+    net <= 0
+        || held + net + alone <= limit
+        || match room.in_turn && flat.chains.len() > 1 {
+            true => stays_safe_in_turn(room, flat, done, lane, kind),
+            false => stays_safe(room, flat, done, lane, kind),
+        }
 }
 
-/// Whether `rank` could finish, after one more op, its microbatches one by one from the oldest.
+/// Whether `rank` could finish, after one more op, its microbatches one by one from the oldest; with two directions
+/// those of the first before those of the second.
 ///
 /// Microbatches of one chain that have come equally far form a block, since every lane takes them in
 /// turn; the oldest of a block has the least memory left, so only it is looked at.
@@ -409,6 +420,56 @@ fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: 
         let chain = &flat.chains[chain];
         if held > 0 && (newest as usize) < chain.microbatches && held + alone > limit {
             return false;
+        }
+    }
+    true
+}
+
+/// As [`stays_safe`], with the n-th microbatches of all directions before the next of any. At each rank those that have
+/// not come yet and count as older need room beside those that have.
+fn stays_safe_in_turn(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
+    let Room { rank, limit, alone, .. } = *room;
+    let mut held = room.held + flat.lanes[lane].net(kind);
+    let done = |index: usize, job: u32| {
+        let more = index == lane && (kind == job || (kind == BW && job != F));
+        so_far[index][job as usize] + u32::from(more)
+    };
+    let lanes = || flat.lanes_of[rank].iter().copied();
+    let oldest = lanes().map(|lane| done(lane, W)).min().unwrap_or(0);
+    let newest = lanes().map(|lane| done(lane, F)).max().unwrap_or(0);
+    for n in oldest..newest {
+        for (index, chain) in flat.chains.iter().enumerate() {
+            let lanes = || lanes().filter(|lane| flat.lanes[*lane].chain == index);
+            let (mut at, mut peak) = (0i64, 0i64);
+            let mut run = |lane: usize, kind: u32| {
+                let lane = &flat.lanes[lane];
+                at += lane.takes[kind as usize];
+                peak = peak.max(at);
+                at -= lane.gives[kind as usize];
+            };
+            if n as usize >= chain.microbatches {
+                continue;
+            }
+            if lanes().all(|lane| done(lane, F) <= n) {
+                // What it takes it gives back.
+                if held + alone > limit {
+                    return false;
+                }
+                continue;
+            }
+            lanes().filter(|lane| done(*lane, B) > n && done(*lane, W) <= n).for_each(|lane| run(lane, W));
+            lanes().filter(|lane| done(*lane, F) <= n).for_each(|lane| run(lane, F));
+            for lane in flat.lanes_of[rank].iter().rev().copied() {
+                if flat.lanes[lane].chain != index || done(lane, B) > n {
+                    continue;
+                }
+                let kinds: &[u32] = if flat.fused { &[BW] } else { &[B, W] };
+                kinds.iter().for_each(|kind| run(lane, *kind));
+            }
+            if held + peak > limit {
+                return false;
+            }
+            held += at;
         }
     }
     true

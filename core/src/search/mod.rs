@@ -9,9 +9,11 @@
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
 //! | `blocks` | building blocks: one microbatch in slots, repeated |
 //! | `tabu` | local search on an order, along its critical path |
+//! | `walk` | an order with the longest ways through it, kept up to date |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
 //! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory |
+//! | `pairs` | forwards that run beside backwards, where the problem lets one hide behind the other |
 //! | `drive` | which of these when, and until when |
 //! | `ladder` | which limits are searched, so that more memory never costs more |
 //! | [`frontier()`] | time against memory, from the least to all |
@@ -27,7 +29,7 @@ use core::fmt;
 use crate::bounds::lower_bound;
 use crate::fields::Fault;
 use crate::problem::{Problem, Statement};
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, published};
 use crate::units::{Bytes, Nanos};
 
 mod blocks;
@@ -38,20 +40,19 @@ mod frontier;
 mod grouped;
 mod ladder;
 mod list;
+mod pairs;
 mod policies;
 mod random;
 mod steady;
 mod tabu;
+mod walk;
 mod zb_auto;
 mod zbv;
 
-use drive::Search;
+use drive::{Known, Search};
 use eval::Cost;
 use flat::Flat;
 pub use frontier::{Frontier, Point, frontier};
-
-const SIZE_EFFORT: u64 = 600;
-const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
 /// ten to fifty nanoseconds of one core.
@@ -152,10 +153,57 @@ struct Scope<'a> {
     quick: bool,
     /// Whether the published schedules are.
     published_only: bool,
+    /// Whether `given` is of a limit so near that little can be gained.
+    near: bool,
+    /// The published schedules, where they are known.
+    known: Option<&'a [Known]>,
 }
 
 /// One search, at one limit.
 fn search(
+    problem: &Problem,
+    effort: Effort,
+    scope: Scope,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Found, Infeasible> {
+    let mut found = search_orders(problem, effort, scope, observer)?;
+    if problem.overlap_permille() == 0 {
+        return Ok(found);
+    }
+    let keep = |found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str| {
+        if cost_ns >= scope.floor && cost_ns < found.cost_ns {
+            *found = Found { schedule, cost_ns, origin, ..*found };
+        }
+    };
+    // What is given, or published, has pairs of its own.
+    let published = published().iter().filter_map(|published| Some((published.build(problem).ok()?, published.name)));
+    for (schedule, origin) in scope.given.map(|given| (given.clone(), "less memory")).into_iter().chain(published) {
+        if let Some(cost) = pairs::cost(problem, &schedule) {
+            keep(&mut found, schedule, cost.objective, origin);
+        }
+    }
+    if scope.quick || scope.published_only {
+        return Ok(found);
+    }
+    let mut orders = alloc::vec![found.schedule.clone()];
+    // Where every op takes as long as it does in a pair, more microbatches may be worth keeping on their way.
+    let (before, cost_ns) = (found.ops, found.cost_ns);
+    let hidden = search_orders(&problem.without_pairs(), effort, Scope::default(), &mut |progress| {
+        observer(Progress { ops: before + progress.ops, cost_ns, bound_ns: found.bound_ns })
+    })?;
+    orders.push(hidden.schedule);
+    for order in orders {
+        let order = Schedule::of(order.rows);
+        if let Some((schedule, cost_ns)) = pairs::paired(problem, &order, scope.floor, found.cost_ns) {
+            keep(&mut found, schedule, cost_ns, "pairs");
+        }
+    }
+    found.ops += hidden.ops;
+    Ok(found)
+}
+
+/// One search for an order of ops that run one by one.
+fn search_orders(
     problem: &Problem,
     effort: Effort,
     scope: Scope,
@@ -171,13 +219,14 @@ fn search(
         return Err(Infeasible { rank, least_bytes: limit_bytes + lack as u64, limit_bytes });
     }
     let bound_ns = lower_bound(problem).value_ns;
-    // Large schedules need some effort for their size alone: to be built and run a few hundred times.
-    let for_size = (SIZE_EFFORT * flat.ops as u64).min(MOST_SIZE_EFFORT);
-    let mut search = Search::new(problem, bound_ns, scope.floor, effort.0.saturating_add(for_size), observer);
+    let mut search = Search::new(problem, bound_ns, scope.floor, effort.0, observer);
     if let Some(schedule) = scope.given {
         search.give(schedule);
     }
-    search.run(problem, scope.quick, scope.published_only);
+    match scope.known {
+        Some(known) => search.run(problem, known, scope),
+        None => search.run(problem, &drive::known(problem), scope),
+    }
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
     let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));

@@ -137,6 +137,7 @@ pub(super) struct Recipe {
     pub group: u32,
     /// See [`Policy`].
     pub alternate: bool,
+    pub in_turn: bool,
     /// When W is planned after its B, in thousandths of the period; [`FREE`] to fill gaps only.
     pub w_lag: i64,
     /// See [`Policy`].
@@ -222,6 +223,7 @@ impl Recipe {
             early: if self.planned && self.early != FREE { thousandths(shape.period, self.early) } else { NEVER },
             gap: thousandths(sustained, self.gap) as u64,
             alternate: self.alternate,
+            in_turn: self.in_turn,
             group: if self.planned { self.group } else { 1 },
             step: period / flat.chunks() as i64,
         }
@@ -317,6 +319,7 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
         gap: 0,
         group: 1,
         alternate: false,
+        in_turn: false,
         w_lag: FREE,
         w_fit: 1000,
         patience: 0,
@@ -372,6 +375,9 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
     }
     seeds.push(base);
     seeds.push(Recipe { w_lag: 0, ..base });
+    if flat.chains.len() > 1 {
+        seeds = seeds.into_iter().flat_map(|seed| [Recipe { in_turn: true, ..seed }, seed]).collect();
+    }
     if planned(1200).strain(flat, shape) > 1000 {
         // Stable: among those that enter at a pace, and among the others, the order stays.
         seeds.sort_by_key(|seed| seed.gap == 0);

@@ -222,7 +222,8 @@ impl Pass<'_> {
 
     fn fits(&self, lane: usize, kind: u32) -> bool {
         let rank = self.flat.lanes[lane].rank;
-        let room = Room { rank, limit: self.flat.limit[rank], held: self.held[rank], alone: self.alone[rank] };
+        let (limit, held, alone) = (self.flat.limit[rank], self.held[rank], self.alone[rank]);
+        let room = Room { rank, limit, held, alone, in_turn: false };
         allowed(&room, self.flat, &self.done, lane, kind)
     }
 

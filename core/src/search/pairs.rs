@@ -1,0 +1,148 @@
+//! Forwards beside backwards: which ops of an order run as pairs, where the problem lets one hide behind the other.
+//!
+//! The search orders ops by themselves. Here the forwards and backwards that stand next to each other in an order are
+//! paired, all at first, and then each pair is taken apart, or put together again, where that makes the order shorter:
+//! a pair starts when both have what they need and ends for both at once, so it can also cost time.
+//!
+//! DualPipe (DeepSeek-V3, arXiv:2412.19437, §3.2.1) pairs a forward with a whole backward. So a B with its W right
+//! behind it is tried as one op too, and a forward right behind a backward before it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::eval::Cost;
+use crate::op::{Op, OpKind};
+use crate::problem::Problem;
+use crate::schedule::Schedule;
+use crate::simulate::simulate;
+use crate::timeline::Timeline;
+use crate::units::Nanos;
+
+/// Ops that are simulated to choose pairs, and the least number of simulations.
+const MOST_OPS: usize = 1_000_000;
+const LEAST_RUNS: usize = 16;
+
+/// The order of `schedule` with pairs, where it costs less than `below` and not less than `floor`, and what it costs.
+pub(super) fn paired(
+    problem: &Problem,
+    schedule: &Schedule,
+    floor: Nanos,
+    below: Nanos,
+) -> Option<(Schedule, Nanos)> {
+    let mut best: Option<(Schedule, Nanos)> = None;
+    for swapped in [false, true] {
+        for whole in [false, true] {
+            let rows = schedule.rows.iter().map(|row| prepare(row, swapped, whole)).collect();
+            let known = best.as_ref().map_or(below, |best| best.1);
+            if let Some(found) = choose(problem, rows, floor)
+                && found.1 < known
+            {
+                best = Some(found);
+            }
+        }
+    }
+    best
+}
+
+/// What `schedule` costs, if it runs and keeps the limits.
+pub(super) fn cost(problem: &Problem, schedule: &Schedule) -> Option<Cost> {
+    let timeline = simulate(problem, schedule).ok()?;
+    let fits =
+        |rank: usize| problem.limit_bytes(rank).is_none_or(|limit| timeline.peak_bytes(problem, rank) <= limit);
+    if !(0..problem.ranks()).all(fits) {
+        return None;
+    }
+    Some(Cost { objective: timeline.cost_ns(problem.objective()), ends: ends(&timeline) })
+}
+
+/// How early the ranks end in sum.
+fn ends(timeline: &Timeline) -> u64 {
+    let ranks = timeline.rows.len().max(1) as u64;
+    timeline.rows.iter().filter_map(|row| row.last()).map(|span| span.end_ns / ranks).sum()
+}
+
+/// A row with every F that follows a backward before it, and every B with its W as one op.
+fn prepare(row: &[Op], swapped: bool, whole: bool) -> Vec<Op> {
+    let mut ops: Vec<Op> = Vec::with_capacity(row.len());
+    for &op in row {
+        let last = ops.last().copied();
+        match (last, op.kind()) {
+            (Some(last), OpKind::W) if whole && last == Op::new(op.stage(), OpKind::B, op.microbatch()) => {
+                ops.pop();
+                ops.push(Op::new(op.stage(), OpKind::BW, op.microbatch()));
+            }
+            (Some(last), OpKind::F) if swapped && last.kind().makes_input_gradient() => {
+                // One that already stands behind a forward has its partner.
+                let has_partner = ops.len() > 1 && ops[ops.len() - 2].kind() == OpKind::F;
+                if has_partner {
+                    ops.push(op);
+                } else {
+                    ops.pop();
+                    ops.extend([op, last]);
+                }
+            }
+            _ => ops.push(op),
+        }
+    }
+    ops
+}
+
+/// All places where a forward stands before a backward, and which of them are pairs in the best choice found.
+fn choose(problem: &Problem, rows: Vec<Vec<Op>>, floor: Nanos) -> Option<(Schedule, Nanos)> {
+    let mut places: Vec<(usize, u32, bool)> = Vec::new();
+    for (rank, row) in rows.iter().enumerate() {
+        let is_pair = |pair: &[Op]| pair[0].kind() == OpKind::F && pair[1].kind().makes_input_gradient();
+        let found = row.windows(2).enumerate().filter(|(_, pair)| is_pair(pair));
+        places.extend(found.map(|(place, _)| (rank, place as u32, true)));
+    }
+    if places.is_empty() {
+        return None;
+    }
+    let ops: usize = rows.iter().map(Vec::len).sum();
+    let mut left = (MOST_OPS / ops.max(1)).max(LEAST_RUNS);
+    let ranks = rows.len();
+    let mut schedule = Schedule::of(rows);
+    let mut run = |places: &[(usize, u32, bool)]| {
+        if left == 0 {
+            return None;
+        }
+        left -= 1;
+        schedule.pairs = vec![Vec::new(); ranks];
+        for (rank, place, _) in places.iter().filter(|place| place.2) {
+            schedule.pairs[*rank].push(*place);
+        }
+        let cost = cost(problem, &schedule)?;
+        (cost.objective >= floor).then_some(cost)
+    };
+    let mut best = run(&places);
+    if best.is_none() {
+        // Together they may lack memory, or wait for each other.
+        places.iter_mut().for_each(|place| place.2 = false);
+        best = run(&places);
+    }
+    let mut best = best?;
+    // Rank by rank first, then one by one.
+    let groups = (0..ranks).map(Some).chain([None]);
+    for group in groups {
+        let members: Vec<usize> =
+            (0..places.len()).filter(|at| group.is_none_or(|rank| places[*at].0 == rank)).collect();
+        let steps: Vec<Vec<usize>> = match group {
+            Some(_) => vec![members],
+            None => members.into_iter().map(|at| vec![at]).collect(),
+        };
+        for step in steps {
+            let flip = |places: &mut Vec<(usize, u32, bool)>| step.iter().for_each(|at| places[*at].2 ^= true);
+            flip(&mut places);
+            match run(&places) {
+                Some(cost) if cost < best => best = cost,
+                _ => flip(&mut places),
+            }
+        }
+    }
+    let mut pairs = vec![Vec::new(); ranks];
+    for (rank, place, _) in places.iter().filter(|place| place.2) {
+        pairs[*rank].push(*place);
+    }
+    schedule.pairs = pairs;
+    Some((schedule, best.objective))
+}
