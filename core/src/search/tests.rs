@@ -40,6 +40,7 @@ fn problems() -> impl Strategy<Value = Problem> {
                     let value = json!({
                         "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
                         "stages": stages, "transfer_ns": hop, "limit_bytes": limit,
+                        "overlap_permille": [0, 0, 400, 1000][hop as usize],
                         "objective": if span { "longest_span" } else { "makespan" },
                         "backward": if fused { "fused" } else { "split" },
                     });
@@ -301,4 +302,42 @@ fn more_memory_never_costs_more_where_limits_lie_close() {
         assert!(costs.is_sorted_by(|less, more| less >= more), "{costs:?}");
         assert!(costs[0] > costs[27], "{costs:?}");
     }
+}
+
+#[test]
+fn pairs_are_never_worse_than_the_published_ones_and_sometimes_better() {
+    let mut better = 0;
+    for (placement, chunks, ranks, microbatches) in [("v", 2, 3, 7), ("v", 2, 4, 8), ("two-way", 1, 4, 10)] {
+        for overlap in [300, 1000] {
+            // Without a limit, and with just what the best published schedule holds.
+            let mut limits: Vec<Option<u64>> = vec![None];
+            while let Some(limit) = limits.pop() {
+                let value = json!({
+                    "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
+                    "stages": { "forward_ns": 50, "backward_input_ns": 61, "backward_weight_ns": 37,
+                        "forward_bytes": 9, "backward_input_bytes": -5, "backward_weight_bytes": -4 },
+                    "transfer_ns": 3, "overlap_permille": overlap, "limit_bytes": limit,
+                });
+                let statement = Statement::read(&value).expect("a statement");
+                let problem = statement.problem(statement.placements().remove(0)).expect("a placement");
+                let runs = published().iter().filter_map(|published| {
+                    let schedule = published.build(&problem).ok()?;
+                    let timeline = simulate(&problem, &schedule).ok()?;
+                    let peak = (0..ranks).map(|rank| timeline.peak_bytes(&problem, rank)).max()?;
+                    limit.is_none_or(|limit| peak <= limit).then_some((timeline.makespan_ns(), peak))
+                });
+                let (theirs, peak) = runs.min().expect("a published schedule");
+                let found = best(&problem, Effort(20_000), &mut |_| Flow::Continue).expect("feasible");
+                assert_eq!(crate::check::check_schedule(&problem, &found.schedule), Ok(()), "{value}");
+                let ours = simulate(&problem, &found.schedule).expect("an order that runs").makespan_ns();
+                assert_eq!(ours, found.cost_ns, "{value}");
+                assert!(ours <= theirs && ours >= found.bound_ns, "{ours}, published {theirs}: {value}");
+                better += usize::from(ours < theirs);
+                if limit.is_none() {
+                    limits.push(Some(peak));
+                }
+            }
+        }
+    }
+    assert!(better > 0);
 }
