@@ -70,7 +70,8 @@ impl Bench {
 
     /// What the rule of ZB-V leads to, best first.
     fn waves(&mut self, effort: u64) -> Vec<Candidate> {
-        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, effort / 40);
+        let (found, ops) =
+            zbv::candidates(&self.flat, &mut self.eval, (effort / 40).max(LEAST_PASSES * self.flat.ops as u64));
         self.list.ops += ops;
         found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
     }
@@ -150,13 +151,16 @@ pub(super) struct Search<'a> {
 }
 
 /// Effort for each op of a problem, up to so many ops; then for each further op, and the most for those.
-const SMALL_EFFORT: u64 = 600;
-const SMALL: u64 = 2048;
+const SMALL_EFFORT: u64 = 1000;
+const SMALL: u64 = 8192;
 const SIZE_EFFORT: u64 = 300;
 const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
+
+/// Passes that the rule of ZB-V is given at least: public schedulers take as many.
+const LEAST_PASSES: u64 = 20;
 
 /// Orders that building blocks lead to and are run.
 const BLOCKS: usize = 40;
@@ -165,22 +169,22 @@ impl<'a> Search<'a> {
     pub fn new(
         problem: &Problem,
         bound_ns: Nanos,
-        floor: Nanos,
         effort: u64,
+        scope: Scope,
         observer: &'a mut dyn FnMut(Progress) -> Flow,
     ) -> Search<'a> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
         // What has more ops needs more effort only to be built and run a few hundred times.
         let ops = small.as_ref().map_or(full.flat.ops, |small| small.flat.ops + full.flat.ops / 8) as u64;
-        let effort = effort.saturating_add(SMALL_EFFORT * ops.min(SMALL));
-        let for_size = (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT);
+        let effort = effort.saturating_add(SMALL_EFFORT * ops.min(SMALL) >> scope.halved);
+        let for_size = (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT) >> scope.halved;
         Search {
             allowed: effort + for_size,
             full,
             small,
             bound_ns,
-            floor,
+            floor: scope.floor,
             effort,
             for_size,
             best: None,
@@ -209,7 +213,7 @@ impl<'a> Search<'a> {
     }
 
     pub fn run(&mut self, problem: &Problem, known: &[Known], scope: Scope) {
-        let Scope { quick, published_only, near, .. } = scope;
+        let Scope { quick, published_only, halved, .. } = scope;
         let given = self.best.is_some();
         let serial = self.full.flat.serial();
         self.offer(serial, "one after the other");
@@ -243,12 +247,13 @@ impl<'a> Search<'a> {
         if quick || self.is_over() {
             return;
         }
-        if near && self.small.is_some() {
+        if given && halved > 0 && self.small.is_some() {
             let mut known = Vec::new();
             self.add_best(&mut known);
             self.improve(None, known, self.allowed);
             return;
         }
+        self.tighten(problem, known);
         let waves = self.full.waves(self.allowed);
         for candidate in &waves {
             self.offer(candidate.rows.clone(), "waves");
@@ -299,6 +304,27 @@ impl<'a> Search<'a> {
                 let mut known = Vec::new();
                 self.add_best(&mut known);
                 self.improve(None, known, effort);
+            }
+        }
+    }
+
+    /// Published schedules that fit, with their ops moved ahead into idle time: their rules do not know the times.
+    fn tighten(&mut self, problem: &Problem, known: &[Known]) {
+        if self.full.flat.chains.len() != 1 {
+            return;
+        }
+        for known in known {
+            let fits = known.peaks.iter().zip(&self.full.flat.limit).all(|(peak, limit)| peak <= limit);
+            let is_near = |best: &Cost| known.cost.objective / 8 * 7 < best.objective;
+            if !fits || self.is_over() || !self.best.as_ref().is_some_and(|(_, best, _)| is_near(best)) {
+                continue;
+            }
+            if let Ok(schedule) = known.which.build(problem)
+                && let Some(rows) = self.full.flat.rows(&schedule)
+                && let Some(rows) = blocks::compact(&self.full.flat, &mut self.full.eval, &rows)
+                && (0..self.full.flat.ranks).all(|rank| self.full.flat.is_valid_row(rank, &rows[rank]))
+            {
+                self.offer(rows, known.which.name);
             }
         }
     }

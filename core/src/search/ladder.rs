@@ -205,7 +205,7 @@ impl<'a> Ladder<'a> {
         let mut found = if self.stopped {
             near
         } else {
-            self.search(&problem, effort, Scope { given, floor, near: given.is_some(), ..self.scope() }).ok()
+            self.search(&problem, effort, Scope { given, floor, halved, ..self.scope() }).ok()
         };
         if let Some(below) = below
             && halved == 0

@@ -153,8 +153,8 @@ struct Scope<'a> {
     quick: bool,
     /// Whether the published schedules are.
     published_only: bool,
-    /// Whether `given` is of a limit so near that little can be gained.
-    near: bool,
+    /// How often the effort for the size is halved: `given` is of a limit so near that little can be gained.
+    halved: u32,
     /// The published schedules, where they are known.
     known: Option<&'a [Known]>,
 }
@@ -219,7 +219,7 @@ fn search_orders(
         return Err(Infeasible { rank, least_bytes: limit_bytes + lack as u64, limit_bytes });
     }
     let bound_ns = lower_bound(problem).value_ns;
-    let mut search = Search::new(problem, bound_ns, scope.floor, effort.0, observer);
+    let mut search = Search::new(problem, bound_ns, effort.0, scope, observer);
     if let Some(schedule) = scope.given {
         search.give(schedule);
     }
