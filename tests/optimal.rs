@@ -147,6 +147,20 @@ fn the_best_is_optimal_on_small_problems() {
     assert!(missed.is_empty(), "the search missed {} optima\n{}", missed.len(), missed.join("\n"));
 }
 
+/// Nor on problems with more ranks, fewer microbatches than ranks, and limits that differ by rank.
+#[test]
+fn the_best_is_optimal_on_wider_problems() {
+    let mut tally = Tally::default();
+    for placement in ["linear", "looped", "v", "wave"] {
+        for seed in 0..20 {
+            tally.add(&format!("{placement} {seed}"), &wider_file(placement, seed), 60_000);
+        }
+    }
+    let Tally { tried, proved, missed, .. } = tally;
+    assert!(proved >= tried * 9 / 10, "only {proved} of {tried} are proved");
+    assert!(missed.is_empty(), "the search missed {} optima\n{}", missed.len(), missed.join("\n"));
+}
+
 /// A table by placement: `cargo test -p pipeplan-tests --release --test optimal -- --ignored --nocapture`.
 #[test]
 #[ignore = "minutes: how far the search is from the optimum, by placement"]

@@ -177,7 +177,7 @@ impl<'a> Search<'a> {
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
         // What has more ops needs more effort only to be built and run a few hundred times.
         let ops = small.as_ref().map_or(full.flat.ops, |small| small.flat.ops + full.flat.ops / 8) as u64;
-        let effort = effort.saturating_add(SMALL_EFFORT * ops.min(SMALL) >> scope.halved);
+        let effort = effort.saturating_add((SMALL_EFFORT * ops.min(SMALL)) >> scope.halved);
         let for_size = (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT) >> scope.halved;
         Search {
             allowed: effort + for_size,

@@ -36,11 +36,12 @@ fn problems() -> impl Strategy<Value = Problem> {
                     3 if chunks == 1 && ranks % 2 == 0 && microbatches % 2 == 0 => "two-way",
                     _ => "looped",
                 };
+                let overlap = [0, 0, 400, 1000][hop as usize];
                 let statement = |limit: Vec<Option<u64>>| {
                     let value = json!({
                         "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
                         "stages": stages, "transfer_ns": hop, "limit_bytes": limit,
-                        "overlap_permille": [0, 0, 400, 1000][hop as usize],
+                        "overlap_permille": overlap,
                         "objective": if span { "longest_span" } else { "makespan" },
                         "backward": if fused { "fused" } else { "split" },
                     });
