@@ -258,7 +258,7 @@ fn experts_latents_and_degrees_are_typed() {
 #[test]
 fn plans_are_kept_compared_undone_and_saved() {
     let (_served, address) = serve(&[]);
-    let browser = Browser::open("compared", 1280, 720);
+    let browser = Browser::open("compared", 1280, 1200);
     browser.goto(&address);
     planned(&browser, "Best");
     let link = link_that_says(&browser, |spec| spec["schedule"] == "best");
@@ -313,12 +313,13 @@ fn an_order_of_ones_own_is_opened() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("order", 1280, 900);
     let spec = process::output("order-spec.json");
-    let problem = json!({ "ranks": 2, "microbatches": 2, "schedule": "gpipe", "stages": { "forward_ns": 1000, "backward_input_ns": 2000 } });
+    let problem =
+        json!({ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1000, "backward_input_ns": 2000 } });
     std::fs::write(&spec, problem.to_string()).unwrap();
     let spec = spec.to_str().unwrap();
     let link = printed(["link", spec]);
     browser.goto(&format!("{address}/{}", link.trim()));
-    planned(&browser, "GPipe");
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     let mine = process::output("mine.txt");
     std::fs::write(&mine, "# 1F1B\n0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1 1BW1\n").unwrap();
     open(&browser, &mine);
