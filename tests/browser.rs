@@ -281,6 +281,7 @@ fn plans_are_kept_compared_undone_and_saved() {
     let step = browser.text("[data-test='step']").replace('\u{202f}', "");
     assert!(step.contains(&format!(" {tokens} tokens/s")), "{step}: the command says {tokens}");
 
+    browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='save-svg']").click();
     let svg = std::fs::read_to_string(browser.downloaded()).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains(">rank 3</text>") && svg.contains("<title>1F1B"), "{svg:.300}");
@@ -302,6 +303,7 @@ fn plans_are_kept_compared_undone_and_saved() {
     planned(&browser, "1F1B");
     browser.script("history.back()", json!([]));
     planned(&browser, "Best");
+    browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='keep']").click();
     browser.until("what was kept to go", || (!label().to_string().contains("Kept")).then_some(()));
     browser.no_errors();
