@@ -70,8 +70,7 @@ impl Bench {
 
     /// What the rule of ZB-V leads to, best first.
     fn waves(&mut self, effort: u64) -> Vec<Candidate> {
-        let (found, ops) =
-            zbv::candidates(&self.flat, &mut self.eval, (effort / 40).max(LEAST_PASSES * self.flat.ops as u64));
+        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, effort / 40);
         self.list.ops += ops;
         found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
     }
@@ -158,9 +157,6 @@ const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
-
-/// Passes that the rule of ZB-V is given at least: public schedulers take as many.
-const LEAST_PASSES: u64 = 20;
 
 /// Orders that building blocks lead to and are run.
 const BLOCKS: usize = 40;
