@@ -794,6 +794,18 @@ impl Problem {
         Problem { limit_bytes, ..self.clone() }
     }
 
+    /// The same problem with every backward left whole, where that may be of use: where a BW holds less or takes less
+    /// time than its B and then its W. Its schedules are schedules of this problem too.
+    pub fn with_whole_backwards(&self) -> Option<Problem> {
+        let helps = |cost: &StageCost| {
+            let apart = cost.backward_input_bytes + cost.takes(OpKind::W) as i64;
+            cost.duration(OpKind::BW) < cost.duration(OpKind::B) + cost.duration(OpKind::W)
+                || (cost.takes(OpKind::BW) as i64) < apart.max(cost.takes(OpKind::B) as i64)
+        };
+        let whole = || Problem { backward: Backward::Fused, ..self.clone() };
+        (self.backward == Backward::Split && self.stages.iter().any(helps)).then(whole)
+    }
+
     /// The same problem judged by another objective.
     pub fn with_objective(&self, objective: Objective) -> Problem {
         Problem { objective, ..self.clone() }

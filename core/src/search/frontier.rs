@@ -4,7 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::flat::Flat;
-use super::{Effort, Flow, Found, Scope, search};
+use super::{Effort, Flow, Found, Infeasible, Scope, better, search};
+use crate::bounds::lower_bound;
 use crate::op::Op;
 use crate::problem::Problem;
 use crate::schedule::Schedule;
@@ -52,6 +53,8 @@ pub fn frontier(
 #[derive(Clone, Debug)]
 pub struct Frontier {
     problem: Problem,
+    /// The problem with whole backwards, where they may be of use.
+    whole: Option<Problem>,
     effort: Effort,
     least: Bytes,
     /// The best schedule without a limit, and the most that it holds; none before the first point.
@@ -65,10 +68,14 @@ impl Frontier {
     /// The points of `problem`, of which none has been looked for yet.
     pub fn new(problem: &Problem, points: usize, effort: Effort) -> Frontier {
         let free = problem.with_limits(vec![None; problem.ranks()]);
-        let flat = Flat::new(&free);
-        let least = (0..problem.ranks()).map(|rank| least_bytes(&free, &flat, rank)).max().unwrap_or(0);
+        let whole = free.with_whole_backwards();
+        let least_of = |problem: &Problem| {
+            let flat = Flat::new(problem);
+            (0..problem.ranks()).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0)
+        };
+        let least = least_of(&free).min(whole.as_ref().map_or(Bytes::MAX, least_of));
         let steps = points.max(2) as u64 - 1;
-        Frontier { problem: free, effort, least, all: None, steps, next_step: 0, last: None }
+        Frontier { problem: free, whole, effort, least, all: None, steps, next_step: 0, last: None }
     }
 
     /// The least limit with which any schedule exists.
@@ -76,12 +83,23 @@ impl Frontier {
         self.least
     }
 
+    /// The best schedule at a limit, with backwards cut or whole.
+    fn search(&self, limit_bytes: Option<Bytes>, given: Option<&Schedule>) -> Result<Found, Infeasible> {
+        let limited = |problem: &Problem| problem.with_limits(vec![limit_bytes; problem.ranks()]);
+        let run = |problem: &Problem| {
+            search(problem, self.effort, Scope { given, ..Scope::default() }, &mut |_| Flow::Continue)
+        };
+        let problem = limited(&self.problem);
+        let apart = run(&problem);
+        let Some(whole) = &self.whole else { return apart };
+        let bound_ns = lower_bound(&problem).value_ns;
+        better(apart, run(&limited(whole)).map(|found| Found { bound_ns, ..found }))
+    }
+
     /// The point at `limit_bytes`, which is the last one where `all` is given.
     fn point(&self, limit_bytes: Bytes, all: Option<&Schedule>) -> Option<Point> {
-        let limited = self.problem.with_limits(vec![Some(limit_bytes); self.problem.ranks()]);
         let given = all.or(self.last.as_ref().map(|point| &point.schedule));
-        let found =
-            search(&limited, self.effort, Scope { given, ..Scope::default() }, &mut |_| Flow::Continue).ok()?;
+        let found = self.search(Some(limit_bytes), given).ok()?;
         let Found { cost_ns, bound_ns, schedule, .. } = found;
         // The last point starts from the schedule without a limit; the one before may still be better.
         Some(match &self.last {
@@ -96,7 +114,7 @@ impl Iterator for Frontier {
 
     fn next(&mut self) -> Option<Point> {
         if self.all.is_none() {
-            let all = search(&self.problem, self.effort, Scope::default(), &mut |_| Flow::Continue).ok()?.schedule;
+            let all = self.search(None, None).ok()?.schedule;
             let peak = |(rank, row): (usize, &Vec<Op>)| peak_bytes(&self.problem, rank, row.iter().copied());
             let most = all.rows.iter().enumerate().map(peak).max().unwrap_or(0).max(self.least);
             self.all = Some((all, most));

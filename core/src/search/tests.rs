@@ -22,10 +22,12 @@ fn problems() -> impl Strategy<Value = Problem> {
                     .iter()
                     .map(|(f, b, w, bytes, b_bytes, workspace)| {
                         let b_bytes = (*b_bytes).max(-bytes);
+                        // A backward that is left whole may hold less than its halves.
+                        let fused_workspace = (w % 3 == 0).then_some(*workspace);
                         json!({
                             "forward_ns": f, "backward_input_ns": b, "backward_weight_ns": w, "forward_bytes": bytes,
                             "backward_input_bytes": b_bytes, "backward_weight_bytes": -(bytes + b_bytes),
-                            "backward_input_workspace_bytes": workspace,
+                            "backward_input_workspace_bytes": workspace, "backward_workspace_bytes": fused_workspace,
                         })
                     })
                     .collect();
@@ -341,4 +343,39 @@ fn pairs_are_never_worse_than_the_published_ones_and_sometimes_better() {
         }
     }
     assert!(better > 0);
+}
+
+/// Layers that are computed again: B makes four times what F kept and W uses it up, while a BW never holds all of it.
+#[test]
+fn backwards_stay_whole_where_their_halves_do_not_fit() {
+    let problem = |limit: u64| {
+        let value = json!({
+            "ranks": 4, "microbatches": 8, "placement": "linear", "limit_bytes": limit, "backward": "split",
+            "stages": { "forward_ns": 10, "backward_input_ns": 20, "backward_weight_ns": 10, "forward_bytes": 1,
+                "backward_input_bytes": 4, "backward_weight_bytes": -5, "backward_workspace_bytes": 1 },
+        });
+        let statement = Statement::read(&value).expect("a statement");
+        statement.problem(statement.placements().remove(0)).expect("a placement")
+    };
+    let answer = |limit| best(&problem(limit), Effort(100_000), &mut |_| Flow::Continue);
+    // F keeps 1 and BW takes 1 more; B apart would take 4 more.
+    let refused = answer(1).expect_err("two bytes are needed");
+    assert_eq!((refused.least_bytes, refused.limit_bytes), (2, 1));
+    assert_eq!(crate::bounds::least_memory(&problem(1))[0].needed_bytes, 2);
+    let mut before = Nanos::MAX;
+    for limit in 2..12 {
+        let found = answer(limit).map_err(|refused| std::format!("{limit}: {refused}")).expect("a schedule");
+        assert_eq!(crate::check::check_schedule(&problem(limit), &found.schedule), Ok(()));
+        assert!(found.cost_ns <= before && found.cost_ns >= found.bound_ns, "{limit}: {found:?}");
+        before = found.cost_ns;
+        for published in published() {
+            if let Ok(schedule) = published.build(&problem(limit))
+                && let Some(cost) = pairs::cost(&problem(limit), &schedule)
+            {
+                assert!(found.cost_ns <= cost.objective, "{limit}: {} is better", published.name);
+            }
+        }
+    }
+    let free = super::frontier(&problem(2), 8, Effort(100_000), &mut |_| Flow::Continue);
+    assert_eq!(free[0].limit_bytes, 2, "the frontier starts where a schedule does");
 }
