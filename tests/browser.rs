@@ -385,10 +385,9 @@ fn dragging_a_slider_keeps_the_page_answering() {
 fn a_small_plan_is_proved_in_the_page() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("proof", 1200, 900);
-    // F, B and W alike and room for two microbatches: 41 steps are the best, as another exact solver found
-    // too (`exact/tests/frontier.rs`), and bounds alone say less.
+    // F, B and W alike and room for three microbatches: 31 steps are the best, and bounds alone say 30.
     let problem = json!({
-        "ranks": 4, "microbatches": 8, "limit_bytes": 2,
+        "ranks": 4, "microbatches": 8, "limit_bytes": 3,
         "stages": { "forward_ns": 1_000, "backward_input_ns": 1_000, "backward_weight_ns": 1_000,
             "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 },
     });

@@ -28,7 +28,7 @@ use crate::search::{self, Effort, Flow, Progress};
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Messages, ModelWork, Spec, Work};
 use crate::step::Step;
-use crate::timeline::{Timeline, peak_bytes};
+use crate::timeline::{Timeline, schedule_peak_bytes};
 use crate::units::{Bytes, Nanos};
 
 mod order;
@@ -219,7 +219,7 @@ fn judge(case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
 fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> Absent {
     let over = violations.iter().any(|violation| matches!(violation, Violation::OverLimit { .. }));
     let missed = |rank: usize| {
-        let peak = peak_bytes(problem, rank, schedule.rows[rank].iter().copied());
+        let peak = schedule_peak_bytes(problem, schedule, rank);
         let limit = problem.limit_bytes(rank)?;
         (peak > limit).then(|| (peak - limit, rank, peak, limit))
     };

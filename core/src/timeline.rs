@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::op::Op;
 use crate::problem::{Objective, Problem};
+use crate::schedule::Schedule;
 use crate::units::{Bytes, Nanos};
 
 /// One op in time.
@@ -101,26 +102,36 @@ impl Timeline {
 
     /// The most bytes that `rank` holds at once, its static bytes included.
     pub fn peak_bytes(&self, problem: &Problem, rank: usize) -> Bytes {
-        let mut held = problem.static_bytes(rank);
-        let mut peak = held;
-        for together in self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns) {
-            held += together.iter().map(|span| problem.cost(span.op.stage()).takes(span.op.kind())).sum::<Bytes>();
-            peak = peak.max(held);
-            held -= together.iter().map(|span| problem.cost(span.op.stage()).gives(span.op.kind())).sum::<Bytes>();
-        }
-        peak
+        let together = self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns);
+        peak_of(problem, rank, together.map(|spans| spans.iter().map(|span| span.op)))
     }
 }
 
 /// The most bytes that `rank` holds at once when it runs `ops` in this order, its static bytes included.
 pub fn peak_bytes(problem: &Problem, rank: usize, ops: impl Iterator<Item = Op>) -> Bytes {
+    peak_of(problem, rank, ops.map(core::iter::once))
+}
+
+/// The most bytes that `rank` holds at once when it runs its row of `schedule`, its static bytes included. The two ops
+/// of a pair hold theirs together.
+pub fn schedule_peak_bytes(problem: &Problem, schedule: &Schedule, rank: usize) -> Bytes {
+    let mut pairs = schedule.pairs_of(rank).iter().map(|place| *place as usize + 1).peekable();
+    let mut place = 0;
+    let together = schedule.rows[rank].chunk_by(|_, _| {
+        place += 1;
+        pairs.next_if_eq(&place).is_some()
+    });
+    peak_of(problem, rank, together.map(|ops| ops.iter().copied()))
+}
+
+/// The most bytes held when the ops of each group run together, and one group after the other.
+fn peak_of<G: Iterator<Item = Op> + Clone>(problem: &Problem, rank: usize, groups: impl Iterator<Item = G>) -> Bytes {
     let mut held = problem.static_bytes(rank);
     let mut peak = held;
-    for op in ops {
-        let cost = problem.cost(op.stage());
-        held += cost.takes(op.kind());
+    for group in groups {
+        held += group.clone().map(|op| problem.cost(op.stage()).takes(op.kind())).sum::<Bytes>();
         peak = peak.max(held);
-        held -= cost.gives(op.kind());
+        held -= group.map(|op| problem.cost(op.stage()).gives(op.kind())).sum::<Bytes>();
     }
     peak
 }

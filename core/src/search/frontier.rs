@@ -6,10 +6,9 @@ use alloc::vec::Vec;
 use super::flat::Flat;
 use super::{Effort, Flow, Found, Infeasible, Scope, better, search};
 use crate::bounds::lower_bound;
-use crate::op::Op;
 use crate::problem::Problem;
 use crate::schedule::Schedule;
-use crate::timeline::peak_bytes;
+use crate::timeline::schedule_peak_bytes;
 use crate::units::{Bytes, Nanos};
 
 /// The best schedule found within a limit.
@@ -115,8 +114,8 @@ impl Iterator for Frontier {
     fn next(&mut self) -> Option<Point> {
         if self.all.is_none() {
             let all = self.search(None, None).ok()?.schedule;
-            let peak = |(rank, row): (usize, &Vec<Op>)| peak_bytes(&self.problem, rank, row.iter().copied());
-            let most = all.rows.iter().enumerate().map(peak).max().unwrap_or(0).max(self.least);
+            let peak = |rank: usize| schedule_peak_bytes(&self.problem, &all, rank);
+            let most = (0..self.problem.ranks()).map(peak).max().unwrap_or(0).max(self.least);
             self.all = Some((all, most));
         }
         let (all, most) = self.all.as_ref()?;

@@ -27,7 +27,7 @@ use super::frontier::least_bytes;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
-use crate::timeline::peak_bytes;
+use crate::timeline::schedule_peak_bytes;
 use crate::units::{Bytes, Nanos};
 
 /// How often the share of one chunk is halved.
@@ -111,7 +111,7 @@ impl<'a> Ladder<'a> {
         let free = self.problem.with_limits(self.more.iter().map(|_| None).collect());
         let Ok(top) = self.search(&free, self.effort, self.scope()) else { return self.end(None) };
         let held = |rank: usize| {
-            let peak = peak_bytes(&free, rank, top.schedule.rows[rank].iter().copied());
+            let peak = schedule_peak_bytes(&free, &top.schedule, rank);
             self.more[rank].map(|more| peak.saturating_sub(more))
         };
         let most = (0..free.ranks()).filter_map(held).max().unwrap_or(0);
