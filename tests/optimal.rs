@@ -23,6 +23,17 @@ impl Random {
     }
 }
 
+/// What F keeps, B and then W give back.
+fn stage(random: &mut Random) -> Value {
+    let forward = random.within(4, 12) as i64;
+    let kept = random.within(0, forward as u64) as i64;
+    json!({
+        "forward_ns": random.within(1, 30), "backward_input_ns": random.within(1, 30),
+        "backward_weight_ns": random.within(0, 30),
+        "forward_bytes": forward, "backward_input_bytes": kept - forward, "backward_weight_bytes": -kept,
+    })
+}
+
 /// A problem of at most some hundred ops, with its limit anywhere between the least and a little more than 1F1B holds.
 fn problem_file(seed: u64) -> Value {
     let mut random = Random(seed);
@@ -35,15 +46,7 @@ fn problem_file(seed: u64) -> Value {
     };
     let microbatches = random.within(2, (36 / (ranks * chunks)).clamp(2, 8));
     let alike = random.within(0, 1) == 0;
-    let mut stage = || {
-        let forward = random.within(4, 12) as i64;
-        let kept = random.within(0, forward as u64) as i64;
-        json!({
-            "forward_ns": random.within(1, 30), "backward_input_ns": random.within(1, 30),
-            "backward_weight_ns": random.within(0, 30),
-            "forward_bytes": forward, "backward_input_bytes": kept - forward, "backward_weight_bytes": -kept,
-        })
-    };
+    let mut stage = || stage(&mut random);
     let first = stage();
     let stages: Vec<Value> = (0..ranks * chunks).map(|_| if alike { first.clone() } else { stage() }).collect();
     let hop = [0, 0, 2, 9][random.within(0, 3) as usize];
@@ -76,15 +79,7 @@ fn wider_file(placement: &str, seed: u64) -> Value {
     let most = (36 / (ranks * chunks)).clamp(2, 12);
     let microbatches = step * random.within(1, most / step);
     let kind = random.within(0, 2);
-    let mut stage = || {
-        let forward = random.within(4, 12) as i64;
-        let kept = random.within(0, forward as u64) as i64;
-        json!({
-            "forward_ns": random.within(1, 30), "backward_input_ns": random.within(1, 30),
-            "backward_weight_ns": random.within(0, 30),
-            "forward_bytes": forward, "backward_input_bytes": kept - forward, "backward_weight_bytes": -kept,
-        })
-    };
+    let mut stage = || stage(&mut random);
     let first = stage();
     let mut stages: Vec<Value> =
         (0..ranks * chunks).map(|_| if kind > 0 { first.clone() } else { stage() }).collect();

@@ -140,9 +140,14 @@ pub fn best(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
-    let found = ladder::climb(problem, effort, observer);
+    let mut stopped = false;
+    let found = ladder::climb(problem, effort, &mut |progress| {
+        let flow = observer(progress);
+        stopped |= flow == Flow::Stop;
+        flow
+    });
     let Some(whole) = problem.with_whole_backwards() else { return found };
-    if found.as_ref().is_ok_and(|found| found.cost_ns == found.bound_ns) {
+    if found.as_ref().is_ok_and(|found| stopped || found.cost_ns == found.bound_ns) {
         return found;
     }
     let (before, cost_ns) = found.as_ref().map_or((0, Nanos::MAX), |found| (found.ops, found.cost_ns));
