@@ -60,11 +60,11 @@ pub trait Processor {
     /// Why something could not be done.
     type Error: Into<BackendError>;
 
-    /// Room for `tensor`.
+    /// Room for `tensor`, at most until the end of the job where `briefly`.
     ///
     /// # Errors
     /// Where there is none.
-    fn allocate(&mut self, tensor: &Tensor) -> Result<Self::Data, Self::Error>;
+    fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Self::Data, Self::Error>;
 
     /// Tokens of a microbatch.
     ///
@@ -241,6 +241,8 @@ struct Stage<D, S> {
     lifetimes: Lifetimes,
     /// The lifetimes where B and W are fused, and the order in which their operators then run. F's are the same.
     fused: (Lifetimes, Vec<u32>),
+    /// By tensor: whether its buffer is given back in the job that takes it, with B and W apart.
+    brief: Vec<bool>,
     /// By tensor: weights and their gradients; nothing elsewhere.
     persistent: Vec<Option<D>>,
     parameters: Vec<Parameter<S>>,
@@ -369,7 +371,7 @@ impl<P: Processor> Stages<P> {
         let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let Stages { processor, stages, training, step, .. } = self;
         let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
-        let Stage { graph, lifetimes, fused, persistent, lanes, .. } = stage;
+        let Stage { graph, lifetimes, fused, brief, persistent, lanes, .. } = stage;
         let job = match op.kind() {
             OpKind::F => Job::F,
             OpKind::B | OpKind::BW => Job::B,
@@ -411,7 +413,7 @@ impl<P: Processor> Stages<P> {
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
             let together = &mut Together { peers: &mut *peers, begun: &mut begun };
-            execute(processor, graph, operator, takes_over, persistent, lane, &mut store.meter, together)
+            execute(processor, graph, operator, takes_over, brief, persistent, lane, &mut store.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
             for id in &lifetimes.free_after[index] {
                 lane.remove(graph, *id, &mut store.meter);
@@ -534,6 +536,28 @@ impl Together<'_> {
     }
 }
 
+/// By tensor: whether its buffer is given back in the job that takes it.
+fn brief(graph: &Graph, lifetimes: &Lifetimes) -> Vec<bool> {
+    // The job in which a buffer is given back, from the last operator on: one that is taken over goes on under another name.
+    let mut ends: Vec<Option<Job>> = vec![None; graph.tensors.len()];
+    let mut brief = vec![false; graph.tensors.len()];
+    for (index, operator) in graph.operators.iter().enumerate().rev() {
+        for id in lifetimes.free_after.get(index).into_iter().flatten() {
+            ends[id.index()] = Some(operator.job);
+        }
+        for (position, id) in operator.outputs.iter().enumerate() {
+            let end = ends[id.index()];
+            brief[id.index()] = end == Some(operator.job);
+            let took_over = position == 0 && lifetimes.takes_over[index];
+            let input = operator.in_place.filter(|_| took_over).and_then(|at| operator.inputs.get(at as usize));
+            if let Some(input) = input {
+                ends[input.tensor.index()] = end;
+            }
+        }
+    }
+    brief
+}
+
 /// Runs one operator; an error without a reason where a tensor that it needs is not there.
 #[allow(clippy::too_many_arguments, reason = "the parts of a stage, borrowed one by one")]
 fn execute<P: Processor>(
@@ -541,6 +565,7 @@ fn execute<P: Processor>(
     graph: &Graph,
     operator: &Operator,
     takes_over: bool,
+    brief: &[bool],
     persistent: &mut [Option<P::Data>],
     lane: &mut Lane<P::Data>,
     meter: &mut Meter,
@@ -555,7 +580,8 @@ fn execute<P: Processor>(
             Some(input) => lane.lend(input).ok_or(None)?,
             None => {
                 // Counted now; the buffer itself goes in when the operator has filled it.
-                let data = processor.allocate(&graph[*id]).map_err(|error| Some(error.into()))?;
+                let briefly = brief.get(id.index()).copied().unwrap_or(false);
+                let data = processor.allocate(&graph[*id], briefly).map_err(|error| Some(error.into()))?;
                 lane.put(graph, *id, data, meter);
                 lane.lend(*id).ok_or(None)?
             }
@@ -617,7 +643,8 @@ impl<D, S> Stage<D, S> {
             persistent[gradient_id.index()] = Some(new.gradient);
             parameters.push(Parameter { weight: of, gradient: gradient_id, decay, state: new.state });
         }
-        Ok(Stage { graph, lifetimes, fused, persistent, parameters, lanes: BTreeMap::new() })
+        let brief = brief(&graph, &lifetimes);
+        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, lanes: BTreeMap::new() })
     }
 
     /// Lends what belongs to the parameter at `position` to `work`; nothing where it is not there.

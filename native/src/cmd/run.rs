@@ -90,6 +90,10 @@ pub struct Args {
     /// the memory, which they share.
     #[arg(long)]
     split_gpu: bool,
+    /// With --backend cuda: whether a job that comes again as it was, at the same places in memory, is launched as a CUDA
+    /// graph
+    #[arg(long, value_name = "WHETHER", default_value = "on")]
+    cuda_graphs: Switch,
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
@@ -131,6 +135,12 @@ pub struct Args {
 pub enum Type {
     F32,
     F64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -217,6 +227,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         faults: args.fault,
         nccl: engine == Engine::Nccl,
         split_gpu: args.split_gpu,
+        cuda_graphs: args.cuda_graphs == Switch::On,
         ..RunOptions::default()
     };
     let report = if args.json || processes::is_silent() {
@@ -299,7 +310,7 @@ fn summary(report: &RunReport) -> Value {
                 "replica": place(report, at)[0], "rank": place(report, at)[1], "part": place(report, at)[2],
                 "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
                 "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
-                "transfer_bytes": rank.transfer_bytes,
+                "transfer_bytes": rank.transfer_bytes, "device_bytes": rank.device_bytes,
             })
         })
         .collect();
@@ -360,6 +371,7 @@ fn drawn(report: &RunReport) -> String {
             (true, true) => format!("{replica}.{rank}.{part}"),
         }
     };
+    let of_card = report.memory.iter().any(|memory| memory.device_bytes > 0);
     let rows: Vec<Vec<String>> = report
         .memory
         .iter()
@@ -369,7 +381,7 @@ fn drawn(report: &RunReport) -> String {
                 0 => String::new(),
                 predicted => format!("{:+.2} %", 100.0 * (memory.high_water_bytes as f64 / predicted as f64 - 1.0)),
             };
-            vec![
+            let mut row = vec![
                 name(rank),
                 human::bytes(memory.high_water_bytes),
                 human::bytes(memory.predicted_bytes),
@@ -377,7 +389,9 @@ fn drawn(report: &RunReport) -> String {
                 human::bytes(memory.persistent_bytes),
                 human::bytes(memory.activation_bytes),
                 human::bytes(memory.transfer_bytes),
-            ]
+            ];
+            row.extend(of_card.then(|| human::bytes(memory.device_bytes)));
+            row
         })
         .collect();
     let first = match (report.replicas > 1, report.members > 1) {
@@ -386,7 +400,9 @@ fn drawn(report: &RunReport) -> String {
         (false, true) => "rank.part",
         (true, true) => "replica.rank.part",
     };
-    let header = [first, "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
-    text.push_str(&human::table(&header, &rows, 6));
+    let mut header =
+        vec![first, "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
+    header.extend(of_card.then_some("taken of the GPU"));
+    text.push_str(&human::table(&header, &rows, header.len() - 1));
     text
 }

@@ -197,12 +197,15 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                     Carriage::Card(card) => (cuda::Leaving::OnCard, Ok(Arc::clone(card))),
                     Carriage::Threads => {
                         let portion = || cuda::card::Portion { part: rank, parts: workload.world() };
-                        let card = cuda::open_portion(options.device, options.split_gpu.then(portion));
-                        (cuda::Leaving::OnCard, card)
+                        let portion = options.split_gpu.then(portion);
+                        let opening = cuda::Opening { portion, graphs: options.cuda_graphs };
+                        (cuda::Leaving::OnCard, cuda::open_as(options.device, opening))
                     }
                     Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
                 };
                 let card = card.map_err(BackendError::from)?;
+                card.reserve(cuda::room::needed(&held, &training, workload.row(rank))?)
+                    .map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);
                 return Ok(Box::new(made.map_err(BackendError::from)?));
             }

@@ -94,6 +94,8 @@ pub struct RunOptions {
     pub nccl: bool,
     /// Each rank of this process has its own part of the GPU's multiprocessors.
     pub split_gpu: bool,
+    /// Jobs of a GPU that come again are launched as CUDA graphs.
+    pub cuda_graphs: bool,
     /// How long other ranks may take to end after one has failed.
     pub grace: Duration,
     /// The last so many steps are in the trace.
@@ -120,6 +122,7 @@ impl Default for RunOptions {
             transport: ThreadOptions::default(),
             nccl: false,
             split_gpu: false,
+            cuda_graphs: true,
             grace: Duration::from_secs(10),
             traced_steps: 20,
             keep_weights: false,

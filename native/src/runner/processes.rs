@@ -167,7 +167,9 @@ impl Rank<'_> {
             ));
         }
         let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
-        let card = crate::backend::cuda::open(options.device).map_err(|error| refused(error.to_string()))?;
+        let opening = crate::backend::cuda::Opening { portion: None, graphs: options.cuda_graphs };
+        let card =
+            crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;
         let sharing = workload.position(self.rank).tensor_group();
         let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), &sharing, patience);

@@ -703,7 +703,7 @@ impl ModelStages {
 #[cfg(feature = "cuda")]
 fn check_device(options: &RunOptions, ranks: usize) -> Result<(), Refusal> {
     let portion = options.split_gpu.then_some(cuda::card::Portion { part: 0, parts: ranks });
-    let open = cuda::open_portion(options.device, portion);
+    let open = cuda::open_as(options.device, cuda::Opening { portion, ..cuda::Opening::default() });
     open.map(|_| ()).map_err(|error| Refusal::Device { reason: error.to_string() })
 }
 

@@ -13,8 +13,8 @@ pub mod collectives;
 #[cfg(feature = "cuda")]
 pub mod operators;
 #[cfg(feature = "cuda")]
-mod speed;
-mod whole;
+pub(crate) mod speed;
+pub(crate) mod whole;
 
 /// One thing that was checked.
 #[derive(Clone, Debug, PartialEq)]

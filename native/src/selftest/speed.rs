@@ -19,7 +19,7 @@ use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Portion, Product};
 use crate::backend::cuda::launch::{Context, Place};
-use crate::backend::cuda::{open_portion, packed};
+use crate::backend::cuda::{Opening, open_as, packed};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
 use crate::runner::random::SplitMix64;
@@ -270,7 +270,8 @@ fn in_parts<F: FnMut(News)>(
     ceilings: (f64, f64),
 ) -> Result<(), String> {
     let ranks = sizes.work.pipeline as usize;
-    let part = match open_portion(device, Some(Portion { part: 0, parts: ranks })) {
+    let portion = Some(Portion { part: 0, parts: ranks });
+    let part = match open_as(device, Opening { portion, ..Opening::default() }) {
         Ok(part) => part,
         Err(error) => {
             rows.push(Row::figure(GROUP, PARTS, "not run".to_string(), error.to_string()));
@@ -327,6 +328,8 @@ fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError
         alpha: 1.0,
         beta: 0.0,
         count: 1,
+        addend: None,
+        bias: None,
     };
     let ns = time(card, sizes.repeats, || card.product(&product))?;
     Ok((bandwidth, 2.0 * (size as f64).powi(3) / ns as f64))

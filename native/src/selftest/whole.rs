@@ -118,7 +118,7 @@ pub(super) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> 
 
 /// `work` in the order of the published schedule `name`, with the bytes that each rank's tensors should take at most: the
 /// plan's, less the buffers that it sets aside for messages and a run takes only as needed.
-pub(super) fn published(
+pub(crate) fn published(
     work: &ModelWork,
     name: &str,
     precision: Option<Precision>,

@@ -96,7 +96,7 @@ impl<T: Element> Processor for Core<T> {
     type State = Moments<T>;
     type Error = Infallible;
 
-    fn allocate(&mut self, tensor: &Tensor) -> Result<Data<T>, Infallible> {
+    fn allocate(&mut self, tensor: &Tensor, _: bool) -> Result<Data<T>, Infallible> {
         Ok(Data::zeros(tensor.dtype, tensor.elements() as usize))
     }
 

@@ -6,12 +6,13 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use pipeplan_core::units::{Bytes, Nanos};
 
 /// A place in a card's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub(super) u64);
 
 impl Address {
@@ -24,8 +25,20 @@ impl Address {
     }
 }
 
+/// How long memory is held, which says where it lies best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Beyond the job in which it is asked for.
+    Kept,
+    /// At most until that job ends.
+    Briefly,
+    /// Until other ranks have let go of it, whenever that is: apart from the rest, whose places follow from the order of
+    /// the rank's own work alone.
+    ByOthers,
+}
+
 /// Number formats that a card computes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// 32-bit float.
     F32,
@@ -72,8 +85,14 @@ pub struct Args {
     pub f: [f32; 10],
 }
 
+impl Hash for Args {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.p, self.n, self.f.map(f32::to_bits)).hash(state);
+    }
+}
+
 /// One launch of a kernel.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Launch {
     /// The kernel's name, with the suffix of its format.
     pub kernel: String,
@@ -88,7 +107,7 @@ pub struct Launch {
 }
 
 /// A matrix of a product: row-major, `row` elements from row to row, and transposed where so marked.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matrix {
     /// Its first element.
     pub at: Address,
@@ -102,7 +121,7 @@ pub struct Matrix {
     pub format: Format,
 }
 
-/// `c = alpha · a · b + beta · c`, `count` times, `c` being `rows` by `columns`.
+/// `c = alpha · a · b + beta · c`, `count` times, `c` being `rows` by `columns`; rounded once, behind all of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
     /// Rows of `a` (transposed where so marked) and `c`.
@@ -123,6 +142,43 @@ pub struct Product {
     pub beta: f32,
     /// Products of the batch.
     pub count: u64,
+    /// Where what `beta` multiplies lies, laid out as `c`, where that is not `c` itself.
+    pub addend: Option<Address>,
+    /// A row, in the format of `c`, that is added to every row.
+    pub bias: Option<Address>,
+}
+
+impl Hash for Product {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Product { rows, inner, columns, a, b, c, alpha, beta, count, addend, bias } = self;
+        (rows, inner, columns, a, b, c, count, addend, bias).hash(state);
+        (alpha.to_bits(), beta.to_bits()).hash(state);
+    }
+}
+
+/// Work for a card.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub enum Command {
+    /// A kernel.
+    Launch(Launch),
+    /// A product.
+    Product(Product),
+    /// A copy within the card.
+    Copy {
+        /// From here.
+        from: Address,
+        /// To there.
+        to: Address,
+        /// So much.
+        bytes: Bytes,
+    },
+    /// Bytes that become 0.
+    Zero {
+        /// From here on.
+        at: Address,
+        /// So many.
+        bytes: Bytes,
+    },
 }
 
 impl Product {
@@ -157,6 +213,11 @@ impl Product {
                 return wrong(format!("{count} results lie {} apart", matrix.step));
             }
         }
+        for at in [self.addend, self.bias].into_iter().flatten() {
+            if at.0 == 0 || !at.0.is_multiple_of(c.format.bytes()) || count != 1 {
+                return wrong(format!("nothing at {:#x} is added to {count} results", at.0));
+            }
+        }
         if c.transposed { wrong("the result is transposed".to_string()) } else { Ok(()) }
     }
 }
@@ -176,7 +237,7 @@ pub enum CardError {
         count: usize,
     },
     /// The memory is full.
-    #[error("the GPU has no {} MiB left for one tensor: plan a smaller model, or fewer or smaller microbatches", bytes >> 20)]
+    #[error("the GPU has no {} MiB left: plan a smaller model, or fewer or smaller microbatches", bytes >> 20)]
     Full {
         /// Bytes asked for.
         bytes: Bytes,
@@ -214,14 +275,22 @@ pub trait Card: Send + Sync {
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
 
-    /// Memory whose content is not defined.
+    /// Takes so much of the card's memory at once, for what is [allocated](Card::allocate) from now on.
     ///
     /// # Errors
     /// [`CardError`], as all others.
-    fn allocate(&self, bytes: Bytes) -> Result<Address, CardError>;
+    fn reserve(&self, _bytes: Bytes) -> Result<(), CardError> {
+        Ok(())
+    }
 
-    /// Gives memory back once all that was asked for before is done.
-    fn free(&self, at: Address, bytes: Bytes);
+    /// Memory whose content is not defined.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError>;
+
+    /// Gives memory back once all that was asked for before is done: what it was [allocated](Card::allocate) as.
+    fn free(&self, at: Address, bytes: Bytes, held: Held);
 
     /// Fills memory from the host's.
     ///
@@ -265,6 +334,30 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// [`CardError`].
     fn prepare(&self, products: &[Product]) -> Result<(), CardError>;
+
+    /// A job begins: until [`Card::end_job`], what is asked for may wait until something needs its result.
+    fn begin_job(&self) {}
+
+    /// The job has ended: all of it is on the queue.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn end_job(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+
+    /// Starts all of `list`, in its order.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn run(&self, list: &[Command]) -> Result<(), CardError> {
+        list.iter().try_for_each(|command| match command {
+            Command::Launch(launch) => self.launch(launch),
+            Command::Product(product) => self.product(product),
+            Command::Copy { from, to, bytes } => self.copy(*from, *to, *bytes),
+            Command::Zero { at, bytes } => self.zero(*at, *bytes),
+        })
+    }
 
     /// Waits until all is done.
     ///
@@ -310,9 +403,8 @@ pub trait Card: Send + Sync {
         std::ptr::null_mut()
     }
 
-    /// The most bytes that this queue's allocations held at once, as the card's own allocator counts them; none where
-    /// it does not.
-    fn high_water_bytes(&self) -> Option<Bytes>;
+    /// Bytes that this queue has taken of the card's memory; none where nothing counts them.
+    fn taken_bytes(&self) -> Option<Bytes>;
 }
 
 /// A place in a queue.
@@ -329,6 +421,7 @@ pub struct Memory {
     card: Arc<dyn Card>,
     at: Address,
     bytes: Bytes,
+    held: Held,
 }
 
 impl fmt::Debug for Memory {
@@ -343,8 +436,16 @@ impl Memory {
     /// # Errors
     /// [`CardError::Full`], or another.
     pub fn new(card: &Arc<dyn Card>, bytes: Bytes) -> Result<Memory, CardError> {
+        Memory::held(card, bytes, Held::Kept)
+    }
+
+    /// The same, for as long as `held` says.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn held(card: &Arc<dyn Card>, bytes: Bytes, held: Held) -> Result<Memory, CardError> {
         // An empty tensor still is somewhere.
-        Ok(Memory { card: Arc::clone(card), at: card.allocate(bytes.max(1))?, bytes })
+        Ok(Memory { card: Arc::clone(card), at: card.allocate(bytes.max(1), held)?, bytes, held })
     }
 
     /// `bytes` of `card`, all 0.
@@ -367,12 +468,13 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The same content in memory of `card`, which may be another queue; it is there when this returns.
+    /// The same content in memory of `card`, which may be another queue, for as long as `held` says; it is there when this
+    /// returns.
     ///
     /// # Errors
     /// As [`Memory::new`].
-    pub fn copied_to(&self, card: &Arc<dyn Card>) -> Result<Memory, CardError> {
-        let copy = Memory::new(card, self.bytes)?;
+    pub fn copied_to(&self, card: &Arc<dyn Card>, held: Held) -> Result<Memory, CardError> {
+        let copy = Memory::held(card, self.bytes, held)?;
         card.copy(self.at, copy.at, self.bytes)?;
         card.finish()?;
         Ok(copy)
@@ -412,6 +514,6 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.card.free(self.at, self.bytes.max(1));
+        self.card.free(self.at, self.bytes.max(1), self.held);
     }
 }

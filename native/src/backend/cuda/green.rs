@@ -120,6 +120,22 @@ pub fn split(device: sys::CUdevice, parts: usize) -> Result<Vec<Part>, CardError
 }
 
 impl Part {
+    /// It as a context: what is made while that is current belongs to the part.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn context(&self) -> Result<sys::CUcontext, CardError> {
+        type Convert = unsafe extern "C" fn(*mut sys::CUcontext, *mut c_void) -> sys::CUresult;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: cuda.h gives the function this type; the part is never destroyed, and so this is valid.
+        unsafe {
+            let convert = of_driver::<Convert>(c"cuCtxFromGreenCtx");
+            let convert = convert.ok_or_else(|| CardError::call("cuCtxFromGreenCtx", "the driver lacks it"))?;
+            convert(&mut context, self.context).result().map_err(|error| driver_error("cuCtxFromGreenCtx", error))?;
+        }
+        Ok(context)
+    }
+
     /// A new stream on it.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use libloading::Library;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::cache;
-use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Product};
+use super::card::{Address, Args, Card, CardError, Format, Held, Launch, Mark, Matrix, Product};
 use super::source;
 
 /// `pipeplan_launch` of `kernels/host_launch.h`.
@@ -40,7 +40,7 @@ impl Kernels {
     fn compile() -> Result<Kernels, CardError> {
         let fail = |error: &dyn std::fmt::Display| CardError::Compile(error.to_string());
         let source = source::for_host();
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
+        let compiler = compiler();
         // Processes of one run, and runs of one machine, compile once.
         let kept = cache::place((&compiler, FLAGS, &source, std::env::consts::ARCH), "so");
         if let Some(kernels) = kept.as_deref().filter(|path| path.exists()).and_then(|path| Kernels::load(path).ok())
@@ -48,13 +48,8 @@ impl Kernels {
             return Ok(kernels);
         }
         let folder = tempfile::tempdir().map_err(|error| fail(&error))?;
-        let (text, object) = (folder.path().join("kernels.cpp"), folder.path().join("libkernels.so"));
-        std::fs::write(&text, source).map_err(|error| fail(&error))?;
-        let output = Command::new(&compiler).args(FLAGS).arg("-o").arg(&object).arg(&text).output();
-        let output = output.map_err(|error| CardError::Compile(format!("{compiler} cannot be started: {error}")))?;
-        if !output.status.success() {
-            return Err(CardError::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
-        }
+        let object = folder.path().join("libkernels.so");
+        build(&source, &compiler, &object)?;
         if let (Some(place), Ok(content)) = (kept, std::fs::read(&object)) {
             cache::keep(&place, &content);
         }
@@ -73,6 +68,29 @@ impl Kernels {
             )
         };
         Ok(Kernels { library, run, multiply })
+    }
+}
+
+/// Compiles the kernels for this processor into the library `object`.
+///
+/// # Errors
+/// [`CardError::Compile`], also where there is no compiler.
+pub fn build_kernels(object: &Path) -> Result<(), CardError> {
+    build(&source::for_host(), &compiler(), object)
+}
+
+fn compiler() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "c++".to_string())
+}
+
+fn build(source: &str, compiler: &str, object: &Path) -> Result<(), CardError> {
+    let text = object.with_extension("cpp");
+    std::fs::write(&text, source).map_err(|error| CardError::Compile(error.to_string()))?;
+    let output = Command::new(compiler).args(FLAGS).arg("-o").arg(object).arg(&text).output();
+    let output = output.map_err(|error| CardError::Compile(format!("{compiler} cannot be started: {error}")))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(CardError::Compile(String::from_utf8_lossy(&output.stderr).into_owned())),
     }
 }
 
@@ -117,6 +135,8 @@ pub struct Host {
     watch: Mutex<Instant>,
     /// Bytes held, and at most.
     held: Mutex<(Bytes, Bytes)>,
+    /// What was given back while work on it may still wait to be asked for.
+    limbo: Mutex<Vec<(u64, Bytes)>>,
     /// Whether something has written beside an allocation.
     overrun: AtomicBool,
 }
@@ -127,8 +147,27 @@ impl Host {
     /// # Errors
     /// [`CardError::Compile`], also where there is no compiler.
     pub fn new() -> Result<Host, CardError> {
-        let (watch, held) = (Mutex::new(Instant::now()), Mutex::default());
-        Ok(Host { kernels: Kernels::get()?, others: Arc::default(), watch, held, overrun: AtomicBool::new(false) })
+        let (watch, held, limbo) = (Mutex::new(Instant::now()), Mutex::default(), Mutex::default());
+        let overrun = AtomicBool::new(false);
+        Ok(Host { kernels: Kernels::get()?, others: Arc::default(), watch, held, limbo, overrun })
+    }
+
+    /// Gives back what nothing can be asked of any more.
+    fn empty_limbo(&self) {
+        let limbo = std::mem::take(&mut *self.limbo.lock().unwrap_or_else(PoisonError::into_inner));
+        for (at, bytes) in limbo {
+            let Ok(layout) = layout(bytes) else { continue };
+            // SAFETY: `Memory` frees what it was given, once, with the size that it asked for; the fences belong to it.
+            unsafe {
+                let start = (at as *mut u8).sub(FENCE);
+                let whole = std::slice::from_raw_parts(start, layout.size());
+                let (before, behind) = (&whole[..FENCE], &whole[FENCE + bytes as usize..]);
+                if before.iter().chain(behind).any(|byte| *byte != UNWRITTEN) {
+                    self.overrun.store(true, Ordering::SeqCst);
+                }
+                dealloc(start, layout);
+            }
+        }
     }
 
     /// What a card's own checker would say.
@@ -153,6 +192,12 @@ fn layout(bytes: Bytes) -> Result<Layout, CardError> {
     Layout::from_size_align(bytes as usize + 2 * FENCE, ALIGNMENT).map_err(|_| CardError::Full { bytes })
 }
 
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.empty_limbo();
+    }
+}
+
 impl Card for Host {
     fn name(&self) -> String {
         "kernels compiled for this processor".to_string()
@@ -163,7 +208,7 @@ impl Card for Host {
         227 << 10
     }
 
-    fn allocate(&self, bytes: Bytes) -> Result<Address, CardError> {
+    fn allocate(&self, bytes: Bytes, _: Held) -> Result<Address, CardError> {
         let layout = layout(bytes)?;
         // SAFETY: with its fences it is not of size 0.
         let start = unsafe { alloc(layout) };
@@ -181,21 +226,10 @@ impl Card for Host {
         Ok(Address(start as u64))
     }
 
-    fn free(&self, at: Address, bytes: Bytes) {
+    fn free(&self, at: Address, bytes: Bytes, _: Held) {
         self.others.settle();
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0 -= bytes;
-        if let Ok(layout) = layout(bytes) {
-            // SAFETY: `Memory` frees what it was given, once, with the size that it asked for; the fences belong to it.
-            unsafe {
-                let start = (at.0 as *mut u8).sub(FENCE);
-                let whole = std::slice::from_raw_parts(start, layout.size());
-                let (before, behind) = (&whole[..FENCE], &whole[FENCE + bytes as usize..]);
-                if before.iter().chain(behind).any(|byte| *byte != UNWRITTEN) {
-                    self.overrun.store(true, Ordering::SeqCst);
-                }
-                dealloc(start, layout);
-            }
-        }
+        self.limbo.lock().unwrap_or_else(PoisonError::into_inner).push((at.0, bytes));
     }
 
     fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
@@ -206,8 +240,7 @@ impl Card for Host {
     }
 
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
-        self.others.settle();
-        self.check_bounds()?;
+        self.finish()?;
         // SAFETY: as above.
         unsafe { (from.0 as *const u8).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -244,13 +277,14 @@ impl Card for Host {
     fn product(&self, product: &Product) -> Result<(), CardError> {
         self.others.settle();
         product.check()?;
-        let Product { rows, inner, columns, a, b, c, alpha, beta, count } = *product;
+        let Product { rows, inner, columns, a, b, c, alpha, beta, count, addend, bias } = *product;
         let matrix = |matrix: Matrix| [matrix.at.0, matrix.row, matrix.step, u64::from(matrix.transposed)];
         let is_half = |matrix: Matrix| i32::from(matrix.format == Format::Bf16);
+        let place = |at: Option<Address>| at.map_or(0, |at| at.0);
         // SAFETY: `launch` has checked that the matrices lie within their buffers.
         unsafe {
             (self.kernels.multiply)(
-                [rows, inner, columns, count].as_ptr(),
+                [rows, inner, columns, count, place(addend), place(bias)].as_ptr(),
                 [matrix(a), matrix(b), matrix(c)].as_ptr(),
                 alpha,
                 beta,
@@ -267,6 +301,7 @@ impl Card for Host {
 
     fn finish(&self) -> Result<(), CardError> {
         self.others.settle();
+        self.empty_limbo();
         self.check_bounds()
     }
 
@@ -301,7 +336,7 @@ impl Card for Host {
         Arc::as_ptr(&self.others).cast_mut().cast()
     }
 
-    fn high_water_bytes(&self) -> Option<Bytes> {
+    fn taken_bytes(&self) -> Option<Bytes> {
         Some(self.held.lock().unwrap_or_else(PoisonError::into_inner).1)
     }
 }

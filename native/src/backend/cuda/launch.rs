@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use pipeplan_core::graph::{Heads, Kernel, Spread, eps};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::units::Bytes;
 
 use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory, Product};
 use crate::backend::cpu::kernels::{experts, rope};
@@ -114,7 +113,15 @@ pub fn matmul(
     };
     let ((rows, inner), (_, columns)) = (sizes(&inputs[0], transpose_a), sizes(&inputs[1], transpose_b));
     let beta = if accumulate { 1.0 } else { 0.0 };
-    Product { rows, inner, columns, a, b, c: outputs[0].whole(), alpha: 1.0, beta, count: 1 }
+    let c = outputs[0].whole();
+    Product { rows, inner, columns, a, b, c, alpha: 1.0, beta, count: 1, addend: None, bias: None }
+}
+
+/// Adds the row at `bias` to every row of the `rows` by `columns` at `to`, whose rows lie behind each other.
+pub fn add_bias(bias: Address, to: &Matrix, rows: u64, columns: u64) -> Launch {
+    let kernel = format!("add_rows_{}", to.format.suffix());
+    let args = args(&[to.at.0, bias.0, to.at.0], &[rows, columns, 1], &[]);
+    Launch { kernel, grid: [rows.min(MOST_BLOCKS) as u32, 1, 1], threads: row_threads(columns), shared: 0, args }
 }
 
 /// Threads for a row of `columns`: whole warps, no more than there is to do.
@@ -240,11 +247,9 @@ impl Context {
             }
             Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
                 let product = matmul([transpose_a, transpose_b, accumulate], inputs, outputs);
-                if accumulate && inputs[2].at() != outputs[0].at() {
-                    let bytes: Bytes = outputs[0].elements() * product.c.format.bytes();
-                    self.card.copy(Address(inputs[2].at()), product.c.at, bytes)?;
-                }
-                self.card.product(&product)
+                let elsewhere = accumulate && inputs[2].at() != outputs[0].at();
+                let addend = elsewhere.then(|| Address(inputs[2].at()));
+                self.card.product(&Product { addend, ..product })
             }
             Kernel::Rope { sequence, heads, width, base, inverse } => {
                 let table = self.rope_table(sequence, width, base)?;
@@ -546,7 +551,19 @@ impl Context {
             let b = inputs[1].matrix(expert * outer * inner, [outer, inner], inner, (1, 0)).transposed(transpose);
             let c = outputs[0].matrix(start * to, [count, to], to, (1, 0));
             let (alpha, beta) = (1.0, 0.0);
-            self.card.product(&Product { rows: count, inner: from, columns: to, a, b, c, alpha, beta, count: 1 })?;
+            self.card.product(&Product {
+                rows: count,
+                inner: from,
+                columns: to,
+                a,
+                b,
+                c,
+                alpha,
+                beta,
+                count: 1,
+                addend: None,
+                bias: None,
+            })?;
         }
         Ok(())
     }
@@ -574,6 +591,8 @@ impl Context {
                 alpha,
                 beta,
                 count: 1,
+                addend: None,
+                bias: None,
             })?;
         }
         Ok(())
@@ -746,11 +765,13 @@ impl Group {
 
     fn onto_scores(&self, a: Matrix, b: Matrix, c: Matrix, alpha: f32) -> Product {
         let Heads { sequence, width, .. } = self.heads;
-        Product { rows: sequence, inner: width, columns: sequence, a, b, c, alpha, beta: 0.0, count: self.size }
+        let (rows, inner, columns, count) = (sequence, width, sequence, self.size);
+        Product { rows, inner, columns, a, b, c, alpha, beta: 0.0, count, addend: None, bias: None }
     }
 
     fn onto_heads(&self, a: Matrix, b: Matrix, c: Matrix, alpha: f32) -> Product {
         let Heads { sequence, width, .. } = self.heads;
-        Product { rows: sequence, inner: sequence, columns: width, a, b, c, alpha, beta: 0.0, count: self.size }
+        let (rows, inner, columns, count) = (sequence, sequence, width, self.size);
+        Product { rows, inner, columns, a, b, c, alpha, beta: 0.0, count, addend: None, bias: None }
     }
 }

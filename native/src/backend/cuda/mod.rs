@@ -3,6 +3,8 @@
 //!
 //! - [`libraries`] finds what is there, [`nvidia`] speaks to it (`green` for a part of it, [`nvml`] only for people), [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches, `kernels/` has their source;
+//! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
+//!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
 //!
 //! Several ranks of a plan may share one card, each with its own stream and memory pool. A job waits for its own work at
@@ -14,7 +16,8 @@ use pipeplan_core::graph::{Graph, Init, Kernel, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
-use self::card::{Address, Card, CardError, Format, Memory, Portion, Product};
+use self::card::{Address, Card, CardError, Format, Held as For, Memory, Portion, Product};
+use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
@@ -27,12 +30,16 @@ use crate::transport::{Buffer, OnCard};
 mod cache;
 pub mod card;
 mod green;
+pub mod heap;
 pub mod host;
+pub mod jobs;
 pub mod launch;
 pub mod libraries;
 pub mod nvidia;
 pub mod nvml;
-mod source;
+mod products;
+pub mod room;
+pub mod source;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -47,19 +54,35 @@ impl From<CardError> for BackendError {
 /// # Errors
 /// [`CardError`], such as where the GPU or its libraries are missing.
 pub fn open(device: Device) -> Result<Arc<dyn Card>, CardError> {
-    open_portion(device, None)
+    open_as(device, Opening::default())
 }
 
-/// The same, whose kernels run on a part of the multiprocessors only, where `portion` says which. The stand-in has none.
+/// How a queue is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Its kernels run on this part of the multiprocessors only. The stand-in has none.
+    pub portion: Option<Portion>,
+    /// Jobs that come again are launched as CUDA graphs.
+    pub graphs: bool,
+}
+
+impl Default for Opening {
+    fn default() -> Opening {
+        Opening { portion: None, graphs: true }
+    }
+}
+
+/// As [`open`], as `opening` says.
 ///
 /// # Errors
-/// As [`open`]; and where the driver cannot share them out.
-pub fn open_portion(device: Device, portion: Option<Portion>) -> Result<Arc<dyn Card>, CardError> {
-    match device {
-        Device::Cuda(ordinal) => Ok(Arc::new(nvidia::Nvidia::on(ordinal, portion)?)),
-        Device::Emulated => Ok(Arc::new(host::Host::new()?)),
-        Device::Cpu => Err(CardError::call("opening a card", "the CPU is none")),
-    }
+/// As [`open`]; and where the driver cannot share out the multiprocessors.
+pub fn open_as(device: Device, opening: Opening) -> Result<Arc<dyn Card>, CardError> {
+    let card: Arc<dyn Card> = match device {
+        Device::Cuda(ordinal) => Arc::new(nvidia::Nvidia::on(ordinal, opening)?),
+        Device::Emulated => Arc::new(host::Host::new()?),
+        Device::Cpu => return Err(CardError::call("opening a card", "the CPU is none")),
+    };
+    Ok(Arc::new(Jobs::new(card)))
 }
 
 /// How parcels leave a rank.
@@ -112,21 +135,35 @@ impl Cuda {
     }
 }
 
-/// The products of matrices in `stages`, each once; where their operands lie is not said.
+/// The products of matrices in `stages`, each once, with what [`jobs::fused`] may make of them; where their operands lie is
+/// not said.
 fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
     let mut products: Vec<Product> = Vec::new();
-    for (graph, operator) in stages.iter().flat_map(|(_, graph)| graph.operators.iter().map(move |one| (graph, one)))
-    {
-        let Kernel::MatMul { transpose_a, transpose_b, accumulate } = operator.kernel else { continue };
-        let place = |id: TensorId| {
-            let tensor = &graph[id];
-            Place { at: Some(Address::SOMEWHERE), shape: &tensor.shape, dtype: tensor.dtype }
-        };
-        let inputs: Vec<Place<'_>> = operator.inputs.iter().map(|input| place(input.tensor)).collect();
-        let outputs: Vec<Place<'_>> = operator.outputs.iter().map(|id| place(*id)).collect();
-        let product = launch::matmul([transpose_a, transpose_b, accumulate], &inputs, &outputs);
+    let mut note = |product: Product| {
         if !products.contains(&product) {
             products.push(product);
+        }
+    };
+    for graph in stages.iter().map(|(_, graph)| graph) {
+        for (index, operator) in graph.operators.iter().enumerate() {
+            let Kernel::MatMul { transpose_a, transpose_b, accumulate } = operator.kernel else { continue };
+            let place = |id: TensorId| {
+                let tensor = &graph[id];
+                Place { at: Some(Address::SOMEWHERE), shape: &tensor.shape, dtype: tensor.dtype }
+            };
+            let inputs: Vec<Place<'_>> = operator.inputs.iter().map(|input| place(input.tensor)).collect();
+            let outputs: Vec<Place<'_>> = operator.outputs.iter().map(|id| place(*id)).collect();
+            let product = launch::matmul([transpose_a, transpose_b, accumulate], &inputs, &outputs);
+            note(product);
+            let there = Some(Address::SOMEWHERE);
+            if accumulate && operator.inputs.get(2).map(|input| input.tensor) != operator.outputs.first().copied() {
+                note(Product { addend: there, ..product });
+            }
+            match graph.operators.get(index + 1).map(|next| next.kernel) {
+                Some(Kernel::AddBias) if !accumulate => note(Product { bias: there, ..product }),
+                Some(Kernel::Add) if !accumulate => note(Product { addend: there, beta: 1.0, ..product }),
+                _ => {}
+            }
         }
     }
     products
@@ -138,8 +175,9 @@ impl Processor for Queue {
     type State = State;
     type Error = CardError;
 
-    fn allocate(&mut self, tensor: &Tensor) -> Result<Arc<Memory>, CardError> {
-        Memory::new(&self.card, tensor.bytes()).map(Arc::new)
+    fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Arc<Memory>, CardError> {
+        let held = if briefly { For::Briefly } else { For::Kept };
+        Memory::held(&self.card, tensor.bytes(), held).map(Arc::new)
     }
 
     fn tokens(&mut self, tokens: Vec<i32>) -> Result<Arc<Memory>, CardError> {
@@ -184,7 +222,7 @@ impl Processor for Queue {
         let own = match &buffer {
             Buffer::F32(values) => Memory::holding(&self.card, &packed(values, self.format))?,
             Buffer::OnCard(parcel) => match parcel.content().downcast::<Memory>() {
-                Ok(memory) if !memory.is_of(&self.card) => memory.copied_to(&self.card)?,
+                Ok(memory) if !memory.is_of(&self.card) => memory.copied_to(&self.card, For::Kept)?,
                 _ => return Ok(buffer),
             },
             _ => return Ok(buffer),
@@ -197,7 +235,8 @@ impl Processor for Queue {
         let bytes = data.bytes();
         Ok(match self.leaving {
             Leaving::ThroughHost if !stays => Buffer::F32(unpacked(&data.read()?, format_of(tensor.dtype))),
-            _ => Buffer::OnCard(OnCard::new(data, bytes)),
+            _ if stays => Buffer::OnCard(OnCard::new(data, bytes)),
+            _ => Buffer::OnCard(OnCard::new(Arc::new(data.copied_to(&self.card, For::ByOthers)?), bytes)),
         })
     }
 
@@ -223,7 +262,7 @@ impl Processor for Queue {
             Reach::Members(members) if members > MOST_MEMBERS => return Ok(false),
             Reach::Members(_) => {
                 // What this rank writes next is no longer what the others are to read.
-                let copy = Arc::new(from.copied_to(card)?);
+                let copy = Arc::new(from.copied_to(card, For::ByOthers)?);
                 let all = peers.show(shown(&copy))?;
                 let others = all.iter().map(|memory| memory.content().downcast::<Memory>());
                 let Ok(all) = others.collect::<Result<Vec<_>, _>>() else {
@@ -259,7 +298,7 @@ impl Processor for Queue {
                     peers.combine(what, &shown(to), tensor.dtype)?;
                 }
                 Collective::Scatter => {
-                    let copy = Arc::new(from.copied_to(card)?);
+                    let copy = Arc::new(from.copied_to(card, For::Briefly)?);
                     peers.combine(what, &shown(&copy), tensor.dtype)?;
                     card.copy(part(&copy, to.bytes(), member), to.at(), to.bytes())?;
                 }
@@ -281,6 +320,7 @@ impl Processor for Queue {
 
     fn begin(&mut self, dropout_seed: u64, member: u64) {
         (self.context.dropout_seed, self.context.member) = (dropout_seed, member);
+        self.card.begin_job();
     }
 
     fn run(
@@ -305,6 +345,7 @@ impl Processor for Queue {
     }
 
     fn finish(&mut self) -> Result<(), CardError> {
+        self.card.end_job()?;
         self.card.finish()
     }
 
@@ -344,7 +385,7 @@ impl Processor for Queue {
     }
 
     fn device_bytes(&self) -> Option<Bytes> {
-        self.card.high_water_bytes()
+        self.card.taken_bytes()
     }
 
     fn on_card(&mut self, part: Part, parameter: Updated<'_, Arc<Memory>, State>) -> Option<OnCard> {

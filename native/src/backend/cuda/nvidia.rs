@@ -1,13 +1,14 @@
 //! A real card, through the driver, NVRTC and cuBLAS. All calls of those libraries are here.
 //!
 //! One context and one set of compiled kernels serve all ranks of the process on a card; each rank has its own stream,
-//! its own pool of memory and its own cuBLAS handle.
+//! its own memory, which it [deals out](super::heap) itself, and its own handles of cuBLAS. Products go through
+//! [cuBLASLt](super::products), or through cuBLAS where that has no algorithm for them. A list of work that comes again as it
+//! was becomes a CUDA graph; where the driver cannot do that, it is started piece by piece as before.
 #![allow(unsafe_code, reason = "the libraries are C; each call says why it is sound")]
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -17,10 +18,14 @@ use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::cache;
-use super::card::{Address, Args, Card, CardError, Format, Launch, Mark, Matrix, Portion, Product};
+use super::card::Portion;
+use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product};
 use super::green::{self, Part};
+use super::heap::{Heap, rounded};
+use super::jobs::{Known, Next};
 use super::libraries::{self, Which};
-use super::source;
+use super::products::Products;
+use super::{Opening, source};
 
 /// A GPU as the driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -343,8 +348,7 @@ impl Device {
 
     /// The driver asks which context a call means.
     fn make_current(&self) -> Result<(), CardError> {
-        // SAFETY: the context is never released.
-        unsafe { result::ctx::set_current(self.context) }.map_err(|error| driver_error("cuCtxSetCurrent", error))
+        make_current(self.context)
     }
 
     /// A part of the multiprocessors, made at its first use and kept.
@@ -386,23 +390,36 @@ impl Device {
     }
 }
 
+/// Lets this thread's calls mean `context`.
+fn make_current(context: sys::CUcontext) -> Result<(), CardError> {
+    // SAFETY: contexts of this module are never released.
+    unsafe { result::ctx::set_current(context) }.map_err(|error| driver_error("cuCtxSetCurrent", error))
+}
+
 /// A stream of a card with all that it needs.
 pub struct Nvidia {
     device: Arc<Device>,
+    /// That of its stream: the card's, or its part's.
+    context: sys::CUcontext,
     stream: sys::CUstream,
-    pool: sys::CUmemoryPool,
+    /// What is the rank's own, and what others give back.
+    heaps: Mutex<[Heap; 2]>,
     /// Those of its part, where it has not the whole card.
     multiprocessors: Option<u32>,
     /// Made with the first product: queues for transfers need none. Two calls through one handle may not overlap.
     blas: Mutex<Option<Blas>>,
+    /// Lists of work that came before; none where they are not to become graphs.
+    graphs: Mutex<Option<Known<sys::CUgraphExec>>>,
     /// Start and end of the watch.
     events: [sys::CUevent; 2],
 }
 
-/// A handle of cuBLAS and the memory that it may use.
+/// Handles of cuBLAS and the memory that they may use.
 struct Blas {
     handle: blas_sys::cublasHandle_t,
-    workspace: sys::CUdeviceptr,
+    /// None where the library is missing, or cannot be used.
+    products: Option<Products>,
+    workspace: Address,
 }
 
 // SAFETY: the driver's handles may be used by any thread; cuBLAS' is behind a lock.
@@ -410,47 +427,103 @@ unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
 
-/// What cuBLAS may use for itself. Given once, so that it allocates nothing later and chooses the same way each time.
-/// NVIDIA's advice for Hopper is 32 MiB.
-const WORKSPACE_BYTES: usize = 32 << 20;
+/// What cuBLAS may use for itself: of the rank's memory, so that it allocates nothing later and chooses the same way each
+/// time. NVIDIA's advice for Hopper is 32 MiB.
+pub const WORKSPACE_BYTES: Bytes = 32 << 20;
+
+/// Memory is taken of the driver in multiples of this, as it maps it.
+const SLAB: Bytes = 2 << 20;
+
+/// What others give back has its own slabs, which hold a few messages each.
+const SLAB_BY_OTHERS: Bytes = 16 << 20;
 
 impl Nvidia {
     /// A new stream on GPU `ordinal`.
     ///
     /// # Errors
-    /// [`CardError`].
-    pub fn new(ordinal: usize) -> Result<Nvidia, CardError> {
-        Nvidia::on(ordinal, None)
-    }
-
-    /// The same on a part of its multiprocessors, where `portion` says which.
-    ///
-    /// # Errors
-    /// As [`Nvidia::new`]; and where the driver cannot share them out.
-    pub fn on(ordinal: usize, portion: Option<Portion>) -> Result<Nvidia, CardError> {
+    /// [`CardError`]; also where `opening` asks for a part and the driver cannot share the multiprocessors out.
+    pub fn on(ordinal: usize, opening: Opening) -> Result<Nvidia, CardError> {
         let device = Device::open(ordinal)?;
         device.make_current()?;
-        let part = portion.map(|portion| device.part(portion)).transpose()?;
-        guarded("opening a stream", || {
-            let stream = match &part {
-                Some(part) => part.stream()?,
-                None => result::stream::create(result::stream::StreamKind::NonBlocking)
-                    .map_err(|error| driver_error("cuStreamCreate", error))?,
+        let Some(portion) = opening.portion else {
+            let create = || {
+                result::stream::create(result::stream::StreamKind::NonBlocking)
+                    .map_err(|error| driver_error("cuStreamCreate", error))
             };
-            let pool = pool(device.ordinal)?;
+            return Nvidia::with(&device, device.context, create, None, opening.graphs);
+        };
+        let part = device.part(portion)?;
+        // Work on a part belongs to the part's context or, as drivers also have it, to the card's: what works, works.
+        let mut failed = None;
+        for context in part.context().ok().into_iter().chain([device.context]) {
+            let queue = Nvidia::with(&device, context, || part.stream(), Some(part.multiprocessors), opening.graphs);
+            match queue.and_then(|queue| queue.try_out().map(|()| queue)) {
+                Ok(queue) => return Ok(queue),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| CardError::call("sharing out the multiprocessors", "no part can be used")))
+    }
+
+    fn with(
+        device: &Arc<Device>,
+        context: sys::CUcontext,
+        stream: impl FnOnce() -> Result<sys::CUstream, CardError>,
+        multiprocessors: Option<u32>,
+        graphs: bool,
+    ) -> Result<Nvidia, CardError> {
+        make_current(context)?;
+        guarded("opening a stream", || {
+            let stream = stream()?;
             let event = || {
                 result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
                     .map_err(|error| driver_error("cuEventCreate", error))
             };
             Ok(Nvidia {
                 events: [event()?, event()?],
-                device: Arc::clone(&device),
+                device: Arc::clone(device),
+                context,
                 stream,
-                pool,
-                multiprocessors: part.map(|part| part.multiprocessors),
+                heaps: Mutex::default(),
+                multiprocessors,
                 blas: Mutex::new(None),
+                graphs: Mutex::new(graphs.then(Known::default)),
             })
         })
+    }
+
+    /// Whether memory, kernels and events can be used on this stream at all.
+    fn try_out(&self) -> Result<(), CardError> {
+        let memory = self.allocate(1, Held::Briefly)?;
+        self.start_watch()?;
+        // Adds up nothing.
+        let launch =
+            Launch { kernel: "add_f32".to_string(), grid: [1, 1, 1], threads: 32, shared: 0, args: Args::default() };
+        self.launch(&launch)?;
+        self.zero(memory, 1)?;
+        self.stop_watch()?;
+        self.free(memory, 1, Held::Briefly);
+        Ok(())
+    }
+
+    fn make_current(&self) -> Result<(), CardError> {
+        make_current(self.context)
+    }
+
+    /// A slab of at least `bytes`, better of `wish`, for one of the heaps.
+    fn grow(heap: &mut Heap, bytes: Bytes, wish: Bytes) -> Result<(), CardError> {
+        for size in [wish.max(bytes), bytes].map(|size| rounded(size).next_multiple_of(SLAB)) {
+            // SAFETY: takes a size; the slab is freed with its heap.
+            match unsafe { result::malloc_sync(size as usize) } {
+                Ok(start) => {
+                    heap.add(start, size);
+                    return Ok(());
+                }
+                Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {}
+                Err(error) => return Err(driver_error("cuMemAlloc", error)),
+            }
+        }
+        Err(CardError::Full { bytes })
     }
 
     /// What the driver says of the card.
@@ -472,14 +545,13 @@ impl Nvidia {
     }
 
     fn new_blas(&self) -> Result<Blas, CardError> {
+        let workspace = self.allocate(WORKSPACE_BYTES, Held::Kept)?;
         guarded("opening cuBLAS", || {
             let handle = blas::create_handle().map_err(|error| blas_error("cublasCreate", error))?;
             // SAFETY: handle and stream are valid, the workspace is freed after the handle; one type by two names.
             unsafe {
                 blas::set_stream(handle, self.stream.cast()).map_err(|error| blas_error("cublasSetStream", error))?;
-                let workspace =
-                    result::malloc_sync(WORKSPACE_BYTES).map_err(|error| driver_error("cuMemAlloc", error))?;
-                blas_sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE_BYTES)
+                blas_sys::cublasSetWorkspace_v2(handle, workspace.0 as *mut c_void, WORKSPACE_BYTES as usize)
                     .result()
                     .map_err(|error| blas_error("cublasSetWorkspace", error))?;
                 if let Some(count) = self.multiprocessors {
@@ -487,27 +559,102 @@ impl Nvidia {
                         .result()
                         .map_err(|error| blas_error("cublasSetSmCountTarget", error))?;
                 }
-                Ok(Blas { handle, workspace })
             }
+            let products =
+                guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
+            Ok(Blas { handle, products: products.ok(), workspace })
         })
     }
-}
 
-/// A pool that keeps what it is given back, so that an allocation costs no call of the system.
-fn pool(ordinal: usize) -> Result<sys::CUmemoryPool, CardError> {
-    // SAFETY: all-zero bytes are valid properties; the location is two ints, the second of them the GPU's number (some
-    // versions of the header call it a union). Attribute values are of the types that the driver documents.
-    unsafe {
-        let mut properties = MaybeUninit::<sys::CUmemPoolProps>::zeroed().assume_init();
-        properties.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
-        properties.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
-        (&raw mut properties.location).cast::<i32>().add(1).write(ordinal as i32);
-        let pool = result::mem_pool::create(&properties).map_err(|error| driver_error("cuMemPoolCreate", error))?;
-        let mut keep = u64::MAX;
-        let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        result::mem_pool::set_attribute(pool, threshold, (&raw mut keep).cast())
-            .map_err(|error| driver_error("cuMemPoolSetAttribute", error))?;
-        Ok(pool)
+    /// Through cuBLAS, which has no epilogues: what it does not add itself comes before and after it.
+    fn plain_product(&self, handle: blas_sys::cublasHandle_t, product: &Product) -> Result<(), CardError> {
+        let Product { rows, inner, columns, a, b, c, alpha, beta, count, addend, bias } = product;
+        if let Some(addend) = addend {
+            let bytes = ((rows - 1) * c.row + columns) * c.format.bytes();
+            self.copy(*addend, c.at, bytes)?;
+        }
+        let narrow = |size: u64| {
+            i32::try_from(size).map_err(|_| CardError::call("cublasGemmEx", format!("{size} is too large")))
+        };
+        let kind = |format: Format| match format {
+            Format::F32 => blas_sys::cudaDataType_t::CUDA_R_32F,
+            Format::Bf16 => blas_sys::cudaDataType_t::CUDA_R_16BF,
+        };
+        let way = |matrix: &Matrix| match matrix.transposed {
+            true => blas_sys::cublasOperation_t::CUBLAS_OP_T,
+            false => blas_sys::cublasOperation_t::CUBLAS_OP_N,
+        };
+        // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`.
+        // SAFETY: the matrices lie within their buffers, which `launch` has checked; factors are read before the call
+        // returns.
+        unsafe {
+            blas::gemm_strided_batched_ex(
+                handle,
+                way(b),
+                way(a),
+                narrow(*columns)?,
+                narrow(*rows)?,
+                narrow(*inner)?,
+                (&raw const *alpha).cast(),
+                b.at.0 as *const c_void,
+                kind(b.format),
+                narrow(b.row)?,
+                b.step as i64,
+                a.at.0 as *const c_void,
+                kind(a.format),
+                narrow(a.row)?,
+                a.step as i64,
+                (&raw const *beta).cast(),
+                c.at.0 as *mut c_void,
+                kind(c.format),
+                narrow(c.row)?,
+                c.step as i64,
+                narrow(*count)?,
+                blas_sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                blas_sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )
+        }
+        .map_err(|error| blas_error(&format!("cublasGemmStridedBatchedEx of {rows} x {inner} x {columns}"), error))?;
+        match bias {
+            Some(bias) => self.launch(&super::launch::add_bias(*bias, c, *rows, *columns)),
+            None => Ok(()),
+        }
+    }
+
+    /// `list` piece by piece.
+    fn each(&self, list: &[Command]) -> Result<(), CardError> {
+        list.iter().try_for_each(|command| match command {
+            Command::Launch(launch) => self.launch(launch),
+            Command::Product(product) => self.product(product),
+            Command::Copy { from, to, bytes } => self.copy(*from, *to, *bytes),
+            Command::Zero { at, bytes } => self.zero(*at, *bytes),
+        })
+    }
+
+    /// `list` as a graph, which does not start it.
+    fn graph_of(&self, list: &[Command]) -> Result<sys::CUgraphExec, CardError> {
+        self.make_current()?;
+        let fail = |call| move |error| driver_error(call, error);
+        // SAFETY: the stream is valid. Nothing but this list is put on it meanwhile, and other threads are not held up:
+        // all that the list needs has been loaded when it first came. What began is ended whatever happens between.
+        unsafe {
+            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+            result::stream::begin_capture(self.stream, mode).map_err(fail("cuStreamBeginCapture"))?;
+            let noted = self.each(list);
+            let graph = result::stream::end_capture(self.stream).map_err(fail("cuStreamEndCapture"));
+            let graph = noted.and(graph)?;
+            let mut made = std::ptr::null_mut();
+            let instantiated = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).result();
+            let _ = result::graph::destroy(graph);
+            instantiated.map_err(fail("cuGraphInstantiate"))?;
+            Ok(made)
+        }
+    }
+
+    fn repeat(&self, graph: sys::CUgraphExec) -> Result<(), CardError> {
+        self.make_current()?;
+        // SAFETY: the graph lives as long as this, and so does all memory that it names.
+        unsafe { result::graph::launch(graph, self.stream) }.map_err(|error| driver_error("cuGraphLaunch", error))
     }
 }
 
@@ -517,17 +664,22 @@ fn blas_error(call: &str, error: blas::CublasError) -> CardError {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        if self.device.make_current().is_err() {
+        if self.make_current().is_err() {
             return;
         }
         // SAFETY: all memory of the stream keeps its card alive, so nothing uses these handles any more.
         unsafe {
             let _ = result::stream::synchronize(self.stream);
-            if let Some(Blas { handle, workspace }) = lock(&self.blas).take() {
-                let _ = blas::destroy_handle(handle);
-                let _ = result::free_sync(workspace);
+            for graph in lock(&self.graphs).take().into_iter().flat_map(Known::into_made) {
+                let _ = result::graph::exec_destroy(graph);
             }
-            let _ = result::mem_pool::destroy(self.pool);
+            if let Some(Blas { handle, products, .. }) = lock(&self.blas).take() {
+                drop(products);
+                let _ = blas::destroy_handle(handle);
+            }
+            for (start, _) in lock(&self.heaps).iter().flat_map(Heap::slabs) {
+                let _ = result::free_sync(start);
+            }
             for event in self.events {
                 let _ = result::event::destroy(event);
             }
@@ -538,7 +690,7 @@ impl Drop for Nvidia {
 
 /// A mark.
 struct Event {
-    device: Arc<Device>,
+    context: sys::CUcontext,
     event: sys::CUevent,
 }
 
@@ -547,7 +699,7 @@ unsafe impl Send for Event {}
 
 impl Mark for Event {
     fn is_past(&self) -> Result<bool, CardError> {
-        self.device.make_current()?;
+        make_current(self.context)?;
         // SAFETY: the event is valid until it is dropped.
         match unsafe { sys::cuEventQuery(self.event) } {
             sys::CUresult::CUDA_SUCCESS => Ok(true),
@@ -559,7 +711,7 @@ impl Mark for Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.device.make_current().is_ok() {
+        if make_current(self.context).is_ok() {
             // SAFETY: not used again; the driver keeps what it still needs.
             let _ = unsafe { result::event::destroy(self.event) };
         }
@@ -577,26 +729,33 @@ impl Card for Nvidia {
         self.device.shared_bytes
     }
 
-    fn allocate(&self, bytes: Bytes) -> Result<Address, CardError> {
-        self.device.make_current()?;
-        // SAFETY: pool and stream are valid. The memory is used on other streams only while this one has nothing
-        // queued that concerns it.
-        let at = unsafe { result::mem_pool::alloc_async(self.pool, bytes as usize, self.stream) };
-        at.map(Address).map_err(|error| match error.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CardError::Full { bytes },
-            _ => driver_error("cuMemAllocFromPoolAsync", error),
-        })
+    fn reserve(&self, bytes: Bytes) -> Result<(), CardError> {
+        self.make_current()?;
+        let bytes = rounded(bytes) + rounded(WORKSPACE_BYTES);
+        let mut heaps = lock(&self.heaps);
+        if heaps[0].taken() < bytes { Nvidia::grow(&mut heaps[0], bytes, bytes) } else { Ok(()) }
     }
 
-    fn free(&self, at: Address, _: Bytes) {
-        // Where this fails, an earlier error has ended all work on the card.
-        let _ = self.device.make_current();
-        // SAFETY: `Memory` frees what it was given, once.
-        let _ = unsafe { result::free_async(at.0, self.stream) };
+    fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {
+        let mut heaps = lock(&self.heaps);
+        let by_others = held == Held::ByOthers;
+        let heap = &mut heaps[usize::from(by_others)];
+        if let Some(at) = heap.allocate(bytes, held) {
+            return Ok(Address(at));
+        }
+        self.make_current()?;
+        // Beyond what was reserved: little at a time, since what is taken stays taken.
+        let wish = if by_others { SLAB_BY_OTHERS } else { (heap.taken() / 16).min(SLAB_BY_OTHERS) };
+        Nvidia::grow(heap, bytes, wish)?;
+        heap.allocate(bytes, held).map(Address).ok_or(CardError::Full { bytes })
+    }
+
+    fn free(&self, at: Address, bytes: Bytes, held: Held) {
+        lock(&self.heaps)[usize::from(held == Held::ByOthers)].give_back(at.0, bytes);
     }
 
     fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -610,7 +769,7 @@ impl Card for Nvidia {
     }
 
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -623,7 +782,7 @@ impl Card for Nvidia {
     }
 
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         if bytes == 0 {
             return Ok(());
         }
@@ -633,7 +792,7 @@ impl Card for Nvidia {
     }
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         if bytes == 0 {
             return Ok(());
         }
@@ -643,7 +802,7 @@ impl Card for Nvidia {
     }
 
     fn launch(&self, launch: &Launch) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         let function = self.device.function(&launch.kernel)?;
         let [x, y, z] = launch.grid;
         let mut args: Args = launch.args;
@@ -664,7 +823,7 @@ impl Card for Nvidia {
     }
 
     fn prepare(&self, products: &[Product]) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         let extent = |matrix: &Matrix, sizes: [u64; 2], count: u64| {
             let [height, width] = if matrix.transposed { [sizes[1], sizes[0]] } else { sizes };
             let last = (count.max(1) - 1) * matrix.step + (height.max(1) - 1) * matrix.row + width;
@@ -682,94 +841,86 @@ impl Card for Nvidia {
         if most == 0 {
             return Ok(());
         }
-        // Beside the pool, whose high-water mark is of what the rank holds. Where there is no room now, there is none
-        // for the rank either, which will say so.
+        // The workspace first, so that it lies where it stays. The operands' room is given back before the rank asks for
+        // any; where there is none, there is none for the rank either, which will say so.
+        self.with_blas(|_| Ok(()))?;
+        let at = lock(&self.heaps)[0].allocate(most, Held::Briefly);
         // SAFETY: freed below, when nothing uses it any more.
-        let Ok(scratch) = (unsafe { result::malloc_sync(most as usize) }) else { return Ok(()) };
+        let beside = at.is_none().then(|| unsafe { result::malloc_sync(most as usize) }.ok()).flatten();
+        let Some(scratch) = at.or(beside) else { return Ok(()) };
         let run = |product: &Product| {
             let [a, b, _] = extents(product);
             let at = |matrix: Matrix, start: u64| Matrix { at: Address(scratch + start), ..matrix };
             let (a, b, c) = (at(product.a, 0), at(product.b, a), at(product.c, a + b));
-            self.product(&Product { a, b, c, ..*product })
+            let [addend, bias] = [product.addend, product.bias].map(|there| there.map(|_| c.at));
+            self.product(&Product { a, b, c, addend, bias, ..*product })
         };
         let ran = self
             .zero(Address(scratch), most)
             .and_then(|()| products.iter().try_for_each(run))
             .and_then(|()| self.finish());
-        // SAFETY: the stream is done with it, or has failed for good.
-        let _ = unsafe { result::free_sync(scratch) };
+        match beside {
+            // SAFETY: the stream is done with it, or has failed for good.
+            Some(beside) => drop(unsafe { result::free_sync(beside) }),
+            None => lock(&self.heaps)[0].give_back(scratch, most),
+        }
         ran
     }
 
+    fn run(&self, list: &[Command]) -> Result<(), CardError> {
+        let mut graphs = lock(&self.graphs);
+        let Some(known) = &mut *graphs else { return self.each(list) };
+        match known.next(list) {
+            Next::Run => self.each(list),
+            Next::Repeat(graph) => self.repeat(*graph),
+            Next::Make(key) => match self.graph_of(list) {
+                Ok(graph) => {
+                    known.keep(key, list.to_vec(), graph);
+                    self.repeat(graph)
+                }
+                // A driver or library that cannot do it: all else goes on, and this list too.
+                Err(_) => {
+                    for graph in graphs.take().into_iter().flat_map(Known::into_made) {
+                        // SAFETY: not used again; the driver keeps what runs until it has ended.
+                        let _ = unsafe { result::graph::exec_destroy(graph) };
+                    }
+                    self.each(list)
+                }
+            },
+        }
+    }
+
     fn product(&self, product: &Product) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         product.check()?;
-        let narrow = |size: u64| {
-            i32::try_from(size).map_err(|_| CardError::call("cublasGemmEx", format!("{size} is too large")))
+        let mut blas = lock(&self.blas);
+        let blas = match &mut *blas {
+            Some(blas) => blas,
+            none => none.insert(self.new_blas()?),
         };
-        let kind = |format: Format| match format {
-            Format::F32 => blas_sys::cudaDataType_t::CUDA_R_32F,
-            Format::Bf16 => blas_sys::cudaDataType_t::CUDA_R_16BF,
+        let started = match &mut blas.products {
+            Some(products) => products.start(product, blas.workspace, self.stream.cast())?,
+            None => false,
         };
-        let way = |matrix: &Matrix| match matrix.transposed {
-            true => blas_sys::cublasOperation_t::CUBLAS_OP_T,
-            false => blas_sys::cublasOperation_t::CUBLAS_OP_N,
-        };
-        let Product { rows, inner, columns, a, b, c, alpha, beta, count } = product;
-        let call = |handle| {
-            // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`.
-            // SAFETY: the matrices lie within their buffers, which `launch` has checked; factors are read before the call
-            // returns.
-            unsafe {
-                blas::gemm_strided_batched_ex(
-                    handle,
-                    way(b),
-                    way(a),
-                    narrow(*columns)?,
-                    narrow(*rows)?,
-                    narrow(*inner)?,
-                    (&raw const *alpha).cast(),
-                    b.at.0 as *const c_void,
-                    kind(b.format),
-                    narrow(b.row)?,
-                    b.step as i64,
-                    a.at.0 as *const c_void,
-                    kind(a.format),
-                    narrow(a.row)?,
-                    a.step as i64,
-                    (&raw const *beta).cast(),
-                    c.at.0 as *mut c_void,
-                    kind(c.format),
-                    narrow(c.row)?,
-                    c.step as i64,
-                    narrow(*count)?,
-                    blas_sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                    blas_sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-                )
-            }
-            .map_err(|error| {
-                blas_error(&format!("cublasGemmStridedBatchedEx of {rows} x {inner} x {columns}"), error)
-            })
-        };
-        self.with_blas(call)
+        if started { Ok(()) } else { self.plain_product(blas.handle, product) }
     }
 
     fn finish(&self) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         // SAFETY: the stream lives as long as this.
         unsafe { result::stream::synchronize(self.stream) }
             .map_err(|error| driver_error("waiting for the GPU", error))
     }
 
     fn start_watch(&self) -> Result<(), CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         // SAFETY: event and stream live as long as this.
         unsafe { result::event::record(self.events[0], self.stream) }
             .map_err(|error| driver_error("cuEventRecord", error))
     }
 
     fn stop_watch(&self) -> Result<Nanos, CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         // SAFETY: as above.
         let milliseconds = unsafe {
             result::event::record(self.events[1], self.stream)
@@ -781,17 +932,17 @@ impl Card for Nvidia {
     }
 
     fn mark(&self) -> Result<Box<dyn Mark>, CardError> {
-        self.device.make_current()?;
+        self.make_current()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
             .map_err(|error| driver_error("cuEventCreate", error))?;
-        let mark = Event { device: Arc::clone(&self.device), event };
+        let mark = Event { context: self.context, event };
         // SAFETY: event and stream are valid.
         unsafe { result::event::record(event, self.stream) }.map_err(|error| driver_error("cuEventRecord", error))?;
         Ok(Box::new(mark))
     }
 
     fn another(&self) -> Result<Arc<dyn Card>, CardError> {
-        Ok(Arc::new(Nvidia::new(self.device.ordinal)?))
+        Ok(Arc::new(Nvidia::on(self.device.ordinal, Opening::default())?))
     }
 
     fn identity(&self) -> [u8; 16] {
@@ -806,12 +957,8 @@ impl Card for Nvidia {
         self.stream.cast()
     }
 
-    fn high_water_bytes(&self) -> Option<Bytes> {
-        let mut bytes = 0u64;
-        let high = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-        // SAFETY: the attribute is a 64-bit number.
-        unsafe { result::mem_pool::get_attribute(self.pool, high, (&raw mut bytes).cast()) }.ok()?;
-        Some(bytes)
+    fn taken_bytes(&self) -> Option<Bytes> {
+        Some(lock(&self.heaps).iter().map(Heap::taken).sum())
     }
 }
 
@@ -824,7 +971,7 @@ mod tests {
         if libraries::missing().is_empty() {
             return;
         }
-        let error = Nvidia::new(0).err().map(|error| error.to_string()).unwrap_or_default();
+        let error = Nvidia::on(0, Opening::default()).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("is missing: looked for") && error.contains("To get it:"), "{error}");
     }
 

@@ -67,13 +67,15 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
             }
 }
 
-// What cuBLAS does: c = alpha a b + beta c, sums in float from the first to the last.
+// What cuBLAS does: c = alpha a b + beta d + a row of biases, sums in float from the first to the last; d is c or lies
+// elsewhere.
 struct HostMatrix {
     uint64_t at, row, step, transposed;
 };
 template <class T, class C>
 static void product_of(const uint64_t* sizes, const HostMatrix* m, float alpha, float beta) {
     uint64_t rows = sizes[0], inner = sizes[1], columns = sizes[2], count = sizes[3];
+    const C *addend = (const C*)sizes[4], *bias = (const C*)sizes[5];
     for (uint64_t step = 0; step < count; step++) {
         const T *a = (const T*)m[0].at + step * m[0].step, *b = (const T*)m[1].at + step * m[1].step;
         C* c = (C*)m[2].at + step * m[2].step;
@@ -84,11 +86,13 @@ static void product_of(const uint64_t* sizes, const HostMatrix* m, float alpha, 
                 float sum = 0.0f;
                 for (uint64_t k = 0; k < inner; k++) sum += load(a[i * down_a + k * along_a]) * load(b[k * down_b + j * along_b]);
                 C& result = c[i * m[2].row + j];
-                result = Number<C>::of(alpha * sum + (beta == 0.0f ? 0.0f : beta * load(result)));
+                const C& before = addend ? addend[i * m[2].row + j] : result;
+                float value = alpha * sum + (beta == 0.0f ? 0.0f : beta * load(before));
+                result = Number<C>::of(bias ? value + load(bias[j]) : value);
             }
     }
 }
-// sizes: rows, inner, columns, count. halves: whether the operands are bf16, and whether the result is.
+// sizes: rows, inner, columns, count; d and the biases, or 0. operands and result: whether the operands are bf16, and whether the result is.
 extern "C" void pipeplan_product(const uint64_t* sizes, const HostMatrix* m, float alpha, float beta, int operands, int result) {
     if (operands && result) product_of<bf16, bf16>(sizes, m, alpha, beta);
     else if (operands) product_of<bf16, float>(sizes, m, alpha, beta);

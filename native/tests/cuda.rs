@@ -1,0 +1,207 @@
+//! Whole runs on a card that is none (`fake/cuda.c`): every call of the driver, NVRTC, cuBLAS and cuBLASLt as on a GPU, found
+//! and loaded as the real libraries are, with the kernels of the stand-in. It is strict where the real ones are said to be.
+#![cfg(feature = "cuda")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use pipeplan::backend::cuda::host::build_kernels;
+use pipeplan::backend::cuda::nvidia::WORKSPACE_BYTES;
+use serde_json::Value;
+
+mod tiny;
+
+use tiny::{losses, pipeplan};
+
+/// The folder with the card's libraries; nothing (said plainly) where there are no compilers.
+fn card() -> Option<&'static Path> {
+    static CARD: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let make = || {
+        let folder = std::env::temp_dir().join(format!("pipeplan-fake-cuda-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("cache")).expect("a folder");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/cuda.c");
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_string());
+        let flags = ["-O1", "-w", "-shared", "-fPIC", "-pthread", "-ffp-contract=off", source, "-ldl", "-o"];
+        let library = folder.join("libcuda.so.1");
+        match Command::new(&compiler).args(flags).arg(&library).output() {
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => {
+                eprintln!("SKIPPED: no run on a card that is none: {compiler} cannot be started: {error}");
+                return None;
+            }
+        }
+        for name in ["libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13"] {
+            std::os::unix::fs::symlink(&library, folder.join(name)).expect("a link");
+        }
+        match build_kernels(&folder.join("libkernels.so")) {
+            Ok(()) => Some(folder),
+            Err(error) if error.to_string().contains("cannot be started") => {
+                eprintln!("SKIPPED: no run on a card that is none: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    CARD.get_or_init(make).as_deref()
+}
+
+/// What a run said, and the calls of its card.
+struct Ran {
+    output: Output,
+    calls: Vec<String>,
+}
+
+impl Ran {
+    fn count(&self, call: &str) -> usize {
+        self.calls.iter().filter(|found| *found == call).count()
+    }
+
+    fn memory(&self) -> Vec<Value> {
+        let summary: Value = serde_json::from_slice(&self.output.stdout).expect("a summary");
+        summary["memory"].as_array().expect("ranks").clone()
+    }
+}
+
+/// Runs `pipeplan` with `arguments` on the card, which cannot do what `without` names.
+fn on_card(name: &str, without: &str, arguments: &[&str]) -> Option<Ran> {
+    let card = card()?;
+    let log = card.join(format!("log-{name}"));
+    let mut command = pipeplan(arguments);
+    command.env("LD_LIBRARY_PATH", card).env("XDG_CACHE_HOME", card.join("cache"));
+    command.env("FAKE_CUDA_KERNELS", card.join("libkernels.so")).env("FAKE_CUDA_WITHOUT", without);
+    for variable in ["PIPEPLAN_NVRTC", "PIPEPLAN_CUBLAS", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV"] {
+        command.env_remove(variable);
+    }
+    let output = command.env("FAKE_CUDA_LOG", &log).output().expect("it starts");
+    let calls = std::fs::read_dir(card)
+        .expect("a folder")
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("log-{name}.")))
+        .flat_map(|entry| {
+            let text = std::fs::read_to_string(entry.path()).expect("a log");
+            text.lines().map(str::to_string).collect::<Vec<_>>()
+        })
+        .collect();
+    Some(Ran { output, calls })
+}
+
+/// A plan of two ranks with a model like `family`, in `dtype`.
+fn plan(family: &str, dtype: &str) -> PathBuf {
+    let file = |what: &str| {
+        std::env::temp_dir().join(format!("pipeplan-cuda-{}-{family}-{dtype}{what}", std::process::id()))
+    };
+    let spec = format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"own\"\nfamily = \"{family}\"\nlayers = 2\nhidden = 32\nheads = 2\n\
+         ffn = 48\nvocab = 260\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+         pipeline = 2\n[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\ndtype = \"{dtype}\"\n"
+    );
+    let (spec_file, plan_file) = (file(".toml"), file(".json"));
+    std::fs::write(&spec_file, spec).expect("a spec is written");
+    let output = pipeplan(&["plan", &spec_file.to_string_lossy(), "-o", &plan_file.to_string_lossy()]).output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    plan_file
+}
+
+fn train(name: &str, plan: &Path, without: &str, more: &[&str]) -> Option<Ran> {
+    let plan = plan.to_string_lossy();
+    let arguments = [&["run", &*plan, "--backend", "cuda", "--steps", "4", "--json"], more].concat();
+    on_card(name, without, &arguments)
+}
+
+fn emulated(plan: &Path) -> Vec<u64> {
+    let plan = plan.to_string_lossy();
+    losses(
+        &pipeplan(&["run", &*plan, "--backend", "emulated", "--steps", "4", "--json"]).output().expect("it starts"),
+    )
+}
+
+/// Jobs are captured when they come again as they were, launched from then on, and destroyed; the bits are those of launches
+/// one by one, and of the stand-in.
+#[test]
+fn jobs_that_come_again_are_graphs_and_change_no_bit() {
+    let plan = plan("llama", "bf16");
+    let Some(graphs) = train("graphs", &plan, "", &[]) else { return };
+    let expected = emulated(&plan);
+    assert_eq!(losses(&graphs.output), expected);
+    let begun = graphs.count("begin capture in mode 2");
+    assert!(begun > 0, "{:?}", graphs.calls);
+    for call in ["end capture", "instantiate", "destroy the capture", "destroy"] {
+        assert_eq!(graphs.count(call), begun, "{call}");
+    }
+    // 4 steps of 3 microbatches: whatever comes again later is launched at least once more than it is made.
+    assert!(graphs.count("launch") > begun, "{} launches of {begun} graphs", graphs.count("launch"));
+    // Two ranks' calls lie between each other; of a capture, the order holds where only one is under way.
+    let at = |call: &str| graphs.calls.iter().position(|found| found == call);
+    assert!(at("begin capture in mode 2") < at("end capture") && at("end capture") < at("instantiate"));
+    assert!(at("instantiate") < at("launch") && at("launch") < at("destroy"));
+
+    let off = train("off", &plan, "", &["--cuda-graphs", "off"]).expect("there was a card");
+    assert_eq!((losses(&off.output), off.count("begin capture in mode 2")), (expected.clone(), 0));
+    // A driver that fails a capture: once for each rank, and then no more is asked of it.
+    let failing = train("failing", &plan, "capture", &[]).expect("there was a card");
+    assert_eq!(losses(&failing.output), expected);
+    assert_eq!((failing.count("begin capture in mode 2"), failing.count("launch")), (2, 0));
+}
+
+/// All that a rank takes of the card is taken before its first job: what the walk on paper says, and the workspace.
+#[test]
+fn memory_is_taken_once_and_is_what_was_worked_out() {
+    let plan = plan("llama", "bf16");
+    let Some(ran) = train("memory", &plan, "", &[]) else { return };
+    assert!(ran.output.status.success(), "{}", String::from_utf8_lossy(&ran.output.stderr));
+    let taken: Vec<u64> = ran.calls.iter().filter_map(|call| call.strip_prefix("take ")?.parse().ok()).collect();
+    let given: u64 = ran.calls.iter().filter_map(|call| call.strip_prefix("give back ")?.parse::<u64>().ok()).sum();
+    assert_eq!(taken.iter().sum::<u64>(), given, "all is given back");
+    let mebibytes = |bytes: u64| bytes.div_ceil(2 << 20) * (2 << 20);
+    for rank in ran.memory() {
+        let [counted, device] =
+            ["high_water_bytes", "device_bytes"].map(|field| rank[field].as_u64().expect("bytes"));
+        // A slab of its own, perhaps another for tables of angles, and one for messages that others give back.
+        let least = mebibytes(counted + WORKSPACE_BYTES);
+        assert!((least..=least + (2 << 20) + (16 << 20)).contains(&device), "{device} taken, {counted} counted");
+    }
+    let first_job = ran.calls.iter().position(|call| call == "begin capture in mode 2").expect("a capture");
+    let late = ran.calls[first_job..].iter().filter(|call| call.starts_with("take ")).count();
+    assert_eq!(late, 0, "{:?}", ran.calls);
+}
+
+/// Where cuBLASLt has no algorithm, cuBLAS multiplies, and what an epilogue would have done comes before and after: in f32
+/// the bits are the same.
+#[test]
+fn without_an_algorithm_of_cublaslt_cublas_multiplies() {
+    for family in ["llama", "gpt"] {
+        let plan = plan(family, "f32");
+        let Some(with) = train(&format!("with-{family}"), &plan, "", &[]) else { return };
+        let without = train(&format!("without-{family}"), &plan, "lt", &[]).expect("there was a card");
+        assert_eq!(losses(&with.output), losses(&without.output), "{family}");
+        assert_eq!(losses(&with.output), emulated(&plan), "{family}");
+        assert_eq!(with.count("plain product"), 0);
+        assert!(without.count("plain product") > 0);
+        let fused = if family == "gpt" { "product and a bias" } else { "product and what lies elsewhere" };
+        assert!(with.count(fused) > 0, "{family}: {:?}", with.calls);
+        // Each shape is asked for once a rank.
+        let mut asked: Vec<&String> = with.calls.iter().filter(|call| call.starts_with("choose")).collect();
+        let all = asked.len();
+        asked.sort();
+        asked.dedup();
+        assert!(all <= 4 * asked.len(), "{all} questions for {} shapes", asked.len());
+    }
+}
+
+/// Ranks on parts of the multiprocessors, whichever context the driver says that their streams belong to; and a driver that
+/// makes none.
+#[test]
+fn ranks_run_on_parts_of_the_card() {
+    let plan = plan("llama", "f32");
+    for without in ["", "own"] {
+        let Some(ran) = train(&format!("parts-{without}"), &plan, without, &["--split-gpu"]) else { return };
+        assert_eq!(losses(&ran.output), emulated(&plan), "without {without:?}");
+        assert_eq!(ran.count("a part of 64"), 2, "{:?}", ran.calls);
+    }
+    let refused = train("no-parts", &plan, "green", &["--split-gpu"]).expect("there was a card").output;
+    assert!(!refused.status.success());
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("cuDeviceGetDevResource"), "{text}");
+}
