@@ -160,6 +160,14 @@ fn an_empty_text_asks_for_what_is_needed() {
 }
 
 #[test]
+fn a_list_is_named_as_one() {
+    assert_eq!(faults("[1, 2]"), ["the whole input: found a list, accepted is an object of JSON or tables of TOML"]);
+    // An empty list, as TOML, would be a table without a name.
+    assert_eq!(faults("[]").len(), 1);
+    assert!(matches!(Spec::read("[model"), Err(SpecError::Syntax(Syntax { format: "TOML", .. }))));
+}
+
+#[test]
 fn the_canonical_text_says_every_default() {
     let value = model_spec().to_value();
     assert_eq!(value["training"]["sequence"], json!(4096));

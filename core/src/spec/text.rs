@@ -88,7 +88,16 @@ pub fn parse(text: &str) -> Result<Value, SpecError> {
         return Err(SpecError::Faults(Fault::new("the whole input", found, accepted).into()));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if text.trim_start().starts_with('{') { parse_json(text) } else { parse_toml(text) }.map_err(SpecError::Syntax)
+    if text.trim_start().starts_with('{') {
+        return parse_json(text).map_err(SpecError::Syntax);
+    }
+    let read = parse_toml(text);
+    // A bracket begins a table of TOML, or a list of JSON.
+    if read.is_err() && text.trim_start().starts_with('[') && parse_json(text).is_ok() {
+        let accepted = "an object of JSON or tables of TOML";
+        return Err(SpecError::Faults(Fault::new("the whole input", "a list", accepted).into()));
+    }
+    read.map_err(SpecError::Syntax)
 }
 
 /// JSON as a value, with the place of an error.
