@@ -87,7 +87,7 @@ fn from_the_form_to_a_trained_model_and_back() {
 
     // The same plan from the page and, of the same link, from the command.
     browser.find("[data-test='export-plan']").click();
-    let plan = browser.downloaded();
+    let plan = browser.downloaded("plan.json");
     let file = std::fs::read_to_string(&plan).unwrap();
     assert!(file == printed(["plan", &link, "-o", "-"]), "the page's plan is not the command's");
 
@@ -283,8 +283,32 @@ fn plans_are_kept_compared_undone_and_saved() {
 
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='save-svg']").click();
-    let svg = std::fs::read_to_string(browser.downloaded()).unwrap();
+    let svg = std::fs::read_to_string(browser.downloaded(".svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains(">rank 3</text>") && svg.contains("<title>1F1B"), "{svg:.300}");
+
+    browser.find("[data-test='save-png']").click();
+    let png = std::fs::read(browser.downloaded(".png")).unwrap();
+    let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
+    let shown = browser.find("[data-test='timeline']").property("width");
+    assert!(png.starts_with(b"\x89PNG") && json!(number(16)) == shown, "{} pixels wide, shown {shown}", number(16));
+
+    // Smallest first, then largest, then the best first again.
+    let peaks = || {
+        let script = "return [...document.querySelectorAll(\"[data-test='compare'] [data-test='peak']\")].map(cell => parseFloat(cell.innerText))";
+        let shown = browser.script(script, json!([]));
+        shown.as_array().into_iter().flatten().filter_map(Value::as_f64).collect::<Vec<_>>()
+    };
+    let as_found = peaks();
+    let mut sorted = as_found.clone();
+    sorted.sort_by(f64::total_cmp);
+    let press = || browser.find("[data-test='sort-peak']").click();
+    press();
+    browser.until("the smallest peak first", || (peaks() == sorted).then_some(()));
+    press();
+    sorted.reverse();
+    browser.until("the largest peak first", || (peaks() == sorted).then_some(()));
+    press();
+    browser.until("the best first", || (peaks() == as_found).then_some(()));
 
     // What rests is an entry of the history.
     link_that_says(&browser, |spec| spec["schedule"] == "1f1b");
@@ -309,6 +333,81 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.no_errors();
 }
 
+/// Files that a person opened, and a plan that is kept, are there again when the page is loaded anew.
+#[test]
+fn loading_anew_loses_nothing() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("reloaded", 1280, 1000);
+    let plan = process::output("reload-plan.json");
+    let trace = process::output("reload-trace.json");
+    let order = process::output("reload-order.txt");
+    let paths = [plan.to_str().unwrap(), trace.to_str().unwrap()];
+    printed(["plan", "examples/tiny-llama.toml", "--schedule", "zb-h1", "-o", paths[0]]);
+    printed(["run", paths[0], "--steps", "2", "--trace", paths[1]]);
+    std::fs::write(&order, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1 1BW1\n").unwrap();
+    let problem =
+        json!({ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1000, "backward_input_ns": 2000 } });
+    let spec = process::output("reload-spec.json");
+    std::fs::write(&spec, problem.to_string()).unwrap();
+    let link = printed(["link", spec.to_str().unwrap()]);
+    browser.goto(&format!("{address}/{}", link.trim()));
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    // Until the new page has begun, the old one answers.
+    let reload = || {
+        browser.script("window.old = true; location.reload()", json!([]));
+        browser
+            .until("the new page", || (browser.script("return window.old", json!([])) == json!(null)).then_some(()));
+    };
+    let kept = || {
+        let label = browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null));
+        label.as_str().and_then(|label| label.split_once("Kept below: ")).map(|(_, kept)| kept.to_owned())
+    };
+
+    // An order of one's own, kept below a published schedule.
+    open(&browser, &order);
+    planned(&browser, "Own order");
+    reload();
+    planned(&browser, "Own order");
+    assert!(browser.text("[data-test='notice']").contains("the file's own"));
+    browser.find("[data-test='keep']").click();
+    choose(&browser, "schedule", "gpipe");
+    planned(&browser, "GPipe");
+    link_that_says(&browser, |spec| spec["schedule"] == "gpipe");
+    reload();
+    planned(&browser, "GPipe");
+    let below = browser.until("what was kept", kept);
+    assert!(below.starts_with("Own order, "), "{below}");
+
+    // A plan file and what was measured of it. The plan takes the kept one's place, whose times are others altogether.
+    open(&browser, &plan);
+    planned(&browser, "ZB-H1");
+    open(&browser, &trace);
+    let measured = || {
+        let script = "return document.querySelector(\"[data-test='trace-figures']\")?.innerText ?? ''";
+        browser.script(script, json!([])).as_str().map(str::to_owned).filter(|text| !text.is_empty())
+    };
+    let before = browser.until("the measured ranks", measured);
+    link_that_says(&browser, |spec| spec["model"]["name"] == "tiny-llama");
+    reload();
+    planned(&browser, "ZB-H1");
+    assert_eq!(browser.until("the measured ranks again", measured), before);
+    assert_eq!(kept(), None);
+    browser.picture("reloaded.png");
+
+    // What a person closes or changes stays so.
+    browser.find("[data-test='trace-close']").click();
+    browser.find("[data-test='keep']").click();
+    browser.until("the plan to be kept", kept);
+    browser.find("[data-test='keep']").click();
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    link_that_says(&browser, |spec| spec["schedule"] == "1f1b");
+    reload();
+    planned(&browser, "1F1B");
+    assert_eq!((measured(), kept()), (None, None));
+    browser.no_errors();
+}
+
 /// A schedule from elsewhere is judged with the form's costs, and exported as a plan.
 #[test]
 fn an_order_of_ones_own_is_opened() {
@@ -328,7 +427,8 @@ fn an_order_of_ones_own_is_opened() {
     planned(&browser, "Own order");
     assert!(browser.text("[data-test='notice']").contains("the file's own"));
     browser.find("[data-test='export-plan']").click();
-    let plan: Value = serde_json::from_str(&std::fs::read_to_string(browser.downloaded()).unwrap()).unwrap();
+    let plan: Value =
+        serde_json::from_str(&std::fs::read_to_string(browser.downloaded("plan.json")).unwrap()).unwrap();
     let command: Value =
         serde_json::from_str(&printed(["plan", spec, "--order", mine.to_str().unwrap(), "--json"])).unwrap();
     for part in ["spec", "problem", "program", "prediction"] {

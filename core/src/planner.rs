@@ -485,7 +485,7 @@ pub fn plan_with(
             .map(|answer| Answer { name: name.to_string(), ..answer })
             .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?
     };
-    into_plan(spec, answer)
+    plan_of(spec, answer)
 }
 
 /// The best schedule for `spec`, with what it stands on.
@@ -671,10 +671,14 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
     let case = Case::typed(plan.problem.clone());
     let answer = judge(case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
-    into_plan(&plan.spec, answer)
+    plan_of(&plan.spec, answer)
 }
 
-fn into_plan(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
+/// The plan of an answer to `spec`: its transfers placed as the spec asks, and checked on the transport that it names.
+///
+/// # Errors
+/// [`PlanError::Deadlock`] and [`PlanError::Hangs`].
+pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let problem = answer.case.problem;
     let Messages { lowering, transport } = spec.messages;
     let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;

@@ -40,7 +40,7 @@ impl Browser {
         let downloads = process::output("downloads").join(name);
         let _ = std::fs::remove_dir_all(&downloads);
         std::fs::create_dir_all(&downloads).unwrap_or_else(|error| panic!("{}: {error}", downloads.display()));
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(2 * PATIENCE));
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(6 * PATIENCE));
         let agent: ureq::Agent = config.build().into();
         let size = format!("--window-size={width},{height}");
         let arguments = [
@@ -119,14 +119,14 @@ impl Browser {
         self.find(css).text()
     }
 
-    /// A file that the page has offered for download, as soon as it is complete.
-    pub fn downloaded(&self) -> PathBuf {
+    /// The file whose name ends like this that the page has offered for download, as soon as it is complete.
+    pub fn downloaded(&self, end: &str) -> PathBuf {
         self.until("a download", || {
             let files = std::fs::read_dir(&self.downloads).ok()?.filter_map(Result::ok).map(|entry| entry.path());
             files.filter(|path| path.extension().is_none_or(|kind| kind != "crdownload")).find(|path| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 // Chromium writes to a hidden file and renames it.
-                !name.starts_with('.') && path.metadata().is_ok_and(|data| data.len() > 0)
+                !name.starts_with('.') && name.ends_with(end) && path.metadata().is_ok_and(|data| data.len() > 0)
             })
         })
     }

@@ -27,8 +27,13 @@ pub enum Ask {
     Export {
         /// The spec as JSON.
         spec: String,
-        /// Whether it is for a proof, and not for a person to keep.
-        to_prove: bool,
+        /// What it is for.
+        purpose: Purpose,
+    },
+    /// Read the file of a plan that was kept before the page was loaded anew.
+    OpenKept {
+        /// The file.
+        text: String,
     },
     /// Read a plan file and show it.
     OpenPlan {
@@ -70,11 +75,23 @@ impl Ask {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
-            Ask::Export { to_prove, .. } => {
-                matches!(older, Ask::Export { to_prove: older, .. } if older == to_prove)
+            Ask::Export { purpose, .. } => {
+                matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
             }
+            Ask::OpenKept { .. } => matches!(older, Ask::OpenKept { .. }),
         }
     }
+}
+
+/// What a plan file is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// A person saves it.
+    Download,
+    /// An exact search begins with it.
+    Proof,
+    /// The plan is kept to be compared with others, also after the page is loaded anew.
+    Keep,
 }
 
 /// From the worker to the page.
@@ -120,8 +137,13 @@ pub enum Said {
     Exported {
         /// Its text.
         text: String,
-        /// Whether it was asked for to be proved.
-        to_prove: bool,
+        /// What it was asked for.
+        purpose: Purpose,
+    },
+    /// The plan that was kept before the page was loaded anew.
+    KeptOpened {
+        /// The plan as it stands in the file.
+        picture: Box<Picture>,
     },
     /// A plan file was read.
     Opened {

@@ -107,6 +107,11 @@ impl Scene {
         wire::placement(&self.problem)
     }
 
+    /// What that placement means.
+    pub fn placement_meaning(&self) -> String {
+        wire::placement_meaning(&self.problem)
+    }
+
     /// The most bytes of any rank.
     pub fn peak_bytes(&self) -> u64 {
         self.figures.peak_bytes.iter().copied().max().unwrap_or(0)

@@ -3,6 +3,7 @@
 use pipeplan_core::bounds;
 use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::placement::Placement;
 use pipeplan_core::planner::{Answer, gap};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::relief::Relief;
@@ -56,7 +57,9 @@ const SPANS_A_MESSAGE: usize = 30_000;
 pub fn in_parts(reply: Reply) -> Vec<Reply> {
     let Reply { id, mut said } = reply;
     let rows = match &mut said {
-        Said::Planned(picture) | Said::Opened { picture, .. } => core::mem::take(&mut picture.rows),
+        Said::Planned(picture) | Said::Opened { picture, .. } | Said::KeptOpened { picture } => {
+            core::mem::take(&mut picture.rows)
+        }
         Said::TraceShown(measured) => core::mem::take(&mut measured.rows),
         _ => Vec::new(),
     };
@@ -72,7 +75,7 @@ pub fn in_parts(reply: Reply) -> Vec<Reply> {
         part.push(row);
     }
     match &mut said {
-        Said::Planned(picture) | Said::Opened { picture, .. } => picture.rows = part,
+        Said::Planned(picture) | Said::Opened { picture, .. } | Said::KeptOpened { picture } => picture.rows = part,
         Said::TraceShown(measured) => measured.rows = part,
         _ => {}
     }
@@ -148,6 +151,21 @@ pub fn placement(problem: &Problem) -> String {
         1 => placement.to_owned(),
         chunks => format!("{placement}, {chunks} chunks a rank"),
     }
+}
+
+/// What that placement means, in a sentence.
+pub fn placement_meaning(problem: &Problem) -> String {
+    let meaning = match problem.placement() {
+        Placement::Linear => "one stage a rank, in the order of the ranks",
+        Placement::Looped => "stages go round the ranks, from the last back to the first",
+        Placement::V => "stages go down the ranks and back up, so that the first rank has the last stage too",
+        Placement::Wave => "stages go down the ranks and back up, again and again",
+        Placement::List(_) => "the problem says which rank has which stage",
+        Placement::TwoWay => {
+            "each rank has a stage of two copies of the model: half of the microbatches go down the ranks, half up"
+        }
+    };
+    text::sentence(meaning)
 }
 
 fn figures(problem: &Problem, timeline: &Timeline) -> Figures {

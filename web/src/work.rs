@@ -15,7 +15,7 @@ use pipeplan_core::trace::Trace;
 use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::frontier::Chart;
-use crate::message::{Ask, FieldFault, Measured, Question, Reply, Row, Said, TraceSummary, Unfit};
+use crate::message::{Ask, FieldFault, Measured, Picture, Purpose, Question, Reply, Row, Said, TraceSummary, Unfit};
 use crate::{text, wire};
 
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
@@ -147,7 +147,8 @@ impl Work {
                 }
             },
             Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
-            Ask::Export { spec, to_prove } => vec![export(&spec, to_prove)],
+            Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
+            Ask::OpenKept { text } => open_kept(&text).into_iter().collect(),
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::OpenOrder { spec, text } => vec![open_order(&spec, &text)],
             Ask::OpenTrace { text } => self.open_trace(&text),
@@ -227,24 +228,29 @@ impl Work {
         }
     }
 
-    fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
-        let plan = match Plan::from_json(text) {
-            Ok(plan) => plan,
-            Err(error) => return vec![unreadable("plan", error.to_string())],
+    /// The plan file of a spec: of what the comparison has found, where it has ended, else planned again.
+    fn export(&self, spec: &str, purpose: Purpose) -> Said {
+        let text = || -> Result<String, String> {
+            let spec = Spec::read(spec).map_err(|error| error.to_string())?;
+            let finished = |running: &&Comparison| running.finished && same_work(&running.spec, &spec);
+            let found = self.comparison.as_ref().filter(finished).filter(|_| spec.schedule == BEST);
+            let plan = match found.and_then(|running| running.best.so_far()) {
+                Some(answer) => planner::plan_of(&spec, answer.clone()),
+                None => planner::plan(&spec, &spec.schedule),
+            };
+            Ok(plan.map_err(|error| error.to_string())?.to_json())
         };
-        let timeline = match simulate(&plan.problem, &plan.schedule) {
-            Ok(timeline) => timeline,
-            Err(deadlock) => return vec![unreadable("plan", deadlock.to_string())],
-        };
-        let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
-        picture.figures.step = plan.step().map(wire::step);
-        // A plan of ours follows from its spec; what its bytes are for is not in the file.
-        let cases = planner::open_cases(&plan.spec).unwrap_or_default();
-        if let Some(derived) =
-            cases.into_iter().find(|case| case.problem == plan.problem).and_then(|case| case.derived)
-        {
-            picture.memory = wire::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
+        match text() {
+            Ok(text) => Said::Exported { text, purpose },
+            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::humanised(&reason) },
         }
+    }
+
+    fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
+        let (plan, picture) = match read_plan(text) {
+            Ok(read) => read,
+            Err(reason) => return vec![unreadable("plan", reason)],
+        };
         let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
         said.extend(self.start_comparison(id, plan.spec, false));
         said.extend(self.done());
@@ -419,6 +425,29 @@ impl Explanation {
     }
 }
 
+/// A plan file, and how the page shows it.
+///
+/// # Errors
+/// Why it is none, in words.
+fn read_plan(text: &str) -> Result<(Plan, Picture), String> {
+    let plan = Plan::from_json(text).map_err(|error| error.to_string())?;
+    let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
+    let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
+    picture.figures.step = plan.step().map(wire::step);
+    // A plan of ours follows from its spec; what its bytes are for is not in the file.
+    let cases = planner::open_cases(&plan.spec).unwrap_or_default();
+    if let Some(derived) = cases.into_iter().find(|case| case.problem == plan.problem).and_then(|case| case.derived) {
+        picture.memory = wire::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
+    }
+    Ok((plan, picture))
+}
+
+/// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
+fn open_kept(text: &str) -> Option<Said> {
+    let (_, picture) = read_plan(text).ok()?;
+    Some(Said::KeptOpened { picture: Box::new(picture) })
+}
+
 /// The bytes in “needs at least 123 bytes”.
 fn least_need(reason: &str) -> u64 {
     let after = reason.split_once("at least ").map_or("", |(_, after)| after);
@@ -465,13 +494,6 @@ pub fn comparison(spec: &str) -> Result<String, String> {
 pub fn link(spec: &str) -> Result<String, String> {
     let spec = Spec::read(spec).map_err(|error| error.to_string())?;
     Ok(pipeplan_core::link::write(&spec))
-}
-
-fn export(spec: &str, to_prove: bool) -> Said {
-    match plan_file(spec, None) {
-        Ok(text) => Said::Exported { text, to_prove },
-        Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::humanised(&reason) },
-    }
 }
 
 fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
@@ -654,6 +676,23 @@ mod tests {
         work.take(Question { id: 1, ask: Ask::OpenPlan { text } });
         let replies = finish(&mut work);
         assert!(matches!(&replies[0].said, Said::Opened { picture, .. } if picture.schedule == "1f1b"));
+    }
+
+    /// What was compared is not searched again, and the file is the same.
+    #[test]
+    fn what_is_exported_after_a_comparison_is_what_the_command_writes() {
+        for schedule in [BEST, "zb-h1"] {
+            let spec = format!(r#"{{ "schedule": "{schedule}", "problem": {SPEC} }}"#);
+            let mut work = Work::new(|| 0.0);
+            work.take(plan(1, &spec));
+            finish(&mut work);
+            work.take(Question { id: 2, ask: Ask::Export { spec: spec.clone(), purpose: Purpose::Keep } });
+            let Said::Exported { text, purpose } = finish(&mut work).remove(0).said else { panic!("no file") };
+            assert_eq!((purpose, Ok(text.clone())), (Purpose::Keep, plan_file(&spec, None)));
+            work.take(Question { id: 3, ask: Ask::OpenKept { text } });
+            let again = finish(&mut work).remove(0).said;
+            assert!(matches!(&again, Said::KeptOpened { picture } if !picture.rows.is_empty()), "{again:?}");
+        }
     }
 
     #[test]

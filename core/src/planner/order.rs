@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::ToString;
 use core::fmt::Write;
 
-use super::{Answer, Case, PlanError, derived_case, into_plan};
+use super::{Answer, Case, PlanError, derived_case, plan_of};
 use crate::check::{Violation, check_schedule};
 use crate::fit;
 use crate::format::torch_csv;
@@ -33,7 +33,7 @@ pub fn plan_order(spec: &Spec, name: &str, schedule: Schedule) -> Result<Plan, P
     })?;
     check_schedule(&case.problem, &schedule).map_err(|violations| absent(told(&violations)))?;
     let timeline = simulate(&case.problem, &schedule).map_err(PlanError::Deadlock)?;
-    into_plan(spec, Answer { name: name.to_string(), case, schedule, timeline })
+    plan_of(spec, Answer { name: name.to_string(), case, schedule, timeline })
 }
 
 fn told(violations: &[Violation]) -> alloc::string::String {

@@ -2,7 +2,7 @@
 
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
-use web_sys::{Blob, BlobPropertyBag, File, HtmlAnchorElement, Response, Url, Window};
+use web_sys::{Blob, BlobPropertyBag, File, HtmlAnchorElement, HtmlCanvasElement, Response, Url, Window};
 
 /// The window. A page always has one.
 pub fn window() -> Option<Window> {
@@ -103,20 +103,33 @@ pub fn download(name: &str, content_type: &str, text: &str) {
         let parts = js_sys::Array::of1(&JsValue::from_str(text));
         let options = BlobPropertyBag::new();
         options.set_type(content_type);
-        let blob = Blob::new_with_str_sequence_and_options(&parts, &options)?;
-        let address = Url::create_object_url_with_blob(&blob)?;
-        let document = window().and_then(|window| window.document()).ok_or(JsValue::NULL)?;
-        let anchor: HtmlAnchorElement = document.create_element("a")?.dyn_into()?;
-        anchor.set_href(&address);
-        anchor.set_download(name);
-        anchor.click();
-        // The download may start after this turn.
-        after(10_000, move || {
-            let _ = Url::revoke_object_url(&address);
-        });
-        Ok(())
+        download_blob(name, &Blob::new_with_str_sequence_and_options(&parts, &options)?)
     };
     let _ = save();
+}
+
+/// Offers a canvas as a PNG file.
+pub fn download_png(name: String, canvas: &HtmlCanvasElement) {
+    let save = Closure::once_into_js(move |blob: Option<Blob>| {
+        if let Some(blob) = blob {
+            let _ = download_blob(&name, &blob);
+        }
+    });
+    let _ = canvas.to_blob(save.unchecked_ref());
+}
+
+fn download_blob(name: &str, blob: &Blob) -> Result<(), JsValue> {
+    let address = Url::create_object_url_with_blob(blob)?;
+    let document = window().and_then(|window| window.document()).ok_or(JsValue::NULL)?;
+    let anchor: HtmlAnchorElement = document.create_element("a")?.dyn_into()?;
+    anchor.set_href(&address);
+    anchor.set_download(name);
+    anchor.click();
+    // The download may start after this turn.
+    after(10_000, move || {
+        let _ = Url::revoke_object_url(&address);
+    });
+    Ok(())
 }
 
 /// Puts a text on the clipboard. Says whether it could.

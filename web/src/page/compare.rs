@@ -6,20 +6,19 @@ use pipeplan_core::problem::Objective;
 
 use super::state::Planner;
 use crate::message::{Row, RowCosts};
+use crate::ranking::{Column, Ranking, cost_ns};
 use crate::text;
 
 #[component]
 pub fn Compare() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let objective = judged(planner);
-    // Best first: it is what most people came for. Those that do not exist here come last.
-    let names = Memo::new(move |_| {
-        planner.rows.with(|rows| {
-            let mut rows: Vec<&Row> = rows.iter().collect();
-            rows.sort_by_key(|row| (row.schedule != BEST, row.costs.is_none()));
-            rows.into_iter().map(|row| row.schedule.clone()).collect::<Vec<_>>()
-        })
-    });
+    let ranking = RwSignal::new(Ranking::default());
+    let names = Memo::new(move |_| planner.rows.with(|rows| ranking.get().names(rows, objective.get())));
+    let cost = move || match objective.get() {
+        Objective::Makespan => "Makespan",
+        Objective::LongestSpan => "Longest span",
+    };
     view! {
         <section class="panel compare" aria-label="Comparison of schedules">
             <h2>"Compare"</h2>
@@ -27,15 +26,13 @@ pub fn Compare() -> impl IntoView {
                 <table data-test="compare">
                     <thead>
                         <tr>
-                            <th scope="col">"Schedule"</th>
-                            <th scope="col" class="number">{move || match objective.get() {
-                                Objective::Makespan => "Makespan",
-                                Objective::LongestSpan => "Longest span",
-                            }}</th>
+                            <Head ranking column=Column::Schedule>"Schedule"</Head>
+                            <Head ranking column=Column::Cost>{cost}</Head>
                             <th scope="col" class="bar" aria-hidden="true"></th>
-                            <th scope="col" class="number">"Bubble"</th>
-                            <th scope="col" class="number">"Peak memory"</th>
-                            <th scope="col" class="number" title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</th>
+                            <Head ranking column=Column::Bubble>"Bubble"</Head>
+                            <Head ranking column=Column::Peak>"Peak memory"</Head>
+                            <Head ranking column=Column::Gap
+                                title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</Head>
                         </tr>
                     </thead>
                     <tbody>
@@ -46,6 +43,29 @@ pub fn Compare() -> impl IntoView {
                 </table>
             </div>
         </section>
+    }
+}
+
+/// The head of a column: pressing it sorts by the column.
+#[component]
+fn Head(
+    ranking: RwSignal<Ranking>,
+    column: Column,
+    #[prop(optional)] title: &'static str,
+    children: Children,
+) -> impl IntoView {
+    let mark = move || match ranking.get().aria(column) {
+        "ascending" => " ▲",
+        "descending" => " ▼",
+        _ => "",
+    };
+    view! {
+        <th scope="col" class:number=column != Column::Schedule aria-sort=move || ranking.get().aria(column)>
+            <button type="button" class="quiet" title=title data-test=format!("sort-{column:?}").to_lowercase()
+                on:click=move |_| ranking.update(|ranking| *ranking = ranking.pressed(column))>
+                {children()}<span aria-hidden="true">{mark}</span>
+            </button>
+        </th>
     }
 }
 
@@ -109,13 +129,6 @@ fn Costs(costs: RowCosts, objective: Objective, longest: u64) -> impl IntoView {
 /// What the rows are judged by.
 fn judged(planner: Planner) -> Memo<Objective> {
     Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().map(|spec| spec.objective()).unwrap_or_default()))
-}
-
-fn cost_ns(costs: &RowCosts, objective: Objective) -> u64 {
-    match objective {
-        Objective::Makespan => costs.makespan_ns,
-        Objective::LongestSpan => costs.longest_span_ns,
-    }
 }
 
 fn chosen_schedule(typed: &str) -> &str {

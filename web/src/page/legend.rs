@@ -39,6 +39,8 @@ pub fn Guide() -> impl IntoView {
             <dl>
                 <dt>"Rows and blocks"</dt>
                 <dd>"A row is a rank: a GPU, or several that share a stage. A block is what it does for one microbatch, whose number stands on it: F, the forward; B, the backward that the rank before waits for; W, the gradients of weights, which nobody waits for; BW, both in one. Point at a block to see what it waits for, and its times."</dd>
+                <dt>"Placements"</dt>
+                <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up. More stages a rank make a smaller bubble, and more transfers."</dd>
                 <dt>"Bubble"</dt>
                 <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better."</dd>
                 <dt>"Memory"</dt>

@@ -15,6 +15,7 @@ mod memory;
 mod overlay;
 mod passes;
 mod prover;
+mod session;
 mod state;
 mod timeline;
 

@@ -133,6 +133,20 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     brush.pointed(frame, pointed);
 }
 
+/// Both canvases in one, on the panel's ground: what is seen, in the screen's own pixels.
+pub fn compose(image: &HtmlCanvasElement, text: &HtmlCanvasElement, frame: &Frame) -> Option<HtmlCanvasElement> {
+    let whole: HtmlCanvasElement = text.owner_document()?.create_element("canvas").ok()?.dyn_into().ok()?;
+    whole.set_width(text.width());
+    whole.set_height(text.height());
+    let context = context(&whole)?;
+    context.set_fill_style_str(&Palette::of(frame.dark).panel.css());
+    context.fill_rect(0.0, 0.0, f64::from(whole.width()), f64::from(whole.height()));
+    let left = (frame.layout.left_px * frame.ratio).round();
+    context.draw_image_with_html_canvas_element(image, left, 0.0).ok()?;
+    context.draw_image_with_html_canvas_element(text, 0.0, 0.0).ok()?;
+    Some(whole)
+}
+
 /// Empties both canvases.
 pub fn clear(image: &HtmlCanvasElement, text: &HtmlCanvasElement, layout: &Layout) {
     for canvas in [image, text] {

@@ -16,11 +16,12 @@ use web_sys::Worker;
 use super::browser;
 use super::courier::Courier;
 use super::prover;
+use super::session::{self, Item};
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
-use crate::message::{Ask, FieldFault, Reply, Row, Said, TraceSummary, Unfit};
+use crate::message::{Ask, FieldFault, Purpose, Reply, Row, Said, TraceSummary, Unfit};
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
@@ -41,6 +42,22 @@ pub struct Notice {
     pub wrong: bool,
     /// What to say.
     pub lines: Vec<String>,
+}
+
+/// A file on its way to the page.
+#[derive(Clone)]
+struct Opening {
+    text: Rc<str>,
+    from: Origin,
+}
+
+/// Where a file comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A person opened it: loading the page anew must not lose it.
+    Person,
+    /// The address names it, or the browser remembered it.
+    Address,
 }
 
 /// The page's state. Copies share it.
@@ -92,6 +109,8 @@ pub struct Planner {
     pub view: RwSignal<View>,
     /// Width of the time axis in CSS pixels.
     pub width: RwSignal<f64>,
+    /// How many pictures of the timeline have been asked for.
+    pub png_wanted: RwSignal<u32>,
     /// The newest plan question, and the newest whose answer is on screen.
     asked: StoredValue<u32>,
     shown: StoredValue<u32>,
@@ -99,7 +118,11 @@ pub struct Planner {
     /// is, whoever wrote it.
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// The plan file that the worker is reading.
-    opening: StoredValue<Option<Rc<str>>, LocalStorage>,
+    opening: StoredValue<Option<Opening>, LocalStorage>,
+    /// The trace file that the worker is reading.
+    opening_trace: StoredValue<Option<Opening>, LocalStorage>,
+    /// Whether a plan or trace is remembered, for when the page is loaded anew.
+    remembers: StoredValue<bool>,
     /// Lanes sent ahead of their picture, and the question that they belong to.
     ahead: StoredValue<(u32, Vec<Lane>)>,
     link_timer: StoredValue<u32>,
@@ -140,10 +163,13 @@ impl Planner {
             notice: RwSignal::new(None),
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
             width: RwSignal::new(600.0),
+            png_wanted: RwSignal::new(0),
             asked: StoredValue::new(0),
             shown: StoredValue::new(0),
             opened: StoredValue::new_local(None),
             opening: StoredValue::new_local(None),
+            opening_trace: StoredValue::new_local(None),
+            remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
@@ -162,19 +188,36 @@ impl Planner {
         planner
     }
 
-    /// Opens what the address asks for: a link's spec, files beside the page, or else the example.
+    /// Opens what was open before the page was loaded anew, or else what the address asks for: a link's spec, files
+    /// beside the page, or the example.
     pub fn open_address(self) {
         let fragment = browser::fragment();
-        let plan = browser::query("plan").filter(|_| fragment.is_empty());
-        if !fragment.is_empty() {
+        let open_plan = session::recall(Item::Plan, &fragment);
+        let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
+        if let Some(text) = open_plan {
+            // Should the plan not be readable any more, the form is planned.
+            if let Ok(spec) = pipeplan_core::link::read(&fragment) {
+                self.form.set(Form::of(&spec));
+            }
+            self.own_fragment.set_value(fragment);
+            self.open_file(&text, Origin::Address);
+        } else if !fragment.is_empty() {
             self.open_link(&fragment);
         } else if plan.is_none() {
             self.plan();
         }
+        if let Some(text) = session::recall(Item::Kept, "") {
+            self.ask(Ask::OpenKept { text }, false);
+        }
+        let open_trace = session::recall(Item::Trace, "");
+        let trace = browser::query("trace").filter(|_| open_trace.is_none());
+        if let Some(text) = open_trace {
+            self.open_file(&text, Origin::Address);
+        }
         leptos::task::spawn_local(async move {
-            for address in [plan.clone(), browser::query("trace")].into_iter().flatten() {
+            for address in [plan.clone(), trace].into_iter().flatten() {
                 match browser::fetch_text(&address).await {
-                    Ok(text) => self.open_text(&text),
+                    Ok(text) => self.open_file(&text, Origin::Address),
                     Err(reason) => {
                         self.complain(vec![reason]);
                         if plan.as_ref() == Some(&address) {
@@ -235,6 +278,10 @@ impl Planner {
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
         self.opened.set_value(None);
+        if self.remembers.get_value() {
+            self.remembers.set_value(false);
+            session::forget(Item::Plan);
+        }
         self.forget_proof();
         match self.read_form() {
             Some(text) => {
@@ -311,15 +358,29 @@ impl Planner {
                 self.busy.set(false);
                 self.outdated.set(false);
             }
-            Said::Exported { text, to_prove: false } => {
-                browser::download(&self.plan_file_name(), "application/json", &text)
+            Said::Exported { text, purpose: Purpose::Download } => {
+                browser::download(&self.file_name("plan.json"), "application/json", &text)
             }
-            Said::Exported { text, to_prove: true } => self.start_prover(&text),
+            Said::Exported { text, purpose: Purpose::Proof } => self.start_prover(&text),
+            Said::Exported { text, purpose: Purpose::Keep } if self.kept.with_untracked(Option::is_some) => {
+                session::remember(Item::Kept, "", &text)
+            }
+            Said::KeptOpened { picture } if self.kept.with_untracked(Option::is_none) => {
+                let before = self.extent();
+                self.kept.set(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
+                self.carry_view(before);
+            }
             Said::Opened { spec, picture } if !stale => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
             Said::Ordered { plan } if newest => self.open_text(&plan),
-            Said::TraceOpened(summary) => self.trace.set(Some(summary)),
+            Said::TraceOpened(summary) => {
+                let opening = self.opening_trace.try_update_value(Option::take).flatten();
+                if let Some(Opening { text, from: Origin::Person }) = opening {
+                    session::remember(Item::Trace, "", &text);
+                }
+                self.trace.set(Some(summary));
+            }
             Said::TraceShown(measured) => {
                 let before = self.extent();
                 self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_ahead(id)))));
@@ -357,7 +418,14 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
-        self.opened.set_value(self.opening.get_value());
+        let opening = self.opening.get_value();
+        self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
+        if let (Some(Opening { text, from: Origin::Person }), Some(link)) = (opening, self.link()) {
+            // It is known again by its form's link, which stands in the address from now on.
+            session::remember(Item::Plan, &link, &text);
+            self.write_link_later();
+        }
+        self.remembers.set_value(true);
         self.shown.set_value(id);
         let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule)).map(|_| {
             let line = "This order of ops is the file's own. A change of the form plans anew, without it.";
@@ -385,7 +453,7 @@ impl Planner {
         if let (Some(kept), Some(shown)) = (&kept, &scene)
             && !comparable(kept, shown)
         {
-            self.kept.set(None);
+            self.let_go();
         }
         self.scene.set(scene);
         self.carry_view(before);
@@ -424,8 +492,22 @@ impl Planner {
     /// Keeps the plan on screen to be compared with others, or lets go of the one that is kept.
     pub fn keep(self, keep: bool) {
         let before = self.extent();
-        self.kept.set(self.scene.get_untracked().filter(|_| keep));
+        if keep {
+            self.kept.set(self.scene.get_untracked());
+            if let Some(text) = self.opened.get_value() {
+                session::remember(Item::Kept, "", &text);
+            } else if let (false, Some(spec)) = (self.outdated.get_untracked(), self.read_form()) {
+                self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
+            }
+        } else {
+            self.let_go();
+        }
         self.carry_view(before);
+    }
+
+    fn let_go(self) {
+        self.kept.set(None);
+        session::forget(Item::Kept);
     }
 
     /// Draws the measured step as long as the plan, or in its own time.
@@ -454,22 +536,29 @@ impl Planner {
         let before = self.extent();
         self.trace.set(None);
         self.measured.set(None);
+        session::forget(Item::Trace);
         self.carry_view(before);
     }
 
-    /// Opens a file's text: a plan, a trace, or a spec.
+    /// Opens a file's text: a plan, a trace, an order of ops, or a spec.
     pub fn open_text(self, text: &str) {
+        self.open_file(text, Origin::Person);
+    }
+
+    fn open_file(self, text: &str, from: Origin) {
         self.notice.set(None);
+        let opening = || Opening { text: text.into(), from };
         // A file says what it is in its `format`; one that says nothing may be a spec.
         let says = |format: &str| text.contains(&format!("\"{format}\""));
         if says("pipeplan-trace") {
+            self.opening_trace.set_value(Some(opening()));
             self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
         } else if says("pipeplan-plan") {
             if self.proof.with_untracked(|proof| proof.better.as_deref() != Some(text)) {
                 self.forget_proof();
             }
             self.busy.set(true);
-            self.opening.set_value(Some(text.into()));
+            self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
         } else if order::looks_like_one(text) {
             let Some(spec) = self.read_form() else {
@@ -494,9 +583,9 @@ impl Planner {
     /// Downloads the plan file of the form.
     pub fn export(self) {
         if let Some(text) = self.opened.get_value() {
-            browser::download(&self.plan_file_name(), "application/json", &text);
+            browser::download(&self.file_name("plan.json"), "application/json", &text);
         } else if let Some(text) = self.read_form() {
-            self.ask(Ask::Export { spec: text, to_prove: false }, false);
+            self.ask(Ask::Export { spec: text, purpose: Purpose::Download }, false);
         }
     }
 
@@ -505,8 +594,12 @@ impl Planner {
         let Some(scene) = self.scene.get_untracked() else { return };
         let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
         let drawing = svg::draw(&Timeline { rows }, &scene.headline(), SVG_WIDTH);
-        let name = self.plan_file_name().replace("plan.json", "timeline.svg");
-        browser::download(&name, "image/svg+xml", &drawing);
+        browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
+    }
+
+    /// Downloads what is seen as a picture.
+    pub fn save_png(self) {
+        self.png_wanted.update(|wanted| *wanted += 1);
     }
 
     /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
@@ -515,7 +608,7 @@ impl Planner {
         if let Some(text) = self.opened.get_value() {
             self.start_prover(&text);
         } else if let Some(text) = self.read_form() {
-            self.ask(Ask::Export { spec: text, to_prove: true }, false);
+            self.ask(Ask::Export { spec: text, purpose: Purpose::Proof }, false);
         }
     }
 
@@ -553,11 +646,12 @@ impl Planner {
         }
     }
 
-    fn plan_file_name(self) -> String {
+    /// The name of a file of the plan on screen, which ends like `plan.json`.
+    pub fn file_name(self, end: &str) -> String {
         let name = self.form.with_untracked(|form| form.text("name").to_owned());
         let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let plain = plain.trim_matches('-').to_lowercase();
-        if plain.is_empty() { "plan.json".to_owned() } else { format!("{plain}.plan.json") }
+        if plain.is_empty() { end.to_owned() } else { format!("{plain}.{end}") }
     }
 
     /// Puts the link on the clipboard.

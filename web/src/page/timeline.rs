@@ -74,7 +74,7 @@ fn Toolbar() -> impl IntoView {
     view! {
         <div class="toolbar">
             <h2 data-test="schedule-title">{title}</h2>
-            <span class="note" data-test="placement">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement()))}</span>
+            <span class="note" data-test="placement" title=move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement_meaning()))>{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement()))}</span>
             <legend::Legend />
             <div class="buttons">
                 <button type="button" data-test="keep" aria-pressed=move || planner.kept.with(Option::is_some).to_string()
@@ -84,6 +84,8 @@ fn Toolbar() -> impl IntoView {
                     {move || if planner.kept.with(Option::is_some) { "Let go" } else { "Keep" }}</button>
                 <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
                     title="Save the timeline as an SVG drawing, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
+                <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
+                    title="Save what is seen here, memory included, as a PNG picture" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
             <div class="buttons zoom" role="group" aria-label="Zoom">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
@@ -155,6 +157,16 @@ fn Canvas() -> impl IntoView {
             None => overlay::clear(&image, &text, &layout.get_untracked()),
         }
     };
+    Effect::new(move |_| {
+        if planner.png_wanted.get() == 0 {
+            return;
+        }
+        let canvases = (image_canvas.get_untracked(), text_canvas.get_untracked());
+        let ((Some(image), Some(text)), Some(frame)) = (canvases, untrack(frame)) else { return };
+        if let Some(whole) = overlay::compose(&image, &text, &frame) {
+            browser::download_png(planner.file_name("timeline.png"), &whole);
+        }
+    });
     Effect::new(move |_| {
         let _ = (frame().is_some(), pointed.get(), image_canvas.get().is_some(), text_canvas.get().is_some());
         once_a_frame(paint.clone());
