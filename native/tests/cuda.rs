@@ -205,3 +205,43 @@ fn ranks_run_on_parts_of_the_card() {
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("cuDeviceGetDevResource"), "{text}");
 }
+
+fn selftest(name: &str, more: &[&str]) -> Option<Vec<Value>> {
+    let ran = on_card(name, "", &[&["selftest", "--device", "cuda", "--json", "--within", "3000"], more].concat())?;
+    let text = String::from_utf8_lossy(&ran.output.stdout);
+    let table: Value = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.output.stderr));
+    });
+    Some(table["rows"].as_array().expect("rows").clone())
+}
+
+/// What the selftest measures, on a model that suits so small a card: all rows are there, and none fails but the one whose
+/// time means nothing here.
+#[test]
+fn the_selftest_measures_a_card() {
+    let Some(rows) = selftest("speed", &["--only", "speed"]) else { return };
+    let found = |name: &str| {
+        let is_it = |row: &&Value| row["name"].as_str().is_some_and(|found| found.starts_with(name));
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("no row `{name}` in {rows:#?}"))
+    };
+    for name in [
+        "one rank, CUDA graphs off: losses",
+        "memory of the device that 4 ranks take",
+        "bytes of rank 3",
+        "4 ranks, each on its part of the multiprocessors: losses",
+    ] {
+        assert_eq!(found(name)["passed"], true, "{name}");
+    }
+    let of_time = "a step of the model, 4 ranks on one card";
+    let failed = |row: &&Value| row["passed"] == false && row["name"] != of_time;
+    assert_eq!(rows.iter().find(failed), None);
+}
+
+/// Every operator through the calls of a card, each tensor in memory of its own, whose ends are watched.
+#[test]
+#[ignore = "takes minutes: the emulated selftest runs the same kernels"]
+fn every_operator_runs_by_the_calls_of_a_card() {
+    let Some(rows) = selftest("operators", &["--only", "operators", "--apart"]) else { return };
+    assert!(rows.len() > 90, "{} rows", rows.len());
+    assert_eq!(rows.iter().find(|row| row["passed"] != true), None);
+}

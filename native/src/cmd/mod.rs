@@ -23,6 +23,8 @@ mod plan;
 mod processes;
 mod prove;
 mod run;
+#[cfg(feature = "cuda")]
+mod sanitizer;
 mod schema;
 mod search;
 mod selftest;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use pipeplan::runner::Device;
-use pipeplan::selftest::{self, News, Report, Row, collectives};
+use pipeplan::selftest::{self, News, Part, Report, Row, collectives};
 use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan selftest --device cpu
   pipeplan selftest --device cuda --profile h200.json
+  pipeplan selftest --device cuda --only operators
   pipeplan selftest --transport threads --ranks 4
   mpirun -n 4 pipeplan selftest --transport mpi";
 
@@ -25,7 +26,8 @@ Examples:
 ///
 /// Prints one table; exits with 1 where any row fails, and with 2 where the device cannot be used. What fails fails alone:
 /// the rest goes on, and the table comes last whatever happens. Every operator is held
-/// against the CPU in f64, runs of whole plans against one rank on the CPU. With --transport it is the collectives of a
+/// against the CPU in f64, runs of whole plans against one rank on the CPU. On a GPU the operators run again under
+/// compute-sanitizer, and the model once more in PyTorch, where these are installed. With --transport it is the collectives of a
 /// transport that are proved, among the ranks that a launcher has started: bit for bit, and how long they take.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
@@ -45,6 +47,12 @@ pub struct Args {
     /// Write the measured times of operators here
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
+    /// Only a part of it
+    #[arg(long, value_name = "PART", conflicts_with = "transport")]
+    only: Option<Only>,
+    /// Every tensor of the operators in memory of its own, so that compute-sanitizer sees whoever leaves it
+    #[arg(long, conflicts_with = "transport")]
+    apart: bool,
     /// How long all may take: what has not begun by then fails, and what then does not end is named
     #[arg(long, value_name = "SECONDS", default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     within: u64,
@@ -58,6 +66,26 @@ enum Choice {
     Cpu,
     Cuda,
     Emulated,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Only {
+    /// Every operator
+    Operators,
+    /// Runs of whole plans, and NCCL
+    Runs,
+    /// Times, of a GPU
+    Speed,
+}
+
+impl From<Only> for Part {
+    fn from(only: Only) -> Part {
+        match only {
+            Only::Operators => Part::Operators,
+            Only::Runs => Part::Runs,
+            Only::Speed => Part::Speed,
+        }
+    }
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -84,7 +112,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Cuda => Device::Cuda(args.gpu),
         Choice::Emulated => Device::Emulated,
     };
-    let report = on_device(device, Duration::from_secs(args.within), !args.json)?;
+    let (only, within) = (args.only.map(Part::from), Duration::from_secs(args.within));
+    let report = on_device(device, only, args.apart, within, !args.json)?;
     let written = match (&args.profile, &report.profile) {
         (None, _) => Ok(()),
         (Some(path), Some(profile)) => output::write(path, profile.to_json().as_bytes()),
@@ -100,7 +129,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Tests `device` on another thread, so that what does not end is told of and not waited for.
-fn on_device(device: Device, within: Duration, is_shown: bool) -> Result<Report, Failure> {
+fn on_device(
+    device: Device,
+    only: Option<Part>,
+    apart: bool,
+    within: Duration,
+    is_shown: bool,
+) -> Result<Report, Failure> {
     let deadline = Instant::now() + within;
     let (tell, hear) = channel();
     let worker = std::thread::spawn(move || {
@@ -108,7 +143,7 @@ fn on_device(device: Device, within: Duration, is_shown: bool) -> Result<Report,
             // Nobody listens only after all has been given up.
             let _ = tell.send(news);
         };
-        test(device, deadline, say)
+        test(device, only, apart, deadline, say)
     });
     let mut report = Report { device: String::new(), rows: Vec::new(), profile: None, rate: None };
     let mut under_way = "opening the device".to_string();
@@ -140,16 +175,32 @@ fn on_device(device: Device, within: Duration, is_shown: bool) -> Result<Report,
 }
 
 /// All rows of `device`.
-fn test(device: Device, deadline: Instant, say: impl Fn(News)) -> Result<Report, String> {
-    let mut report = selftest::run(device, deadline, &say)?;
+fn test(
+    device: Device,
+    only: Option<Part>,
+    apart: bool,
+    deadline: Instant,
+    say: impl Fn(News),
+) -> Result<Report, String> {
+    let mut report = selftest::run(device, only, apart, deadline, &say)?;
+    let has = |part| only.is_none_or(|only| only == part);
     let mut add = |row: Row| {
         say(News::Found(row.clone()));
         report.rows.push(row);
     };
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = device {
-        say(News::Begins("NCCL: ranks in several processes".to_string()));
-        add(super::over_nccl::check(gpu, deadline));
+        if has(Part::Runs) {
+            say(News::Begins("NCCL: ranks in several processes".to_string()));
+            add(super::over_nccl::check(gpu, deadline));
+        }
+        // That of the whole test starts itself again.
+        if only.is_none() {
+            for tool in super::sanitizer::TOOLS {
+                say(News::Begins(format!("compute-sanitizer: {tool}")));
+                add(super::sanitizer::check(tool, gpu, deadline));
+            }
+        }
         if let Some(rate) = report.rate {
             say(News::Begins("speed: PyTorch".to_string()));
             add(selftest::beside_torch(device, rate, deadline));

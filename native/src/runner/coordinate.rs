@@ -198,7 +198,7 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                     Carriage::Threads => {
                         let portion = || cuda::card::Portion { part: rank, parts: workload.world() };
                         let portion = options.split_gpu.then(portion);
-                        let opening = cuda::Opening { portion, graphs: options.cuda_graphs };
+                        let opening = cuda::Opening { portion, graphs: options.cuda_graphs, apart: false };
                         (cuda::Leaving::OnCard, cuda::open_as(options.device, opening))
                     }
                     Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),

@@ -167,7 +167,7 @@ impl Rank<'_> {
             ));
         }
         let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
-        let opening = crate::backend::cuda::Opening { portion: None, graphs: options.cuda_graphs };
+        let opening = crate::backend::cuda::Opening { graphs: options.cuda_graphs, ..Default::default() };
         let card =
             crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;

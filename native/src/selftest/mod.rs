@@ -136,11 +136,31 @@ impl<F: FnMut(News)> Rows<F> {
     }
 }
 
-/// Tests `device` until `deadline`, telling of each row as it comes.
+/// A part of the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Every operator.
+    Operators,
+    /// Runs of whole plans, and NCCL.
+    Runs,
+    /// Times, of a GPU.
+    Speed,
+}
+
+/// Tests `device` until `deadline`, all or only a part, telling of each row as it comes. With `apart` every tensor of the
+/// operators lies in memory of its own, as checkers of memory want it.
 ///
 /// # Errors
 /// Why the device cannot be used at all.
-pub fn run(device: Device, deadline: Instant, mut tell: impl FnMut(News)) -> Result<Report, String> {
+pub fn run(
+    device: Device,
+    only: Option<Part>,
+    apart: bool,
+    deadline: Instant,
+    mut tell: impl FnMut(News),
+) -> Result<Report, String> {
+    let has = |part| only.is_none_or(|only| only == part);
+    let _ = apart;
     match device {
         Device::Cpu => {
             let mut rows = Rows::new(deadline, tell);
@@ -151,21 +171,33 @@ pub fn run(device: Device, deadline: Instant, mut tell: impl FnMut(News)) -> Res
         _ => Err("this binary was built without the feature `cuda`".to_string()),
         #[cfg(feature = "cuda")]
         _ => {
-            let card = crate::backend::cuda::open(device).map_err(|error| error.to_string())?;
+            use crate::backend::cuda::{Opening, open_as};
+            let opening = Opening { apart, ..Opening::default() };
+            let card = open_as(device, opening).map_err(|error| error.to_string())?;
             let name = card.name();
             tell(News::Device(name.clone()));
             let mut rows = Rows::new(deadline, tell);
-            rows.section("operators", "all", |rows| {
-                operators::cases().iter().for_each(|case| rows.push(case.check(&card)));
-                Ok::<_, String>(())
-            });
-            whole::check(device, &mut rows);
+            if has(Part::Operators) {
+                rows.section("operators", "all", |rows| {
+                    operators::cases().iter().for_each(|case| rows.push(case.check(&card)));
+                    operators::fused(&card).into_iter().for_each(|row| rows.push(row));
+                    Ok::<_, String>(())
+                });
+                rows.section("operators", "giving memory back", |_| card.trim());
+            }
+            if has(Part::Runs) {
+                whole::check(device, &mut rows);
+            }
             let mut speed = speed::Speed::default();
             if let Device::Cuda(_) = device {
-                nccl(&card, &mut rows);
-                match speed::Sizes::large() {
-                    Some(sizes) => speed = speed::check(device, &card, &mut rows, &sizes),
-                    None => rows.push(Row::broken("speed", "sizes", &"the catalog has no cpu")),
+                if has(Part::Runs) {
+                    nccl(&card, &mut rows);
+                }
+                if has(Part::Speed) {
+                    match speed::Sizes::suiting(card.device_memory().map(|(_, all)| all)) {
+                        Some(sizes) => speed = speed::check(device, &card, &mut rows, &sizes),
+                        None => rows.push(Row::broken("speed", "sizes", &"the catalog has no cpu")),
+                    }
                 }
             }
             Ok(Report { device: name, rows: rows.rows, profile: speed.profile, rate: speed.rate })

@@ -216,6 +216,44 @@ pub fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
     if found.len() != expected.len() { f64::NAN } else { (sums.0 / f64::max(sums.1, f64::MIN_POSITIVE)).sqrt() }
 }
 
+/// Products that take in what comes right behind them: a bias, a residual.
+pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for t in [Dtype::F32, Dtype::Bf16] {
+        let (n, h, f) = (37u64, 51u64, 83u64);
+        let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+        let (x, w) = (random(&[n, h], 80), random(&[f, h], 81));
+        let product = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
+        let y = Case::new(product, t, vec![x.clone(), w.clone()], &[(&[n, f], t)]).reference().remove(0);
+        for (kernel, other) in [(Kernel::AddBias, random(&[f], 82)), (Kernel::Add, random(&[n, f], 83))] {
+            let sum = Case::new(kernel, t, vec![y.clone(), other.clone()], &[(&[n, f], t)]);
+            let limit = if t == Dtype::Bf16 { 5e-3 } else { 1e-5 };
+            let name = format!("{} and {}, fused, {} {n}x{h} {f}x{h}", product.name(), kernel.name(), t.name());
+            let measured = (|| {
+                let mut context = Context::new(Arc::clone(card));
+                let all = [&x, &w, &other].map(|tensor| Memory::holding(card, &tensor.bytes()));
+                let [x_at, w_at, other_at] = all;
+                let (x_at, w_at, other_at) = (x_at?, w_at?, other_at?);
+                let result = Memory::new(card, n * f * t.bytes())?;
+                let at = |memory: &Memory, of: &Tensor| (memory.at(), of.shape.clone());
+                let places = [at(&x_at, &x), at(&w_at, &w), at(&other_at, &other), at(&result, &y)];
+                let [x_in, w_in, other_in, out] =
+                    places.each_ref().map(|(at, shape)| Place { at: Some(*at), shape, dtype: t });
+                card.begin_job();
+                context.run(&product, &[x_in, w_in], &[out])?;
+                context.run(&kernel, &[out, other_in], &[out])?;
+                card.end_job()?;
+                result.read()
+            })();
+            rows.push(match measured {
+                Ok(bytes) => Row::error("operators", name, sum.error(&sum.reference(), &[bytes]), limit),
+                Err::<_, CardError>(error) => Row::broken("operators", name, &error),
+            });
+        }
+    }
+    rows
+}
+
 /// Every operator in both formats.
 pub fn cases() -> Vec<Case> {
     [Dtype::F32, Dtype::Bf16].into_iter().flat_map(cases_in).collect()

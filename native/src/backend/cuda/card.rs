@@ -405,6 +405,19 @@ pub trait Card: Send + Sync {
 
     /// Bytes that this queue has taken of the card's memory; none where nothing counts them.
     fn taken_bytes(&self) -> Option<Bytes>;
+
+    /// Gives back to the driver what is in no use, once all that was asked for before is done.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn trim(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+
+    /// Bytes of the whole device that are in use, by anyone, and those that there are; none where there is no device.
+    fn device_memory(&self) -> Option<(Bytes, Bytes)> {
+        None
+    }
 }
 
 /// A place in a queue.

@@ -90,6 +90,17 @@ impl Heap {
         self.put(start, end - start);
     }
 
+    /// Slabs of which nothing is in use, which are none of the heap's any more.
+    pub fn give_up(&mut self) -> Vec<u64> {
+        let unused = |(start, bytes): &(&u64, &Bytes)| self.free.get(start) == Some(bytes);
+        let unused: Vec<u64> = self.slabs.iter().filter(unused).map(|(start, _)| *start).collect();
+        for start in &unused {
+            self.take(*start);
+            self.slabs.remove(start);
+        }
+        unused
+    }
+
     /// Bytes of all slabs.
     pub fn taken(&self) -> Bytes {
         self.slabs.values().sum()
@@ -143,6 +154,10 @@ mod tests {
         }
         held.into_iter().for_each(|(at, bytes)| heap.give_back(at, bytes));
         assert_eq!((heap.used, heap.free_pieces(), heap.taken()), (0, 2, 1 << 17));
+        let kept = heap.allocate(1, Held::Kept).expect("room");
+        assert_eq!(heap.give_up().len(), 1);
+        heap.give_back(kept, 1);
+        assert_eq!((heap.give_up().len(), heap.taken(), heap.free_pieces()), (1, 0, 0));
     }
 
     #[test]

@@ -263,6 +263,15 @@ impl Card for Jobs {
     fn taken_bytes(&self) -> Option<Bytes> {
         self.card.taken_bytes()
     }
+
+    fn trim(&self) -> Result<(), CardError> {
+        self.send()?;
+        self.card.trim()
+    }
+
+    fn device_memory(&self) -> Option<(Bytes, Bytes)> {
+        self.card.device_memory()
+    }
 }
 
 #[cfg(test)]

@@ -64,11 +64,13 @@ pub struct Opening {
     pub portion: Option<Portion>,
     /// Jobs that come again are launched as CUDA graphs.
     pub graphs: bool,
+    /// Every tensor lies in memory of its own, so that a checker of memory sees whoever leaves it: slow.
+    pub apart: bool,
 }
 
 impl Default for Opening {
     fn default() -> Opening {
-        Opening { portion: None, graphs: true }
+        Opening { portion: None, graphs: true, apart: false }
     }
 }
 

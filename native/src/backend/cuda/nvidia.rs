@@ -404,6 +404,8 @@ pub struct Nvidia {
     stream: sys::CUstream,
     /// What is the rank's own, and what others give back.
     heaps: Mutex<[Heap; 2]>,
+    /// As [`Opening::apart`].
+    apart: bool,
     /// Those of its part, where it has not the whole card.
     multiprocessors: Option<u32>,
     /// Made with the first product: queues for transfers need none. Two calls through one handle may not overlap.
@@ -450,13 +452,13 @@ impl Nvidia {
                 result::stream::create(result::stream::StreamKind::NonBlocking)
                     .map_err(|error| driver_error("cuStreamCreate", error))
             };
-            return Nvidia::with(&device, device.context, create, None, opening.graphs);
+            return Nvidia::with(&device, device.context, create, None, opening);
         };
         let part = device.part(portion)?;
         // Work on a part belongs to the part's context or, as drivers also have it, to the card's: what works, works.
         let mut failed = None;
         for context in part.context().ok().into_iter().chain([device.context]) {
-            let queue = Nvidia::with(&device, context, || part.stream(), Some(part.multiprocessors), opening.graphs);
+            let queue = Nvidia::with(&device, context, || part.stream(), Some(part.multiprocessors), opening);
             match queue.and_then(|queue| queue.try_out().map(|()| queue)) {
                 Ok(queue) => return Ok(queue),
                 Err(error) => failed = Some(error),
@@ -470,7 +472,7 @@ impl Nvidia {
         context: sys::CUcontext,
         stream: impl FnOnce() -> Result<sys::CUstream, CardError>,
         multiprocessors: Option<u32>,
-        graphs: bool,
+        Opening { graphs, apart, .. }: Opening,
     ) -> Result<Nvidia, CardError> {
         make_current(context)?;
         guarded("opening a stream", || {
@@ -485,6 +487,7 @@ impl Nvidia {
                 context,
                 stream,
                 heaps: Mutex::default(),
+                apart,
                 multiprocessors,
                 blas: Mutex::new(None),
                 graphs: Mutex::new(graphs.then(Known::default)),
@@ -732,11 +735,20 @@ impl Card for Nvidia {
     fn reserve(&self, bytes: Bytes) -> Result<(), CardError> {
         self.make_current()?;
         let bytes = rounded(bytes) + rounded(WORKSPACE_BYTES);
+        if self.apart {
+            return Ok(());
+        }
         let mut heaps = lock(&self.heaps);
         if heaps[0].taken() < bytes { Nvidia::grow(&mut heaps[0], bytes, bytes) } else { Ok(()) }
     }
 
     fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {
+        if self.apart {
+            self.make_current()?;
+            // SAFETY: takes a size; freed where it is given back.
+            let at = unsafe { result::malloc_sync(bytes as usize) };
+            return at.map(Address).map_err(|error| driver_error("cuMemAlloc", error));
+        }
         let mut heaps = lock(&self.heaps);
         let by_others = held == Held::ByOthers;
         let heap = &mut heaps[usize::from(by_others)];
@@ -751,6 +763,11 @@ impl Card for Nvidia {
     }
 
     fn free(&self, at: Address, bytes: Bytes, held: Held) {
+        if self.apart {
+            // SAFETY: what `allocate` gave, once; the driver waits for all work first. Where that has failed, so does this.
+            let _ = self.finish().map(|()| unsafe { result::free_sync(at.0) });
+            return;
+        }
         lock(&self.heaps)[usize::from(held == Held::ByOthers)].give_back(at.0, bytes);
     }
 
@@ -959,6 +976,23 @@ impl Card for Nvidia {
 
     fn taken_bytes(&self) -> Option<Bytes> {
         Some(lock(&self.heaps).iter().map(Heap::taken).sum())
+    }
+
+    fn trim(&self) -> Result<(), CardError> {
+        self.finish()?;
+        let unused: Vec<u64> = lock(&self.heaps).iter_mut().flat_map(Heap::give_up).collect();
+        // SAFETY: the stream is done, and the heap deals out nothing of them any more. Graphs that name them are not started
+        // again, since nothing gets their places any more.
+        unused
+            .into_iter()
+            .try_for_each(|start| unsafe { result::free_sync(start) })
+            .map_err(|error| driver_error("cuMemFree", error))
+    }
+
+    fn device_memory(&self) -> Option<(Bytes, Bytes)> {
+        self.make_current().ok()?;
+        let (free, all) = result::mem_get_info().ok()?;
+        Some(((all - free) as Bytes, all as Bytes))
     }
 }
 

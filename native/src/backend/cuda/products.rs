@@ -108,6 +108,7 @@ impl Products {
         }
         let Some(Some(plan)) = self.plans.get(&shape) else { return Ok(false) };
         let Product { rows, inner, columns, a, b, c, alpha, beta, addend, bias, .. } = product;
+        let refused = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED;
         // SAFETY: the descriptions are those of the operands, which lie within their buffers, as `launch` has checked;
         // factors are read before the call returns. One rank's products run one after the other, so that they may share the
         // workspace.
@@ -115,7 +116,7 @@ impl Products {
             if let Some(bias) = bias {
                 describe(plan.description, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
             }
-            lt::matmul(
+            let started = lt::matmul(
                 self.handle,
                 plan.description,
                 (&raw const *alpha).cast(),
@@ -132,10 +133,17 @@ impl Products {
                 workspace.0 as *mut c_void,
                 self.workspace_bytes,
                 stream.cast(),
-            )
+            );
+            match started {
+                Ok(()) => Ok(true),
+                // Promised and not kept: the older way, from now on.
+                Err(error) if error.0 == refused => {
+                    self.plans.insert(shape, None);
+                    Ok(false)
+                }
+                Err(error) => Err(fail(&format!("cublasLtMatmul of {rows} x {inner} x {columns}"))(error)),
+            }
         }
-        .map_err(fail(&format!("cublasLtMatmul of {rows} x {inner} x {columns}")))?;
-        Ok(true)
     }
 
     /// Describes `product` and asks for an algorithm.

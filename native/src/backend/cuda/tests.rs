@@ -31,7 +31,7 @@ fn the_kernels_compute_what_the_cpu_does() {
             println!("{:70} {:50} {}", row.name, row.found, row.against);
         }
     };
-    let report = selftest::run(Device::Emulated, Instant::now() + Duration::from_secs(3600), tell);
+    let report = selftest::run(Device::Emulated, None, false, Instant::now() + Duration::from_secs(3600), tell);
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     let failed: Vec<&Row> = report.rows.iter().filter(|row| row.passed != Some(true)).collect();
     assert!(failed.is_empty(), "{failed:#?}");
