@@ -19,7 +19,7 @@ use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
-use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Portion, Product};
+use crate::backend::cuda::card::{Card, CardError, Format, Held, Matrix, Memory, Portion, Product};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
 use crate::backend::cuda::{Opening, open_as, packed};
@@ -107,7 +107,10 @@ fn content(dtype: Dtype, elements: u64, below: u64) -> Vec<u8> {
     }
 }
 
-/// One operator with operands of its own.
+/// What a card's cache may keep of operands; those of a run come from memory, past which many others have gone since.
+const BEYOND_CACHES: Bytes = 192 << 20;
+
+/// One operator with operands of its own, so many of them that none is in a cache when its turn comes.
 fn operator_time(
     card: &Arc<dyn Card>,
     context: &mut Context,
@@ -120,31 +123,48 @@ fn operator_time(
     let table = tensors().find(|tensor| tensor.role.is_persistent()).map(|table| table.shape[0]);
     let logits = tensors().find(|tensor| tensor.shape.len() == 2).map(|logits| logits.shape[1]);
     let vocabulary = table.or(logits).unwrap_or(1);
-    let memory = |id: TensorId| {
-        let tensor = &graph[id];
-        Memory::holding(card, &content(tensor.dtype, tensor.elements(), vocabulary))
+    let is_shared = |(position, input): (usize, &pipeplan_core::graph::Use)| {
+        operator.outputs.contains(&input.tensor) || operator.in_place == Some(position as u32)
     };
-    let outputs: Vec<Memory> = operator.outputs.iter().map(|id| memory(*id)).collect::<Result<_, _>>()?;
-    let mut inputs: Vec<Option<Memory>> = Vec::new();
-    for (position, input) in operator.inputs.iter().enumerate() {
-        let shared = operator.outputs.contains(&input.tensor) || operator.in_place == Some(position as u32);
-        inputs.push(if shared { None } else { Some(memory(input.tensor)?) });
-    }
-    let place = |id: TensorId, memory: &Memory| (memory.at(), id);
-    let ins: Vec<_> = operator
-        .inputs
+    let shared: Vec<bool> = operator.inputs.iter().enumerate().map(is_shared).collect();
+    let own = operator.inputs.iter().zip(&shared).filter(|(_, shared)| !**shared).map(|(input, _)| input.tensor);
+    let all: Vec<TensorId> = operator.outputs.iter().copied().chain(own).collect();
+    let bytes: Bytes = all.iter().map(|id| graph[*id].bytes()).sum();
+    let sets = BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, u64::from(repeats.max(1)));
+    let first: Vec<Memory> = all
         .iter()
-        .zip(&inputs)
-        .map(|(input, memory)| place(input.tensor, memory.as_ref().unwrap_or(&outputs[0])))
-        .collect();
-    let outs: Vec<_> = operator.outputs.iter().zip(&outputs).map(|(id, memory)| place(*id, memory)).collect();
-    let places = |list: &[(_, TensorId)]| -> Vec<Place<'_>> {
-        list.iter()
-            .map(|(at, id)| Place { at: Some(*at), shape: &graph[*id].shape, dtype: graph[*id].dtype })
-            .collect()
+        .map(|id| {
+            let tensor = &graph[*id];
+            Memory::holding(card, &content(tensor.dtype, tensor.elements(), vocabulary))
+        })
+        .collect::<Result<_, _>>()?;
+    let mut memory = vec![first];
+    for _ in 1..sets {
+        memory.push(memory[0].iter().map(|one| one.copied_to(card, Held::Kept)).collect::<Result<_, _>>()?);
+    }
+    let place = |id: TensorId, memory: &Memory| Place {
+        at: Some(memory.at()),
+        shape: &graph[id].shape,
+        dtype: graph[id].dtype,
     };
-    let (ins, outs) = (places(&ins), places(&outs));
-    time(card, repeats, || context.run(&operator.kernel, &ins, &outs))
+    let places: Vec<(Vec<Place<'_>>, Vec<Place<'_>>)> = memory
+        .iter()
+        .map(|set| {
+            let (outputs, mut inputs) = (&set[..operator.outputs.len()], set[operator.outputs.len()..].iter());
+            let ins = operator.inputs.iter().zip(&shared);
+            let ins = ins.map(|(input, shared)| {
+                let memory = if *shared { None } else { inputs.next() };
+                place(input.tensor, memory.unwrap_or(&outputs[0]))
+            });
+            let ins = ins.collect();
+            (ins, operator.outputs.iter().zip(outputs).map(|(id, memory)| place(*id, memory)).collect())
+        })
+        .collect();
+    let mut turns = places.iter().cycle();
+    time(card, repeats, || {
+        let Some((ins, outs)) = turns.next() else { return Ok(()) };
+        context.run(&operator.kernel, ins, outs)
+    })
 }
 
 /// What was measured that others go on with.

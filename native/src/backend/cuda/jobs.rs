@@ -1,5 +1,7 @@
-//! The work of a job as one list: what is asked for between the begin and the end of a job waits and goes out together,
-//! fused where one product can do what two operators ask for, and repeated as a whole where an engine can.
+//! The work of a job as lists: what is asked for between the begin and the end of a job waits and goes out together, fused
+//! where one product can do what two operators ask for, and repeated as a whole where an engine can. A card does not wait
+//! for the end of a long job: its work goes out in lists of some dozen pieces, the first of them short, and the next list is
+//! gathered while the card is busy with one.
 //!
 //! A list is known by its content, places in memory included: it is the same list where the same job finds its memory as it
 //! was before, which [`heap`](super::heap) sees to. So nothing has to say which job is which, and what differs each time (a
@@ -18,8 +20,20 @@ use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, P
 pub struct Jobs {
     card: Arc<dyn Card>,
     /// What waits, while a job is under way.
-    waiting: Mutex<Option<Vec<Command>>>,
+    waiting: Mutex<Option<Waiting>>,
 }
+
+/// What waits of a job.
+#[derive(Default)]
+struct Waiting {
+    list: Vec<Command>,
+    /// Whether a list of this job has gone out.
+    has_begun: bool,
+}
+
+/// So many pieces of work go out together, the first of a job earlier.
+const LIST: usize = 32;
+const FIRST_LIST: usize = 8;
 
 impl Jobs {
     /// Around the queue `card`.
@@ -27,24 +41,29 @@ impl Jobs {
         Jobs { card, waiting: Mutex::new(None) }
     }
 
-    /// Keeps `command` for later where a job is under way; else gives it back.
-    fn keep(&self, command: Command) -> Option<Command> {
-        match &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(waiting) => {
-                waiting.push(command);
-                None
-            }
-            None => Some(command),
+    /// Keeps `command` for later where a job is under way, or starts it.
+    fn put(&self, command: Command) -> Result<(), CardError> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Waiting { list, has_begun }) = &mut *waiting else {
+            return self.card.run(std::slice::from_ref(&command));
+        };
+        // Never right behind a product, which may take in what comes next.
+        let enough = if *has_begun { LIST } else { FIRST_LIST };
+        if list.len() >= enough && !matches!(list.last(), Some(Command::Product(_))) {
+            *has_begun = true;
+            self.card.run(&fused(std::mem::take(list)))?;
         }
+        list.push(command);
+        Ok(())
     }
 
     /// Puts what waits on the queue.
     fn send(&self) -> Result<(), CardError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(waiting) = waiting.as_mut().map(std::mem::take).filter(|waiting| !waiting.is_empty()) else {
-            return Ok(());
-        };
-        self.card.run(&fused(waiting))
+        match &mut *waiting {
+            Some(Waiting { list, .. }) if !list.is_empty() => self.card.run(&fused(std::mem::take(list))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -188,20 +207,20 @@ impl Card for Jobs {
     }
 
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
-        self.keep(Command::Copy { from, to, bytes }).map_or(Ok(()), |_| self.card.copy(from, to, bytes))
+        self.put(Command::Copy { from, to, bytes })
     }
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
-        self.keep(Command::Zero { at, bytes }).map_or(Ok(()), |_| self.card.zero(at, bytes))
+        self.put(Command::Zero { at, bytes })
     }
 
     fn launch(&self, launch: &Launch) -> Result<(), CardError> {
-        self.keep(Command::Launch(launch.clone())).map_or(Ok(()), |_| self.card.launch(launch))
+        self.put(Command::Launch(launch.clone()))
     }
 
     fn product(&self, product: &Product) -> Result<(), CardError> {
         product.check()?;
-        self.keep(Command::Product(*product)).map_or(Ok(()), |_| self.card.product(product))
+        self.put(Command::Product(*product))
     }
 
     fn prepare(&self, products: &[Product]) -> Result<(), CardError> {
@@ -209,7 +228,7 @@ impl Card for Jobs {
     }
 
     fn begin_job(&self) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Waiting::default());
     }
 
     fn end_job(&self) -> Result<(), CardError> {
