@@ -91,9 +91,9 @@ fn a_plan_goes_through_every_command() {
 #[test]
 fn what_is_refused_is_refused_by_name_with_exit_code_2() {
     let plan = printed(["plan", "examples/problem.json", "-o", "-"]);
+    let example = |name: &str| std::fs::read_to_string(top().join("examples").join(name)).unwrap();
     let problem = |change: Value| {
-        let mut file: Value =
-            serde_json::from_str(&std::fs::read_to_string(top().join("examples/problem.json")).unwrap()).unwrap();
+        let mut file: Value = serde_json::from_str(&example("problem.json")).unwrap();
         for (key, value) in change.as_object().unwrap() {
             file[key] = value.clone();
         }
@@ -126,6 +126,9 @@ fn what_is_refused_is_refused_by_name_with_exit_code_2() {
             &["model.name", "cluster.device", "parallel.pipeline", "training"],
         ),
         (&["run", "-"], "{}".into(), &[]),
+        (&["run", "-"], example("llama-2-70b.toml"), &["bf16", "--precision f32"]),
+        (&["run", "-"], example("problem.json"), &["typed costs", "--backend modelled"]),
+        (&["plan", "-"], "[1, 2]".into(), &["a list", "an object of JSON"]),
         (&["plan", "no-such-file.toml"], String::new(), &["no-such-file.toml"]),
     ];
     for (arguments, input, says) in cases {

@@ -176,11 +176,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if matches!(engine, Engine::Tcp | Engine::Nccl) && processes::place()?.is_none() {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
-    let plan = input::plan(&args.plan)?;
     let precision = args.precision.map(|precision| match precision {
         Type::F32 => Precision::Single,
         Type::F64 => Precision::Double,
     });
+    let device = match args.backend {
+        Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
+        Backend::Emulated => Device::Emulated,
+        Backend::Cpu | Backend::Modelled => Device::Cpu,
+    };
+    let source = input::read(&args.plan)?;
+    if args.backend != Backend::Modelled && input::format_of(&source.text).is_none() {
+        // What cannot be run is said before it is searched for.
+        Workload::check_spec(&input::spec_of(&source)?, precision, device).map_err(Failure::input)?;
+    }
+    let plan = input::plan_from(&source)?;
     let workload = match args.backend {
         Backend::Cpu | Backend::Cuda | Backend::Emulated => {
             Workload::of_plan(&plan, precision).map_err(Failure::input)?
@@ -215,11 +225,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         saving,
         resume,
         text,
-        device: match args.backend {
-            Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
-            Backend::Emulated => Device::Emulated,
-            Backend::Cpu | Backend::Modelled => Device::Cpu,
-        },
+        device,
         traced_steps: args.traced_steps,
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),

@@ -9,10 +9,11 @@ use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::{Graph, Kernel};
 use pipeplan_core::layout::ReduceGradients;
 use pipeplan_core::model::{Dtype, ModelConfig};
+use pipeplan_core::partition::StageLayout;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step, Way};
-use pipeplan_core::spec::{ModelWork, Work};
+use pipeplan_core::spec::{ModelWork, Spec, Work};
 use pipeplan_core::step::Tail;
 use pipeplan_core::units::{Bytes, Nanos};
 
@@ -181,7 +182,7 @@ pub enum Refusal {
         stage: usize,
     },
     /// A number format that the backend does not compute in.
-    #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for f32", dtype.name())]
+    #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for `--precision f32`", dtype.name())]
     Format {
         /// The stage.
         stage: usize,
@@ -276,6 +277,18 @@ impl Workload {
         Ok(Workload::new(work, &plan.problem, &plan.program, precision)?.predicted(plan))
     }
 
+    /// Whether no plan of `spec` could be run on `device`, whatever its schedule: what is known before a long search.
+    ///
+    /// # Errors
+    /// [`Refusal`], as a run of the plan would end with.
+    pub fn check_spec(spec: &Spec, precision: Option<Precision>, device: Device) -> Result<(), Refusal> {
+        let Work::Model(work) = &spec.work else { return Err(Refusal::NoModel) };
+        check_layout(work)?;
+        let work = in_precision(work, precision);
+        let whole = StageLayout { layers: 0..work.model.layers, embedding: true, head: true };
+        ModelStages::new(&work, [&whole]).check(device)
+    }
+
     /// `plan` with ops that wait for their planned times, `slowdown` times; where none is given, as many times
     /// as make ops last 10 ms on average, beside which the runner's own time is small.
     pub fn of_planned_times(plan: &Plan, slowdown: Option<u64>) -> Workload {
@@ -339,28 +352,10 @@ impl Workload {
         if derived.stages.len() != problem.stage_count() {
             return Err(Refusal::Stages { stages: problem.stage_count(), graphs: derived.stages.len() });
         }
-        if work.layout.zero > 1 && work.layout.data > 1 {
-            return Err(Refusal::Zero { zero: work.layout.zero });
-        }
-        if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.data > 1 {
-            return Err(Refusal::EachMicrobatch);
-        }
-        let dtype = match precision {
-            None => work.dtype,
-            Some(Precision::Single) => Dtype::F32,
-            Some(Precision::Double) => Dtype::F64,
-        };
+        check_layout(work)?;
         // The layers are dealt as the plan's own format has them; only the arithmetic changes.
-        let work = ModelWork { dtype, ..work.clone() };
-        let computation = Computation::Model(ModelStages {
-            graphs: derived.stages.iter().map(|layout| graph_of(&work, layout)).collect(),
-            sequence: work.sequence,
-            microbatch_size: work.microbatch_size,
-            model: work.model,
-            tensor: work.layout.form.tensor.max(1),
-            replicas: work.layout.data.max(1),
-            shares_optimizer: work.layout.zero == 1,
-        });
+        let work = in_precision(work, precision);
+        let computation = Computation::Model(ModelStages::new(&work, &derived.stages));
         Ok(Workload::without_prediction(problem, program, computation))
     }
 
@@ -658,6 +653,18 @@ impl ModelStages {
         Ok(if first == Some(Dtype::F64) { Precision::Double } else { Precision::Single })
     }
 
+    fn new<'l>(work: &ModelWork, stages: impl IntoIterator<Item = &'l StageLayout>) -> ModelStages {
+        ModelStages {
+            graphs: stages.into_iter().map(|layout| graph_of(work, layout)).collect(),
+            sequence: work.sequence,
+            microbatch_size: work.microbatch_size,
+            model: work.model,
+            tensor: work.layout.form.tensor.max(1),
+            replicas: work.layout.data.max(1),
+            shares_optimizer: work.layout.zero == 1,
+        }
+    }
+
     fn check(&self, device: Device) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
             if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
@@ -697,6 +704,27 @@ impl ModelStages {
         let vocabulary = u64::from(self.model.vocab);
         if vocabulary < BYTE_VOCABULARY { Err(Refusal::Vocabulary { vocabulary }) } else { Ok(()) }
     }
+}
+
+/// Whether gradients and states are shared out in a way that is run.
+fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
+    if work.layout.zero > 1 && work.layout.data > 1 {
+        return Err(Refusal::Zero { zero: work.layout.zero });
+    }
+    if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.data > 1 {
+        return Err(Refusal::EachMicrobatch);
+    }
+    Ok(())
+}
+
+/// `work` as it is computed where that is not in its own format.
+fn in_precision(work: &ModelWork, precision: Option<Precision>) -> ModelWork {
+    let dtype = match precision {
+        None => work.dtype,
+        Some(Precision::Single) => Dtype::F32,
+        Some(Precision::Double) => Dtype::F64,
+    };
+    ModelWork { dtype, ..work.clone() }
 }
 
 /// Whether the device can be used at all, so that a run is refused before its ranks start.
