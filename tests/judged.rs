@@ -7,6 +7,7 @@ use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::search::{self, Effort, Flow};
 use pipeplan_core::simulate::simulate;
 use pipeplan_tests::judge::{self, Verdict};
+use pipeplan_tests::random::{self, Random};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ fn problems(leaves_bytes: bool) -> impl Strategy<Value = Value> {
                 "two-way" => (2 * ranks.min(3), 1, 2 * microbatches.min(5)),
                 _ => (ranks, chunks, microbatches),
             };
-            let stages: Vec<Value> = (0..ranks * chunks).map(|_| random.stage(leaves_bytes)).collect();
+            let stages: Vec<Value> = (0..ranks * chunks).map(|_| stage(&mut random, leaves_bytes)).collect();
             let transfers = if links {
                 json!((0..ranks).map(|_| (0..ranks).map(|_| random.below(30)).collect()).collect::<Vec<Vec<u64>>>())
             } else {
@@ -49,45 +50,20 @@ fn problems(leaves_bytes: bool) -> impl Strategy<Value = Value> {
     )
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+/// Times from 0 to 99; bytes that B and W give back in some division, or B takes first.
+fn stage(random: &mut Random, leaves_bytes: bool) -> Value {
+    let forward = random.below(20) as i64;
+    let after_b = random.below(forward as u64 + 6) as i64;
+    let after_w = if leaves_bytes { random.below(after_b as u64 / 4 + 1) as i64 } else { 0 };
+    let (b, w) = (random.below(100), random.below(100));
+    // BW may be shorter than both; but the search, which always cuts, is then no match for the published ones.
+    let fused = if leaves_bytes { b + w - random.below(b.min(w) + 1) } else { b + w };
+    let mut stage = random::stage([random.below(100), b, w], [forward, after_b, after_w]);
+    stage["backward_ns"] = json!(fused);
+    for key in ["forward_workspace_bytes", "backward_input_workspace_bytes", "backward_weight_workspace_bytes"] {
+        stage[key] = json!(random.below(5));
     }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn shuffled(&mut self, mut list: Vec<usize>) -> Vec<usize> {
-        for last in (1..list.len()).rev() {
-            list.swap(last, self.below(last as u64 + 1) as usize);
-        }
-        list
-    }
-
-    /// Times from 0 to 99; bytes that B and W give back in some division, or B takes first.
-    fn stage(&mut self, leaves_bytes: bool) -> Value {
-        let forward = self.below(20) as i64;
-        let after_b = self.below(forward as u64 + 6) as i64;
-        let after_w = if leaves_bytes { self.below(after_b as u64 / 4 + 1) as i64 } else { 0 };
-        let (b, w) = (self.below(100), self.below(100));
-        // BW may be shorter than both; but the search, which always cuts, is then no match for the published ones.
-        let fused = if leaves_bytes { b + w - self.below(b.min(w) + 1) } else { b + w };
-        json!({
-            "forward_ns": self.below(100), "backward_input_ns": b, "backward_weight_ns": w, "backward_ns": fused,
-            "forward_bytes": forward, "backward_input_bytes": after_b - forward,
-            "backward_weight_bytes": after_w - after_b,
-            "forward_workspace_bytes": self.below(5), "backward_input_workspace_bytes": self.below(5),
-            "backward_weight_workspace_bytes": self.below(5),
-        })
-    }
+    stage
 }
 
 fn problem(file: &Value) -> Problem {
@@ -272,7 +248,7 @@ proptest! {
             _ => (1, 3),
         };
         let mut random = Random(file["stages"].to_string().len() as u64 + squeeze);
-        let stages: Vec<Value> = (0..ranks).map(|_| random.stage(false)).collect();
+        let stages: Vec<Value> = (0..ranks).map(|_| stage(&mut random, false)).collect();
         for (key, value) in [
             ("ranks", json!(ranks)), ("microbatches", json!(microbatches)), ("chunks", json!(1)),
             ("placement", json!("linear")), ("stages", json!(stages)), ("transfer_ns", json!(random.below(40))),

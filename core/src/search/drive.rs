@@ -2,9 +2,10 @@
 //!
 //! 1. The published schedules that fit, and a few recipes, so that there is an answer at once.
 //! 2. A climb through recipes of the list scheduler ([`policies`]).
-//! 3. Local search on the best orders ([`tabu`](super::tabu)).
+//! 3. Going two ways, whole microbatches taken out of the best orders and put in again ([`refit`](super::refit)).
+//! 4. Local search on the best orders ([`tabu`](super::tabu)).
 //!
-//! With many microbatches, 2 and 3 work on a problem with as many as it takes to fill and drain the pipe,
+//! With many microbatches, 2 to 4 work on a problem with as many as it takes to fill and drain the pipe,
 //! and what they find is stretched ([`steady`]); only then is the whole problem polished.
 //!
 //! Everything stops when the bound is met, the effort is used up, or the observer says so.
@@ -16,6 +17,7 @@ use super::flat::{Flat, Rows};
 use super::list::List;
 use super::policies::{self, Recipe, Shape};
 use super::random::Random;
+use super::refit::Refit;
 use super::steady::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
 use super::{Flow, Progress, Scope, blocks, grouped, zb_auto, zbv};
@@ -30,7 +32,7 @@ struct Bench {
     list: List,
     shape: Shape,
     least: Vec<i64>,
-    /// Microbatches of the real problem beyond those of this one.
+    /// Microbatches of the real problem beyond those of this one, in each direction.
     more: usize,
 }
 
@@ -158,6 +160,10 @@ const MOST_SIZE_EFFORT: u64 = 40_000_000;
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
 
+/// Orders that microbatches are taken out of and put in again; and the share of the other effort that this adds.
+const REFITTED: usize = 8;
+const REFIT_SHARE: u64 = 3;
+
 /// Orders that building blocks lead to and are run.
 const BLOCKS: usize = 40;
 
@@ -174,6 +180,8 @@ impl<'a> Search<'a> {
         // What has more ops needs more effort only to be built and run a few hundred times.
         let ops = small.as_ref().map_or(full.flat.ops, |small| small.flat.ops + full.flat.ops / 8) as u64;
         let effort = effort.saturating_add((SMALL_EFFORT * ops.min(SMALL)) >> scope.halved);
+        // Going two ways, microbatches are taken out and put in besides.
+        let effort = if full.flat.chains.len() > 1 { effort.saturating_add(effort / REFIT_SHARE) } else { effort };
         let for_size = (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT) >> scope.halved;
         Search {
             allowed: effort + for_size,
@@ -276,6 +284,11 @@ impl<'a> Search<'a> {
                     3
                 };
                 let mut known = self.climb(None, effort / share);
+                if self.full.flat.chains.len() > 1 {
+                    let until = self.ops() + effort / (REFIT_SHARE + 1);
+                    let refitted = self.refit(None, &known, until);
+                    self.add_waves(&mut known, refitted);
+                }
                 self.add_waves(&mut known, waves);
                 self.add_waves(&mut known, blocks);
                 self.add_best(&mut known);
@@ -285,6 +298,14 @@ impl<'a> Search<'a> {
                 let effort = self.allowed;
                 let mut known = self.climb(Some(&mut small), effort * 3 / 10);
                 let effort = self.allowed;
+                if small.flat.chains.len() > 1 {
+                    let until = self.ops() + small.ops() + effort / (REFIT_SHARE + 1);
+                    let refitted = self.refit(Some(&mut small), &known, until);
+                    for candidate in &refitted {
+                        self.extend(&mut small, candidate);
+                    }
+                    self.add_waves(&mut known, refitted);
+                }
                 let waves = small.waves(effort);
                 self.add_waves(&mut known, waves);
                 let blocks = small.blocks(effort);
@@ -385,6 +406,45 @@ impl<'a> Search<'a> {
                 }
             }
         }
+    }
+
+    /// Takes microbatches out of the best orders, and of new ones, and puts them in again. The best few, best first.
+    fn refit(&mut self, mut small: Option<&mut Bench>, known: &[Candidate], until: u64) -> Vec<Candidate> {
+        let mut random = Random::new(3);
+        let mut found: Vec<Candidate> = known.to_vec();
+        let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+        let mut built = Vec::new();
+        bench.eval.ops += Refit::built(&bench.flat, &mut bench.eval, until / 8, |rows| built.push(rows));
+        found.extend(built.into_iter().filter_map(|rows| bench.candidate(rows, None)));
+        found.sort_by_key(|candidate| candidate.score);
+        found.dedup_by_key(|candidate| candidate.cost);
+        found.truncate(REFITTED);
+        for index in 0..found.len() {
+            if small.is_none() {
+                self.offer(found[index].rows.clone(), "refitted");
+            }
+            let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+            let Some(mut refit) = Refit::new(&bench.flat, &mut bench.eval, &found[index].rows) else { continue };
+            let from = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+            let until = from + until.saturating_sub(from) / (found.len() - index) as u64;
+            loop {
+                let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+                if spent > until || self.is_over_at(spent) {
+                    break;
+                }
+                let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+                let before = refit.ops;
+                let better = refit.step(&bench.flat, &mut bench.eval, &mut random);
+                bench.eval.ops += refit.ops - before;
+                if better && small.is_none() {
+                    self.offer(refit.best(), "refitted");
+                }
+            }
+            let (rows, cost) = (refit.best(), refit.best_cost);
+            found[index] = Candidate { score: cost, cost, recipe: None, rows };
+        }
+        found.sort_by_key(|candidate| candidate.score);
+        found
     }
 
     /// Improves orders by local search: all of them for a while, then the better half, and so on to the best.
@@ -495,21 +555,19 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The same problem with fewer microbatches, and how many fewer: enough to fill the pipe, to reach the
-/// steady state and to drain it.
+/// The same problem with fewer microbatches, and how many fewer in each direction: enough to fill the pipe, to reach
+/// the steady state and to drain it.
 fn fewer(problem: &Problem, full: &Bench) -> Option<(Problem, usize)> {
-    if full.flat.chains.len() != 1 {
-        return None;
-    }
+    let directions = full.flat.chains.len();
     let trips = full.shape.in_flight();
     let enough = 3 * trips + 8;
-    let microbatches = problem.microbatches();
+    let microbatches = problem.microbatches() / directions;
     let more = microbatches.checked_sub(enough)? / STRIDE * STRIDE;
     // A third fewer, or it is not worth it.
     if more * 3 < microbatches {
         return None;
     }
     let mut statement = problem.statement();
-    statement.microbatches = microbatches - more;
+    statement.microbatches = (microbatches - more) * directions;
     Some((statement.problem(problem.placement().clone()).ok()?, more))
 }

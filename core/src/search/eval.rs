@@ -86,6 +86,7 @@ impl Eval {
         self.done_b.fill(0);
         self.at.fill(0);
         self.free.fill(0);
+        self.first.fill(0);
         self.waits.fill(AWAKE);
         self.left.copy_from_slice(&flat.work);
         for chain in &flat.chains {

@@ -9,6 +9,7 @@
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
 //! | `blocks` | building blocks: one microbatch in slots, repeated |
 //! | `tabu` | local search on an order, along its critical path |
+//! | `refit` | going two ways, takes whole microbatches out of an order and puts them in again |
 //! | `walk` | an order with the longest ways through it, kept up to date |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
@@ -43,6 +44,7 @@ mod list;
 mod pairs;
 mod policies;
 mod random;
+mod refit;
 mod steady;
 mod tabu;
 mod walk;

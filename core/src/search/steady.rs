@@ -18,7 +18,7 @@ pub(super) const STRIDE: usize = 12;
 /// Pieces worth trying.
 pub(super) const PIECES: [usize; 6] = [1, 2, 3, 4, 6, 12];
 
-/// `rows` with `more` further microbatches, by repeating pieces of `piece` microbatches around the middle of
+/// `rows` with `more` further microbatches of each direction, by repeating pieces of `piece` microbatches around the middle of
 /// the time `length`; `starts` are the ops' start times. None where a row has no such piece, or `more` is no
 /// multiple of it.
 pub(super) fn stretch(
@@ -29,7 +29,7 @@ pub(super) fn stretch(
     piece: usize,
     more: usize,
 ) -> Option<Rows> {
-    if !more.is_multiple_of(piece) || flat.chains.len() != 1 {
+    if !more.is_multiple_of(piece) {
         return None;
     }
     let times = more / piece;

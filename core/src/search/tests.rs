@@ -112,6 +112,25 @@ proptest! {
         }
     }
 
+    /// On one chain as on two, whatever the limit leaves.
+    #[test]
+    fn microbatches_taken_out_and_put_in_leave_a_valid_order(problem in problems(), seed in any::<u64>()) {
+        let flat = Flat::new(&problem);
+        let mut eval = Eval::new(&flat);
+        let mut random = Random::new(seed);
+        let mut orders = vec![flat.serial()];
+        refit::Refit::built(&flat, &mut eval, 5_000, |rows| orders.push(rows));
+        let mut search = refit::Refit::new(&flat, &mut eval, &flat.serial()).expect("one after the other runs");
+        for _ in 0..10 {
+            search.step(&flat, &mut eval, &mut random);
+            prop_assert_eq!(eval.run(&flat, &search.best(), u64::MAX), Some(search.best_cost));
+        }
+        orders.push(search.best());
+        for rows in orders {
+            prop_assert!((0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])));
+        }
+    }
+
     #[test]
     fn every_recipe_ends_at_every_limit(problem in problems()) {
         let flat = Flat::new(&problem);

@@ -1,5 +1,5 @@
 //! How far `search::best` stays from the bound on random problems, by kind of problem:
-//! `cargo run --release --example random_gaps -- [EFFORT] [n=COUNT] [only=KIND] [list]`.
+//! `cargo run --release -p pipeplan-tests --example random_gaps -- [EFFORT] [n=COUNT] [only=KIND] [list]`.
 //!
 //! Stages differ in cost or are alike; ranks and microbatches are odd as often as even; limits lie anywhere
 //! between the least and what 1F1B holds twice. The same numbers come up on every machine, so two versions of
@@ -9,24 +9,8 @@ use std::collections::BTreeMap;
 
 use pipeplan_core::problem::Statement;
 use pipeplan_core::search::{self, Effort, Flow, Frontier};
+use pipeplan_tests::random::{self, Random};
 use serde_json::{Value, json};
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn within(&mut self, from: u64, to: u64) -> u64 {
-        from + self.next() % (to - from + 1)
-    }
-}
 
 fn main() {
     let (mut effort, mut count, mut only, mut list) = (Effort::default(), 40, String::new(), false);
@@ -42,7 +26,7 @@ fn main() {
         }
     }
     let mut table: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    for placement in ["linear", "looped", "v", "wave"] {
+    for placement in ["linear", "looped", "v", "wave", "two-way"] {
         for unequal in [false, true] {
             for large in [false, true] {
                 let kind = format!(
@@ -64,7 +48,7 @@ fn main() {
                     let least = Frontier::new(&free, 2, effort).least_bytes();
                     let chunk = file["stages"][0]["forward_bytes"].as_u64().unwrap_or(0);
                     let full = chunk * (free.ranks() * free.chunks()) as u64;
-                    let limit = least + random.next() % (2 * full.max(least) - least / 2);
+                    let limit = least + random.below(2 * full.max(least) - least / 2);
                     let mut limited = file.clone();
                     limited["limit_bytes"] = json!(limit);
                     let problem = read(&limited);
@@ -112,13 +96,20 @@ fn summary(rows: &[(f64, f64)]) -> String {
 }
 
 fn statement(random: &mut Random, placement: &str, unequal: bool, large: bool) -> Value {
-    let ranks = if large { random.within(5, 12) } else { random.within(2, 4) };
+    let two_way = placement == "two-way";
+    let ranks = match (two_way, large) {
+        (false, false) => random.within(2, 4),
+        (false, true) => random.within(5, 12),
+        (true, false) => 2 * random.within(1, 2),
+        (true, true) => 2 * random.within(3, 6),
+    };
     let chunks = match placement {
-        "linear" => 1,
+        "linear" | "two-way" => 1,
         "v" => 2,
         _ => random.within(2, 3),
     };
     let microbatches = if large { random.within(ranks, 4 * ranks) } else { random.within(2, 8) };
+    let microbatches = if two_way { microbatches.next_multiple_of(2) } else { microbatches };
     let base = [random.within(50, 150), random.within(50, 150), random.within(30, 120)];
     let bytes = random.within(10, 40);
     let after = random.within(0, bytes);
@@ -126,18 +117,15 @@ fn statement(random: &mut Random, placement: &str, unequal: bool, large: bool) -
         let mut spread = |value: u64| if unequal { value * random.within(70, 130) / 100 } else { value };
         let forward = spread(bytes).max(1);
         let kept = spread(after).min(forward);
-        json!({
-            "forward_ns": spread(base[0]), "backward_input_ns": spread(base[1]), "backward_weight_ns": spread(base[2]),
-            "forward_bytes": forward, "backward_input_bytes": kept as i64 - forward as i64,
-            "backward_weight_bytes": -(kept as i64),
-        })
+        let times = base.map(&mut spread);
+        random::stage(times, [forward as i64, kept as i64, 0])
     };
     let stages: Vec<Value> = (0..ranks * chunks).map(|_| stage()).collect();
-    let hop = [0, 0, 5, 20][random.within(0, 3) as usize];
+    let hop = random.pick(&[0, 0, 5, 20]);
     json!({
         "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement, "stages": stages,
         "transfer_ns": hop, "limit_bytes": null,
-        "objective": if random.within(0, 1) == 0 { "makespan" } else { "longest_span" },
+        "objective": random.objective(),
     })
 }
 

@@ -1,0 +1,418 @@
+//! From an order to a better one: some microbatches are taken out and put in again, each as a whole.
+//!
+//! Where memory is full, hardly an op can move by itself: what it needs room for has to go elsewhere first, on all
+//! ranks at once. So two microbatches that travel opposite ways never change places by moves along one rank. Here a few
+//! that follow each other are taken out, which leaves a valid order, and put in again one by one, in another sequence
+//! or at another time (“ruin and recreate”, Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, Journal of Computational
+//! Physics 159, 2000).
+//!
+//! # How a microbatch is put in
+//! The ops that stand already have the starts of their order. Each op of the new one gets a time no sooner than what it
+//! needs allows, and stands before the first op that starts no sooner: so a circle of ops that wait for each other would
+//! have to go back in time, and there is none. Where an op finds its rank's memory full, or fills it for one that stands
+//! there, the op of the new microbatch that took the memory goes behind it and all times are worked out again: at the
+//! latest the new microbatch stands behind all others. Local search then mends what it holds up.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::eval::{Cost, Eval};
+use super::flat::{B, BW, Code, F, Flat, Rows, W, code, kind_of, lane_of};
+use super::random::Random;
+use super::tabu::Tabu;
+
+/// How often an op that lacks memory goes behind another before a microbatch is given up.
+const MOST_TRIES: usize = 300;
+/// Microbatches that are taken out at once.
+const MOST_OUT: u64 = 6;
+/// Steps without gain after which it goes back to the best order.
+const PATIENCE: u32 = 60;
+/// An order is worth local search where it costs no more than the best and one part in so many.
+const HOPEFUL: u64 = 16;
+/// Steps of local search on an order; four times as many on one that is no worse than the last.
+const STEPS: u32 = 8;
+/// Of so many orders that are worse than the last, it goes on from one.
+const WORSE: u64 = 8;
+
+/// How a microbatch is put in.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    chain: usize,
+    /// The soonest time for its first F.
+    from: u64,
+    /// The share of F or B, and of W, in thousandths, that has to fit between the ops that stand there; others wait.
+    fit: u64,
+    fit_w: u64,
+    /// Whether F waits, where that holds up nothing, so that memory is held for less time.
+    late: bool,
+}
+
+/// An op that is put in.
+#[derive(Clone, Copy, Debug)]
+struct New {
+    lane: usize,
+    kind: u32,
+    /// No time is sooner.
+    soonest: u64,
+    time: u64,
+    /// It stands before the op of its rank that is at this place.
+    place: usize,
+}
+
+/// A search that stands at an order and remembers the best.
+pub(super) struct Refit {
+    rows: Rows,
+    cost: Cost,
+    best: Rows,
+    pub best_cost: Cost,
+    idle: u32,
+    /// By rank and place, when the ops of the order start.
+    starts: Vec<Vec<u64>>,
+    new: Vec<New>,
+    /// By lane, its F and B (or BW) and W among the new ones.
+    at: Vec<[usize; 3]>,
+    /// New ops on a rank, in the order of their row.
+    on_rank: Vec<usize>,
+    /// Ops looked at so far.
+    pub ops: u64,
+}
+
+impl Refit {
+    /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever.
+    pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows) -> Option<Refit> {
+        let cost = eval.run(flat, rows, u64::MAX)?;
+        Some(Refit { cost, best_cost: cost, ..Refit::empty(flat, rows.clone()) })
+    }
+
+    fn empty(flat: &Flat, rows: Rows) -> Refit {
+        Refit {
+            best: rows.clone(),
+            rows,
+            cost: Cost::WORST,
+            best_cost: Cost::WORST,
+            idle: 0,
+            starts: vec![Vec::new(); flat.ranks],
+            new: Vec::new(),
+            at: vec![[0; 3]; flat.lanes.len()],
+            on_rank: Vec::new(),
+            ops: 0,
+        }
+    }
+
+    /// The best order so far.
+    pub fn best(&self) -> Rows {
+        self.best.clone()
+    }
+
+    /// Orders from nothing: microbatches put in one by one, so many of one direction before as many of the next. Looks
+    /// at about `effort` ops at most, and says at how many.
+    pub fn built(flat: &Flat, eval: &mut Eval, effort: u64, mut offer: impl FnMut(Rows)) -> u64 {
+        let most = flat.chains.iter().map(|chain| chain.microbatches).max().unwrap_or(0);
+        let mut ops = 0;
+        let mut run = 1;
+        while run <= most {
+            for first in 0..flat.chains.len() {
+                for fit in [0, 500, 1000] {
+                    for late in [false, true] {
+                        let mut refit = Refit::empty(flat, vec![Vec::new(); flat.ranks]);
+                        let fits = refit.fill(flat, eval, run, Way { chain: first, from: 0, fit, fit_w: fit, late });
+                        ops += refit.ops + flat.ops as u64;
+                        if fits {
+                            offer(refit.rows);
+                        }
+                        if ops > effort {
+                            return ops;
+                        }
+                    }
+                }
+            }
+            run += 1 + run / 2;
+        }
+        ops
+    }
+
+    /// Puts all microbatches in, runs of some directions in turn from `way.chain` on.
+    fn fill(&mut self, flat: &Flat, eval: &mut Eval, run: usize, way: Way) -> bool {
+        let mut left: Vec<usize> = flat.chains.iter().map(|chain| chain.microbatches).collect();
+        let mut chain = way.chain;
+        while left.iter().any(|left| *left > 0) {
+            for _ in 0..run.min(left[chain]) {
+                if !self.put(flat, eval, Way { chain, ..way }) {
+                    return false;
+                }
+                left[chain] -= 1;
+            }
+            chain = (chain + 1) % left.len();
+        }
+        true
+    }
+
+    /// Takes some microbatches out and puts them in again; true where that led to a new best order.
+    pub fn step(&mut self, flat: &Flat, eval: &mut Eval, random: &mut Random) -> bool {
+        self.idle += 1;
+        if self.idle > PATIENCE {
+            self.idle = 0;
+            self.rows.clone_from(&self.best);
+            self.cost = self.best_cost;
+        }
+        let before = self.rows.clone();
+        let mut out = self.take_out(flat, eval, random);
+        // As many of each direction as were taken out, in any sequence.
+        let fit = [0, 0, 300, 600, 1000][random.below(5) as usize];
+        let fit_w = [0, 0, 500, 1000][random.below(4) as usize];
+        let late = random.below(2) == 0;
+        let mut fits = true;
+        while fits && !out.is_empty() {
+            let (chain, entered) = out.swap_remove(random.below(out.len() as u64) as usize);
+            let from = match random.below(3) {
+                0 => 0,
+                1 => entered,
+                _ => random.below(eval.end.iter().copied().max().unwrap_or(0) + 1),
+            };
+            fits = self.put(flat, eval, Way { chain, from, fit, fit_w, late });
+        }
+        let best = self.best_cost.objective;
+        let cost = if fits { eval.run(flat, &self.rows, best.saturating_add(best / HOPEFUL)) } else { None };
+        self.ops += flat.ops as u64;
+        let Some(mut cost) = cost else {
+            self.rows = before;
+            return false;
+        };
+        // Where a microbatch that was put in holds up another, local search mends that.
+        if let Some(mut search) = Tabu::new(flat, &self.rows) {
+            let steps = if cost > self.cost { STEPS } else { 4 * STEPS };
+            for _ in 0..steps {
+                search.step(flat, random);
+            }
+            self.ops += search.ops();
+            if search.best_cost < cost {
+                cost = search.best_cost;
+                self.rows = search.best();
+            }
+        }
+        if cost.objective > self.cost.objective && random.below(WORSE) > 0 {
+            self.rows = before;
+            return false;
+        }
+        self.cost = cost;
+        if cost >= self.best_cost {
+            return false;
+        }
+        if cost.objective < self.best_cost.objective {
+            self.idle = 0;
+        }
+        self.best_cost = cost;
+        self.best.clone_from(&self.rows);
+        true
+    }
+
+    /// Takes out some microbatches that enter one soon after the other: for each its chain and when it entered.
+    fn take_out(&mut self, flat: &Flat, eval: &mut Eval, random: &mut Random) -> Vec<(usize, u64)> {
+        self.time(flat, eval);
+        // All microbatches by when they enter.
+        let mut entered: Vec<(u64, usize, usize)> = Vec::new();
+        for (chain, about) in flat.chains.iter().enumerate() {
+            let rank = flat.lanes[about.first_lane].rank;
+            let first = code(about.first_lane, F);
+            let firsts = self.rows[rank].iter().zip(&self.starts[rank]).filter(|(code, _)| **code == first);
+            entered.extend(firsts.enumerate().map(|(n, (_, start))| (*start, chain, n)));
+        }
+        entered.sort_unstable();
+        let count = (1 + random.below(MOST_OUT) as usize).min(entered.len());
+        let first = random.below((entered.len() + 1 - count) as u64) as usize;
+        let out = &entered[first..first + count];
+        for row in &mut self.rows {
+            let mut next: Vec<(Code, usize)> = Vec::new();
+            row.retain(|code| {
+                let n = match next.iter_mut().find(|(other, _)| other == code) {
+                    Some((_, n)) => {
+                        *n += 1;
+                        *n
+                    }
+                    None => {
+                        next.push((*code, 0));
+                        0
+                    }
+                };
+                let chain = flat.lanes[lane_of(*code)].chain;
+                !out.iter().any(|(_, other, taken)| *other == chain && *taken == n)
+            });
+        }
+        self.ops += flat.ops as u64;
+        out.iter().map(|(start, chain, _)| (*chain, *start)).collect()
+    }
+
+    /// Works out when the ops of the order start, whether or not all microbatches are in.
+    fn time(&mut self, flat: &Flat, eval: &mut Eval) {
+        for (starts, row) in self.starts.iter_mut().zip(&self.rows) {
+            starts.clear();
+            starts.resize(row.len(), 0);
+        }
+        let starts = &mut self.starts;
+        eval.run_with(flat, &self.rows, u64::MAX, |rank, at, start| starts[rank][at] = start);
+    }
+
+    /// Puts one more microbatch in; false, and nothing is changed, where no place was found.
+    fn put(&mut self, flat: &Flat, eval: &mut Eval, way: Way) -> bool {
+        self.time(flat, eval);
+        self.list(flat, way);
+        if !self.settle(flat, way) {
+            return false;
+        }
+        if way.late {
+            self.wait(flat, way);
+        }
+        for rank in 0..flat.ranks {
+            self.sort(flat, rank);
+            // From the last, so that places before it stay.
+            for at in (0..self.on_rank.len()).rev() {
+                let New { lane, kind, place, .. } = self.new[self.on_rank[at]];
+                self.rows[rank].insert(place, code(lane, kind));
+            }
+        }
+        true
+    }
+
+    /// Lists the ops of a microbatch, each behind what it needs.
+    fn list(&mut self, flat: &Flat, way: Way) {
+        let chain = &flat.chains[way.chain];
+        let lanes = chain.first_lane..chain.first_lane + chain.lanes;
+        self.new.clear();
+        let new = |lane, kind| New { lane, kind, soonest: 0, time: 0, place: 0 };
+        for lane in lanes.clone() {
+            self.at[lane][0] = self.new.len();
+            self.new.push(new(lane, F));
+        }
+        self.new[0].soonest = way.from;
+        for lane in lanes.rev() {
+            self.at[lane][1] = self.new.len();
+            if flat.fused {
+                self.new.push(new(lane, BW));
+            } else {
+                self.at[lane][2] = self.new.len() + 1;
+                self.new.extend([new(lane, B), new(lane, W)]);
+            }
+        }
+    }
+
+    /// Finds times for all new ops; false where it gives up.
+    fn settle(&mut self, flat: &Flat, way: Way) -> bool {
+        for _ in 0..MOST_TRIES {
+            self.set_times(flat, way);
+            match (0..flat.ranks).find_map(|rank| self.lacks(flat, rank)) {
+                None => return true,
+                Some((new, soonest)) => match soonest {
+                    Some(soonest) => self.new[new].soonest = soonest,
+                    None => return false,
+                },
+            }
+        }
+        false
+    }
+
+    /// Lets every F wait until the next one could not start as it does if it waited longer.
+    fn wait(&mut self, flat: &Flat, way: Way) {
+        let known = self.new.clone();
+        for at in (0..self.new.len()).rev() {
+            let New { lane, kind, .. } = self.new[at];
+            let lane = &flat.lanes[lane];
+            if kind == F && !lane.last {
+                let next = &self.new[at + 1];
+                let hop = flat.lanes[next.lane].hop_f;
+                let latest = next.soonest.max(next.time).saturating_sub(hop + lane.duration[F as usize]);
+                self.new[at].soonest = self.new[at].soonest.max(latest);
+            }
+        }
+        let last = |new: &[New]| new.iter().map(|new| new.time).max();
+        if !self.settle(flat, way) || last(&self.new) > last(&known) {
+            self.new = known;
+        }
+    }
+
+    /// Gives each new op the first time that what it needs, and its rank, allow.
+    fn set_times(&mut self, flat: &Flat, way: Way) {
+        for at in 0..self.new.len() {
+            let New { lane: index, kind, soonest, .. } = self.new[at];
+            let lane = &flat.lanes[index];
+            let end = |at: usize| {
+                let new = &self.new[at];
+                new.time + flat.lanes[new.lane].duration[new.kind as usize]
+            };
+            let arrival = match kind {
+                F if lane.first => 0,
+                F => end(self.at[index - 1][0]) + lane.hop_f,
+                W => end(self.at[index][1]),
+                _ if lane.last => end(self.at[index][0]),
+                _ => end(self.at[index + 1][1]) + lane.hop_b,
+            };
+            let fit = if kind == W { way.fit_w } else { way.fit };
+            let needs = u128::from(lane.duration[kind as usize]) * u128::from(fit);
+            let (row, starts) = (&self.rows[lane.rank], &self.starts[lane.rank]);
+            let mut time = arrival.max(soonest);
+            let mut place = starts.partition_point(|start| *start < time);
+            loop {
+                if let Some(before) = place.checked_sub(1) {
+                    let code = row[before];
+                    let end = starts[before] + flat.lanes[lane_of(code)].duration[kind_of(code) as usize];
+                    time = time.max(end);
+                }
+                match starts.get(place) {
+                    Some(next) if u128::from(next.saturating_sub(time)) * 1000 < needs => {
+                        // Behind it, also where it takes no time.
+                        time = time.max(next + 1);
+                        place += 1;
+                    }
+                    _ => break,
+                }
+            }
+            self.ops += 4;
+            (self.new[at].time, self.new[at].place) = (time, place);
+        }
+    }
+
+    /// Puts the new ops of a rank in the order of its row.
+    fn sort(&mut self, flat: &Flat, rank: usize) {
+        self.on_rank.clear();
+        let new = &self.new;
+        self.on_rank.extend((0..new.len()).filter(|at| flat.lanes[new[*at].lane].rank == rank));
+        self.on_rank.sort_unstable_by_key(|at| (new[*at].place, new[*at].time, *at));
+    }
+
+    /// The new op that takes memory which another lacks, and the time from which on it stands behind that one: none
+    /// where there is no such time.
+    fn lacks(&mut self, flat: &Flat, rank: usize) -> Option<(usize, Option<u64>)> {
+        self.sort(flat, rank);
+        let (row, starts) = (&self.rows[rank], &self.starts[rank]);
+        let limit = flat.limit[rank];
+        let (mut before, mut held) = (0i64, 0i64);
+        let mut next = 0;
+        // The last new op that took memory for longer than it runs.
+        let mut taker: Option<usize> = None;
+        let mut found: Option<(usize, Option<u64>)> = None;
+        for place in 0..=row.len() {
+            while let Some(&at) = self.on_rank.get(next)
+                && self.new[at].place == place
+            {
+                let New { lane, kind, .. } = self.new[at];
+                let lane = &flat.lanes[lane];
+                if before + held + lane.takes[kind as usize] > limit {
+                    // Behind the next op that stands there.
+                    found = Some((at, starts.get(place).map(|start| start + 1)));
+                }
+                held += lane.net(kind);
+                if lane.net(kind) > 0 {
+                    taker = Some(at);
+                }
+                next += 1;
+            }
+            let Some(&code) = row.get(place) else { break };
+            let (lane, kind) = (&flat.lanes[lane_of(code)], kind_of(code));
+            if held > 0 && before + held + lane.takes[kind as usize] > limit {
+                found = taker.map(|at| (at, Some(starts[place] + 1)));
+            }
+            before += lane.net(kind);
+        }
+        self.ops += row.len() as u64 / 2;
+        found
+    }
+}
