@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pipeplan::backend::cuda::host::build_kernels;
 use pipeplan::backend::cuda::nvidia::WORKSPACE_BYTES;
@@ -88,14 +89,20 @@ fn on_card(name: &str, without: &str, arguments: &[&str]) -> Option<Ran> {
 
 /// A plan of two ranks with a model like `family`, in `dtype`.
 fn plan(family: &str, dtype: &str) -> PathBuf {
-    let file = |what: &str| {
-        std::env::temp_dir().join(format!("pipeplan-cuda-{}-{family}-{dtype}{what}", std::process::id()))
-    };
     let spec = format!(
         "schedule = \"1f1b\"\n[model]\nname = \"own\"\nfamily = \"{family}\"\nlayers = 2\nhidden = 32\nheads = 2\n\
          ffn = 48\nvocab = 260\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
          pipeline = 2\n[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\ndtype = \"{dtype}\"\n"
     );
+    planned(&format!("{family}-{dtype}"), &spec)
+}
+
+fn planned(name: &str, spec: &str) -> PathBuf {
+    // Tests plan the same at the same time.
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let file =
+        |what: &str| std::env::temp_dir().join(format!("pipeplan-cuda-{}-{number}-{name}{what}", std::process::id()));
     let (spec_file, plan_file) = (file(".toml"), file(".json"));
     std::fs::write(&spec_file, spec).expect("a spec is written");
     let output = pipeplan(&["plan", &spec_file.to_string_lossy(), "-o", &plan_file.to_string_lossy()]).output();
@@ -204,6 +211,39 @@ fn ranks_run_on_parts_of_the_card() {
     assert!(!refused.status.success());
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("cuDeviceGetDevResource"), "{text}");
+}
+
+/// Norms of heads, windows, experts and latent attention on ranks that share matrices, and rows too: as on the CPU.
+#[test]
+fn newer_families_share_matrices_on_a_card() {
+    let experts = "experts = { count = 4, active = 2, ffn = 24 }";
+    let latent = "experts = { count = 4, active = 2, ffn = 24, shared_ffn = 20, dense_layers = 1 }\n\
+                  latent = { query_rank = 24, key_value_rank = 16, rope_width = 4, value_width = 8 }";
+    let gemma = "post_norms = true\nactivation = \"gelu\"\nwindow = { tokens = 7, full_every = 2 }";
+    for (name, heads, model) in [
+        ("qwen", "kv_heads = 2\nhead_dim = 8", "qk_norm = true"),
+        ("gemma", "kv_heads = 2\nhead_dim = 8", gemma),
+        ("mixtral", "kv_heads = 2\nhead_dim = 8", experts),
+        ("deepseek", "kv_heads = 4\nhead_dim = 12", latent),
+    ] {
+        for rows_too in [false, true] {
+            let spec = format!(
+                "schedule = \"1f1b\"\n[model]\nname = \"own\"\nlayers = 2\nhidden = 32\nheads = 4\nffn = 48\nvocab = 260\n\
+                 {heads}\n{model}\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\ntensor = 2\n\
+                 sequence_parallel = {rows_too}\n[training]\nmicrobatches = 2\nsequence = 12\nmicrobatch_size = 2\n\
+                 dtype = \"f32\"\n"
+            );
+            let name = format!("{name}-{rows_too}");
+            let plan = planned(&name, &spec);
+            let Some(ran) = train(&name, &plan, "", &[]) else { return };
+            let plan = plan.to_string_lossy();
+            let on_cpu = pipeplan(&["run", &*plan, "--steps", "4", "--json"]).output().expect("it starts");
+            let values = |bits: Vec<u64>| bits.into_iter().map(f64::from_bits);
+            for (found, expected) in values(losses(&ran.output)).zip(values(losses(&on_cpu))) {
+                assert!((found / expected - 1.0).abs() < 1e-5, "{name}: {found} on the card, {expected} on the CPU");
+            }
+        }
+    }
 }
 
 fn selftest(name: &str, more: &[&str]) -> Option<Vec<Value>> {

@@ -374,6 +374,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, v], t)];
         cases.push(Case::new(Kernel::SpreadAttentionGrad(spread), t, all, &outputs));
     }
+    cases.extend(packed_cases(t));
     cases.extend(member_cases(t));
     cases.extend(head_cases(t));
     cases.extend(expert_cases(t));
@@ -419,6 +420,36 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(loss);
     let inputs = vec![logits, targets, Tensor::new(&[n], F, l.data)];
     cases.push(Case::new(Kernel::CrossEntropyGrad { microbatches: 3 }, t, inputs, &[(&[n, vocabulary], t)]));
+    cases
+}
+
+/// Rows that are made of whole packs of 16 bytes, which the kernels then take at once.
+fn packed_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let mut cases = Vec::new();
+    // More packs than a warp has threads, and no multiple of them.
+    let (n, h, vocabulary) = (37u64, 328u64, 4200u64);
+    let all: &[u64] = &[n, h];
+    let (x, dy, gain) = (random(all, 90), random(all, 91), random(&[h], 92));
+    let kernel = Kernel::RmsNorm { eps_e12: 10_000_000 };
+    let norm = Case::new(kernel, t, vec![x.clone(), gain.clone()], &[(all, t), (&[n], F)]);
+    let r = Tensor::new(&[n], F, norm.reference().remove(1).data);
+    cases.push(norm);
+    cases.push(Case::new(Kernel::RmsNormInputGrad, t, vec![dy, x, r, gain], &[(all, t)]));
+    for inverse in [false, true] {
+        let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 32, base: 10_000, inverse };
+        cases.push(Case::new(kernel, t, vec![random(&[39, 96], 93)], &[(&[39, 96], t)]));
+        let kernel = Kernel::RopeTail { sequence: 13, heads: 3, width: 40, tail: 16, base: 10_000, inverse };
+        cases.push(Case::new(kernel, t, vec![random(&[39, 120], 94)], &[(&[39, 120], t)]));
+    }
+    let (logits, targets) = (random(&[n, vocabulary], 95), Tensor::tokens(n, vocabulary));
+    let kernel = Kernel::CrossEntropy { microbatches: 3 };
+    let loss = Case::new(kernel, t, vec![logits.clone(), targets.clone()], &[(&[1], F), (&[n], F)]);
+    let l = Tensor::new(&[n], F, loss.reference().remove(1).data);
+    cases.push(loss);
+    let kernel = Kernel::CrossEntropyGrad { microbatches: 3 };
+    cases.push(Case::new(kernel, t, vec![logits, targets, l], &[(&[n, vocabulary], t)]));
     cases
 }
 

@@ -302,7 +302,8 @@ struct Watch {
 impl Watch {
     /// Looks at `card` from now on; nothing where it tells nothing.
     fn start(card: &Arc<dyn Card>) -> Option<(Bytes, Watch)> {
-        const PAUSE: Duration = Duration::from_millis(10);
+        // What ranks take, they take before their first step.
+        const PAUSE: Duration = Duration::from_millis(100);
         let (before, _) = card.device_memory()?;
         let (card, ended) = (Arc::clone(card), Arc::new(AtomicBool::new(false)));
         let end = Arc::clone(&ended);
@@ -310,7 +311,7 @@ impl Watch {
             let mut most = 0;
             while !end.load(Ordering::Relaxed) {
                 most = most.max(card.device_memory().map_or(0, |(used, _)| used));
-                std::thread::sleep(PAUSE);
+                std::thread::park_timeout(PAUSE);
             }
             most
         };
@@ -320,6 +321,7 @@ impl Watch {
 
     fn end(self) -> Bytes {
         self.ended.store(true, Ordering::Relaxed);
+        self.watcher.thread().unpark();
         self.watcher.join().unwrap_or(0)
     }
 }

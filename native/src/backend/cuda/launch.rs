@@ -169,6 +169,19 @@ impl Context {
         self.launch(name, format, [rows, 1, 1], row_threads(columns), args)
     }
 
+    /// The same for kernels whose threads take 16 bytes at once where rows are made of such.
+    fn over_packed_rows(
+        &self,
+        name: &str,
+        format: Format,
+        [rows, columns]: [u64; 2],
+        args: Args,
+    ) -> Result<(), CardError> {
+        let pack = 16 / format.bytes();
+        let shares = if columns.is_multiple_of(pack) { columns / pack } else { columns };
+        self.over_rows(name, format, [rows, shares], args)
+    }
+
     /// A launch of one block for 32 columns, which sums over rows.
     fn over_columns(&self, name: &str, format: Format, columns: u64, args: Args) -> Result<(), CardError> {
         self.launch(name, format, [columns.div_ceil(32), 1, 1], 1024, args)
@@ -222,11 +235,11 @@ impl Context {
             Kernel::RmsNorm { eps_e12 } => {
                 let buffers = [input(0), input(1), output(0), output(1)];
                 let args = args(&buffers, &[columns], &[eps(eps_e12) as f32]);
-                self.over_rows("rms_norm", format, [rows, columns], args)
+                self.over_packed_rows("rms_norm", format, [rows, columns], args)
             }
             Kernel::RmsNormInputGrad => {
                 let buffers = [input(0), input(1), input(2), input(3), output(0)];
-                self.over_rows("rms_norm_input_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
+                self.over_packed_rows("rms_norm_input_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
             }
             Kernel::RmsNormGainGrad => {
                 let args = args(&[input(0), output(0), input(1), input(2)], &[rows, columns], &[]);
@@ -255,7 +268,7 @@ impl Context {
                 let table = self.rope_table(sequence, width, base)?;
                 let sign = if inverse { -1.0 } else { 1.0 };
                 let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, width], &[sign]);
-                self.over_rows("rope", format, [rows, heads * width / 2], args)
+                self.over_packed_rows("rope", format, [rows, heads * width / 2], args)
             }
             Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
                 let table = self.rope_table(sequence, tail, base)?;
@@ -265,17 +278,17 @@ impl Context {
                 }
                 let sign = if inverse { -1.0 } else { 1.0 };
                 let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, tail], &[sign]);
-                self.over_rows("rope", format, [rows, heads * tail / 2], args)
+                self.over_packed_rows("rope", format, [rows, heads * tail / 2], args)
             }
             Kernel::HeadNorm { eps_e12, width } => {
                 let buffers = [input(0), input(1), output(0), output(1)];
                 let args = args(&buffers, &[width], &[eps(eps_e12) as f32]);
-                self.over_rows("rms_norm", format, [elements / width, width], args)
+                self.over_packed_rows("rms_norm", format, [elements / width, width], args)
             }
             Kernel::HeadNormInputGrad { width } => {
                 let buffers = [input(0), input(1), input(2), input(3), output(0)];
                 let args = args(&buffers, &[width], &[]);
-                self.over_rows("rms_norm_input_grad", format, [elements / width, width], args)
+                self.over_packed_rows("rms_norm_input_grad", format, [elements / width, width], args)
             }
             Kernel::HeadNormGainGrad { width } => {
                 let args = args(&[input(0), output(0), input(1), input(2)], &[elements / width, width], &[]);
@@ -415,7 +428,7 @@ impl Context {
             Kernel::CrossEntropy { microbatches } => {
                 let share = 1.0 / (rows as f64 * microbatches as f64);
                 let rows_args = args(&[input(0), output(1)], &[columns], &[]);
-                self.over_rows("log_sum_exp", format, [rows, columns], rows_args)?;
+                self.over_packed_rows("log_sum_exp", format, [rows, columns], rows_args)?;
                 let buffers = [input(0), input(1), output(1), output(0)];
                 let args = args(&buffers, &[columns, rows], &[share as f32]);
                 self.launch("cross_entropy", format, [1, 1, 1], 1024, args)
@@ -424,7 +437,7 @@ impl Context {
                 let share = 1.0 / (rows as f64 * microbatches as f64);
                 let buffers = [input(0), input(1), input(2), output(0)];
                 let args = args(&buffers, &[columns], &[share as f32]);
-                self.over_rows("cross_entropy_grad", format, [rows, columns], args)
+                self.over_packed_rows("cross_entropy_grad", format, [rows, columns], args)
             }
             Kernel::HidePadding { vocab } => {
                 let shown = vocab.saturating_sub(self.member * columns).min(columns);

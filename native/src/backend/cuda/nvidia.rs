@@ -418,7 +418,8 @@ pub struct Nvidia {
 
 /// Handles of cuBLAS and the memory that they may use.
 struct Blas {
-    handle: blas_sys::cublasHandle_t,
+    /// None until a product needs it.
+    handle: Option<blas_sys::cublasHandle_t>,
     /// None where the library is missing, or cannot be used.
     products: Option<Products>,
     workspace: Address,
@@ -534,27 +535,34 @@ impl Nvidia {
         &self.device.facts
     }
 
-    /// `work` with this queue's handle of cuBLAS.
-    fn with_blas<R>(
-        &self,
-        work: impl FnOnce(blas_sys::cublasHandle_t) -> Result<R, CardError>,
-    ) -> Result<R, CardError> {
+    /// `work` with what this queue has of cuBLAS.
+    fn with_blas<R>(&self, work: impl FnOnce(&mut Blas) -> Result<R, CardError>) -> Result<R, CardError> {
         let mut blas = lock(&self.blas);
-        let handle = match &*blas {
-            Some(blas) => blas.handle,
-            None => blas.insert(self.new_blas()?).handle,
-        };
-        work(handle)
+        match &mut *blas {
+            Some(blas) => work(blas),
+            none => work(none.insert(self.new_blas()?)),
+        }
     }
 
     fn new_blas(&self) -> Result<Blas, CardError> {
         let workspace = self.allocate(WORKSPACE_BYTES, Held::Kept)?;
+        let products = guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
+        Ok(Blas { handle: None, products: products.ok(), workspace })
+    }
+
+    /// The older library's handle, which allocates for itself too: made where a product needs it.
+    fn handle(&self, blas: &mut Blas) -> Result<blas_sys::cublasHandle_t, CardError> {
+        if let Some(handle) = blas.handle {
+            return Ok(handle);
+        }
         guarded("opening cuBLAS", || {
             let handle = blas::create_handle().map_err(|error| blas_error("cublasCreate", error))?;
+            blas.handle = Some(handle);
             // SAFETY: handle and stream are valid, the workspace is freed after the handle; one type by two names.
             unsafe {
                 blas::set_stream(handle, self.stream.cast()).map_err(|error| blas_error("cublasSetStream", error))?;
-                blas_sys::cublasSetWorkspace_v2(handle, workspace.0 as *mut c_void, WORKSPACE_BYTES as usize)
+                let workspace = blas.workspace.0 as *mut c_void;
+                blas_sys::cublasSetWorkspace_v2(handle, workspace, WORKSPACE_BYTES as usize)
                     .result()
                     .map_err(|error| blas_error("cublasSetWorkspace", error))?;
                 if let Some(count) = self.multiprocessors {
@@ -563,9 +571,7 @@ impl Nvidia {
                         .map_err(|error| blas_error("cublasSetSmCountTarget", error))?;
                 }
             }
-            let products =
-                guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
-            Ok(Blas { handle, products: products.ok(), workspace })
+            Ok(handle)
         })
     }
 
@@ -678,7 +684,7 @@ impl Drop for Nvidia {
             }
             if let Some(Blas { handle, products, .. }) = lock(&self.blas).take() {
                 drop(products);
-                let _ = blas::destroy_handle(handle);
+                let _ = handle.map(|handle| blas::destroy_handle(handle));
             }
             for (start, _) in lock(&self.heaps).iter().flat_map(Heap::slabs) {
                 let _ = result::free_sync(start);
@@ -910,16 +916,13 @@ impl Card for Nvidia {
     fn product(&self, product: &Product) -> Result<(), CardError> {
         self.make_current()?;
         product.check()?;
-        let mut blas = lock(&self.blas);
-        let blas = match &mut *blas {
-            Some(blas) => blas,
-            none => none.insert(self.new_blas()?),
-        };
-        let started = match &mut blas.products {
-            Some(products) => products.start(product, blas.workspace, self.stream.cast())?,
-            None => false,
-        };
-        if started { Ok(()) } else { self.plain_product(blas.handle, product) }
+        self.with_blas(|blas| {
+            let started = match &mut blas.products {
+                Some(products) => products.start(product, blas.workspace, self.stream.cast())?,
+                None => false,
+            };
+            if started { Ok(()) } else { self.plain_product(self.handle(blas)?, product) }
+        })
     }
 
     fn finish(&self) -> Result<(), CardError> {

@@ -171,13 +171,34 @@ template <class T> __device__ void rope(const Args& a) {
     int half = (int)(a.n[4] / 2), pairs = (int)heads * half;
     for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
         const float* angles = table + row % sequence * half * 2;
+        T *out = y + row * heads * width;
+        const T* in = x + row * heads * width;
+        // The halves of a head's last columns are packs where their widths are, and where a head begins.
+        if (in_packs<T>(half) && in_packs<T>(width)) {
+            const int W = Pack<T>::WIDTH;
+            for (int pack = threadIdx.x; pack < pairs / W; pack += blockDim.x) {
+                int head = pack * W / half, j = pack * W % half;
+                ll low = (head + 1) * width - a.n[4] + j, high = low + half;
+                Pack<T> u = *(const Pack<T>*)(in + low), v = *(const Pack<T>*)(in + high);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    float sine = a.f[0] * angles[2 * (j + k)], cosine = angles[2 * (j + k) + 1];
+                    float first = load(u.v[k]), second = load(v.v[k]);
+                    u.v[k] = Number<T>::of(first * cosine - second * sine);
+                    v.v[k] = Number<T>::of(second * cosine + first * sine);
+                }
+                *(Pack<T>*)(out + low) = u;
+                *(Pack<T>*)(out + high) = v;
+            }
+            continue;
+        }
         for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
             int head = pair / half, j = pair % half;
-            ll low = row * heads * width + (head + 1) * width - a.n[4] + j, high = low + half;
+            ll low = (head + 1) * width - a.n[4] + j, high = low + half;
             float sine = a.f[0] * angles[2 * j], cosine = angles[2 * j + 1];
-            float u = load(x[low]), v = load(x[high]);
-            y[low] = Number<T>::of(u * cosine - v * sine);
-            y[high] = Number<T>::of(v * cosine + u * sine);
+            float u = load(in[low]), v = load(in[high]);
+            out[low] = Number<T>::of(u * cosine - v * sine);
+            out[high] = Number<T>::of(v * cosine + u * sine);
         }
     }
 }

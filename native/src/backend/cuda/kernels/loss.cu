@@ -6,9 +6,9 @@ template <class T> __device__ void log_sum_exp(const Args& a) {
     ll columns = a.n[0], row = blockIdx.x;
     const T* x = (const T*)a.p[0] + row * columns;
     float greatest = -INFINITE, sum = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) greatest = fmaxf(greatest, load(x[j]));
+    each_of_row(x, columns, [&](ll, float value) { greatest = fmaxf(greatest, value); });
     greatest = block_max(greatest, scratch);
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += expf(load(x[j]) - greatest);
+    each_of_row(x, columns, [&](ll, float value) { sum += expf(value - greatest); });
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) ((float*)a.p[1])[row] = greatest + logf(sum);
 }
@@ -35,9 +35,8 @@ template <class T> __device__ void cross_entropy_grad(const Args& a) {
     T* dx = (T*)a.p[3] + row * columns;
     int target = ((const int*)a.p[1])[row];
     float l = ((const float*)a.p[2])[row];
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        dx[j] = Number<T>::of((expf(load(x[j]) - l) - (j == target ? 1.0f : 0.0f)) * a.f[0]);
-    }
+    float share = a.f[0];
+    map_row(x, dx, columns, [&](ll j, float value) { return (expf(value - l) - (j == target ? 1.0f : 0.0f)) * share; });
 }
 KERNEL(cross_entropy_grad)
 

@@ -8,9 +8,9 @@ template <class T> __device__ void rms_norm(const Args& a) {
     const T *x = (const T*)a.p[0] + row * columns, *gain = (const T*)a.p[1];
     T* y = (T*)a.p[2] + row * columns;
     float squares = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) squares += load(x[j]) * load(x[j]);
+    each_of_row(x, columns, [&](ll, float value) { squares += value * value; });
     float r = 1.0f / sqrtf(block_sum(squares, scratch) / (float)columns + a.f[0]);
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = Number<T>::of(load(x[j]) * r * load(gain[j]));
+    map_rows(x, gain, gain, y, columns, [&](float value, float gain, float) { return value * r * gain; });
     if (threadIdx.x == 0) ((float*)a.p[3])[row] = r;
 }
 KERNEL(rms_norm)
@@ -22,11 +22,9 @@ template <class T> __device__ void rms_norm_input_grad(const Args& a) {
     const T *dy = (const T*)a.p[0] + row * columns, *x = (const T*)a.p[1] + row * columns, *gain = (const T*)a.p[3];
     T* dx = (T*)a.p[4] + row * columns;
     float r = ((const float*)a.p[2])[row], along = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) along += load(dy[j]) * load(gain[j]) * load(x[j]);
+    each_of_rows(dy, gain, x, columns, [&](float dy, float gain, float x) { along += dy * gain * x; });
     along = r * r * (block_sum(along, scratch) / (float)columns);
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        dx[j] = Number<T>::of(r * (load(dy[j]) * load(gain[j]) - load(x[j]) * along));
-    }
+    map_rows(dy, gain, x, dx, columns, [&](float dy, float gain, float x) { return r * (dy * gain - x * along); });
 }
 KERNEL(rms_norm_input_grad)
 
@@ -98,6 +96,7 @@ template <class T, class Term> __device__ __forceinline__ void sum_rows(const Ar
     ll j = (ll)blockIdx.x * 32 + lane;
     float sum = 0.0f;
     if (j < columns) {
+#pragma unroll 4
         for (ll row = part; row < rows; row += 32) sum += Term::template of<T>(a, row, row * columns + j);
     }
     parts[part][lane] = sum;

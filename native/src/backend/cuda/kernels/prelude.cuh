@@ -53,6 +53,65 @@ template <class T> struct __align__(16) Pack {
     T v[WIDTH];
 };
 
+// Whether a row of so many columns is made of whole packs: then all of its tensor's rows start at one.
+template <class T> __device__ __forceinline__ bool in_packs(ll columns) { return columns % Pack<T>::WIDTH == 0; }
+
+// f(j, x[j]) for the columns that are this thread's of a row that the block shares, pack by pack where the row is made of such.
+template <class T, class F> __device__ __forceinline__ void each_of_row(const T* x, ll columns, F f) {
+    if (in_packs<T>(columns)) {
+        for (ll i = threadIdx.x; i < columns / Pack<T>::WIDTH; i += blockDim.x) {
+            Pack<T> px = ((const Pack<T>*)x)[i];
+#pragma unroll
+            for (int k = 0; k < Pack<T>::WIDTH; k++) f(i * Pack<T>::WIDTH + k, load(px.v[k]));
+        }
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) f(j, load(x[j]));
+    }
+}
+
+// y[j] = f(j, x[j]), the same way; y may be x.
+template <class T, class F> __device__ __forceinline__ void map_row(const T* x, T* y, ll columns, F f) {
+    if (in_packs<T>(columns)) {
+        for (ll i = threadIdx.x; i < columns / Pack<T>::WIDTH; i += blockDim.x) {
+            Pack<T> px = ((const Pack<T>*)x)[i];
+#pragma unroll
+            for (int k = 0; k < Pack<T>::WIDTH; k++) px.v[k] = Number<T>::of(f(i * Pack<T>::WIDTH + k, load(px.v[k])));
+            ((Pack<T>*)y)[i] = px;
+        }
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = Number<T>::of(f(j, load(x[j])));
+    }
+}
+
+// The same of three rows: y[j] = f(a[j], b[j], c[j]); y may be a.
+template <class T, class F>
+__device__ __forceinline__ void map_rows(const T* a, const T* b, const T* c, T* y, ll columns, F f) {
+    if (in_packs<T>(columns)) {
+        for (ll i = threadIdx.x; i < columns / Pack<T>::WIDTH; i += blockDim.x) {
+            Pack<T> pa = ((const Pack<T>*)a)[i], pb = ((const Pack<T>*)b)[i], pc = ((const Pack<T>*)c)[i];
+#pragma unroll
+            for (int k = 0; k < Pack<T>::WIDTH; k++) pa.v[k] = Number<T>::of(f(load(pa.v[k]), load(pb.v[k]), load(pc.v[k])));
+            ((Pack<T>*)y)[i] = pa;
+        }
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = Number<T>::of(f(load(a[j]), load(b[j]), load(c[j])));
+    }
+}
+
+// f(a[j], b[j], c[j]) for the columns that are this thread's.
+template <class T, class F>
+__device__ __forceinline__ void each_of_rows(const T* a, const T* b, const T* c, ll columns, F f) {
+    if (in_packs<T>(columns)) {
+        for (ll i = threadIdx.x; i < columns / Pack<T>::WIDTH; i += blockDim.x) {
+            Pack<T> pa = ((const Pack<T>*)a)[i], pb = ((const Pack<T>*)b)[i], pc = ((const Pack<T>*)c)[i];
+#pragma unroll
+            for (int k = 0; k < Pack<T>::WIDTH; k++) f(load(pa.v[k]), load(pb.v[k]), load(pc.v[k]));
+        }
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) f(load(a[j]), load(b[j]), load(c[j]));
+    }
+}
+
 #define EACH(index, count) \
     for (ll index = (ll)blockIdx.x * blockDim.x + threadIdx.x; index < (count); index += (ll)gridDim.x * blockDim.x)
 
