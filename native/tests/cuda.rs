@@ -146,10 +146,12 @@ fn jobs_that_come_again_are_graphs_and_change_no_bit() {
 
     let off = train("off", &plan, "", &["--cuda-graphs", "off"]).expect("there was a card");
     assert_eq!((losses(&off.output), off.count("begin capture in mode 2")), (expected.clone(), 0));
-    // A driver that fails a capture: once for each rank, and then no more is asked of it.
-    let failing = train("failing", &plan, "capture", &[]).expect("there was a card");
-    assert_eq!(losses(&failing.output), expected);
-    assert_eq!((failing.count("begin capture in mode 2"), failing.count("launch")), (2, 0));
+    // A driver that fails a capture, or does not start what was captured: once for each rank, and then no more is asked of it.
+    for what in ["capture", "launch"] {
+        let failing = train(&format!("failing-{what}"), &plan, what, &[]).expect("there was a card");
+        assert_eq!(losses(&failing.output), expected, "{what}");
+        assert_eq!((failing.count("begin capture in mode 2"), failing.count("launch")), (2, 0), "{what}");
+    }
 }
 
 /// All that a rank takes of the card is taken before its first job: what the walk on paper says, and the workspace.

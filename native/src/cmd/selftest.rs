@@ -194,16 +194,16 @@ fn test(
             say(News::Begins("NCCL: ranks in several processes".to_string()));
             add(super::over_nccl::check(gpu, deadline));
         }
+        if let Some(rate) = report.rate {
+            say(News::Begins("speed: PyTorch".to_string()));
+            add(selftest::beside_torch(device, rate, deadline));
+        }
         // That of the whole test starts itself again.
         if only.is_none() {
             for tool in super::sanitizer::TOOLS {
                 say(News::Begins(format!("compute-sanitizer: {tool}")));
                 add(super::sanitizer::check(tool, gpu, deadline));
             }
-        }
-        if let Some(rate) = report.rate {
-            say(News::Begins("speed: PyTorch".to_string()));
-            add(selftest::beside_torch(device, rate, deadline));
         }
     }
     Ok(report)

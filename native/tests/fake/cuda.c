@@ -7,7 +7,7 @@
 // a card would be broken, in abort().
 // FAKE_CUDA_KERNELS: the library that holds the kernels. FAKE_CUDA_LOG: calls are noted in this file, with the process'
 // number behind its name. FAKE_CUDA_MEMORY: bytes of the card. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
-// do: lt (no algorithm is ever found), capture (it fails at its end), green (no parts), own (streams of a part belong to the
+// do: lt (no algorithm is ever found), capture (it fails at its end), launch (no graph starts), green (no parts), own (streams of a part belong to the
 // card's context).
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -440,6 +440,7 @@ int cuGraphDestroy(Queue* graph) {
 }
 int cuGraphLaunch(Queue* made, Stream* stream) {
     CURRENT;
+    if (cannot("launch")) return NOT_SUPPORTED;
     Queue* copy = copy_of(made);
     for (Work *work = copy->first, *next; work; work = next) {
         next = work->next;

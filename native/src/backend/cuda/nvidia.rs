@@ -660,6 +660,21 @@ impl Nvidia {
         }
     }
 
+    /// `list` piece by piece, and all others from now on: a driver or library that cannot do graphs ends nothing else.
+    fn without_graphs(
+        &self,
+        graphs: &mut Option<Known<sys::CUgraphExec>>,
+        list: &[Command],
+    ) -> Result<(), CardError> {
+        // What was started may still run.
+        self.finish()?;
+        for graph in graphs.take().into_iter().flat_map(Known::into_made) {
+            // SAFETY: not used again, and nothing of it runs any more.
+            let _ = unsafe { result::graph::exec_destroy(graph) };
+        }
+        self.each(list)
+    }
+
     fn repeat(&self, graph: sys::CUgraphExec) -> Result<(), CardError> {
         self.make_current()?;
         // SAFETY: the graph lives as long as this, and so does all memory that it names.
@@ -899,16 +914,12 @@ impl Card for Nvidia {
             Next::Make(key) => match self.graph_of(list) {
                 Ok(graph) => {
                     known.keep(key, list.to_vec(), graph);
-                    self.repeat(graph)
-                }
-                // A driver or library that cannot do it: all else goes on, and this list too.
-                Err(_) => {
-                    for graph in graphs.take().into_iter().flat_map(Known::into_made) {
-                        // SAFETY: not used again; the driver keeps what runs until it has ended.
-                        let _ = unsafe { result::graph::exec_destroy(graph) };
+                    match self.repeat(graph) {
+                        Ok(()) => Ok(()),
+                        Err(_) => self.without_graphs(&mut graphs, list),
                     }
-                    self.each(list)
                 }
+                Err(_) => self.without_graphs(&mut graphs, list),
             },
         }
     }
