@@ -56,8 +56,7 @@ fn stage(random: &mut Random, leaves_bytes: bool) -> Value {
     let after_b = random.below(forward as u64 + 6) as i64;
     let after_w = if leaves_bytes { random.below(after_b as u64 / 4 + 1) as i64 } else { 0 };
     let (b, w) = (random.below(100), random.below(100));
-    // BW may be shorter than both; but the search, which always cuts, is then no match for the published ones.
-    let fused = if leaves_bytes { b + w - random.below(b.min(w) + 1) } else { b + w };
+    let fused = b + w - random.below(b.min(w) + 1);
     let mut stage = random::stage([random.below(100), b, w], [forward, after_b, after_w]);
     stage["backward_ns"] = json!(fused);
     for key in ["forward_workspace_bytes", "backward_input_workspace_bytes", "backward_weight_workspace_bytes"] {
@@ -248,7 +247,9 @@ proptest! {
             _ => (1, 3),
         };
         let mut random = Random(file["stages"].to_string().len() as u64 + squeeze);
-        let stages: Vec<Value> = (0..ranks).map(|_| stage(&mut random, false)).collect();
+        let mut stages: Vec<Value> = (0..ranks).map(|_| stage(&mut random, false)).collect();
+        // No whole backwards, which are not tried.
+        stages.iter_mut().for_each(|stage| stage["backward_ns"] = Value::Null);
         for (key, value) in [
             ("ranks", json!(ranks)), ("microbatches", json!(microbatches)), ("chunks", json!(1)),
             ("placement", json!("linear")), ("stages", json!(stages)), ("transfer_ns", json!(random.below(40))),

@@ -123,6 +123,28 @@ impl StageCost {
         [first, fused - first]
     }
 
+    /// Whether BW holds less at its most than B and then W.
+    fn holds_less_whole(&self) -> bool {
+        let apart = self.backward_input_bytes + self.takes(OpKind::W) as i64;
+        (self.takes(OpKind::BW) as i64) < apart.max(self.takes(OpKind::B) as i64)
+    }
+
+    /// The same with BW as its B, and nothing as its W.
+    fn whole(&self) -> StageCost {
+        let change = self.backward_input_bytes + self.backward_weight_bytes;
+        StageCost {
+            backward_input_ns: self.duration(OpKind::BW),
+            backward_weight_ns: 0,
+            backward_ns: None,
+            backward_input_bytes: change,
+            backward_weight_bytes: 0,
+            backward_input_workspace_bytes: self.takes(OpKind::BW) - change.max(0) as u64,
+            backward_weight_workspace_bytes: 0,
+            backward_workspace_bytes: None,
+            ..*self
+        }
+    }
+
     /// Bytes taken when an op of `kind` starts.
     pub fn takes(&self, kind: OpKind) -> Bytes {
         let taken = |delta: ByteDelta| delta.max(0) as u64;
@@ -797,13 +819,23 @@ impl Problem {
     /// The same problem with every backward left whole, where that may be of use: where a BW holds less or takes less
     /// time than its B and then its W. Its schedules are schedules of this problem too.
     pub fn with_whole_backwards(&self) -> Option<Problem> {
-        let helps = |cost: &StageCost| {
-            let apart = cost.backward_input_bytes + cost.takes(OpKind::W) as i64;
-            cost.duration(OpKind::BW) < cost.duration(OpKind::B) + cost.duration(OpKind::W)
-                || (cost.takes(OpKind::BW) as i64) < apart.max(cost.takes(OpKind::B) as i64)
-        };
+        let is_shorter =
+            |cost: &StageCost| cost.duration(OpKind::BW) < cost.duration(OpKind::B) + cost.duration(OpKind::W);
+        let helps = |cost: &StageCost| is_shorter(cost) || cost.holds_less_whole();
         let whole = || Problem { backward: Backward::Fused, ..self.clone() };
         (self.backward == Backward::Split && self.stages.iter().any(helps)).then(whole)
+    }
+
+    /// The same problem with the backwards of those stages left whole that hold less so, where other stages have none
+    /// of that; and which those are. There B stands for BW, and W takes neither time nor bytes: with BW in the place of
+    /// B, and without W, its schedules are schedules of this problem.
+    pub fn with_some_whole_backwards(&self) -> Option<(Problem, Vec<bool>)> {
+        let some: Vec<bool> = self.stages.iter().map(StageCost::holds_less_whole).collect();
+        if self.backward == Backward::Fused || !some.contains(&true) || !some.contains(&false) {
+            return None;
+        }
+        let stage = |(cost, whole): (&StageCost, &bool)| if *whole { cost.whole() } else { *cost };
+        Some((Problem { stages: self.stages.iter().zip(&some).map(stage).collect(), ..self.clone() }, some))
     }
 
     /// The same problem judged by another objective.

@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::flat::Flat;
+use super::whole::{self, Variant};
 use super::{Effort, Flow, Found, Infeasible, Scope, better, search};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
@@ -53,7 +54,7 @@ pub fn frontier(
 pub struct Frontier {
     problem: Problem,
     /// The problem with whole backwards, where they may be of use.
-    whole: Option<Problem>,
+    variants: Vec<Variant>,
     effort: Effort,
     least: Bytes,
     /// The best schedule without a limit, and the most that it holds; none before the first point.
@@ -67,14 +68,14 @@ impl Frontier {
     /// The points of `problem`, of which none has been looked for yet.
     pub fn new(problem: &Problem, points: usize, effort: Effort) -> Frontier {
         let free = problem.with_limits(vec![None; problem.ranks()]);
-        let whole = free.with_whole_backwards();
+        let variants = whole::variants(&free);
         let least_of = |problem: &Problem| {
             let flat = Flat::new(problem);
             (0..problem.ranks()).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0)
         };
-        let least = least_of(&free).min(whole.as_ref().map_or(Bytes::MAX, least_of));
+        let least = variants.iter().map(|variant| least_of(&variant.problem)).fold(least_of(&free), Bytes::min);
         let steps = points.max(2) as u64 - 1;
-        Frontier { problem: free, whole, effort, least, all: None, steps, next_step: 0, last: None }
+        Frontier { problem: free, variants, effort, least, all: None, steps, next_step: 0, last: None }
     }
 
     /// The least limit with which any schedule exists.
@@ -89,10 +90,14 @@ impl Frontier {
             search(problem, self.effort, Scope { given, ..Scope::default() }, &mut |_| Flow::Continue)
         };
         let problem = limited(&self.problem);
-        let apart = run(&problem);
-        let Some(whole) = &self.whole else { return apart };
-        let bound_ns = lower_bound(&problem).value_ns;
-        better(apart, run(&limited(whole)).map(|found| Found { bound_ns, ..found }))
+        let mut found = run(&problem);
+        for variant in &self.variants {
+            let bound_ns = lower_bound(&problem).value_ns;
+            let original =
+                |found: Found| Found { bound_ns, schedule: variant.original(found.schedule.clone()), ..found };
+            found = better(found, run(&limited(&variant.problem)).map(original));
+        }
+        found
     }
 
     /// The point at `limit_bytes`, which is the last one where `all` is given.

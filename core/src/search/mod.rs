@@ -14,6 +14,7 @@
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
 //! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory |
+//! | `whole` | backwards left whole, where that takes less time or memory than their halves |
 //! | `pairs` | forwards that run beside backwards, where the problem lets one hide behind the other |
 //! | `drive` | which of these when, and until when |
 //! | `ladder` | which limits are searched, so that more memory never costs more |
@@ -48,6 +49,7 @@ mod refit;
 mod steady;
 mod tabu;
 mod walk;
+mod whole;
 mod zb_auto;
 mod zbv;
 
@@ -133,7 +135,7 @@ impl core::error::Error for Infeasible {}
 /// of a tree of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for
 /// more and for less memory. The effort is for one search, of which this takes a few: one without a limit, and one for
 /// each level of the tree. Where a stage's BW holds less or takes less time than its B and W apart, as with recomputed
-/// layers, both are searched: all backwards cut, and all whole.
+/// layers, both are searched: all backwards cut, and all whole; and such mixtures as help.
 ///
 /// # Errors
 /// [`Infeasible`] where the limit of a rank is below the least with which any schedule exists.
@@ -143,21 +145,27 @@ pub fn best(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let mut stopped = false;
-    let found = ladder::climb(problem, effort, &mut |progress| {
+    let mut found = ladder::climb(problem, effort, &mut |progress| {
         let flow = observer(progress);
         stopped |= flow == Flow::Stop;
         flow
     });
-    let Some(whole) = problem.with_whole_backwards() else { return found };
-    if found.as_ref().is_ok_and(|found| stopped || found.cost_ns == found.bound_ns) {
-        return found;
+    for variant in whole::variants(problem) {
+        if found.as_ref().is_ok_and(|found| stopped || found.cost_ns == found.bound_ns) {
+            return found;
+        }
+        let (before, cost_ns) = found.as_ref().map_or((0, Nanos::MAX), |found| (found.ops, found.cost_ns));
+        let bound_ns = lower_bound(problem).value_ns;
+        let with_whole = ladder::climb(&variant.problem, effort, &mut |progress| {
+            let cost_ns = cost_ns.min(progress.cost_ns);
+            let flow = observer(Progress { ops: before + progress.ops, cost_ns, bound_ns });
+            stopped |= flow == Flow::Stop;
+            flow
+        });
+        let original = |found: Found| Found { bound_ns, schedule: variant.original(found.schedule.clone()), ..found };
+        found = better(found, with_whole.map(original));
     }
-    let (before, cost_ns) = found.as_ref().map_or((0, Nanos::MAX), |found| (found.ops, found.cost_ns));
-    let bound_ns = lower_bound(problem).value_ns;
-    let found_whole = ladder::climb(&whole, effort, &mut |progress| {
-        observer(Progress { ops: before + progress.ops, cost_ns: cost_ns.min(progress.cost_ns), bound_ns })
-    });
-    better(found, found_whole.map(|found| Found { bound_ns, ..found }))
+    found
 }
 
 /// The answer that costs less, with the work of both; where there is none, the refusal that lacks less.
@@ -198,7 +206,8 @@ fn search(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let mut found = search_orders(problem, effort, scope, observer)?;
-    if problem.overlap_permille() == 0 {
+    let may_mix = whole::may_mix(problem);
+    if problem.overlap_permille() == 0 && !may_mix {
         return Ok(found);
     }
     let keep = |found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str| {
@@ -206,14 +215,27 @@ fn search(
             *found = Found { schedule, cost_ns, origin, ..*found };
         }
     };
-    // What is given, or published, has pairs of its own.
-    let published = published().iter().filter_map(|published| Some((published.build(problem).ok()?, published.name)));
+    // What is given, or published, has pairs and whole backwards of its own. Where limits are climbed, the published
+    // ones are looked at alone once at the limit asked for, and need not be at every other one.
+    let again = !(may_mix && scope.known.is_some() && !scope.published_only);
+    let published = published()
+        .iter()
+        .filter(|_| again)
+        .filter_map(|published| Some((published.build(problem).ok()?, published.name)));
     for (schedule, origin) in scope.given.map(|given| (given.clone(), "less memory")).into_iter().chain(published) {
         if let Some(cost) = pairs::cost(problem, &schedule) {
             keep(&mut found, schedule, cost.objective, origin);
         }
     }
     if scope.quick || scope.published_only {
+        return Ok(found);
+    }
+    if may_mix {
+        if found.cost_ns > found.bound_ns.max(scope.floor)
+            && let Some((schedule, cost_ns)) = whole::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
+        {
+            keep(&mut found, schedule, cost_ns, "mixed");
+        }
         return Ok(found);
     }
     let mut orders = alloc::vec![found.schedule.clone()];

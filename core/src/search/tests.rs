@@ -398,3 +398,45 @@ fn backwards_stay_whole_where_their_halves_do_not_fit() {
     let free = super::frontier(&problem(2), 8, Effort(100_000), &mut |_| Flow::Continue);
     assert_eq!(free[0].limit_bytes, 2, "the frontier starts where a schedule does");
 }
+
+/// The bound is met only with one backward cut and the other whole.
+#[test]
+fn some_backwards_are_whole_and_others_cut() {
+    let stage = |times: [u64; 4], bytes: [i64; 3], workspace: [u64; 3]| {
+        json!({
+            "forward_ns": times[0], "backward_input_ns": times[1], "backward_weight_ns": times[2], "backward_ns": times[3],
+            "forward_bytes": bytes[0], "backward_input_bytes": bytes[1], "backward_weight_bytes": bytes[2],
+            "forward_workspace_bytes": workspace[0], "backward_input_workspace_bytes": workspace[1],
+            "backward_weight_workspace_bytes": workspace[2],
+        })
+    };
+    let value = json!({
+        "ranks": 2, "microbatches": 2, "objective": "longest_span", "limit_bytes": 26, "stages": [
+            stage([45, 29, 19, 44], [13, -13, 0], [6, 0, 2]), stage([41, 26, 14, 32], [13, -5, -8], [1, 1, 1]),
+        ],
+    });
+    let problem = Statement::read(&value).unwrap().problem(crate::placement::Placement::Linear).unwrap();
+    let found = best(&problem, Effort::default(), &mut |_| Flow::Continue).unwrap();
+    let kinds: Vec<_> = found.schedule.rows.iter().flatten().map(|op| op.kind()).collect();
+    assert_eq!(found.cost_ns, found.bound_ns);
+    assert!(kinds.contains(&crate::op::OpKind::BW) && kinds.contains(&crate::op::OpKind::W));
+}
+
+/// Stage 0 fits only whole, stage 1 only cut: what each needs is said by the least memory, and no more is asked for.
+#[test]
+fn backwards_are_whole_on_the_stages_where_that_holds_less() {
+    let stage = |w_workspace: u64, whole_workspace: u64| {
+        json!({
+            "forward_ns": 2, "backward_input_ns": 2, "backward_weight_ns": 1,
+            "forward_bytes": 4, "backward_input_bytes": -2, "backward_weight_bytes": -2,
+            "backward_weight_workspace_bytes": w_workspace, "backward_workspace_bytes": whole_workspace,
+        })
+    };
+    // B and then W hold 4 and 2 + workspace; BW its workspace beside the 4 of F.
+    let value = json!({ "ranks": 2, "microbatches": 3, "limit_bytes": 5, "stages": [stage(9, 1), stage(3, 9)] });
+    let problem = Statement::read(&value).unwrap().problem(crate::placement::Placement::Linear).unwrap();
+    assert_eq!(crate::bounds::feasible(&problem), Ok(()));
+    let found = best(&problem, Effort::default(), &mut |_| Flow::Continue).expect("a mixture fits");
+    assert_eq!(crate::check::check_schedule(&problem, &found.schedule), Ok(()));
+    assert_eq!(Frontier::new(&problem, 2, Effort::default()).least_bytes(), 5);
+}
