@@ -148,7 +148,30 @@ impl Products {
 
     /// Describes `product` and asks for an algorithm.
     fn plan(&self, product: &Product) -> Result<Option<Plan>, CardError> {
-        let Product { rows, inner, columns, a, b, c, count, addend, bias, .. } = product;
+        let mut plan = Plan::of(product, self.multiprocessors)?;
+        let preference = preference(product, self.workspace_bytes)?;
+        let [a, b, c, d] = plan.layouts;
+        // SAFETY: all of it was just made; the preference is given back once.
+        let found = unsafe {
+            let found = lt::get_matmul_algo_heuristic(self.handle, plan.description, a, b, c, d, preference);
+            let _ = lt::destroy_matmul_pref(preference);
+            found
+        };
+        match found {
+            Ok(found) => {
+                plan.algorithm = found.algo;
+                Ok(Some(plan))
+            }
+            // What it cannot do is no failure: there is the older way.
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+impl Plan {
+    /// `product`, described; its algorithm is still to be chosen. Needs no GPU.
+    fn of(product: &Product, multiprocessors: Option<u32>) -> Result<Plan, CardError> {
+        let Product { rows, inner, columns, a, b, c, count, bias, .. } = product;
         // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`. A row of biases is a
         // column of them there, one for each row of its result.
         let stored = |matrix: &Matrix, sizes: [u64; 2]| if matrix.transposed { [sizes[1], sizes[0]] } else { sizes };
@@ -177,7 +200,7 @@ impl Products {
         let description =
             lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F)
                 .map_err(fail("cublasLtMatmulDescCreate"))?;
-        let mut plan = Plan { description, layouts, algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] } };
+        let plan = Plan { description, layouts, algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] } };
         let way = |matrix: &Matrix| match matrix.transposed {
             true => cublasOperation_t::CUBLAS_OP_T as u32,
             false => cublasOperation_t::CUBLAS_OP_N as u32,
@@ -192,45 +215,38 @@ impl Products {
                 describe(description, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &(kind(c.format) as u32))?;
                 describe(description, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
             }
-            if let Some(multiprocessors) = self.multiprocessors {
+            if let Some(multiprocessors) = multiprocessors {
                 let count = multiprocessors as i32;
                 describe(description, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &count)?;
             }
         }
-        let preference = lt::create_matmul_pref().map_err(fail("cublasLtMatmulPreferenceCreate"))?;
-        let alignments = [b.at, a.at, addend.unwrap_or(c.at), c.at].map(alignment);
-        // SAFETY: a size and four ints, of what was just made; nothing of it outlives the calls.
-        let found = unsafe {
-            use sys::cublasLtMatmulPreferenceAttributes_t as Prefer;
-            let set = |of, value: *const c_void, size| lt::set_matmul_pref_attribute(preference, of, value, size);
-            let bytes = (&raw const self.workspace_bytes).cast();
-            let mut ready = set(Prefer::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes, size_of::<usize>());
-            for (of, value) in [
-                Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-            ]
+        Ok(plan)
+    }
+}
+
+/// What an algorithm for `product` may use, and count on. Needs no GPU.
+fn preference(product: &Product, workspace_bytes: usize) -> Result<sys::cublasLtMatmulPreference_t, CardError> {
+    use sys::cublasLtMatmulPreferenceAttributes_t as Prefer;
+    let Product { a, b, c, addend, .. } = product;
+    let preference = lt::create_matmul_pref().map_err(fail("cublasLtMatmulPreferenceCreate"))?;
+    let alignments = [b.at, a.at, addend.unwrap_or(c.at), c.at].map(alignment);
+    let attributes = [
+        Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+        Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+        Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+    ];
+    // SAFETY: a size and four ints, of what was just made.
+    let set = unsafe {
+        let set = |of, value: *const c_void, size| lt::set_matmul_pref_attribute(preference, of, value, size);
+        let bytes = (&raw const workspace_bytes).cast();
+        let sized = set(Prefer::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes, size_of::<usize>());
+        attributes
             .into_iter()
             .zip(&alignments)
-            {
-                ready = ready.and_then(|()| set(of, (&raw const *value).cast(), 4));
-            }
-            let [a, b, c, d] = plan.layouts;
-            let ask = || lt::get_matmul_algo_heuristic(self.handle, description, a, b, c, d, preference);
-            let found = ready.map_err(fail("cublasLtMatmulPreferenceSetAttribute")).map(|()| ask());
-            let _ = lt::destroy_matmul_pref(preference);
-            found?
-        };
-        match found {
-            Ok(found) => {
-                plan.algorithm = found.algo;
-                Ok(Some(plan))
-            }
-            // What it cannot do is no failure: there is the older way.
-            Err(_) => Ok(None),
-        }
-    }
+            .fold(sized, |so_far, (of, value)| so_far.and_then(|()| set(of, (&raw const *value).cast(), 4)))
+    };
+    set.map(|()| preference).map_err(fail("cublasLtMatmulPreferenceSetAttribute"))
 }
 
 /// Sets an attribute of a description.
@@ -248,5 +264,33 @@ impl Drop for Products {
         self.plans.clear();
         // SAFETY: nothing uses it any more.
         let _ = unsafe { lt::destroy_handle(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::libraries::{Which, search};
+    use super::*;
+
+    /// The real library takes descriptions without a GPU, and is particular about their types. Without it this checks
+    /// nothing, and says so.
+    #[test]
+    fn the_real_library_takes_what_describes_a_product() {
+        if search(Which::Cublas).found.is_none() {
+            return eprintln!("SKIPPED: cuBLASLt is not called: {}", search(Which::Cublas));
+        }
+        let matrix = |at, row, format| Matrix { at: Address(at), row, step: 4096, transposed: row == 51, format };
+        let (a, b) = (matrix(256, 51, Format::Bf16), matrix(514, 83, Format::Bf16));
+        for (format, count, bias) in [(Format::Bf16, 1, Some(Address(512))), (Format::F32, 3, None)] {
+            let c = matrix(1024, 83, format);
+            let (rows, inner, columns, alpha, beta) = (51, 37, 83, 1.0, 0.0);
+            let product = Product { rows, inner, columns, a, b, c, alpha, beta, count, addend: None, bias };
+            let plan = Plan::of(&product, Some(32));
+            assert!(plan.is_ok(), "{:?}", plan.err());
+            let preference = preference(&product, 32 << 20).unwrap_or_else(|error| panic!("{error}"));
+            // SAFETY: just made.
+            let _ = unsafe { lt::destroy_matmul_pref(preference) };
+        }
+        assert_eq!([256, 512, 514, 1028].map(|at| alignment(Address(at))), [256, 256, 2, 4]);
     }
 }
