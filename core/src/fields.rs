@@ -155,6 +155,11 @@ impl<'v> Table<'v> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether a null stands at `key`, where that says something else than nothing does.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
     /// The table at `key`, if there is one.
     pub fn table(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<Table<'v>> {
         let path = self.path(key);

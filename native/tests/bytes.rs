@@ -18,7 +18,7 @@ use pipeplan_core::graph::Job;
 use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::layout::{Partition, RecomputeLayers};
-use pipeplan_core::model::{Activation, Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
+use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Variant};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::program::Payload;
@@ -92,25 +92,30 @@ fn layers_that_differ_hold_what_liveness_says() {
         work.model.layers = 8;
         work.layout.form.recompute = Full;
         work.layout.recompute_layers = layers.clone();
-        let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
-        for (stage, layout) in derived.stages.iter().enumerate() {
-            let graph = graph_of(&work, layout);
-            let estimate = Lifetimes::of(&graph).memory(&graph);
-            let noted = jobs::<f32>(stage as u16, &work, layout, &SPLIT);
-            let fused = jobs::<f32>(stage as u16, &work, layout, &FUSED);
-            let expected = Lifetimes::fused(&graph).memory_fused(&graph);
-            for microbatch in 0..2 {
-                let what = format!("{layers:?} stage {stage} microbatch {microbatch}");
-                let mut held = 0i64;
-                for job in Job::ALL {
-                    let (peak, kept) = noted[&(SPLIT[job as usize], microbatch)];
-                    assert_eq!(peak as i64, held + estimate[job as usize].peak as i64, "{job:?} of {what}");
-                    held += estimate[job as usize].net;
-                    assert_eq!(kept as i64, held, "{job:?} of {what}");
-                }
-                let (peak, kept) = fused[&(OpKind::BW, microbatch)];
-                assert_eq!((peak as i64, kept), (estimate[0].net + expected.peak as i64, 0), "BW of {what}");
+        holds_what_liveness_says(&work, &format!("{layers:?}"));
+    }
+}
+
+/// That each job of every stage of `work` holds the bytes of the estimate, with B and W apart and in one.
+fn holds_what_liveness_says(work: &ModelWork, what: &str) {
+    let derived = derive(work, Placement::Linear, 1).expect("the model can be cut");
+    for (stage, layout) in derived.stages.iter().enumerate() {
+        let graph = graph_of(work, layout);
+        let estimate = Lifetimes::of(&graph).memory(&graph);
+        let noted = jobs::<f32>(stage as u16, work, layout, &SPLIT);
+        let fused = jobs::<f32>(stage as u16, work, layout, &FUSED);
+        let expected = Lifetimes::fused(&graph).memory_fused(&graph);
+        for microbatch in 0..2 {
+            let what = format!("{what}, stage {stage}, microbatch {microbatch}");
+            let mut held = 0i64;
+            for job in Job::ALL {
+                let (peak, kept) = noted[&(SPLIT[job as usize], microbatch)];
+                assert_eq!(peak as i64, held + estimate[job as usize].peak as i64, "{job:?} of {what}");
+                held += estimate[job as usize].net;
+                assert_eq!(kept as i64, held, "{job:?} of {what}");
             }
+            let (peak, kept) = fused[&(OpKind::BW, microbatch)];
+            assert_eq!((peak as i64, kept), (estimate[0].net + expected.peak as i64, 0), "BW of {what}");
         }
     }
 }
@@ -160,15 +165,19 @@ fn newer_families_hold_what_liveness_says() {
     let usual = work(2, 2).model;
     let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 6, shared_gate: false, dense_layers: 3 };
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
-    let window = Some(Window { tokens: 5, full_every: 2 });
     let gpt = ModelConfig { family: Family::Gpt, ..usual };
     let models = [
         ("Qwen 3", ModelConfig { variant: Variant { qk_norm: true, ..Variant::USUAL }, ..usual }),
+        ("Gemma 2", ModelConfig { variant: common::gemma_2(5), tied: true, ..usual }),
         (
-            "Gemma 2",
+            "capped everywhere",
+            ModelConfig { variant: Variant { window: None, ..common::gemma_2(5) }, tied: true, ..usual },
+        ),
+        ("Granite", ModelConfig { variant: common::granite(), ..usual }),
+        (
+            "gated shared experts",
             ModelConfig {
-                variant: Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL },
-                tied: true,
+                variant: Variant { experts: Some(Experts { shared_gate: true, ..experts }), ..Variant::USUAL },
                 ..usual
             },
         ),
@@ -211,25 +220,10 @@ fn newer_families_hold_what_liveness_says() {
         for recompute in Recompute::ALL {
             let mut work = ModelWork { model, ..work(2, 2) };
             work.layout.form.recompute = recompute;
-            let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
-            for (stage, layout) in derived.stages.iter().enumerate() {
-                let graph = graph_of(&work, layout);
-                let estimate = Lifetimes::of(&graph).memory(&graph);
-                let noted = jobs::<f32>(stage as u16, &work, layout, &SPLIT);
-                let fused = jobs::<f32>(stage as u16, &work, layout, &FUSED);
-                let expected = Lifetimes::fused(&graph).memory_fused(&graph);
-                for microbatch in 0..2 {
-                    let what = format!("{name} {recompute:?} stage {stage} microbatch {microbatch}");
-                    let mut held = 0i64;
-                    for job in Job::ALL {
-                        let (peak, kept) = noted[&(SPLIT[job as usize], microbatch)];
-                        assert_eq!(peak as i64, held + estimate[job as usize].peak as i64, "{job:?} of {what}");
-                        held += estimate[job as usize].net;
-                        assert_eq!(kept as i64, held, "{job:?} of {what}");
-                    }
-                    let (peak, kept) = fused[&(OpKind::BW, microbatch)];
-                    assert_eq!((peak as i64, kept), (estimate[0].net + expected.peak as i64, 0), "BW of {what}");
-                }
+            holds_what_liveness_says(&work, &format!("{name} {recompute:?}"));
+            if model.variant.window.is_none() && model.variant.latent.is_none() {
+                work.layout.form = Form { attention: AttentionForm::Materialised, dropout: true, ..work.layout.form };
+                holds_what_liveness_says(&work, &format!("{name} {recompute:?}, scores held"));
             }
         }
     }
@@ -264,6 +258,7 @@ fn the_high_water_mark_is_the_predicted_peak() {
         work.model.family = Family::Gpt;
         (work.model.variant.rotary, work.model.variant.arrangement) = (Some(4), Arrangement::Beside);
     };
+    let gemma: Change = |work| (work.model.variant, work.model.tied) = (common::gemma_2(5), true);
     let tied_gpt: Change = |work| (work.model.family, work.model.tied) = (Family::Gpt, true);
     for (name, ranks, tensor, change) in [
         ("1f1b", 1, 1, as_it_is),
@@ -289,6 +284,9 @@ fn the_high_water_mark_is_the_predicted_peak() {
         ("zb-h2", 3, 1, uneven),
         ("zb-h1", 2, 1, neox),
         ("1f1b", 2, 2, neox),
+        ("zb-h1", 2, 1, gemma),
+        ("1f1b", 2, 2, gemma),
+        ("interleaved-1f1b", 2, 4, gemma),
         ("chimera", 4, 1, tied_gpt),
         ("dualpipe-v", 2, 1, as_it_is),
         ("v-half", 4, 1, as_it_is),

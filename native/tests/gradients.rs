@@ -11,7 +11,7 @@ use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::graph::build::{StageShape, stage_graph};
-use pipeplan_core::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
+use pipeplan_core::model::{Dtype, Experts, Family, Latent, ModelConfig, Variant};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
@@ -177,11 +177,15 @@ fn so_are_those_of_newer_gpts() {
 fn so_are_those_of_newer_families() {
     let usual = model(Family::Llama, false);
     let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
-    let window = Some(Window { tokens: 2, full_every: 2 });
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
     let variants = [
         ("Qwen 3", Variant { qk_norm: true, ..Variant::USUAL }),
-        ("Gemma 2", Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL }),
+        ("Gemma 2", common::gemma_2(2)),
+        ("Granite", common::granite()),
+        (
+            "Qwen 2 MoE",
+            Variant { experts: Some(Experts { shared_ffn: 7, shared_gate: true, ..experts }), ..Variant::USUAL },
+        ),
         ("Mixtral", Variant { experts: Some(experts), ..Variant::USUAL }),
         (
             "DeepSeek",

@@ -14,7 +14,7 @@ use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::form::{AttentionForm, Recompute};
-use pipeplan_core::model::{Activation, Experts, Family, Latent, Variant, Window};
+use pipeplan_core::model::{Arrangement, Experts, Family, Latent, Variant};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::ModelWork;
 
@@ -195,16 +195,18 @@ fn other_forms_of_a_layer_train_as_one_rank() {
 fn newer_families_train_as_one_rank() {
     let mut expected = Expected::default();
     let experts = Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
-    let window = Some(Window { tokens: 3, full_every: 2 });
     let latent = |query_rank| Some(Latent { query_rank, key_value_rank: 10, rope_width: 2, value_width: 3 });
     let shared = Experts { shared_ffn: 8, dense_layers: 1, ..experts };
+    let gated = Experts { shared_gate: true, ..shared };
     let usual = Variant::USUAL;
-    let gemma = Variant { post_norms: true, activation: Activation::Gelu, window, ..usual };
     for (at, (variant, whole_experts)) in [
         (Variant { qk_norm: true, ..usual }, false),
-        (gemma, false),
+        (common::gemma_2(3), false),
+        (Variant { rotary: Some(2), ..common::granite() }, false),
         (Variant { experts: Some(experts), ..usual }, false),
         (Variant { experts: Some(shared), ..usual }, true),
+        (Variant { experts: Some(gated), ..usual }, false),
+        (Variant { experts: Some(gated), ..usual }, true),
         (Variant { experts: Some(shared), latent: latent(12), ..usual }, false),
         (Variant { latent: latent(0), ..usual }, false),
     ]
@@ -227,6 +229,25 @@ fn newer_families_train_as_one_rank() {
             let mut faults = Vec::new();
             form.find_faults(&work.model, work.sequence, "", &mut faults);
             assert!(faults.is_empty(), "{faults:?}");
+            assert!(trains_as_one_rank(&work, "1f1b", &options(5), &mut expected), "{variant:?} {sizes:?}");
+        }
+    }
+}
+
+/// So do later GPTs, whose heads are turned in part and whose parts of a layer may stand beside each other.
+#[test]
+fn newer_gpts_train_as_one_rank() {
+    let mut expected = Expected::default();
+    let half = Variant { rotary: Some(2), ..Variant::USUAL };
+    for (variant, kv_heads) in [
+        (Variant { arrangement: Arrangement::Beside, ..half }, 8),
+        (Variant { arrangement: Arrangement::BesideOneNorm, no_bias: true, ..half }, 1),
+    ] {
+        for (sizes, sequence_parallel) in [([2, 2, 1], true), ([1, 4, 1], false)] {
+            let mut work = work(sizes);
+            (work.model.family, work.model.variant) = (Family::Gpt, variant);
+            (work.model.kv_heads, work.model.head_dim) = (kv_heads, 4);
+            work.layout.form.sequence_parallel = sequence_parallel;
             assert!(trains_as_one_rank(&work, "1f1b", &options(5), &mut expected), "{variant:?} {sizes:?}");
         }
     }

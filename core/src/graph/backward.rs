@@ -155,11 +155,11 @@ impl Backward<'_> {
                     self.accumulate(Kernel::PositionsGrad { sequence, ways }, &[dy], input(1)?);
                     self.contribute(input(0)?, dy);
                 }
-                Kernel::RmsNorm { .. } => {
+                Kernel::RmsNorm { offset, .. } => {
                     let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
                     // First: the gradient of x may take the place of dy.
                     self.accumulate(Kernel::RmsNormGainGrad, &[dy, x, inverse], gain);
-                    self.contribute_by(x, Kernel::RmsNormInputGrad, &[dy, x, inverse, gain]);
+                    self.contribute_by(x, Kernel::RmsNormInputGrad { offset }, &[dy, x, inverse, gain]);
                 }
                 Kernel::LayerNorm { .. } => {
                     let (x, gain, bias) = (input(0)?, input(1)?, input(2)?);
@@ -213,10 +213,10 @@ impl Backward<'_> {
                         self.contribute(tensor, gradient);
                     }
                 }
-                Kernel::HeadNorm { width, .. } => {
+                Kernel::HeadNorm { width, offset, .. } => {
                     let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
                     self.accumulate(Kernel::HeadNormGainGrad { width }, &[dy, x, inverse], gain);
-                    self.contribute_by(x, Kernel::HeadNormInputGrad { width }, &[dy, x, inverse, gain]);
+                    self.contribute_by(x, Kernel::HeadNormInputGrad { width, offset }, &[dy, x, inverse, gain]);
                 }
                 Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
                     let kernel = Kernel::RopeTail { sequence, heads, width, tail, base, inverse: !inverse };
@@ -288,6 +288,10 @@ impl Backward<'_> {
                 // Hidden columns have no gradient as it is.
                 Kernel::HidePadding { .. } => self.contribute(input(0)?, dy),
                 Kernel::Cast => self.contribute_by(input(0)?, Kernel::Cast, &[dy]),
+                Kernel::Scale { factor_e12 } => self.contribute_by(input(0)?, Kernel::Scale { factor_e12 }, &[dy]),
+                Kernel::SoftCap { cap_e12 } => {
+                    self.contribute_by(input(0)?, Kernel::SoftCapGrad { cap_e12 }, &[dy, output(0)?]);
+                }
                 Kernel::Add => {
                     self.contribute(input(0)?, dy);
                     self.contribute(input(1)?, dy);
@@ -300,7 +304,7 @@ impl Backward<'_> {
                 | Kernel::SharedCrossEntropy { .. }
                 | Kernel::EmbeddingGrad
                 | Kernel::PositionsGrad { .. }
-                | Kernel::RmsNormInputGrad
+                | Kernel::RmsNormInputGrad { .. }
                 | Kernel::RmsNormGainGrad
                 | Kernel::LayerNormInputGrad
                 | Kernel::LayerNormGainGrad
@@ -320,6 +324,7 @@ impl Backward<'_> {
                 | Kernel::SoftmaxGrad
                 | Kernel::AttendGrad(_)
                 | Kernel::DropoutGrad
+                | Kernel::SoftCapGrad { .. }
                 | Kernel::SwiGluGrad
                 | Kernel::GeluGrad
                 | Kernel::CrossEntropy { .. }

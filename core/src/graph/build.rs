@@ -174,6 +174,12 @@ impl Builder {
             query: self.share(self.model.heads),
             key_value: self.share(self.model.kv_heads),
             width: self.model.head_dim.into(),
+            scale_e12: self.model.variant.factors.attention,
+            // Scores that are held are capped by an operator of their own.
+            cap_e12: match self.form.attention {
+                AttentionForm::Flash => self.model.variant.caps.attention,
+                AttentionForm::Materialised => None,
+            },
         }
     }
 
@@ -312,15 +318,34 @@ impl Builder {
         self.held(name).unwrap_or_else(|| self.table(name))
     }
 
-    /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied.
+    /// `x` times a factor of the model, where it has one.
+    pub(super) fn scaled(&mut self, x: TensorId, factor: Option<u64>, name: &str) -> TensorId {
+        let Some(factor_e12) = factor else { return x };
+        let width = self.width_of(x);
+        self.apply(Kernel::Scale { factor_e12 }, &[x], name, width)
+    }
+
+    /// `x` within a soft cap, where the model has one.
+    fn capped(&mut self, x: TensorId, cap: Option<u64>, name: &str) -> TensorId {
+        let Some(cap_e12) = cap else { return x };
+        let (shape, dtype) = (self.graph[x].shape.clone(), self.graph[x].dtype);
+        let output = self.tensor(name, shape, dtype, Role::Intermediate);
+        self.operator(Kernel::SoftCap { cap_e12 }, &[x], &[output]);
+        output
+    }
+
+    /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied, scaled and capped as the
+    /// model says.
     pub(super) fn logits(&mut self, x: TensorId, table: &str) -> TensorId {
         let vocab = self.share(self.model.vocab);
         let matrix = if self.model.tied { Some(self.one_table(table)) } else { self.held("lm_head.weight") };
         let split = self.split(0, self.model.vocab);
-        match matrix {
+        let logits = match matrix {
             Some(matrix) => self.times(x, matrix, vocab, "logits"),
             None => self.linear(x, "lm_head", vocab, "logits", split),
-        }
+        };
+        let logits = self.scaled(logits, self.model.variant.factors.logits, "logits scaled");
+        self.capped(logits, self.model.variant.caps.logits, "logits capped")
     }
 
     /// The rows of `table` for `tokens`, of which each device keeps its own where tokens are shared out.
@@ -421,6 +446,7 @@ impl Builder {
                 let shape = vec![self.tokens.saturating_mul(heads.query), self.sequence];
                 let scores = self.tensor("scores", shape.clone(), self.dtype, Role::Intermediate);
                 self.operator(Kernel::Scores(heads), &[q, k], &[scores]);
+                let scores = self.capped(scores, self.model.variant.caps.attention, "scores capped");
                 let weights = self.tensor("softmax", shape, self.dtype, Role::Intermediate);
                 self.operator(Kernel::Softmax, &[scores], &[weights]);
                 let weights = self.dropout(weights, "softmax with dropout");

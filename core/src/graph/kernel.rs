@@ -11,6 +11,27 @@ pub struct Heads {
     pub key_value: u64,
     /// Width of one head, `d`. Head `h` is columns `h · d .. (h + 1) · d`.
     pub width: u64,
+    /// What products of queries and keys are multiplied with, in units of 10⁻¹²; none: `1/√d`.
+    pub scale_e12: Option<u64>,
+    /// What scores are capped by where they are not held, in units of 10⁻¹².
+    pub cap_e12: Option<u64>,
+}
+
+impl Heads {
+    /// Without a scale of their own, and not capped.
+    pub const fn usual(sequence: u64, [query, key_value]: [u64; 2], width: u64) -> Heads {
+        Heads { sequence, query, key_value, width, scale_e12: None, cap_e12: None }
+    }
+
+    /// What products of queries and keys are multiplied with.
+    pub fn scale(&self) -> f64 {
+        self.scale_e12.map_or_else(|| 1.0 / libm::sqrt(self.width as f64), of_e12)
+    }
+
+    /// What scores are capped by.
+    pub fn cap(&self) -> Option<f64> {
+        self.cap_e12.map(of_e12)
+    }
 }
 
 /// An attention that is not one device's alone, or whose values have a width of their own.
@@ -59,21 +80,26 @@ pub enum Kernel {
         ways: u64,
     },
     /// `(x [n, h], gain [h]) → (y [n, h], r [n])`: `r[i] = (mean over j of x[i,j]² + eps)^(−1/2)`,
-    /// `y[i,j] = x[i,j] · r[i] · gain[j]`. `r` is kept for the gradient. Source: arXiv:1910.07467.
+    /// `y[i,j] = x[i,j] · r[i] · gain[j]`, or with `1 + gain[j]`. `r` is kept for the gradient. Source: arXiv:1910.07467.
     RmsNorm {
-        /// `eps` in units of 10⁻¹²: 10 000 000 for 10⁻⁵. See [`eps`].
+        /// `eps` in units of 10⁻¹²: 10 000 000 for 10⁻⁵. See [`of_e12`].
         eps_e12: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
     },
     /// `(dy [n, h], x [n, h], r [n], gain [h]) → (dx [n, h])`: with `u[i,j] = dy[i,j] · gain[j]`,
     /// `dx[i,j] = r[i] · (u[i,j] − x[i,j] · r[i]² · mean over k of u[i,k] · x[i,k])`. May run in place of `dy`.
-    RmsNormInputGrad,
+    RmsNormInputGrad {
+        /// Whether gains are one more than what is held.
+        offset: bool,
+    },
     /// `(dy [n, h], x [n, h], r [n], G [h]) → (G)`: `G[j] += Σ over i of dy[i,j] · x[i,j] · r[i]`.
     RmsNormGainGrad,
     /// `(x [n, h], gain [h], bias [h]) → (y [n, h], mean [n], r [n])`: `mean[i]` over the row,
     /// `r[i] = (variance of the row, over h, + eps)^(−1/2)`,
     /// `y[i,j] = (x[i,j] − mean[i]) · r[i] · gain[j] + bias[j]`. Source: arXiv:1607.06450.
     LayerNorm {
-        /// `eps` in units of 10⁻¹². See [`eps`].
+        /// `eps` in units of 10⁻¹². See [`of_e12`].
         eps_e12: u64,
     },
     /// `(dy [n, h], x [n, h], mean [n], r [n], gain [h]) → (dx [n, h])`: with `u[i,j] = dy[i,j] · gain[j]` and
@@ -121,14 +147,16 @@ pub enum Kernel {
     },
     /// Causal attention within each sequence:
     /// `(q [n, a·d], k [n, g·d], v [n, g·d]) → (o [n, a·d], l [n, a])`. For each sequence, query head and
-    /// position `i`: `s[j] = q[i] · k[j] / √d` for `j ≤ i`, `l[i] = ln Σ over j ≤ i of exp s[j]`,
+    /// position `i`: `s[j] = q[i] · k[j] · scale` for `j ≤ i`, or, capped, `c · tanh` of this over `c`;
+    /// `l[i] = ln Σ over j ≤ i of exp s[j]`,
     /// `o[i] = Σ over j ≤ i of exp(s[j] − l[i]) · v[j]`. Scores are never all held: only `o` and the log-sum-exp
     /// `l` are kept (arXiv:2205.14135).
     Attention(Heads),
     /// `(do [n, a·d], q, k, v, o, l) → (dq [n, a·d], dk [n, g·d], dv [n, g·d])`. With `p[i,j] = exp(s[i,j] − l[i])`
     /// computed anew and `D[i] = Σ over columns of do[i] ∘ o[i]`: `dv[j] = Σ_i p[i,j] · do[i]`,
-    /// `ds[i,j] = p[i,j] · (do[i] · v[j] − D[i])`, `dq[i] = Σ_j ds[i,j] · k[j] / √d`,
-    /// `dk[j] = Σ_i ds[i,j] · q[i] / √d`; `dk` and `dv` also sum over the query heads that share them.
+    /// `ds[i,j] = p[i,j] · (do[i] · v[j] − D[i])`, where scores are capped times `1 − (s[i,j] / c)²`,
+    /// `dq[i] = Σ_j ds[i,j] · k[j] · scale`, `dk[j] = Σ_i ds[i,j] · q[i] · scale`; `dk` and `dv` also sum over the query
+    /// heads that share them. What is capped is computed anew with the scores: nothing more is kept.
     AttentionGrad(Heads),
     /// As [`Kernel::Attention`], with values of their own width `e`, over `ways` devices and within a window:
     /// `(q [n, a·d], k [n, g·d], v [n, g·e]) → (o [n, a·e], l [n, a], ring)`. `ring` is there where there is more than
@@ -137,11 +165,11 @@ pub enum Kernel {
     /// As [`Kernel::AttentionGrad`]: `(do, q, k, v, o, l) → (dq, dk, dv, ring)`, the ring also with the gradients of both.
     SpreadAttentionGrad(Spread),
     /// The scores of attention that materialises them: `(q [n, a·d], k [n, g·d]) → (s [n·a, sequence])`, one row for
-    /// each sequence `b`, query head `h` and position `i`, in this order: `s[b,h,i,j] = q[i] · k[j] / √d` for
-    /// `j ≤ i`, `−∞` beyond.
+    /// each sequence `b`, query head `h` and position `i`, in this order: `s[b,h,i,j] = q[i] · k[j] · scale` for
+    /// `j ≤ i`, `−∞` beyond. Not capped: [`Kernel::SoftCap`] follows where they are.
     Scores(Heads),
-    /// `(ds [n·a, sequence], q, k) → (dq, dk)`: `dq[i] = Σ over j ≤ i of ds[i,j] · k[j] / √d`,
-    /// `dk[j] = Σ over i ≥ j of ds[i,j] · q[i] / √d`, also over the query heads that share `k`.
+    /// `(ds [n·a, sequence], q, k) → (dq, dk)`: `dq[i] = Σ over j ≤ i of ds[i,j] · k[j] · scale`,
+    /// `dk[j] = Σ over i ≥ j of ds[i,j] · q[i] · scale`, also over the query heads that share `k`.
     ScoresGrad(Heads),
     /// `(s [m, k]) → (p [m, k])`: `p[i,j] = exp(s[i,j]) / Σ over j of exp(s[i,j])`. May run in place.
     Softmax,
@@ -212,15 +240,19 @@ pub enum Kernel {
     /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, as [`Kernel::RmsNorm`] on the `a` heads of
     /// each row. Source: arXiv:2505.09388 §2 (on queries and keys).
     HeadNorm {
-        /// `eps` in units of 10⁻¹². See [`eps`].
+        /// `eps` in units of 10⁻¹². See [`of_e12`].
         eps_e12: u64,
         /// Width of one head, `d`.
         width: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
     },
     /// `(dy, x, r, gain) → (dx)`. May run in place of `dy`.
     HeadNormInputGrad {
         /// Width of one head.
         width: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
     },
     /// `(dy, x, r, G [d]) → (G)`.
     HeadNormGainGrad {
@@ -318,6 +350,22 @@ pub enum Kernel {
     Cast,
     /// `(a, b) → (c)`: `c = a + b`, by element. May run in place of either.
     Add,
+    /// `(x) → (y)`: `y = factor · x`, by element; its gradient is the same of `dy`. May run in place.
+    Scale {
+        /// The factor in units of 10⁻¹². See [`of_e12`].
+        factor_e12: u64,
+    },
+    /// `(x) → (y)`: `y = c · tanh(x / c)`, by element; −∞, which hides an element, stays. May run in place: the gradient
+    /// needs `y` alone. Source: arXiv:2408.00118 §2.
+    SoftCap {
+        /// `c` in units of 10⁻¹². See [`of_e12`].
+        cap_e12: u64,
+    },
+    /// `(dy, y) → (dx)`: `dx = dy · (1 − (y / c)²)`, and 0 where `y` is −∞. May run in place of `dy`.
+    SoftCapGrad {
+        /// `c` in units of 10⁻¹².
+        cap_e12: u64,
+    },
     /// `(logits [n, vocab], targets [n]) → (loss [1], l [n])`: `l[i] = ln Σ over j of exp logits[i,j]`,
     /// `loss = Σ over i, rising, of (l[i] − logits[i, targets[i]]) / (n · microbatches)`. `l` is kept.
     CrossEntropy {
@@ -352,10 +400,9 @@ pub enum Kernel {
     },
 }
 
-/// The `eps` of a norm, given in units of 10⁻¹²; the division rounds correctly, so 10 000 000 is 10⁻⁵ to the
-/// last bit.
-pub const fn eps(eps_e12: u64) -> f64 {
-    eps_e12 as f64 / 1e12
+/// A number given in units of 10⁻¹²; the division rounds correctly, so 10 000 000 is 10⁻⁵ to the last bit.
+pub const fn of_e12(e12: u64) -> f64 {
+    e12 as f64 / 1e12
 }
 
 impl Kernel {
@@ -368,7 +415,7 @@ impl Kernel {
             Kernel::Positions { .. } => "positions",
             Kernel::PositionsGrad { .. } => "positions_grad",
             Kernel::RmsNorm { .. } => "rms_norm",
-            Kernel::RmsNormInputGrad => "rms_norm_input_grad",
+            Kernel::RmsNormInputGrad { .. } => "rms_norm_input_grad",
             Kernel::RmsNormGainGrad => "rms_norm_gain_grad",
             Kernel::LayerNorm { .. } => "layer_norm",
             Kernel::LayerNormInputGrad => "layer_norm_input_grad",
@@ -426,6 +473,9 @@ impl Kernel {
             Kernel::GeluGrad => "gelu_grad",
             Kernel::Cast => "cast",
             Kernel::Add => "add",
+            Kernel::Scale { .. } => "scale",
+            Kernel::SoftCap { .. } => "soft_cap",
+            Kernel::SoftCapGrad { .. } => "soft_cap_grad",
             Kernel::HidePadding { .. } => "hide_padding",
             Kernel::RowMax => "row_max",
             Kernel::ExpSums => "exp_sums",
@@ -451,7 +501,10 @@ impl Kernel {
         match self {
             Kernel::Positions { .. } | Kernel::AddBias | Kernel::Rope { .. } => &[0],
             Kernel::RopeTail { .. } | Kernel::HeadNormInputGrad { .. } | Kernel::GeGluGrad => &[0],
-            Kernel::RmsNormInputGrad | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => &[0],
+            Kernel::RmsNormInputGrad { .. } | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => {
+                &[0]
+            }
+            Kernel::Scale { .. } | Kernel::SoftCap { .. } | Kernel::SoftCapGrad { .. } => &[0],
             Kernel::Softmax | Kernel::SoftmaxGrad | Kernel::Dropout { .. } | Kernel::DropoutGrad => &[0],
             Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::CrossEntropyGrad { .. } => &[0],
             Kernel::AllReduceMax { .. } | Kernel::OwnTokens { .. } | Kernel::HidePadding { .. } => &[0],

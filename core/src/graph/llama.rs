@@ -18,6 +18,7 @@ const TABLE: &str = "model.embed_tokens.weight";
 pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
     let table = build.table(TABLE);
     let x = build.embedded(tokens, table, "embedding");
+    let x = build.scaled(x, build.model.variant.factors.embedding, "embedding scaled");
     build.dropout(x, "embedding with dropout")
 }
 
@@ -40,6 +41,7 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
         projected = rms_norm(build, projected, weight("post_attention_layernorm.weight"), "attention normed");
     }
     let projected = build.dropout(projected, "attention with dropout");
+    let projected = build.scaled(projected, variant.factors.residual, "attention scaled");
     let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
 
     let before = if variant.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
@@ -56,6 +58,7 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
         down = rms_norm(build, down, weight("post_feedforward_layernorm.weight"), "feed-forward normed");
     }
     let down = build.dropout(down, "feed-forward with dropout");
+    let down = build.scaled(down, variant.factors.residual, "feed-forward scaled");
     build.apply(Kernel::Add, &[x, down], "output", hidden)
 }
 
@@ -91,14 +94,21 @@ fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: String) -> Te
         return x;
     }
     let width = u64::from(build.model.head_dim);
-    let gain = build.new_weight(weight, vec![width], Init::Ones, false);
+    let (gain, offset) = gain(build, weight, width);
     let inverse = build.statistic("inverse rms of heads", Some(heads));
-    let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width };
+    let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width, offset };
     let normed = build.apply(kernel, &[x, gain], "normed heads", heads * width);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(inverse);
     }
     normed
+}
+
+/// The gain of a norm, and whether it is one more than what is held; it starts as 1 either way.
+fn gain(build: &mut Builder, weight: String, width: u64) -> (TensorId, bool) {
+    let offset = build.model.variant.norm_offset;
+    let init = if offset { Init::Zeros } else { Init::Ones };
+    (build.new_weight(weight, vec![width], init, false), offset)
 }
 
 /// A gated feed-forward part of inner width `whole` over all devices, its result not yet summed over them.
@@ -139,6 +149,7 @@ pub(super) fn further_token(build: &mut Builder, x: TensorId, layer: u32) -> (Te
     let next = build.tokens_of(Role::Tokens);
     let table = build.one_table(TABLE);
     let embedded = build.embedded(next, table, "further embedding");
+    let embedded = build.scaled(embedded, build.model.variant.factors.embedding, "further embedding scaled");
     let embedded = rms_norm(build, embedded, weight("enorm.weight"), "embedding normed");
     let stream = rms_norm(build, x, weight("hnorm.weight"), "stream normed");
     let both = build.apply(Kernel::JoinColumns, &[embedded, stream], "embedding and stream", 2 * hidden);
@@ -153,9 +164,9 @@ pub(super) fn further_token(build: &mut Builder, x: TensorId, layer: u32) -> (Te
 /// RMSNorm of the rows of `x`.
 pub(super) fn rms_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
     let hidden = build.width_of(x);
-    let gain = build.new_weight(weight, vec![hidden], Init::Ones, false);
+    let (gain, offset) = gain(build, weight, hidden);
     let inverse = build.statistic("inverse rms", None);
-    let kernel = Kernel::RmsNorm { eps_e12: build.model.norm_eps_e12 };
+    let kernel = Kernel::RmsNorm { eps_e12: build.model.norm_eps_e12, offset };
     let normed = build.apply(kernel, &[x, gain], name, hidden);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(inverse);

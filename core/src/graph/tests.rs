@@ -12,7 +12,7 @@ use super::form::Form;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;
-use crate::model::{Activation, Arrangement, Experts, Family, Latent, ModelConfig, Variant, Window};
+use crate::model::{Activation, Arrangement, Caps, Experts, Factors, Family, Latent, ModelConfig, Variant, Window};
 
 fn variant() -> impl Strategy<Value = Variant> {
     let experts =
@@ -27,9 +27,13 @@ fn variant() -> impl Strategy<Value = Variant> {
         value_width,
     });
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let number = || prop::option::of(1u64..=5_000_000_000_000);
+    let factors = (number(), number(), number(), number());
+    let numbers = (any::<bool>(), factors, (number(), number()));
     let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window { tokens, full_every });
-    (flags, prop::option::of(experts), prop::option::of(latent), prop::option::of(window), 0u32..3).prop_map(
-        |((qkv_bias, qk_norm, post_norms, gelu), experts, latent, window, multi_token)| Variant {
+    let parts = (prop::option::of(experts), prop::option::of(latent), prop::option::of(window), 0u32..3);
+    (flags, parts, numbers).prop_map(
+        |((qkv_bias, qk_norm, post_norms, gelu), (experts, latent, window, multi_token), numbers)| Variant {
             qkv_bias,
             qk_norm,
             post_norms,
@@ -38,6 +42,14 @@ fn variant() -> impl Strategy<Value = Variant> {
             latent,
             window,
             multi_token,
+            norm_offset: numbers.0,
+            factors: Factors {
+                embedding: numbers.1.0,
+                residual: numbers.1.1,
+                attention: numbers.1.2,
+                logits: numbers.1.3,
+            },
+            caps: Caps { attention: numbers.2.0, logits: numbers.2.1 },
             ..Variant::USUAL
         },
     )

@@ -72,8 +72,9 @@ fn links_that_people_keep_open_for_ever() {
         \"forward_workspace_bytes\": 3, \"backward_workspace_bytes\": 4 }, \"transfer_ns\": [[0, 5], [6, 0]], \
         \"static_bytes\": [7, 8], \"limit_bytes\": [16, null], \"objective\": \"longest_span\", \
         \"backward\": \"fused\", \"overlap_permille\": 250 }";
+    // When it was made, no spec said what Gemma 2 multiplies and caps.
     let windowed = "name = \"frozen\"\n[model]\nname = \"gemma-2-9b\"\nwindow = { tokens = 512, full_every = 3 }\n\
-        multi_token = 2\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 4";
+        multi_token = 2\nfactors = \"none\"\ncaps = \"none\"\nnorm_offset = false\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 4";
     for (link, text) in [
         (
             "#v1.rnV1f4gZmcm96ZW4EMWYxYgAMbWl4dHJhbC04eDdiABiAICAIgAGAcID6AYCAAsCEPYCt4gQAAAAAAAEIAoBwAAAAB2ExMDAtODCA\

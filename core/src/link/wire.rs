@@ -15,7 +15,7 @@ use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
-    Activation, Arrangement, Dtype, Experts, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window,
+    Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window,
 };
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
@@ -119,6 +119,12 @@ enum WireMore {
     Arrangement(WireArrangement),
     /// Matrices have no biases.
     NoBias,
+    /// Norms multiply with one more than their weight.
+    NormOffset,
+    /// Of the embedding, of what is added to the stream, of scores, of logits, in units of 10⁻¹².
+    Factors([Option<u64>; 4]),
+    /// Of scores, of logits, in units of 10⁻¹².
+    Caps([Option<u64>; 2]),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -308,6 +314,16 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if variant.no_bias {
             more.push(WireMore::NoBias);
         }
+        if variant.norm_offset {
+            more.push(WireMore::NormOffset);
+        }
+        let Factors { embedding, residual, attention, logits } = variant.factors;
+        if variant.factors != Factors::default() {
+            more.push(WireMore::Factors([embedding, residual, attention, logits]));
+        }
+        if variant.caps != Caps::default() {
+            more.push(WireMore::Caps([variant.caps.attention, variant.caps.logits]));
+        }
         if work.layout.partition == Partition::WithinLimit {
             more.push(WireMore::WithinLimit);
         }
@@ -397,6 +413,13 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             model(spec, &|work| work.model.variant.arrangement = arrangement)
         }
         WireMore::NoBias => model(spec, &|work| work.model.variant.no_bias = true),
+        WireMore::NormOffset => model(spec, &|work| work.model.variant.norm_offset = true),
+        WireMore::Factors([embedding, residual, attention, logits]) => model(spec, &|work| {
+            work.model.variant.factors = Factors { embedding, residual, attention, logits };
+        }),
+        WireMore::Caps([attention, logits]) => {
+            model(spec, &|work| work.model.variant.caps = Caps { attention, logits })
+        }
         WireMore::Messages(messages) => {
             spec.messages = messages_from_wire(messages);
             Some(())
@@ -583,6 +606,9 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         rotary: None,
         arrangement: Arrangement::InTurn,
         no_bias: false,
+        norm_offset: false,
+        factors: Factors::default(),
+        caps: Caps::default(),
     }
 }
 

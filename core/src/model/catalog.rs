@@ -1,6 +1,6 @@
 //! Public models by name.
 
-use super::{Activation, Experts, Family, Latent, ModelConfig, Variant, Window};
+use super::{Activation, Caps, E12, Experts, Factors, Family, Latent, ModelConfig, Variant, Window};
 
 /// One model of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,12 @@ const fn qwen_3_experts(ffn: u32) -> Experts {
     Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false }
 }
 
-const fn gemma_2(layers: u32, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32) -> ModelConfig {
+const fn gemma_2(
+    layers: u32,
+    [hidden, ffn]: [u32; 2],
+    [heads, kv_heads, head_dim]: [u32; 3],
+    factors: Factors,
+) -> ModelConfig {
     ModelConfig {
         head_dim,
         positions: 8192,
@@ -100,6 +105,9 @@ const fn gemma_2(layers: u32, hidden: u32, heads: u32, kv_heads: u32, head_dim: 
             post_norms: true,
             activation: Activation::Gelu,
             window: Some(Window { tokens: 4096, full_every: 2 }),
+            norm_offset: true,
+            factors,
+            caps: Caps { attention: Some(50 * E12), logits: Some(30 * E12) },
             ..Variant::USUAL
         },
         ..llama(layers, hidden, heads, kv_heads, ffn, 256_000)
@@ -253,7 +261,13 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "gemma-2-9b",
         title: "Gemma 2 9B",
-        config: gemma_2(42, 3584, 16, 8, 256, 14336),
+        // √3584.
+        config: gemma_2(
+            42,
+            [3584, 14336],
+            [16, 8, 256],
+            Factors { embedding: Some(59_866_518_188_383), residual: None, attention: None, logits: None },
+        ),
         // Its window hides nothing at this length.
         sequence: 4096,
         source: "arXiv:2408.00118, Table 1, and its published configuration",
@@ -261,7 +275,18 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "gemma-2-27b",
         title: "Gemma 2 27B",
-        config: gemma_2(46, 4608, 32, 16, 128, 36864),
+        // √4608, and 1/√144: scores are divided as if heads were as wide as their share of the stream.
+        config: gemma_2(
+            46,
+            [4608, 36864],
+            [32, 16, 128],
+            Factors {
+                embedding: Some(67_882_250_993_909),
+                residual: None,
+                attention: Some(83_333_333_333),
+                logits: None,
+            },
+        ),
         sequence: 4096,
         source: "arXiv:2408.00118, Table 1, and its published configuration",
     },

@@ -1,8 +1,8 @@
 //! A model's sizes from the `config.json` that Hugging Face's libraries write beside a checkpoint.
 //!
-//! Read are `model_type` and what gives a layer its sizes and operators; all the rest (dropout, tokens, versions,
-//! quantisation, numbers by which a family multiplies what it has) says nothing about bytes and operations here and is
-//! passed over. A size that is missing is a fault, and never a guess, but for those that the family's own library defines
+//! Read are `model_type` and what gives a layer its sizes and operators, with the numbers that Gemma and Granite multiply
+//! with or cap by; all the rest (dropout, tokens, versions, quantisation, how experts are weighted) says nothing about
+//! bytes and operations here and is passed over. A size that is missing is a fault, and never a guess, but for those that the family's own library defines
 //! as equal to another.
 
 use alloc::format;
@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use serde_json::Value;
 
 use super::{
-    Activation, Arrangement, Experts, Family, Latent, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE,
-    ModelConfig, Variant, Window, no_width,
+    Activation, Arrangement, Caps, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,
+    MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window, no_width, to_e12,
 };
 use crate::fields::{Fault, Table, one_of, one_of_like, shown};
 
@@ -203,8 +203,13 @@ impl Reader<'_, '_> {
         };
         let rotary = match name {
             "glm" | "glm4" | "glm4_moe" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
+            "phi3" => {
+                let columns = self.rotary("partial_rotary_factor", 1.0, head_dim.unwrap_or(0));
+                Some(columns).filter(|columns| Some(*columns) != head_dim)
+            }
             _ => None,
         };
+        let (factors, caps) = self.factors_and_caps(name, hidden.unwrap_or(0), head_dim.unwrap_or(0));
         let variant = Variant {
             qkv_bias,
             qk_norm: match name {
@@ -222,6 +227,9 @@ impl Reader<'_, '_> {
                 _ => 0,
             },
             rotary,
+            norm_offset: is_gemma,
+            factors,
+            caps,
             ..Variant::USUAL
         };
         Some(ModelConfig {
@@ -257,6 +265,50 @@ impl Reader<'_, '_> {
             return None;
         }
         Some(hidden / heads)
+    }
+
+    /// What the family multiplies with, and what it caps.
+    fn factors_and_caps(&mut self, name: &str, hidden: u32, head_dim: u32) -> (Factors, Caps) {
+        let (mut factors, mut caps) = (Factors::default(), Caps::default());
+        let usual = to_e12(1.0 / libm::sqrt(head_dim.max(1).into()));
+        match name {
+            "gemma" | "gemma2" | "gemma3_text" => {
+                factors.embedding = Some(to_e12(libm::sqrt(hidden.into())));
+                let divisor = match name {
+                    "gemma" => None,
+                    _ => self.positive("query_pre_attn_scalar").or(Some(256.0)),
+                };
+                factors.attention = divisor.map(|divisor| to_e12(1.0 / libm::sqrt(divisor)));
+                // The library's own where a file says nothing at all; a null means that nothing is capped.
+                let otherwise = |cap| if name == "gemma2" { Some(cap) } else { None };
+                caps.attention = self.cap("attn_logit_softcapping", otherwise(50.0));
+                caps.logits = self.cap("final_logit_softcapping", otherwise(30.0));
+            }
+            "granite" | "granitemoe" => {
+                factors.embedding = self.positive("embedding_multiplier").map(to_e12);
+                factors.residual = self.positive("residual_multiplier").map(to_e12);
+                factors.attention = Some(self.positive("attention_multiplier").map_or(E12, to_e12));
+                factors.logits = self.positive("logits_scaling").map(|divisor| to_e12(1.0 / divisor));
+            }
+            _ => {}
+        }
+        let other = |factor: Option<u64>, usual| factor.filter(|factor| *factor != usual);
+        let factors = Factors {
+            embedding: other(factors.embedding, E12),
+            residual: other(factors.residual, E12),
+            attention: other(factors.attention, usual),
+            logits: other(factors.logits, E12),
+        };
+        (factors, caps)
+    }
+
+    fn positive(&mut self, key: &'static str) -> Option<f64> {
+        self.table.positive(key, MAX_FACTOR, self.faults)
+    }
+
+    fn cap(&mut self, key: &'static str, otherwise: Option<f64>) -> Option<u64> {
+        let otherwise = otherwise.filter(|_| !self.table.is_null(key));
+        self.positive(key).or(otherwise).map(to_e12)
     }
 
     /// The window of the family's attention, where it has one and the file says that it is used.
@@ -532,6 +584,7 @@ mod tests {
             }),
             "gemma-2-9b" => json!({
                 "max_position_embeddings": 8192, "head_dim": 256, "tie_word_embeddings": null, "sliding_window": 4096,
+                "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
             }),
             _ => json!({
                 "max_position_embeddings": 163_840, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
@@ -580,6 +633,9 @@ mod tests {
             "decoder_sparse_step",
             "mlp_only_layers",
             "moe_layer_freq",
+            "query_pre_attn_scalar",
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
         ];
         for name in NAMES {
             let whole = published(name);
@@ -720,6 +776,54 @@ mod tests {
         };
         assert_eq!(by_list(6), Some(Window { tokens: 512, full_every: 6 }));
         assert_eq!((by_list(4).map(|window| window.full_every), by_list(1)), (Some(4), None));
+    }
+
+    /// Every kind that is read, by models of its own library on a device that holds no data. With `gpt2`, `mixtral`, `gemma`
+    /// and `qwen3_moe` of the tests above, no kind is left out.
+    #[test]
+    fn counts_are_those_of_the_library_s_own_classes() {
+        let table = include_str!("../../../tests/reference/parameter_counts.json");
+        let table: Value = serde_json::from_str(table).unwrap();
+        let mut kinds = std::vec!["mixtral", "gemma", "qwen3_moe", "deepseek_v3"];
+        for row in table["models"].as_array().unwrap() {
+            assert_eq!(read_ok(&row["config"]).parameters(), row["count"].as_u64().unwrap(), "{}", row["name"]);
+            kinds.extend(row["config"]["model_type"].as_str());
+        }
+        let missing: Vec<&&str> = MODEL_TYPES.iter().filter(|kind| !kinds.contains(*kind)).collect();
+        assert!(missing.is_empty(), "no count of {missing:?}");
+    }
+
+    /// What Gemma and Granite multiply with, and cap: as the files say, and as the library does where they say nothing.
+    #[test]
+    fn factors_and_caps_are_read() {
+        let granite = json!({
+            "model_type": "granite", "num_hidden_layers": 40, "hidden_size": 4096, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 12800, "vocab_size": 49155, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+            "attention_multiplier": 0.0078125, "logits_scaling": 16.0,
+        });
+        let [twelve, residual, scale, logits] = [12.0, 0.22, 1.0 / 128.0, 1.0 / 16.0].map(to_e12).map(Some);
+        let factors = Factors { embedding: twelve, residual, attention: scale, logits };
+        assert_eq!(read_ok(&granite).variant, Variant { factors, ..Variant::USUAL });
+        let mut plain = granite.clone();
+        for key in ["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"] {
+            plain[key] = Value::Null;
+        }
+        let one = Factors { attention: Some(E12), ..Factors::default() };
+        assert_eq!(read_ok(&plain).variant.factors, one, "the library's own scale of scores is 1");
+
+        let mut gemma = published("gemma-2-9b");
+        gemma["query_pre_attn_scalar"] = json!(144);
+        assert_eq!(read_ok(&gemma).variant.factors.attention, Some(to_e12(1.0 / 12.0)));
+        gemma["attn_logit_softcapping"] = Value::Null;
+        let caps = |config: &Value| read_ok(config).variant.caps;
+        assert_eq!(caps(&gemma), Caps { attention: None, logits: Some(30 * E12) }, "a null caps nothing");
+        gemma.as_object_mut().unwrap().remove("attn_logit_softcapping");
+        assert_eq!(caps(&gemma), Caps { attention: Some(50 * E12), logits: Some(30 * E12) });
+        gemma["final_logit_softcapping"] = json!(-30.0);
+        let mut faults = Vec::new();
+        assert!(read(&gemma, "model.config", &mut faults).is_none());
+        assert_eq!(faults[0].field, "model.config.final_logit_softcapping");
     }
 
     #[test]

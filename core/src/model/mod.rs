@@ -126,6 +126,38 @@ pub struct Window {
     pub full_every: u32,
 }
 
+/// Numbers that a model multiplies with where others have none, each in units of 10⁻¹²; none: as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Factors {
+    /// What the embedding is multiplied with before the first layer: √hidden in Gemma.
+    pub embedding: Option<u64>,
+    /// What attention and feed-forward add to the stream (Granite).
+    pub residual: Option<u64>,
+    /// Products of queries and keys; usually 1/√head_dim.
+    pub attention: Option<u64>,
+    /// Logits, before they are capped.
+    pub logits: Option<u64>,
+}
+
+/// Soft bounds `c`, in units of 10⁻¹²: `x` becomes `c · tanh(x / c)` (arXiv:2408.00118 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Caps {
+    /// Of attention's scores.
+    pub attention: Option<u64>,
+    /// Of logits.
+    pub logits: Option<u64>,
+}
+
+/// One, in the units of [`Factors`] and [`Caps`].
+pub const E12: u64 = 1_000_000_000_000;
+/// A number in these units, rounded.
+pub fn to_e12(number: f64) -> u64 {
+    libm::round(number * E12 as f64) as u64
+}
+
+/// The greatest of such numbers, as a plain number.
+pub const MAX_FACTOR: f64 = 1e6;
+
 /// How the two parts of a layer of [`Family::Gpt`] stand to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Arrangement {
@@ -179,6 +211,12 @@ pub struct Variant {
     pub arrangement: Arrangement,
     /// Whether matrices have no biases; norms keep theirs.
     pub no_bias: bool,
+    /// Whether norms multiply with one more than their weight (Gemma).
+    pub norm_offset: bool,
+    /// What is multiplied where other models do not.
+    pub factors: Factors,
+    /// What is capped.
+    pub caps: Caps,
 }
 
 impl Variant {
@@ -195,6 +233,9 @@ impl Variant {
         rotary: None,
         arrangement: Arrangement::InTurn,
         no_bias: false,
+        norm_offset: false,
+        factors: Factors { embedding: None, residual: None, attention: None, logits: None },
+        caps: Caps { attention: None, logits: None },
     };
 }
 
@@ -414,7 +455,7 @@ impl ModelConfig {
             fault(
                 "family",
                 &self.family.name(),
-                "llama: biases, head norms, gates, experts and latents are variants of it".into(),
+                "llama: biases, norms, gates, experts, latents, factors and caps are variants of it".into(),
             );
         }
         if self.family == Family::Llama && (arrangement != Arrangement::InTurn || no_bias) {
@@ -433,6 +474,20 @@ impl ModelConfig {
                     None => format!("an even number from 2 to {most} (head_dim), such as {nearest}"),
                 };
                 fault("rotary", &columns, accepted);
+            }
+        }
+        let (factors, caps) = (variant.factors, variant.caps);
+        for (field, value) in [
+            ("factors.embedding", factors.embedding),
+            ("factors.residual", factors.residual),
+            ("factors.attention", factors.attention),
+            ("factors.logits", factors.logits),
+            ("caps.attention", caps.attention),
+            ("caps.logits", caps.logits),
+        ] {
+            if value.is_some_and(|value| value == 0 || value as f64 > MAX_FACTOR * E12 as f64) {
+                let found = value.unwrap_or(0) as f64 / E12 as f64;
+                fault(field, &found, format!("a number above 0, at most {MAX_FACTOR}, or nothing"));
             }
         }
         if variant.multi_token > MAX_MULTI_TOKEN {

@@ -37,6 +37,7 @@
 //! | `model.multi_token` | modules that each predict one token further, on the last stage | the catalog's; 0 by hand |
 //! | `model.rotary` | columns of each head that rotary positions turn, or `none`: all in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
 //! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
+//! | `model.factors`, `.caps`, `.norm_offset` | what `embedding`, `residual` (what layers add to the stream), `attention` (scores; usually 1/√head_dim) and `logits` are multiplied with, and within what `attention` and `logits` are softly capped: tables of numbers, each, as the whole, or `none`; whether norms multiply with one more than their weight | the catalog's; `none`, `none`, false by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
 //! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, `launch_ns` | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
@@ -90,9 +91,10 @@ pub use text::{SpecError, Syntax, parse};
 use crate::canonical;
 use crate::check::Transport;
 use crate::cluster::{Device, Link};
+use crate::graph::of_e12;
 use crate::layout::{Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
-use crate::model::{Dtype, ModelConfig, Variant, catalog};
+use crate::model::{Dtype, Factors, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
 use crate::profile::Profile;
 use crate::units::Bytes;
@@ -351,4 +353,18 @@ fn write_variant(variant: &Variant, model: &mut Value) {
     model["rotary"] = variant.rotary.map_or(json!("none"), |columns| json!(columns));
     model["arrangement"] = json!(variant.arrangement.name());
     model["no_bias"] = json!(variant.no_bias);
+    model["norm_offset"] = json!(variant.norm_offset);
+    let Factors { embedding, residual, attention, logits } = variant.factors;
+    let factors = [("embedding", embedding), ("residual", residual), ("attention", attention), ("logits", logits)];
+    model["factors"] = numbers(&factors);
+    model["caps"] = numbers(&[("attention", variant.caps.attention), ("logits", variant.caps.logits)]);
+}
+
+/// Numbers in units of 10⁻¹² as plain ones, each `none` where it is not there; `none` without any.
+fn numbers(numbers: &[(&str, Option<u64>)]) -> Value {
+    if numbers.iter().all(|(_, number)| number.is_none()) {
+        return json!("none");
+    }
+    let plain = |number: &Option<u64>| number.map_or(json!("none"), |number| json!(of_e12(number)));
+    Value::Object(numbers.iter().map(|(name, number)| (String::from(*name), plain(number))).collect())
 }

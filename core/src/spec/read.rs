@@ -16,8 +16,8 @@ use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute}
 use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
-    Activation, Arrangement, Dtype, Experts, Family, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig,
-    Variant, Window, catalog, hf_config, no_width,
+    Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, MAX_FACTOR, MAX_LAYERS, MAX_MULTI_TOKEN,
+    MAX_SIZE, ModelConfig, Variant, Window, catalog, hf_config, no_width, to_e12,
 };
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
@@ -382,6 +382,9 @@ fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) 
     } else {
         table.whole("rotary", 0..=u64::from(MAX_SIZE), faults).map(|columns| columns as u32).or(known.rotary)
     };
+    let factors =
+        if none(table, "factors") { Factors::default() } else { read_factors(table, known.factors, faults) };
+    let caps = if none(table, "caps") { Caps::default() } else { read_caps(table, known.caps, faults) };
     let arrangements = Arrangement::ALL.map(|arrangement| (arrangement.name(), arrangement));
     Variant {
         qkv_bias: table.flag("qkv_bias", faults).unwrap_or(known.qkv_bias),
@@ -395,7 +398,41 @@ fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) 
         rotary,
         arrangement: table.choice("arrangement", &arrangements, faults).unwrap_or(known.arrangement),
         no_bias: table.flag("no_bias", faults).unwrap_or(known.no_bias),
+        norm_offset: table.flag("norm_offset", faults).unwrap_or(known.norm_offset),
+        factors,
+        caps,
     }
+}
+
+/// What is typed, or known; `none` for nothing at all.
+fn read_factors(table: &mut Table<'_>, known: Factors, faults: &mut Vec<Fault>) -> Factors {
+    let Some(mut table) = table.table("factors", faults) else { return known };
+    let mut number = |key, known| part_number(&mut table, key, known, faults);
+    let factors = Factors {
+        embedding: number("embedding", known.embedding),
+        residual: number("residual", known.residual),
+        attention: number("attention", known.attention),
+        logits: number("logits", known.logits),
+    };
+    table.finish(faults);
+    factors
+}
+
+/// As [`read_factors`].
+fn read_caps(table: &mut Table<'_>, known: Caps, faults: &mut Vec<Fault>) -> Caps {
+    let Some(mut table) = table.table("caps", faults) else { return known };
+    let mut number = |key, known| part_number(&mut table, key, known, faults);
+    let caps = Caps { attention: number("attention", known.attention), logits: number("logits", known.logits) };
+    table.finish(faults);
+    caps
+}
+
+/// A number in units of 10⁻¹² that is typed, or known; `none` for no such number.
+fn part_number(table: &mut Table<'_>, key: &'static str, known: Option<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
+    if table.get(key).and_then(Value::as_str) == Some("none") {
+        return None;
+    }
+    table.positive(key, MAX_FACTOR, faults).map(to_e12).or(known)
 }
 
 fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fault>) -> Option<Window> {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::build::{StageShape, forward_graph};
-use pipeplan_core::graph::{Needs, Role};
+use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
 use pipeplan_core::model::{ModelConfig, hf_config};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
@@ -180,16 +180,14 @@ impl<T: Element> Forward<T> {
                 made[id.index()] = Some(data);
             }
         }
-        let mut take = |name: &str| {
-            let id = graph.tensors().find(|(_, tensor)| tensor.name == name).map(|(id, _)| id)?;
-            match made[id.index()].take() {
-                Some(Data::Floats(values)) => Some(values),
-                _ => None,
-            }
+        let mut take = |id: TensorId| match made[id.index()].take() {
+            Some(Data::Floats(values)) => Some(values),
+            _ => None,
         };
-        let missing = |what: &str| EvaluateError::Mismatch(format!("the model makes no {what}"));
-        let logits = take("logits").ok_or_else(|| missing("logits"))?;
-        let loss = take("loss").and_then(|loss| loss.first().map(|loss| loss.wide()));
-        Ok((loss.ok_or_else(|| missing("loss"))?, logits))
+        // The first loss is the model's own; what it is of are the logits, as they are after all that is done to them.
+        let of_loss = graph.operators.iter().find(|operator| matches!(operator.kernel, Kernel::CrossEntropy { .. }));
+        let ids = of_loss.and_then(|operator| Some((operator.inputs.first()?.tensor, *operator.outputs.first()?)));
+        let both = ids.and_then(|(logits, loss)| Some((take(loss)?.first()?.wide(), take(logits)?)));
+        both.ok_or_else(|| EvaluateError::Mismatch("the model makes no logits".into()))
     }
 }

@@ -57,6 +57,7 @@ pub struct Workload {
 }
 
 /// What ops compute.
+#[expect(clippy::large_enum_variant, reason = "a run holds one")]
 #[derive(Clone, Debug)]
 pub enum Computation {
     /// A model's operators, on the CPU.

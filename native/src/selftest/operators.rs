@@ -292,7 +292,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(kernel, t, vec![four[1].clone(), sum(&[13, h], 10)], &[(&[13, h], F)]).adding(1));
 
     let rms = Case::new(
-        Kernel::RmsNorm { eps_e12: 10_000_000 },
+        Kernel::RmsNorm { eps_e12: 10_000_000, offset: false },
         t,
         vec![x.clone(), gain.clone()],
         &[(&[n, h], t), (&[n], F)],
@@ -301,7 +301,8 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     let r = Tensor::new(&r.shape, F, r.data);
     cases.push(rms);
     let inputs = vec![dy.clone(), x.clone(), r.clone(), gain.clone()];
-    cases.push(Case::new(Kernel::RmsNormInputGrad, t, inputs, &[(&[n, h], t)]));
+    cases.push(Case::new(Kernel::RmsNormInputGrad { offset: false }, t, inputs.clone(), &[(&[n, h], t)]));
+    cases.push(Case::new(Kernel::RmsNormInputGrad { offset: true }, t, inputs, &[(&[n, h], t)]));
     let inputs = vec![dy.clone(), x.clone(), r, sum(&[h], 11)];
     cases.push(Case::new(Kernel::RmsNormGainGrad, t, inputs, &[(&[h], F)]).adding(3));
     let inputs = vec![x.clone(), gain.clone(), bias.clone()];
@@ -336,7 +337,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     for (sequence, query, key_value, width) in
         [(37, 4, 2, 10), (70, 2, 1, 32), (64, 2, 2, 64), (150, 3, 1, 64), (65, 1, 1, 96), (130, 2, 1, 128)]
     {
-        let heads = Heads { sequence, query, key_value, width };
+        let heads = Heads::usual(sequence, [query, key_value], width);
         let (n, q, k) = (2 * sequence, query * width, key_value * width);
         let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, k], 22)];
         let case = Case::new(Kernel::Attention(heads), t, inputs.clone(), &[(&[n, q], t), (&[n, query], F)]);
@@ -349,16 +350,21 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, k], t)];
         cases.push(Case::new(Kernel::AttentionGrad(heads), t, all, &outputs));
     }
-    // Values of their own width, and windows that begin within a tile and before all of a row's tile.
-    for (sequence, query, key_value, width, value_width, window) in [
-        (37, 4, 2, 10, 6, 37),
-        (70, 2, 2, 24, 32, 9),
-        (150, 2, 1, 64, 64, 20),
-        (139, 1, 1, 32, 32, 3),
-        (130, 2, 1, 128, 128, 70),
-        (77, 2, 1, 192, 128, 77),
+    // Values of their own width, windows that begin within a tile and before all of a row's tile, and scores that are
+    // multiplied otherwise and capped.
+    for (sequence, query, key_value, width, value_width, window, cap_e12) in [
+        (37, 4, 2, 10, 6, 37, None),
+        (70, 2, 2, 24, 32, 9, None),
+        (150, 2, 1, 64, 64, 20, None),
+        (139, 1, 1, 32, 32, 3, None),
+        (130, 2, 1, 128, 128, 70, None),
+        (77, 2, 1, 192, 128, 77, None),
+        (37, 4, 2, 10, 10, 37, Some(700_000_000_000)),
+        (70, 2, 1, 32, 32, 20, Some(900_000_000_000)),
+        (130, 2, 1, 128, 128, 70, Some(3_000_000_000_000)),
     ] {
-        let heads = Heads { sequence, query, key_value, width };
+        let scale_e12 = cap_e12.map(|_| 300_000_000_000);
+        let heads = Heads { scale_e12, cap_e12, ..Heads::usual(sequence, [query, key_value], width) };
         let spread = Spread { heads, value_width, ways: 1, window };
         let (n, q, k) = (2 * sequence, query * width, key_value * width);
         let (o, v) = (query * value_width, key_value * value_width);
@@ -378,12 +384,18 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.extend(member_cases(t));
     cases.extend(head_cases(t));
     cases.extend(expert_cases(t));
-    let heads = Heads { sequence: 23, query: 4, key_value: 2, width: 6 };
+    let heads = Heads { scale_e12: Some(700_000_000_000), ..Heads::usual(23, [4, 2], 6) };
     let (n2, q, k, s) = (46u64, 24u64, 12u64, 46 * 4);
     let (queries, keys, values) = (random(&[n2, q], 24), random(&[n2, k], 25), random(&[n2, k], 26));
     let square: &[u64] = &[s, 23];
     let scores = Case::new(Kernel::Scores(heads), t, vec![queries.clone(), keys.clone()], &[(square, t)]);
     let hidden = scores.reference().remove(0);
+    let cap_e12 = 800_000_000_000;
+    let cap =
+        Case::new(Kernel::SoftCap { cap_e12 }, t, vec![Tensor::new(square, t, hidden.data.clone())], &[(square, t)]);
+    let capped = Tensor::new(square, t, cap.reference().remove(0).data);
+    let kernel = Kernel::SoftCapGrad { cap_e12 };
+    cases.extend([cap, Case::new(kernel, t, vec![random(square, 33), capped], &[(square, t)])]);
     let softmax = Case::new(Kernel::Softmax, t, vec![Tensor::new(square, t, hidden.data)], &[(square, t)]);
     let p = softmax.reference().remove(0);
     let p = Tensor::new(square, t, p.data);
@@ -412,6 +424,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::Gelu, t, inputs[..1].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::GeluGrad, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::Add, t, inputs[..2].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::Scale { factor_e12: 1_700_000_000_000 }, t, inputs[..1].to_vec(), &[(wide, t)]));
 
     let (logits, targets) = (random(&[n, vocabulary], 31), Tensor::tokens(n, vocabulary));
     let kernel = Kernel::CrossEntropy { microbatches: 3 };
@@ -432,11 +445,11 @@ fn packed_cases(t: Dtype) -> Vec<Case> {
     let (n, h, vocabulary) = (37u64, 328u64, 4200u64);
     let all: &[u64] = &[n, h];
     let (x, dy, gain) = (random(all, 90), random(all, 91), random(&[h], 92));
-    let kernel = Kernel::RmsNorm { eps_e12: 10_000_000 };
+    let kernel = Kernel::RmsNorm { eps_e12: 10_000_000, offset: true };
     let norm = Case::new(kernel, t, vec![x.clone(), gain.clone()], &[(all, t), (&[n], F)]);
     let r = Tensor::new(&[n], F, norm.reference().remove(1).data);
     cases.push(norm);
-    cases.push(Case::new(Kernel::RmsNormInputGrad, t, vec![dy, x, r, gain], &[(all, t)]));
+    cases.push(Case::new(Kernel::RmsNormInputGrad { offset: true }, t, vec![dy, x, r, gain], &[(all, t)]));
     for inverse in [false, true] {
         let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 32, base: 10_000, inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 96], 93)], &[(&[39, 96], t)]));
@@ -506,12 +519,12 @@ fn head_cases(t: Dtype) -> Vec<Case> {
     let (n, heads, width) = (37u64, 3u64, 10u64);
     let all: &[u64] = &[n, heads * width];
     let (x, dy, gain) = (random(all, 40), random(all, 41), random(&[width], 42));
-    let kernel = Kernel::HeadNorm { eps_e12: 10_000_000, width };
+    let kernel = Kernel::HeadNorm { eps_e12: 10_000_000, width, offset: true };
     let norm = Case::new(kernel, t, vec![x.clone(), gain.clone()], &[(all, t), (&[n, heads], F)]);
     let r = Tensor::new(&[n, heads], F, norm.reference().remove(1).data);
     cases.push(norm);
     let inputs = vec![dy.clone(), x.clone(), r.clone(), gain];
-    cases.push(Case::new(Kernel::HeadNormInputGrad { width }, t, inputs, &[(all, t)]));
+    cases.push(Case::new(Kernel::HeadNormInputGrad { width, offset: true }, t, inputs, &[(all, t)]));
     let inputs = vec![dy, x, r, Tensor::random(&[width], F, 43)];
     cases.push(Case::new(Kernel::HeadNormGainGrad { width }, t, inputs, &[(&[width], F)]).adding(3));
     for inverse in [false, true] {
@@ -554,6 +567,10 @@ fn expert_cases(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::Combine { ways: 1 }, t, inputs, &[(&[n, h], t)]));
     let inputs = vec![x, rows.clone(), weights, chosen.clone()];
     cases.push(Case::new(Kernel::CombineGrad { ways: 1 }, t, inputs, &[(&[m, h], t), (picks, t)]));
+    let (x, gate) = (random(&[n, h], 67), random(&[n, 1], 68));
+    cases.push(Case::new(Kernel::RowGate, t, vec![x.clone(), gate.clone()], &[(&[n, h], t)]));
+    let outputs: [(&[u64], Dtype); 2] = [(&[n, h], t), (&[n, 1], t)];
+    cases.push(Case::new(Kernel::RowGateGrad, t, vec![random(&[n, h], 69), x, gate], &outputs));
     // One expert more than the router knows: its matrix is there, and no row.
     let w = random(&[experts + 1, f, h], 64);
     let kernel = |transpose_b| Kernel::ExpertMatMul { transpose_b };

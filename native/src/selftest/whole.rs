@@ -5,7 +5,9 @@ use std::time::Duration;
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
 use pipeplan_core::layout::Layout;
-use pipeplan_core::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Variant, Window};
+use pipeplan_core::model::{
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Variant, Window,
+};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
 use pipeplan_core::spec::ModelWork;
@@ -79,6 +81,9 @@ impl Like {
                 post_norms: true,
                 activation: Activation::Gelu,
                 window: Some(Window { tokens: 7, full_every: 2 }),
+                norm_offset: true,
+                factors: Factors { embedding: Some(8 * E12), attention: Some(E12 / 4), ..Factors::default() },
+                caps: Caps { attention: Some(E12 / 2), logits: Some(3 * E12) },
                 ..Variant::USUAL
             },
             Like::Mixtral => Variant { experts: Some(experts), ..Variant::USUAL },

@@ -6,7 +6,7 @@ use pipeplan::runner::orders::{self, NoOrder};
 use pipeplan::runner::{Precision, RunOptions, RunReport, Silent, Workload, run};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::cluster;
-use pipeplan_core::model::{Dtype, Family, ModelConfig, Variant};
+use pipeplan_core::model::{Activation, Caps, Dtype, E12, Factors, Family, ModelConfig, Variant, Window};
 use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::ModelWork;
@@ -52,6 +52,27 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         layout: Default::default(),
         profile: None,
     }
+}
+
+/// Gemma 2's layers, every other one of which sees `tokens`, with caps that bind small models.
+pub fn gemma_2(tokens: u32) -> Variant {
+    Variant {
+        post_norms: true,
+        activation: Activation::Gelu,
+        window: Some(Window { tokens, full_every: 2 }),
+        norm_offset: true,
+        // √16, for the hidden width of `work`; and scores as if heads were 16 wide.
+        factors: Factors { embedding: Some(4 * E12), attention: Some(E12 / 4), ..Factors::default() },
+        caps: Caps { attention: Some(E12 / 10), logits: Some(E12 / 2) },
+        ..Variant::USUAL
+    }
+}
+
+/// Granite's.
+pub fn granite() -> Variant {
+    let (embedding, residual) = (Some(12 * E12), Some(E12 * 22 / 100));
+    let (attention, logits) = (Some(E12 / 3), Some(E12 / 6));
+    Variant { factors: Factors { embedding, residual, attention, logits }, ..Variant::USUAL }
 }
 
 /// `work` in the order of the published schedule `name`; nothing where there is none for its shape.

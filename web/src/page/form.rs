@@ -89,6 +89,15 @@ fn ModelFields() -> impl IntoView {
                     <Text path="model.multi_token" />
                     <Text path="model.window.tokens" />
                     <Text path="model.window.full_every" />
+                    <Select path="model.norm_offset" choices=flag() />
+                    <Select path="model.factors" choices=or_none() />
+                    <Text path="model.factors.embedding" />
+                    <Text path="model.factors.residual" />
+                    <Text path="model.factors.attention" />
+                    <Text path="model.factors.logits" />
+                    <Select path="model.caps" choices=or_none() />
+                    <Text path="model.caps.attention" />
+                    <Text path="model.caps.logits" />
                 </div>
                 <Select path="model.experts" choices=or_none() />
                 <div class="pairs">

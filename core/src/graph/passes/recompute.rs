@@ -160,6 +160,7 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
 fn is_attention_core(operator: &Operator, before: Option<&Operator>) -> bool {
     match operator.kernel {
         Kernel::Scores(_) | Kernel::Softmax => true,
+        Kernel::SoftCap { .. } => before.is_some_and(|before| matches!(before.kernel, Kernel::Scores(_))),
         Kernel::Dropout { .. } => before.is_some_and(|before| before.kernel == Kernel::Softmax),
         _ => false,
     }

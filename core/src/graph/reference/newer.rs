@@ -3,23 +3,25 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::super::{Heads, Kernel, Spread, eps};
-use super::dot;
+use super::super::{Heads, Kernel, Spread, of_e12};
+use super::{capped, dot, one_more, scale_of, slope_within};
 
 /// What `kernel` makes of the inputs `x`, with `columns` of each and as many elements of each output as `sizes` says.
 pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize, sizes: &[usize]) -> Vec<Vec<f64>> {
     let h = columns(0);
     match kernel {
-        Kernel::HeadNorm { eps_e12, width } => {
+        Kernel::HeadNorm { eps_e12, width, offset } => {
             let width = width as usize;
             let r: Vec<f64> = x[0]
                 .chunks(width)
-                .map(|head| (dot(head, head) / width as f64 + eps(eps_e12)).sqrt().recip())
+                .map(|head| (dot(head, head) / width as f64 + of_e12(eps_e12)).sqrt().recip())
                 .collect();
-            vec![(0..x[0].len()).map(|e| x[0][e] * r[e / width] * x[1][e % width]).collect(), r]
+            let gain = |e: usize| x[1][e % width] + one_more(offset);
+            vec![(0..x[0].len()).map(|e| x[0][e] * r[e / width] * gain(e)).collect(), r]
         }
-        Kernel::HeadNormInputGrad { width } => {
-            let (dy, v, r, gain, d) = (x[0], x[1], x[2], x[3], width as usize);
+        Kernel::HeadNormInputGrad { width, offset } => {
+            let (dy, v, r, d) = (x[0], x[1], x[2], width as usize);
+            let gain: Vec<f64> = x[3].iter().map(|gain| gain + one_more(offset)).collect();
             let mean =
                 |head: usize| (0..d).map(|j| dy[head * d + j] * gain[j] * v[head * d + j]).sum::<f64>() / d as f64;
             vec![
@@ -102,6 +104,16 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
                 }
             }
             vec![dlogits]
+        }
+        Kernel::RowGate => {
+            let share = |e: usize| 1.0 / (1.0 + (-x[1][e / h]).exp());
+            vec![(0..x[0].len()).map(|e| x[0][e] * share(e)).collect()]
+        }
+        Kernel::RowGateGrad => {
+            let share = |row: usize| 1.0 / (1.0 + (-x[2][row]).exp());
+            let along = |row: usize| dot(&x[0][row * h..(row + 1) * h], &x[1][row * h..(row + 1) * h]);
+            let of_gate = |row: usize| along(row) * share(row) * (1.0 - share(row));
+            vec![(0..x[0].len()).map(|e| x[0][e] * share(e / h)).collect(), (0..x[2].len()).map(of_gate).collect()]
         }
         Kernel::Dispatch { .. } => {
             let mut rows = vec![0.0; sizes[0]];
@@ -213,7 +225,8 @@ fn attention(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
     for (i, head) in (0..rows).flat_map(|i| (0..query as usize).map(move |head| (i, head))) {
         let key = head * key_value as usize / query as usize;
         let q = part(x[0], i, head, query, width);
-        let score = |j: usize| dot(q, part(x[1], j, key, key_value, width)) / (width as f64).sqrt();
+        let scale = scale_of(&spread.heads);
+        let score = |j: usize| capped(dot(q, part(x[1], j, key, key_value, width)) * scale, spread.heads.cap_e12);
         let sum: f64 = seen(&spread, i).map(|j| score(j).exp()).sum();
         l.push(sum.ln());
         o.extend((0..e as usize).map(|c| {
@@ -226,15 +239,16 @@ fn attention(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
 fn attention_grad(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
     let (Heads { query, key_value, width, .. }, e) = (spread.heads, spread.value_width);
     let (mut dq, mut dk, mut dv) = (vec![0.0; x[1].len()], vec![0.0; x[2].len()], vec![0.0; x[3].len()]);
-    let (rows, root) = (x[1].len() / (query * width) as usize, (width as f64).sqrt());
+    let (rows, scale) = (x[1].len() / (query * width) as usize, scale_of(&spread.heads));
     for (i, head) in (0..rows).flat_map(|i| (0..query as usize).map(move |head| (i, head))) {
         let key = head * key_value as usize / query as usize;
         let (q, d_o) = (part(x[1], i, head, query, width), part(x[0], i, head, query, e));
         let delta = dot(d_o, part(x[4], i, head, query, e));
         for j in seen(&spread, i) {
             let (k, v) = (part(x[2], j, key, key_value, width), part(x[3], j, key, key_value, e));
-            let p = (dot(q, k) / root - x[5][i * query as usize + head]).exp();
-            let ds = p * (dot(d_o, v) - delta) / root;
+            let score = capped(dot(q, k) * scale, spread.heads.cap_e12);
+            let p = (score - x[5][i * query as usize + head]).exp();
+            let ds = p * (dot(d_o, v) - delta) * slope_within(score, spread.heads.cap_e12) * scale;
             let (to_q, to_k) =
                 ((i * query as usize + head) * width as usize, (j * key_value as usize + key) * width as usize);
             (0..width as usize).for_each(|c| {

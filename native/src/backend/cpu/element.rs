@@ -50,6 +50,8 @@ pub trait Element:
     fn sqrt(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
+    /// The hyperbolic tangent.
+    fn tanh(self) -> Self;
     /// The greater of two.
     fn greater(self, other: Self) -> Self {
         if other > self { other } else { self }
@@ -92,6 +94,10 @@ impl Element for f32 {
 
     fn erf(self) -> f32 {
         libm::erff(self)
+    }
+
+    fn tanh(self) -> f32 {
+        libm::tanhf(self)
     }
 
     fn pack(values: Vec<f32>) -> Buffer {
@@ -139,6 +145,10 @@ impl Element for f64 {
 
     fn erf(self) -> f64 {
         libm::erf(self)
+    }
+
+    fn tanh(self) -> f64 {
+        libm::tanh(self)
     }
 
     fn pack(values: Vec<f64>) -> Buffer {

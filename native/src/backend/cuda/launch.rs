@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Heads, Kernel, Spread, eps};
+use pipeplan_core::graph::{Heads, Kernel, Spread, of_e12};
 use pipeplan_core::model::Dtype;
 
 use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory, Product};
@@ -232,14 +232,15 @@ impl Context {
                 let args = args(&[input(0), output(0)], &[rows, columns], &[]);
                 self.over_columns("bias_grad", format, columns, args)
             }
-            Kernel::RmsNorm { eps_e12 } => {
+            Kernel::RmsNorm { eps_e12, offset } => {
                 let buffers = [input(0), input(1), output(0), output(1)];
-                let args = args(&buffers, &[columns], &[eps(eps_e12) as f32]);
+                let args = args(&buffers, &[columns], &[of_e12(eps_e12) as f32, one_more(offset)]);
                 self.over_packed_rows("rms_norm", format, [rows, columns], args)
             }
-            Kernel::RmsNormInputGrad => {
+            Kernel::RmsNormInputGrad { offset } => {
                 let buffers = [input(0), input(1), input(2), input(3), output(0)];
-                self.over_packed_rows("rms_norm_input_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
+                let args = args(&buffers, &[columns], &[one_more(offset)]);
+                self.over_packed_rows("rms_norm_input_grad", format, [rows, columns], args)
             }
             Kernel::RmsNormGainGrad => {
                 let args = args(&[input(0), output(0), input(1), input(2)], &[rows, columns], &[]);
@@ -247,7 +248,7 @@ impl Context {
             }
             Kernel::LayerNorm { eps_e12 } => {
                 let buffers = [input(0), input(1), input(2), output(0), output(1), output(2)];
-                let args = args(&buffers, &[columns], &[eps(eps_e12) as f32]);
+                let args = args(&buffers, &[columns], &[of_e12(eps_e12) as f32]);
                 self.over_rows("layer_norm", format, [rows, columns], args)
             }
             Kernel::LayerNormInputGrad => {
@@ -280,14 +281,14 @@ impl Context {
                 let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, tail], &[sign]);
                 self.over_packed_rows("rope", format, [rows, heads * tail / 2], args)
             }
-            Kernel::HeadNorm { eps_e12, width } => {
+            Kernel::HeadNorm { eps_e12, width, offset } => {
                 let buffers = [input(0), input(1), output(0), output(1)];
-                let args = args(&buffers, &[width], &[eps(eps_e12) as f32]);
+                let args = args(&buffers, &[width], &[of_e12(eps_e12) as f32, one_more(offset)]);
                 self.over_packed_rows("rms_norm", format, [elements / width, width], args)
             }
-            Kernel::HeadNormInputGrad { width } => {
+            Kernel::HeadNormInputGrad { width, offset } => {
                 let buffers = [input(0), input(1), input(2), input(3), output(0)];
-                let args = args(&buffers, &[width], &[]);
+                let args = args(&buffers, &[width], &[one_more(offset)]);
                 self.over_packed_rows("rms_norm_input_grad", format, [elements / width, width], args)
             }
             Kernel::HeadNormGainGrad { width } => {
@@ -424,6 +425,26 @@ impl Context {
             Kernel::Add => {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
                 self.over_elements("add", format, elements, args)
+            }
+            Kernel::Scale { factor_e12 } => {
+                let args = args(&[input(0), output(0)], &[elements], &[of_e12(factor_e12) as f32]);
+                self.over_elements("scale", format, elements, args)
+            }
+            Kernel::SoftCap { cap_e12 } => {
+                let args = args(&[input(0), output(0)], &[elements], &[of_e12(cap_e12) as f32]);
+                self.over_elements("soft_cap", format, elements, args)
+            }
+            Kernel::SoftCapGrad { cap_e12 } => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[of_e12(cap_e12) as f32]);
+                self.over_elements("soft_cap_grad", format, elements, args)
+            }
+            Kernel::RowGate => {
+                let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
+                self.over_rows("row_gate", format, [rows, columns], args)
+            }
+            Kernel::RowGateGrad => {
+                let buffers = [input(0), input(1), input(2), output(0), output(1)];
+                self.over_rows("row_gate_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
             }
             Kernel::CrossEntropy { microbatches } => {
                 let share = 1.0 / (rows as f64 * microbatches as f64);
@@ -725,7 +746,12 @@ impl Context {
 }
 
 fn scale(heads: &Heads) -> f32 {
-    (1.0 / libm::sqrt(heads.width as f64)) as f32
+    heads.scale() as f32
+}
+
+/// What is added to the weight of a norm.
+const fn one_more(offset: bool) -> f32 {
+    if offset { 1.0 } else { 0.0 }
 }
 
 /// Attention of one device over whole sequences.
@@ -736,7 +762,7 @@ const fn alone(heads: &Heads) -> Spread {
 fn attention_args(buffers: &[u64], spread: &Spread) -> Args {
     let Spread { heads, value_width, window, .. } = spread;
     let numbers = [heads.sequence, heads.query, heads.key_value, heads.width, *value_width, *window];
-    args(buffers, &numbers, &[scale(heads)])
+    args(buffers, &numbers, &[scale(heads), heads.cap().unwrap_or(0.0) as f32])
 }
 
 /// The query heads of one sequence that share a key head.

@@ -15,7 +15,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pipeplan_core::model::{Family, ModelConfig, Variant};
+use pipeplan_core::graph::of_e12;
+use pipeplan_core::model::{Activation, Factors, Family, ModelConfig, Variant, to_e12};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -215,25 +216,26 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         "torch_dtype": dtype,
     });
     let eps = model.norm_eps_e12 as f64 / 1e12;
-    let usual = Variant { qk_norm: false, ..model.variant } == Variant::USUAL;
+    let known = match model.family {
+        Family::Llama => particulars(model),
+        Family::Gpt => None,
+    };
     let particular = match model.family {
-        Family::Llama if usual => {
-            let (class, kind) =
-                if model.variant.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
-            json!({
-                "architectures": [class],
-                "model_type": kind,
-                "hidden_act": "silu",
+        Family::Llama if known.is_some() => {
+            let mut particular = json!({
                 "rms_norm_eps": eps,
                 "rope_theta": f64::from(model.rope_base),
                 "attention_bias": false,
-                "mlp_bias": false,
                 // Tokens are bytes: none of them begins or ends a text.
                 "bos_token_id": null,
                 "eos_token_id": null,
-            })
+            });
+            if let (Some(particular), Some(Value::Object(known))) = (particular.as_object_mut(), known) {
+                particular.extend(known);
+            }
+            particular
         }
-        // Newer layers are not held as their own libraries hold them: experts in one matrix, norms without an offset.
+        // Other layers are not held as their own libraries hold them, such as experts in one matrix.
         Family::Llama => json!({
             "model_type": "pipeplan-llama",
             "rms_norm_eps": eps,
@@ -247,4 +249,95 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         config.extend(particular);
     }
     config
+}
+
+/// What the `config.json` of `transformers`' own class for these layers says beside sizes, where it has one.
+fn particulars(model: &ModelConfig) -> Option<Value> {
+    let variant = Variant { qk_norm: false, ..model.variant };
+    let number = |e12: Option<u64>, usual: f64| e12.map_or(usual, of_e12);
+    if variant == Variant::USUAL {
+        let (class, kind) =
+            if model.variant.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
+        return Some(
+            json!({ "architectures": [class], "model_type": kind, "hidden_act": "silu", "mlp_bias": false }),
+        );
+    }
+    let Factors { embedding, residual, attention, logits } = model.variant.factors;
+    let usual_scale = 1.0 / f64::from(model.head_dim).sqrt();
+    if model.variant == (Variant { factors: model.variant.factors, ..Variant::USUAL }) {
+        return Some(json!({
+            "architectures": ["GraniteForCausalLM"],
+            "model_type": "granite",
+            "hidden_act": "silu",
+            "mlp_bias": false,
+            "embedding_multiplier": number(embedding, 1.0),
+            "residual_multiplier": number(residual, 1.0),
+            "attention_multiplier": number(attention, usual_scale),
+            "logits_scaling": 1.0 / number(logits, 1.0),
+        }));
+    }
+    let gemma_2 = Variant {
+        post_norms: true,
+        activation: Activation::Gelu,
+        norm_offset: true,
+        window: model.variant.window.filter(|window| window.full_every == 2),
+        factors: Factors { embedding: Some(to_e12(f64::from(model.hidden).sqrt())), attention, ..Factors::default() },
+        caps: model.variant.caps,
+        ..Variant::USUAL
+    };
+    // The library takes the square of what scores are divided by, as a whole number.
+    let divisor = attention.map_or(f64::from(model.head_dim), |scale| of_e12(scale).powi(-2).round());
+    let is_whole = attention.is_none_or(|scale| to_e12(1.0 / divisor.sqrt()) == scale);
+    let window = gemma_2.window.filter(|_| model.variant == gemma_2 && is_whole)?;
+    Some(json!({
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": window.tokens,
+        "query_pre_attn_scalar": divisor as u64,
+        "attn_logit_softcapping": gemma_2.caps.attention.map(of_e12),
+        "final_logit_softcapping": gemma_2.caps.logits.map(of_e12),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pipeplan_core::model::{catalog, hf_config};
+
+    /// What is written is read as the same model, caps and factors included.
+    #[test]
+    fn a_config_is_read_as_the_model_it_was_written_for() {
+        let named = |name: &str| catalog::find(name).map(|entry| entry.config).expect("it is in the catalog");
+        let granite = |attention| {
+            let factors = Factors {
+                embedding: Some(to_e12(12.0)),
+                residual: Some(to_e12(0.22)),
+                attention,
+                logits: Some(to_e12(0.125)),
+            };
+            let llama = named("llama-3-8b");
+            ModelConfig { variant: Variant { factors, ..llama.variant }, ..llama }
+        };
+        let qwen_3 = named("qwen-3-8b");
+        for (kind, model) in [
+            ("llama", named("llama-3-8b")),
+            ("qwen3", qwen_3),
+            ("gemma2", named("gemma-2-9b")),
+            ("gemma2", named("gemma-2-27b")),
+            ("granite", granite(Some(to_e12(0.0078125)))),
+            ("granite", granite(None)),
+        ] {
+            let config = config(&model, "f32");
+            assert_eq!(config["model_type"], kind);
+            let mut faults = Vec::new();
+            assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
+        }
+        let uncapped = ModelConfig {
+            variant: Variant { caps: Default::default(), ..named("gemma-2-9b").variant },
+            ..named("gemma-2-9b")
+        };
+        let mut faults = Vec::new();
+        assert_eq!(hf_config::read(&config(&uncapped, "f32"), "", &mut faults), Some(uncapped));
+    }
 }

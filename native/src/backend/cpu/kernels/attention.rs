@@ -8,6 +8,7 @@ use pipeplan_core::graph::Spread;
 use super::super::element::{Element, dot, sum};
 use super::super::gemm::{Gemm, Operand, Size};
 use super::Call;
+use super::elementwise::{slope_within, within_cap};
 
 /// Queries and keys of a tile: 64 × 64 scores stay within a core's first cache.
 const TILE: usize = 64;
@@ -22,6 +23,7 @@ struct Layout {
     value_width: usize,
     window: usize,
     scale: f64,
+    cap: Option<f64>,
 }
 
 impl Layout {
@@ -34,7 +36,8 @@ impl Layout {
             width: heads.width as usize,
             value_width: spread.value_width as usize,
             window: spread.window as usize,
-            scale: 1.0 / libm::sqrt(heads.width as f64),
+            scale: heads.scale(),
+            cap: heads.cap(),
         }
     }
 
@@ -108,7 +111,7 @@ pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spr
     let (o, log_sums) = (o.floats_mut(), log_sums.floats_mut());
     o.fill(T::ZERO);
     let mut scores: Scores<T> = vec![T::ZERO; TILE * TILE];
-    let scale = T::of(layout.scale);
+    let (scale, cap) = (T::of(layout.scale), layout.cap.map(T::of));
     for first in (0..rows).step_by(layout.sequence) {
         for head in 0..layout.query_heads {
             for (query, queries) in layout.tiles() {
@@ -132,6 +135,9 @@ pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spr
                         let (scores, hidden) = scores.split_at_mut(seen.end);
                         let (early, scores) = scores.split_at_mut(seen.start);
                         early.fill(T::ZERO);
+                        if let Some(cap) = cap {
+                            scores.iter_mut().for_each(|score| *score = within_cap(*score, cap));
+                        }
                         let before = greatest[row];
                         let now = scores.iter().fold(before, |greatest, score| greatest.greater(*score));
                         for score in scores.iter_mut() {
@@ -185,7 +191,7 @@ pub fn attention_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>
     }
     let mut p: Scores<T> = vec![T::ZERO; TILE * TILE];
     let mut ds: Scores<T> = vec![T::ZERO; TILE * TILE];
-    let scale = T::of(layout.scale);
+    let (scale, cap) = (T::of(layout.scale), layout.cap.map(T::of));
     let (query_row, key_row, width) = (layout.query_row(), layout.key_row(), layout.width);
     let (out_row, value_row, value_width) = (layout.out_row(), layout.value_row(), layout.value_width);
     for first in (0..rows).step_by(layout.sequence) {
@@ -215,9 +221,17 @@ pub fn attention_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>
                     {
                         let seen = layout.seen(query + row, (key, keys));
                         let log_sum = log_sums[(first + query + row) * layout.query_heads + head];
-                        for (p, ds) in p[seen.clone()].iter_mut().zip(&mut ds[seen.clone()]) {
-                            *p = (*p - log_sum).exp();
-                            *ds = *p * (*ds - along[row]);
+                        let seen_of_both = p[seen.clone()].iter_mut().zip(&mut ds[seen.clone()]);
+                        match cap {
+                            None => seen_of_both.for_each(|(p, ds)| {
+                                *p = (*p - log_sum).exp();
+                                *ds = *p * (*ds - along[row]);
+                            }),
+                            Some(cap) => seen_of_both.for_each(|(p, ds)| {
+                                let score = within_cap(*p, cap);
+                                *p = (score - log_sum).exp();
+                                *ds = *p * (*ds - along[row]) * slope_within(score, cap);
+                            }),
                         }
                         for hidden in [0..seen.start, seen.end..TILE] {
                             p[hidden.clone()].fill(T::ZERO);

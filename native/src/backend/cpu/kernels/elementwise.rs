@@ -2,6 +2,8 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
+use pipeplan_core::graph::of_e12;
+
 use super::super::element::Element;
 use super::Call;
 
@@ -33,7 +35,39 @@ pub fn add<T: Element>(call: &mut Call<'_, '_, T>) {
     }
 }
 
-fn sigmoid<T: Element>(x: T) -> T {
+pub fn scale<T: Element>(call: &mut Call<'_, '_, T>, factor_e12: u64) {
+    let factor = T::of(of_e12(factor_e12));
+    for x in call.started(0) {
+        *x *= factor;
+    }
+}
+
+/// `c · tanh(x / c)`.
+pub fn within_cap<T: Element>(x: T, cap: T) -> T {
+    cap * (x / cap).tanh()
+}
+
+/// The slope of [`within_cap`] where it gives `y`.
+pub fn slope_within<T: Element>(y: T, cap: T) -> T {
+    let share = y / cap;
+    T::ONE - share * share
+}
+
+pub fn soft_cap<T: Element>(call: &mut Call<'_, '_, T>, cap_e12: u64) {
+    let cap = T::of(of_e12(cap_e12));
+    for x in call.started(0).iter_mut().filter(|x| **x != T::LOWEST) {
+        *x = within_cap(*x, cap);
+    }
+}
+
+pub fn soft_cap_grad<T: Element>(call: &mut Call<'_, '_, T>, cap_e12: u64) {
+    let (y, cap) = (call.floats(1), T::of(of_e12(cap_e12)));
+    for (dx, y) in call.started(0).iter_mut().zip(y) {
+        *dx = if *y == T::LOWEST { T::ZERO } else { *dx * slope_within(*y, cap) };
+    }
+}
+
+pub(super) fn sigmoid<T: Element>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 

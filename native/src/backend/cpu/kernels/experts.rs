@@ -2,6 +2,7 @@
 
 use super::super::element::{Element, dot};
 use super::super::gemm::{Gemm, Operand, Size};
+use super::elementwise::sigmoid;
 use super::{Call, Data};
 
 /// The order in which experts have their tokens: by expert, then by token.
@@ -97,6 +98,28 @@ pub(super) fn route_grad<T: Element>(call: &mut Call<'_, '_, T>) {
         for (dweight, expert) in dweights.iter().zip(chosen) {
             dlogits[*expert as usize] += *dweight * shares[*expert as usize];
         }
+    }
+}
+
+pub(super) fn row_gate<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (x, gate) = (call.floats(0), call.floats(1));
+    let (_, width) = call.sizes(0);
+    let rows = call.outputs[0].floats_mut().chunks_exact_mut(width).zip(x.chunks_exact(width));
+    for ((y, x), gate) in rows.zip(gate) {
+        let share = sigmoid(*gate);
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = share * *x);
+    }
+}
+
+pub(super) fn row_gate_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (dy, x, gate) = (call.floats(0), call.floats(1), call.floats(2));
+    let (_, width) = call.sizes(0);
+    let [dx, dgate] = &mut *call.outputs else { panic!("row_gate_grad has two outputs") };
+    let rows = dx.floats_mut().chunks_exact_mut(width).zip(dy.chunks_exact(width)).zip(x.chunks_exact(width));
+    for (((dx, dy), x), (dgate, gate)) in rows.zip(dgate.floats_mut().iter_mut().zip(gate)) {
+        let share = sigmoid(*gate);
+        dx.iter_mut().zip(dy).for_each(|(dx, dy)| *dx = share * *dy);
+        *dgate = share * (T::ONE - share) * dot(dy, x);
     }
 }
 

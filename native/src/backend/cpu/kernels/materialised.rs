@@ -26,13 +26,15 @@ struct Squares {
     key_row: usize,
     query_heads: usize,
     key_heads: usize,
+    scale: f64,
 }
 
 impl Squares {
     fn new(heads: &Heads) -> Squares {
         let (width, query, key) = (heads.width as usize, heads.query as usize, heads.key_value as usize);
         let (query_row, key_row) = (query * width, key * width);
-        Squares { sequence: heads.sequence as usize, width, query_row, key_row, query_heads: query, key_heads: key }
+        let (sequence, scale) = (heads.sequence as usize, heads.scale());
+        Squares { sequence, width, query_row, key_row, query_heads: query, key_heads: key, scale }
     }
 
     /// The squares of a tensor of `rows` tokens.
@@ -51,7 +53,7 @@ impl Squares {
     }
 
     fn scale<T: Element>(&self) -> T {
-        T::of(1.0 / libm::sqrt(self.width as f64))
+        T::of(self.scale)
     }
 
     /// A square times a matrix of heads.

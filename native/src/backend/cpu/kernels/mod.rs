@@ -153,7 +153,6 @@ impl<'a, T: Element> Call<'a, '_, T> {
 /// another is refused before it starts.
 pub const fn knows(kernel: &Kernel) -> bool {
     match kernel {
-        Kernel::RowGate | Kernel::RowGateGrad => false,
         Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => spread.ways == 1,
         Kernel::Dispatch { ways }
         | Kernel::DispatchGrad { ways }
@@ -195,8 +194,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             let first = first_row(&call, *ways, context.member);
             embedding::positions_grad(&mut call, *sequence as usize, first);
         }
-        Kernel::RmsNorm { eps_e12 } => norm::rms_norm(&mut call, *eps_e12),
-        Kernel::RmsNormInputGrad => norm::rms_norm_input_grad(&mut call),
+        Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset),
+        Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset),
         Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call),
         Kernel::LayerNorm { eps_e12 } => norm::layer_norm(&mut call, *eps_e12),
         Kernel::LayerNormInputGrad => norm::layer_norm_input_grad(&mut call),
@@ -220,6 +219,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Gelu => elementwise::gelu(&mut call),
         Kernel::GeluGrad => elementwise::gelu_grad(&mut call),
         Kernel::Add => elementwise::add(&mut call),
+        Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
+        Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),
+        Kernel::SoftCapGrad { cap_e12 } => elementwise::soft_cap_grad(&mut call, *cap_e12),
         Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches),
         Kernel::HidePadding { vocab } => loss::hide_padding(&mut call, *vocab, context.member),
         Kernel::RowMax => loss::row_max(&mut call),
@@ -244,8 +246,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
         Kernel::SpreadAttentionGrad(spread) => attention::attention_grad(&*context.gemm, &mut call, spread),
         // A row is as wide as the gain.
-        Kernel::HeadNorm { eps_e12, .. } => norm::rms_norm(&mut call, *eps_e12),
-        Kernel::HeadNormInputGrad { .. } => norm::rms_norm_input_grad(&mut call),
+        Kernel::HeadNorm { eps_e12, offset, .. } => norm::rms_norm(&mut call, *eps_e12, *offset),
+        Kernel::HeadNormInputGrad { offset, .. } => norm::rms_norm_input_grad(&mut call, *offset),
         Kernel::HeadNormGainGrad { .. } => norm::rms_norm_gain_grad(&mut call),
         Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
             let table =
@@ -262,6 +264,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::DispatchGrad { .. } => experts::dispatch_grad(&mut call),
         Kernel::Combine { .. } => experts::combine(&mut call),
         Kernel::CombineGrad { .. } => experts::combine_grad(&mut call),
+        Kernel::RowGate => experts::row_gate(&mut call),
+        Kernel::RowGateGrad => experts::row_gate_grad(&mut call),
         Kernel::ExpertMatMul { transpose_b } => experts::matmul(&*context.gemm, &mut call, *transpose_b),
         Kernel::ExpertMatMulGrad => experts::matmul_grad(&*context.gemm, &mut call),
         Kernel::GeGlu => elementwise::geglu(&mut call),
@@ -274,8 +278,6 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::AllReduceWait
         | Kernel::ReduceScatterStart { .. }
         | Kernel::ReduceScatterWait
-        | Kernel::RowGate
-        | Kernel::RowGateGrad
         | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
     }
 }

@@ -1,31 +1,37 @@
 //! RMSNorm and LayerNorm with their gradients. Every statistic is of one row, a token.
 
-use pipeplan_core::graph::eps;
+use pipeplan_core::graph::of_e12;
 
 use super::super::element::{Element, dot, sum};
 use super::Call;
 
-pub fn rms_norm<T: Element>(call: &mut Call<'_, '_, T>, eps_e12: u64) {
+/// What is added to the weight of a norm.
+fn one_more<T: Element>(offset: bool) -> T {
+    if offset { T::ONE } else { T::ZERO }
+}
+
+pub fn rms_norm<T: Element>(call: &mut Call<'_, '_, T>, eps_e12: u64, offset: bool) {
     let (x, gain) = (call.floats(0), call.floats(1));
     let width = gain.len();
-    let (eps, count) = (T::of(eps(eps_e12)), T::of(width as f64));
+    let (eps, count, more) = (T::of(of_e12(eps_e12)), T::of(width as f64), one_more(offset));
     let [y, inverse] = &mut *call.outputs else { panic!("rms_norm has two outputs") };
     let rows = y.floats_mut().chunks_exact_mut(width).zip(inverse.floats_mut());
     for ((y, inverse), x) in rows.zip(x.chunks_exact(width)) {
         *inverse = T::ONE / (dot(x, x) / count + eps).sqrt();
         for ((y, x), gain) in y.iter_mut().zip(x).zip(gain) {
-            *y = *x * *inverse * *gain;
+            *y = *x * *inverse * (*gain + more);
         }
     }
 }
 
-pub fn rms_norm_input_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+pub fn rms_norm_input_grad<T: Element>(call: &mut Call<'_, '_, T>, offset: bool) {
+    let more = one_more(offset);
     let (x, inverse, gain) = (call.floats(1), call.floats(2), call.floats(3));
     let width = gain.len();
     let count = T::of(width as f64);
     for ((dx, x), r) in call.started(0).chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(inverse) {
         for (u, gain) in dx.iter_mut().zip(gain) {
-            *u *= *gain;
+            *u *= *gain + more;
         }
         let along = *r * *r * (dot(dx, x) / count);
         for (dx, x) in dx.iter_mut().zip(x) {
@@ -48,7 +54,7 @@ pub fn rms_norm_gain_grad<T: Element>(call: &mut Call<'_, '_, T>) {
 pub fn layer_norm<T: Element>(call: &mut Call<'_, '_, T>, eps_e12: u64) {
     let (x, gain, bias) = (call.floats(0), call.floats(1), call.floats(2));
     let width = gain.len();
-    let (eps, count) = (T::of(eps(eps_e12)), T::of(width as f64));
+    let (eps, count) = (T::of(of_e12(eps_e12)), T::of(width as f64));
     let [y, mean, inverse] = &mut *call.outputs else { panic!("layer_norm has three outputs") };
     let rows = y.floats_mut().chunks_exact_mut(width).zip(mean.floats_mut()).zip(inverse.floats_mut());
     for (((y, mean), inverse), x) in rows.zip(x.chunks_exact(width)) {

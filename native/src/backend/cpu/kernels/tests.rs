@@ -145,14 +145,14 @@ fn learned_positions() {
 
 #[test]
 fn rms_norm() {
-    let kernel = Kernel::RmsNorm { eps_e12: 10_000_000 };
+    let kernel = Kernel::RmsNorm { eps_e12: 10_000_000, offset: false };
     let (x, gain, dy) = (Tensor::random(&[3, 11], 1), Tensor::random(&[11], 2), Tensor::random(&[3, 11], 3));
     let outputs: [&[u64]; 2] = [&[3, 11], &[3]];
     let inverse = run_kernel(kernel, &[&x, &gain], &outputs).remove(1);
     let inputs = [&dy, &x, &inverse, &gain];
-    let dx = &run_kernel(Kernel::RmsNormInputGrad, &inputs, &[&[3, 11]])[0];
+    let dx = &run_kernel(Kernel::RmsNormInputGrad { offset: false }, &inputs, &[&[3, 11]])[0];
     assert_gradient(kernel, &[&x, &gain], &outputs, &dy, 0, dx);
-    assert_in_place(Kernel::RmsNormInputGrad, &inputs, &[&[3, 11]]);
+    assert_in_place(Kernel::RmsNormInputGrad { offset: false }, &inputs, &[&[3, 11]]);
     let dgain = &run_kernel(Kernel::RmsNormGainGrad, &[&dy, &x, &inverse, &Tensor::zeros(&[11])], &[&[11]])[0];
     assert_gradient(kernel, &[&x, &gain], &outputs, &dy, 1, dgain);
 }
@@ -270,7 +270,7 @@ fn plain_attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: &Heads) -> (Vec<f6
 fn attention() {
     // Sequences of one tile, of a tile and a bit, and of one token; alone and several; heads alone and grouped.
     for (sequence, sequences, query, key_value) in [(6, 2, 2, 2), (70, 2, 4, 2), (129, 1, 3, 1), (1, 3, 1, 1)] {
-        let heads = Heads { sequence, query, key_value, width: 4 };
+        let heads = Heads::usual(sequence, [query, key_value], 4);
         let rows = sequence * sequences;
         let (q_shape, k_shape) = ([rows, query * 4], [rows, key_value * 4]);
         let (q, k, v) = (Tensor::random(&q_shape, 1), Tensor::random(&k_shape, 2), Tensor::random(&k_shape, 3));
@@ -295,7 +295,7 @@ fn attention() {
 #[test]
 fn materialised_attention() {
     for (sequence, sequences, query, key_value) in [(6, 2, 2, 2), (70, 1, 4, 2), (1, 3, 1, 1)] {
-        let heads = Heads { sequence, query, key_value, width: 4 };
+        let heads = Heads::usual(sequence, [query, key_value], 4);
         let rows = sequence * sequences;
         let (q_shape, k_shape) = ([rows, query * 4], [rows, key_value * 4]);
         let (q, k, v) = (Tensor::random(&q_shape, 1), Tensor::random(&k_shape, 2), Tensor::random(&k_shape, 3));

@@ -2,7 +2,7 @@
 // from shared memory. Tiles of 32 queries by 32 keys; 256 threads, 8 a row. No sum crosses blocks, so gradients repeat
 // bit for bit.
 // n: sequence, query heads, key heads, width of keys, width of values, window (a query sees so many keys, its own
-// included). f[0]: 1/sqrt(width).
+// included). f[0]: what products of queries and keys are multiplied with; f[1]: what scores are capped by, or 0.
 
 #define SMALL_TILE 32
 
@@ -111,6 +111,7 @@ template <class T> __device__ void attention(const Args& a) {
         // The softmax so far, corrected where a greater score turns up.
         float now = greatest;
         for (int j = part; j < SMALL_TILE; j += 8) {
+            if (a.f[1] > 0.0f) s[i][j] = within_cap(s[i][j], a.f[1]);
             if (sees_key(at, query + i, key + j)) now = fmaxf(now, s[i][j]);
         }
         for (int distance = 4; distance > 0; distance /= 2) now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, distance));
@@ -156,9 +157,11 @@ __device__ __forceinline__ void score_grads(const Args& a, const Place& at, int 
     __syncthreads();
     for (int j = part; j < SMALL_TILE; j += 8) {
         bool sees = is_there && sees_key(at, query + i, key + j);
-        float p = sees ? expf(s[i][j] - l) : 0.0f;
+        float score = a.f[1] > 0.0f ? within_cap(s[i][j], a.f[1]) : s[i][j];
+        float p = sees ? expf(score - l) : 0.0f;
         s[i][j] = p;
         ds[i][j] = p * (ds[i][j] - along);
+        if (a.f[1] > 0.0f) ds[i][j] *= slope_within(score, a.f[1]);
     }
     __syncthreads();
 }

@@ -111,6 +111,19 @@ template <int D> __device__ __forceinline__ float along_row(const void* d_o, con
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
+// Products of queries and keys as they have to be for their scores to be capped; nothing where they are not.
+template <int N> __device__ __forceinline__ void cap_products(float (&s)[N][4], const Args& a) {
+    if (a.f[1] <= 0.0f) return;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) s[n][c] = within_cap(s[n][c] * a.f[0], a.f[1]) / a.f[0];
+    }
+}
+
+// The share of its cap that a score in powers of 2 has of one: its square is what the slope there lacks of 1.
+__device__ __forceinline__ float share_of_cap(const Args& a) { return a.f[1] > 0.0f ? 1.0f / (a.f[1] * LOG2_E) : 0.0f; }
+
 // p: q, k, v, o, l.
 template <int D, int E> __device__ __forceinline__ void tensor_attention(const Args& a) {
     DYNAMIC_SHARED(memory);
@@ -133,6 +146,7 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
         fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.sequence - key);
         __syncthreads();
         rows_times_rows<D, 4>(s, q, k, 0);
+        cap_products(s, a);
         float now[2] = {greatest[0], greatest[1]}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -196,7 +210,7 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention_grad_qu
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
-    float factor = a.f[0] * LOG2_E, dq[D / 8][4], s[8][4], ds[8][4], along[2], l[2];
+    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), dq[D / 8][4], s[8][4], ds[8][4], along[2], l[2];
     for (int half = 0; half < 2; half++) {
         // Rows beyond the sequence stand in for its last one; what they get is not written.
         ll i = query + row + half * 8 < at.sequence ? row + half * 8 : at.sequence - 1 - query;
@@ -214,14 +228,15 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention_grad_qu
         fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
         __syncthreads();
         rows_times_rows<D, 4>(s, q, k, 0);
+        cap_products(s, a);
         rows_times_rows<E, 4>(ds, d_o, v, 0);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 bool sees = sees_key(at, query + row + c / 2 * 8, key + n * 8 + lane % 4 * 2 + c % 2);
-                float p = sees ? exp2f(s[n][c] * factor - l[c / 2]) : 0.0f;
-                ds[n][c] = p * (ds[n][c] - along[c / 2]);
+                float score = s[n][c] * factor, p = sees ? exp2f(score - l[c / 2]) : 0.0f;
+                ds[n][c] = p * (ds[n][c] - along[c / 2]) * (1.0f - score * share * (score * share));
             }
         }
         scores_times_rows<D, 4>(dq, ds, k, 0);
@@ -241,7 +256,7 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
     ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-    float factor = a.f[0] * LOG2_E, dk[D / 8][4], dv[E / 8][4], s[2 * N][4], ds[2 * N][4];
+    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), dk[D / 8][4], dv[E / 8][4], s[2 * N][4], ds[2 * N][4];
     clear_tile(dk);
     clear_tile(dv);
     fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
@@ -267,6 +282,7 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
 #pragma unroll 1
             for (int from = 0; from < TILE; from += 16 * N) {
                 rows_times_rows<D, N>(s, k, q, from);
+                cap_products(s, a);
                 rows_times_rows<E, N>(ds, v, d_o, from);
 #pragma unroll
                 for (int n = 0; n < 2 * N; n++) {
@@ -274,8 +290,9 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
                     for (int c = 0; c < 4; c++) {
                         int i = from + n * 8 + lane % 4 * 2 + c % 2;
                         bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
-                        s[n][c] = sees ? exp2f(s[n][c] * factor - l[i]) : 0.0f;
-                        ds[n][c] = s[n][c] * (ds[n][c] - along[i]);
+                        float score = s[n][c] * factor;
+                        s[n][c] = sees ? exp2f(score - l[i]) : 0.0f;
+                        ds[n][c] = s[n][c] * (ds[n][c] - along[i]) * (1.0f - score * share * (score * share));
                     }
                 }
                 scores_times_rows<E, N>(dv, s, d_o, from);

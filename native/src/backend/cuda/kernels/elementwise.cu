@@ -44,6 +44,36 @@ struct Sum {
 template <class T> __device__ void add(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], Sum()); }
 KERNEL(add)
 
+// p: x, y (may be x). f[0]: factor.
+struct Scale {
+    float factor;
+    __device__ __forceinline__ float operator()(float x) const { return factor * x; }
+};
+template <class T> __device__ void scale(const Args& a) { map1<T>(a.p[0], a.p[1], a.n[0], Scale{a.f[0]}); }
+KERNEL(scale)
+
+// A soft cap, and its slope where it gives y. What is hidden, by minus infinity, stays so and has no slope.
+__device__ __forceinline__ float within_cap(float x, float cap) { return cap * tanhf(x / cap); }
+__device__ __forceinline__ float slope_within(float y, float cap) { return 1.0f - (y / cap) * (y / cap); }
+
+// p: x, y (may be x). f[0]: cap.
+struct SoftCap {
+    float cap;
+    __device__ __forceinline__ float operator()(float x) const { return x == -INFINITE ? x : within_cap(x, cap); }
+};
+template <class T> __device__ void soft_cap(const Args& a) { map1<T>(a.p[0], a.p[1], a.n[0], SoftCap{a.f[0]}); }
+KERNEL(soft_cap)
+
+// p: dy, y, dx (may be dy). f[0]: cap.
+struct SoftCapGrad {
+    float cap;
+    __device__ __forceinline__ float operator()(float dy, float y) const {
+        return y == -INFINITE ? 0.0f : dy * slope_within(y, cap);
+    }
+};
+template <class T> __device__ void soft_cap_grad(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], SoftCapGrad{a.f[0]}); }
+KERNEL(soft_cap_grad)
+
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 struct SwiGlu {

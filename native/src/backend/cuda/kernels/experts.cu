@@ -100,3 +100,28 @@ template <class T> __device__ void combine_grad(const Args& a) {
     if (threadIdx.x == 0) ((T*)a.p[5])[copy] = Number<T>::of(along);
 }
 KERNEL(combine_grad)
+
+// Each row by its gate. p: x, gate, y. n: columns. A block takes a row.
+template <class T> __device__ void row_gate(const Args& a) {
+    ll columns = a.n[0], row = blockIdx.x;
+    float share = sigmoid(load(((const T*)a.p[1])[row]));
+    for (ll j = row * columns + threadIdx.x; j < (row + 1) * columns; j += blockDim.x) {
+        ((T*)a.p[2])[j] = Number<T>::of(share * load(((const T*)a.p[0])[j]));
+    }
+}
+KERNEL(row_gate)
+
+// p: dy, x, gate, dx, dgate. n: columns. A block takes a row.
+template <class T> __device__ void row_gate_grad(const Args& a) {
+    __shared__ float scratch[32];
+    ll columns = a.n[0], row = blockIdx.x;
+    float share = sigmoid(load(((const T*)a.p[2])[row])), along = 0.0f;
+    for (ll j = row * columns + threadIdx.x; j < (row + 1) * columns; j += blockDim.x) {
+        float dy = load(((const T*)a.p[0])[j]);
+        along += dy * load(((const T*)a.p[1])[j]);
+        ((T*)a.p[3])[j] = Number<T>::of(share * dy);
+    }
+    along = block_sum(along, scratch);
+    if (threadIdx.x == 0) ((T*)a.p[4])[row] = Number<T>::of(share * (1.0f - share) * along);
+}
+KERNEL(row_gate_grad)

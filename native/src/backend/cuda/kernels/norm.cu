@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm, a block a row; and sums over rows, a block 32 columns. Statistics and gradients of gains are
 // floats.
 
-// p: x, gain, y, r. n: columns. f[0]: eps.
+// p: x, gain, y, r. n: columns. f: eps, what is added to gains.
 template <class T> __device__ void rms_norm(const Args& a) {
     __shared__ float scratch[32];
     ll columns = a.n[0], row = blockIdx.x;
@@ -10,21 +10,21 @@ template <class T> __device__ void rms_norm(const Args& a) {
     float squares = 0.0f;
     each_of_row(x, columns, [&](ll, float value) { squares += value * value; });
     float r = 1.0f / sqrtf(block_sum(squares, scratch) / (float)columns + a.f[0]);
-    map_rows(x, gain, gain, y, columns, [&](float value, float gain, float) { return value * r * gain; });
+    map_rows(x, gain, gain, y, columns, [&](float value, float gain, float) { return value * r * (gain + a.f[1]); });
     if (threadIdx.x == 0) ((float*)a.p[3])[row] = r;
 }
 KERNEL(rms_norm)
 
-// p: dy, x, r, gain, dx (may be dy). n: columns.
+// p: dy, x, r, gain, dx (may be dy). n: columns. f[0]: what is added to gains.
 template <class T> __device__ void rms_norm_input_grad(const Args& a) {
     __shared__ float scratch[32];
     ll columns = a.n[0], row = blockIdx.x;
     const T *dy = (const T*)a.p[0] + row * columns, *x = (const T*)a.p[1] + row * columns, *gain = (const T*)a.p[3];
     T* dx = (T*)a.p[4] + row * columns;
     float r = ((const float*)a.p[2])[row], along = 0.0f;
-    each_of_rows(dy, gain, x, columns, [&](float dy, float gain, float x) { along += dy * gain * x; });
+    each_of_rows(dy, gain, x, columns, [&](float dy, float gain, float x) { along += dy * (gain + a.f[0]) * x; });
     along = r * r * (block_sum(along, scratch) / (float)columns);
-    map_rows(dy, gain, x, dx, columns, [&](float dy, float gain, float x) { return r * (dy * gain - x * along); });
+    map_rows(dy, gain, x, dx, columns, [&](float dy, float gain, float x) { return r * (dy * (gain + a.f[0]) - x * along); });
 }
 KERNEL(rms_norm_input_grad)
 
