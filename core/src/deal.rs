@@ -8,6 +8,8 @@
 //! rank can take at most adds up to all layers, or does not. Then the evenest deal within it: for each rank and number of
 //! layers the evenest that fits, and over ranks by dynamic programming.
 
+pub(crate) mod kinds;
+
 use alloc::vec;
 use alloc::vec::Vec;
 

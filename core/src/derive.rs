@@ -330,8 +330,8 @@ impl Parts<'_> {
         part
     }
 
-    /// Layers dealt so that every rank fits its limit, and balanced as far as that allows: the best deal where a rank holds
-    /// one stage, or all layers are alike and their deals not too many; else a good one.
+    /// Layers dealt so that every rank fits its limit, and balanced as far as that allows: the best deal, or a good one where
+    /// there are too many to find it among.
     fn within_limit(&mut self, placement: &Placement, chunks: usize) -> Result<(Vec<StageLayout>, Dealt), Fault> {
         let (ranks, costs) = (self.work.pipeline as usize, self.costs());
         let microbatches = self.work.microbatches as usize;
@@ -348,36 +348,48 @@ impl Parts<'_> {
             let stages = self.alone_within(ranks, chunks, &costs, &moments)?;
             return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
         }
-        let even = partition::balanced(ranks, chunks, &costs)?;
-        if self.layers_are_alike() {
-            let groups = groups(&moments);
-            let mut needs = |stage: usize, count: u32| {
-                let layout =
-                    StageLayout { layers: 0..count, embedding: stage == 0, head: stage + 1 == ranks * chunks };
-                let part = self.part(&layout);
-                Needs {
-                    fixed: part.apart.total(),
-                    each: part.cost.forward_bytes.max(0) as u64,
-                    workspace: part.workspace(),
-                }
-            };
-            let time = |stage: usize, count: u32| {
-                let layer = costs.layers_ns.first().copied().unwrap_or(0);
-                costs.time(stage, ranks * chunks, &[layer.saturating_mul(count.into())])
-            };
-            let layers = costs.layers_ns.len() as u32;
-            match deal::best(layers, &groups, limit, &mut needs, &time) {
-                Ok(counts) => {
-                    let stages = partition::from_counts(&counts);
-                    return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
-                }
-                Err(deal::Without::NothingFits) => return Err(partition::nothing_fits()),
-                Err(deal::Without::TooMany) => {}
-            }
-        }
-        let moved = self.moved_within_limit(even, &costs, &moments)?;
         // Where each stage is alone on its rank, more deals fit.
         let freer = self.alone_within(ranks, chunks, &costs, &moments)?;
+        let (groups, stages) = (groups(&moments), ranks * chunks);
+        let of = |stage: usize, layers: Range<u32>| StageLayout {
+            layers,
+            embedding: stage == 0,
+            head: stage + 1 == stages,
+        };
+        let time = |stage: usize, layers: Range<u32>| {
+            let layers = costs.layers_ns.get(layers.start as usize..layers.end as usize);
+            costs.time(stage, stages, layers.unwrap_or_default())
+        };
+        let kinds = self.kinds();
+        let mut needs = |stage: usize, layers: Range<u32>| {
+            let part = self.part(&of(stage, layers));
+            let each = part.cost.forward_bytes.max(0) as u64;
+            Needs { fixed: part.apart.total(), each, workspace: part.workspace() }
+        };
+        let best = match kinds.windows(2).all(|pair| pair[0] == pair[1]) {
+            true => {
+                let mut needs = |stage: usize, count: u32| needs(stage, 0..count);
+                deal::best(kinds.len() as u32, &groups, limit, &mut needs, &|stage, count| time(stage, 0..count))
+            }
+            false => Err(deal::Without::TooMany),
+        };
+        let best = match best {
+            Err(deal::Without::TooMany) => {
+                let least = costs.times(&freer).into_iter().max().unwrap_or(0);
+                deal::kinds::best(&kinds, &groups, limit, &mut needs, &time, least)
+            }
+            best => best,
+        };
+        match best {
+            Ok(counts) => {
+                let stages = partition::from_counts(&counts);
+                return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
+            }
+            Err(deal::Without::NothingFits) => return Err(partition::nothing_fits()),
+            Err(deal::Without::TooMany) => {}
+        }
+        let even = partition::balanced(ranks, chunks, &costs)?;
+        let moved = self.moved_within_limit(even, &costs, &moments)?;
         let dealt = Dealt::of(&costs, &moved, &freer);
         Ok((moved, dealt))
     }
@@ -399,11 +411,13 @@ impl Parts<'_> {
         partition::within(ranks, chunks, costs, &mut fits)
     }
 
-    /// Whether what a stage needs follows from its number of layers.
-    fn layers_are_alike(&self) -> bool {
-        let kind = |layer| kind_of(self.work, layer);
-        let same_choice = !matches!(self.work.layout.recompute_layers, RecomputeLayers::Each(_));
-        same_choice && (1..self.work.model.layers).all(|layer| kind(layer) == kind(0))
+    /// By layer a number that is the same for layers which are alike in all that a stage needs.
+    fn kinds(&self) -> Vec<usize> {
+        let choice = |layer: u32| match &self.work.layout.recompute_layers {
+            RecomputeLayers::Each(choices) => choices.get(layer as usize).copied().unwrap_or_default(),
+            _ => Recompute::None,
+        };
+        (0..self.work.model.layers).map(|layer| kind_of(self.work, layer) + KINDS * choice(layer) as usize).collect()
     }
 
     /// From `even`, moves one layer after the other: while a rank holds too much, from its stages to wherever that leaves
@@ -723,301 +737,4 @@ fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::{self, Link};
-    use crate::graph::form::{Form, Recompute};
-    use crate::layout::{Layout, ReduceGradients};
-    use crate::model::catalog;
-    use crate::problem::Objective;
-    use proptest::prelude::*;
-    use std::string::ToString;
-
-    fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
-        let entry = catalog::find(model).unwrap();
-        let cluster = cluster::find(device).unwrap();
-        ModelWork {
-            model_name: model.to_string(),
-            model: entry.config,
-            device: cluster.device(cluster.dtype),
-            devices_per_node: cluster.devices_per_node,
-            link: cluster.link,
-            node_link: cluster.node_link,
-            pipeline,
-            chunks: 1,
-            microbatches: 32,
-            microbatch_size: 1,
-            sequence: entry.sequence,
-            dtype: cluster.dtype,
-            limit_bytes: None,
-            objective: Objective::Makespan,
-            layout: Layout::default(),
-            profile: None,
-        }
-    }
-
-    #[test]
-    fn every_catalog_model_becomes_a_problem() {
-        for entry in catalog::catalog() {
-            for (placement, chunks) in [(Placement::Linear, 1), (Placement::V, 2), (Placement::TwoWay, 1)] {
-                let work = work(entry.name, "h100", 4);
-                let derived = derive(&work, placement.clone(), chunks).unwrap();
-                assert!(derived.statement.problem(placement).is_ok(), "{}", entry.name);
-                let layers: u32 = derived.stages.iter().map(|layout| layout.layers.end - layout.layers.start).sum();
-                assert_eq!(layers, entry.config.layers);
-                let cost = derived.statement.stages[1];
-                // B's matmuls are F's with other operands, W's too; attention comes on top. The gradients of many experts
-                // are more to read and write than their products are to compute.
-                let usual =
-                    entry.config.variant.experts.is_some() || cost.backward_input_ns >= cost.backward_weight_ns;
-                assert!(cost.forward_ns > 0 && usual, "{}", entry.name);
-            }
-        }
-    }
-
-    /// 18 bytes a parameter without a distributed optimizer: bf16 weight 2, f32 gradient 4, master weight 4, two
-    /// moments 8 (the Megatron documents' figure).
-    #[test]
-    fn static_bytes_are_eighteen_a_parameter_in_bf16() {
-        for ranks in [1, 2, 8] {
-            let work = work("llama-2-7b", "h100", ranks);
-            let derived = derive(&work, Placement::Linear, 1).unwrap();
-            let state: u64 = derived.static_bytes.iter().map(|bytes| bytes.total() - bytes.buffers).sum();
-            assert_eq!(state, 18 * work.model.parameters());
-            // An activation and a gradient at both ends of each of the P − 1 boundaries.
-            let boundary = u64::from(work.sequence * work.model.hidden) * 2;
-            let buffers: u64 = derived.static_bytes.iter().map(|bytes| bytes.buffers).sum();
-            assert_eq!(buffers, 4 * boundary * u64::from(ranks - 1));
-        }
-    }
-
-    #[test]
-    fn the_turn_of_a_v_needs_one_end_only() {
-        let work = work("llama-2-7b", "h100", 4);
-        let derived = derive(&work, Placement::V, 2).unwrap();
-        let boundary = u64::from(work.sequence * work.model.hidden) * 2;
-        let buffers: Vec<u64> = derived.static_bytes.iter().map(|bytes| bytes.buffers / boundary).collect();
-        assert_eq!(buffers, [4, 8, 8, 6], "first and last stage have one neighbour; rank 3's two are each other's");
-    }
-
-    #[test]
-    fn links_are_by_rank_only_where_they_differ() {
-        let mut work = work("llama-2-7b", "h100", 4);
-        let bytes = 2 * u64::from(work.sequence) * 4096;
-        let uniform = |work: &ModelWork| derive(work, Placement::Linear, 1).unwrap().statement.transfers;
-        assert_eq!(uniform(&work), Transfers::Uniform(work.link.time(bytes)));
-        work.devices_per_node = 1;
-        assert_eq!(uniform(&work), Transfers::Uniform(work.node_link.time(bytes)));
-        work.devices_per_node = 2;
-        let (near, far) = (work.link.time(bytes), work.node_link.time(bytes));
-        assert_eq!(
-            uniform(&work),
-            Transfers::Links(vec![
-                vec![0, near, far, far],
-                vec![near, 0, far, far],
-                vec![far, far, 0, near],
-                vec![far, far, near, 0],
-            ])
-        );
-        work.node_link = work.link;
-        assert_eq!(uniform(&work), Transfers::Uniform(near));
-    }
-
-    #[test]
-    fn too_many_stages_name_the_field() {
-        let faults = derive(&work("llama-2-7b", "h100", 16), Placement::Looped, 4).unwrap_err();
-        assert_eq!(faults.0[0].field, "parallel.chunks");
-        let faults = derive(&work("llama-2-7b", "h100", 64), Placement::Linear, 1).unwrap_err();
-        assert_eq!(faults.0[0].field, "parallel.pipeline");
-        let faults = derive(&work("llama-2-7b", "h100", 4), Placement::V, 1).unwrap_err();
-        assert_eq!(faults.0[0].field, "placement");
-    }
-
-    /// The layer map of Paddle's dynamic pipeline: its own tests' examples, and ours for a V.
-    #[test]
-    fn a_layer_is_found_on_its_rank() {
-        let place = |layers: &[u32], ranks: u32, chunks: usize, placement: Placement, layer: u32| {
-            let mut work = work("tiny-llama", "cpu", ranks);
-            work.model.layers = layers.iter().sum();
-            work.layout.partition = Partition::ByHand(layers.to_vec());
-            let place = derive(&work, placement, chunks).unwrap().place_of_layer(layer);
-            place.map(|place| (place.rank, place.chunk))
-        };
-        assert_eq!(place(&[2; 4], 4, 1, Placement::Linear, 3), Some((1, 0)));
-        assert_eq!(place(&[1; 8], 4, 2, Placement::Looped, 3), Some((3, 0)));
-        assert_eq!(place(&[2, 2, 2, 1], 4, 1, Placement::Linear, 5), Some((2, 0)));
-        assert_eq!(place(&[2, 2, 2, 1], 4, 1, Placement::Linear, 6), Some((3, 0)));
-        assert_eq!(place(&[2, 1, 1, 1, 1, 1, 1, 1], 4, 2, Placement::Looped, 8), Some((3, 1)));
-        assert_eq!(place(&[1; 8], 4, 2, Placement::V, 7), Some((0, 1)));
-        assert_eq!(place(&[1; 8], 4, 2, Placement::V, 8), None);
-    }
-
-    /// 18 bytes a parameter; with the optimizer shared out 6 + 12/d (the Megatron documents' figures); ZeRO 2 and 3 share
-    /// out the gradients and the weights too (arXiv:1910.02054 §3, with our f32 gradients).
-    #[test]
-    fn copies_share_out_what_zero_says() {
-        let parameters = catalog::find("llama-2-7b").map(|entry| entry.config.parameters()).unwrap();
-        let state = |zero, data| {
-            let mut work = work("llama-2-7b", "h100", 1);
-            (work.layout.zero, work.layout.data) = (zero, data);
-            let bytes = derive(&work, Placement::Linear, 1).unwrap().static_bytes[0];
-            bytes.total() - bytes.buffers - bytes.gathered - bytes.under_way
-        };
-        for data in [1, 4, 8] {
-            let n = u64::from(data);
-            let expected = [18 * n, 6 * n + 12, 2 * n + 16, 18].map(|bytes| bytes * parameters / n);
-            for (zero, expected) in expected.into_iter().enumerate() {
-                assert_eq!(state(zero as u32, data), expected, "zero {zero}, {data} copies");
-            }
-        }
-    }
-
-    /// Where gradients are reduced only after accumulation, all of them are kept, four bytes a parameter, under ZeRO 2 and 3
-    /// too; and the other way round nothing changes where they are not shared out.
-    #[test]
-    fn gradients_that_are_reduced_late_are_kept_whole() {
-        let parameters = catalog::find("llama-2-7b").map(|entry| entry.config.parameters()).unwrap();
-        let gradients = |zero, reduce| {
-            let mut work = work("llama-2-7b", "h100", 1);
-            (work.layout.zero, work.layout.data, work.layout.reduce_gradients) = (zero, 8, reduce);
-            derive(&work, Placement::Linear, 1).unwrap().static_bytes[0].gradients
-        };
-        let [after, each] = ReduceGradients::ALL.map(Some);
-        for zero in 0..=3 {
-            assert_eq!(gradients(zero, after), 4 * parameters, "zero {zero}");
-            let owned = if zero >= 2 { parameters / 2 } else { 4 * parameters };
-            assert_eq!((gradients(zero, each), gradients(zero, None)), (owned, owned), "zero {zero}");
-        }
-    }
-
-    /// What is reduced for each microbatch is whole for a while: f32 gradients of two layers. The head is less here.
-    #[test]
-    fn gradients_on_their_way_are_held() {
-        let layer = catalog::find("llama-2-7b").map(|entry| entry.config.layer_parameters(0)).unwrap();
-        let under_way = |data, reduce| {
-            let mut work = work("llama-2-7b", "h100", 4);
-            (work.layout.data, work.layout.reduce_gradients) = (data, Some(reduce));
-            let derived = derive(&work, Placement::V, 2).unwrap();
-            derived.static_bytes.iter().map(|bytes| bytes.under_way).collect::<Vec<_>>()
-        };
-        assert_eq!(under_way(8, ReduceGradients::EachMicrobatch), [2 * 4 * layer; 4]);
-        assert_eq!(under_way(8, ReduceGradients::AfterAccumulation), [0; 4]);
-        assert_eq!(under_way(1, ReduceGradients::EachMicrobatch), [0; 4]);
-    }
-
-    /// Every layer of F, and of B, is gathered anew, each behind the layer before it: over a slow link the gathers alone
-    /// count and the last layer, over a fast one the layers alone and the first gather.
-    #[test]
-    fn weights_that_are_shared_out_are_waited_for() {
-        let stage = |zero, bytes_per_s| {
-            let mut work = work("llama-2-7b", "h100", 4);
-            (work.layout.zero, work.layout.data) = (zero, 8);
-            // Eight devices of a rank are in one node.
-            work.link = Link { bytes_per_s, latency_ns: 0 };
-            // Eight layers each, so that the stages between the ends are alike.
-            work.layout.partition = Partition::Layers;
-            let derived = derive(&work, Placement::Linear, 1).unwrap();
-            assert_eq!(derived.stages[1].layers.len(), 8);
-            (work.clone(), derived.statement.stages[1])
-        };
-        let gathered = |work: &ModelWork| {
-            let bytes = 2 * work.model.layer_parameters(0);
-            step::gather_time(bytes, 8, &work.link)
-        };
-        let (_, kept) = stage(2, 1_000_000);
-        let (work, slow) = stage(3, 1_000_000);
-        assert_eq!(slow.forward_ns, 8 * gathered(&work) + kept.forward_ns / 8);
-        assert_eq!(slow.backward_input_ns, 8 * gathered(&work) + kept.backward_input_ns / 8);
-        assert_eq!(slow.backward_weight_ns, kept.backward_weight_ns, "gradients of matrices need none of them");
-        let (work, fast) = stage(3, 900_000_000_000);
-        assert!(gathered(&work) < kept.forward_ns / 8);
-        assert_eq!(fast.forward_ns, kept.forward_ns + gathered(&work));
-        assert_eq!(fast.backward_input_ns, kept.backward_input_ns + gathered(&work));
-    }
-
-    #[test]
-    fn computing_again_trades_time_for_bytes() {
-        let cost = |recompute| {
-            let mut work = work("llama-2-7b", "h100", 4);
-            work.layout.form = Form { recompute, ..Form::default() };
-            let derived = derive(&work, Placement::Linear, 1).unwrap();
-            (derived.statement.stages[1], derived.step_flops())
-        };
-        let (kept, flops) = cost(Recompute::None);
-        for recompute in [Recompute::Cheap, Recompute::Full] {
-            let (again, same) = cost(recompute);
-            assert!(again.forward_bytes < kept.forward_bytes && again.forward_ns == kept.forward_ns);
-            assert!(
-                again.backward_input_ns + again.backward_weight_ns > kept.backward_input_ns + kept.backward_weight_ns
-            );
-            assert_eq!(flops, same, "what is done twice counts once");
-        }
-        let (full, _) = cost(Recompute::Full);
-        // All of a layer's F but its last sum and the product before it, of which B needs nothing.
-        assert!(full.backward_input_ns - kept.backward_input_ns <= kept.forward_ns);
-    }
-
-    #[test]
-    fn sharing_matrices_shrinks_them_and_their_hops_stay_in_the_node() {
-        let derived = |tensor, sequence_parallel| {
-            let mut work = work("llama-2-7b", "h100", 2);
-            work.layout.form = Form { tensor, sequence_parallel, ..Form::default() };
-            (work.clone(), derive(&work, Placement::Linear, 1).unwrap())
-        };
-        let (_, one) = derived(1, false);
-        let (work, four) = derived(4, true);
-        let gains = u64::from(work.model.hidden) * (2 * u64::from(work.model.layers) + 1) * 2;
-        let weights = |derived: &Derived| derived.static_bytes.iter().map(|bytes| bytes.weights).sum::<u64>();
-        assert_eq!((weights(&one) - gains) / 4 + gains, weights(&four), "all but the norms");
-        assert_eq!(one.step_flops(), 4 * four.step_flops());
-        let bytes = 2 * u64::from(work.sequence) * u64::from(work.model.hidden);
-        assert_eq!(four.statement.transfers, Transfers::Uniform(work.link.time(bytes / 4)));
-        // Eight devices a rank fill a node.
-        let (work, eight) = derived(8, false);
-        assert_eq!(eight.statement.transfers, Transfers::Uniform(work.node_link.time(bytes)));
-        let mut work = work;
-        work.layout.form.tensor = 5;
-        let faults = derive(&work, Placement::Linear, 1).unwrap_err();
-        assert_eq!(faults.0[0].field, "parallel.tensor");
-        assert!(faults.0[0].accepted.ends_with("such as 4"), "{}", faults.0[0].accepted);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
-
-        /// Whatever the figures, there is a sound problem or a fault, and never a panic.
-        #[test]
-        fn any_figures_are_answered(
-            layers in 0u32..6, sizes in prop::collection::vec(prop_oneof![0u32..9, any::<u32>(), Just(MAX_SIZE)], 9),
-            rates in prop::collection::vec(prop_oneof![0u64..9, any::<u64>(), Just(1u64 << 59)], 6),
-            pipeline in 0u32..5, chunks in 0usize..4, gpt in any::<bool>(), tied in any::<bool>(),
-            per_node in 0u32..4, two_way in any::<bool>(),
-        ) {
-            let mut work = work("tiny-llama", "cpu", pipeline);
-            work.model.layers = layers;
-            work.model.family = if gpt { Family::Gpt } else { Family::Llama };
-            work.model.tied = tied;
-            work.model.hidden = sizes[0];
-            (work.model.heads, work.model.kv_heads) = (sizes[1], sizes[1]);
-            work.model.head_dim = sizes[2];
-            work.model.ffn = sizes[3];
-            work.model.vocab = sizes[4];
-            work.model.positions = sizes[5];
-            (work.microbatches, work.microbatch_size, work.sequence) = (sizes[6], sizes[7], sizes[8]);
-            work.device.matmul_flops = rates[0];
-            work.device.memory_bytes_per_s = rates[1];
-            work.device.launch_ns = rates[2];
-            work.link = Link { bytes_per_s: rates[3], latency_ns: rates[4] };
-            work.devices_per_node = per_node;
-            let placement = if two_way { Placement::TwoWay } else { Placement::Looped };
-            match derive(&work, placement.clone(), chunks) {
-                Ok(derived) => {
-                    let text = derived.statement.to_value();
-                    prop_assert!(Statement::read(&text).is_ok(), "what was derived can be read");
-                    prop_assert!(derived.statement.problem(placement).is_ok());
-                }
-                Err(faults) => prop_assert!(!faults.0.is_empty()),
-            }
-        }
-    }
-}
+mod tests;

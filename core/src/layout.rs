@@ -24,9 +24,8 @@ pub enum Partition {
     /// The same, with the embedding and the head counted as one layer each.
     LayersAndEnds,
     /// As balanced, among the deals that fit the memory limit with as many microbatches in flight as the usual schedule of
-    /// the placement has ([`in_flight`](crate::partition::in_flight)). The best there is where a rank holds one
-    /// stage, and with several chunks where all layers are alike and there are not too many deals; else a good one. How far
-    /// it may be from the best says [`Dealt`](crate::derive::Dealt).
+    /// the placement has ([`in_flight`](crate::partition::in_flight)). The best there is; where there are too
+    /// many deals to find it among, a good one, and [`Dealt`](crate::derive::Dealt) says how far it may be from the best.
     WithinLimit,
     /// The number of layers of each stage.
     ByHand(Vec<u32>),
