@@ -12,7 +12,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 use super::{Group, Needs, Without};
 use crate::units::{Bytes, Nanos};
@@ -28,6 +28,18 @@ type Piece = (usize, Class, u32);
 
 /// The sum of the squares of times, and the layers of each stage.
 type Even = (u128, Vec<u32>);
+
+/// By the classes of a rank's cuts and its layers.
+type Shapes = BTreeMap<(Vec<Class>, u32), Even>;
+
+/// What a rank may hold: the classes of the cuts that it opens, its layers, and how.
+type Opening = (Vec<Class>, u32, Even);
+
+/// By the classes of open cuts, in their order, and the layers so far: the squares, and a number.
+type States = BTreeMap<(Vec<Class>, u32), (u128, usize)>;
+
+/// The layers of a rank's stages, and the number of the state before.
+type Taken = (Vec<u32>, usize);
 
 /// The classes at which a stage may start, each with the most layers that it may then have, and the most of all.
 struct Starts {
@@ -185,60 +197,19 @@ impl Dealer<'_> {
         if most.contains(&0) || sum < layers {
             return Ok(None);
         }
-        // By the classes of open cuts, in their order, and the layers so far: the squares, and where it is among `taken`.
-        let mut states: BTreeMap<(Vec<Class>, u32), (u128, usize)> = BTreeMap::from([((Vec::new(), 0), (0, 0))]);
+        let mut states = States::from([((Vec::new(), 0), (0, 0))]);
         let mut open: Vec<usize> = Vec::new();
-        // By group and number: the layers of its stages, and the number of what came before.
-        let mut chosen: Vec<Vec<(Vec<u32>, usize)>> = Vec::new();
+        let mut chosen = Vec::new();
         let (mut most_left, mut stages_left) = (sum, self.stages as u32);
-        for group in 0..self.groups.len() {
+        for (group, most) in most.into_iter().enumerate() {
             // All others at their most leave at least so many.
-            let spare = layers.saturating_sub(sum - most[group]);
-            let mut shapes = BTreeMap::new();
+            let spare = layers.saturating_sub(sum - most);
+            let mut shapes = Shapes::new();
             self.list(group, spare, &may, &mut Vec::new(), 0, &mut shapes)?;
-            let stages = &self.groups[group].stages;
-            (most_left, stages_left) = (most_left - most[group], stages_left - stages.len() as u32);
-            let own = cuts_of(stages, self.stages);
-            let agreed: Vec<usize> = own.iter().copied().filter(|cut| open.contains(cut)).collect();
-            // By the classes that are to be agreed upon, of cuts that are open: shapes with the classes of the others.
-            let mut fitting: BTreeMap<Vec<Class>, Vec<(Vec<Class>, u32, Even)>> = BTreeMap::new();
-            for ((classes, count), even) in shapes {
-                let of = |agrees: bool| -> Vec<Class> {
-                    let both = own.iter().zip(&classes).filter(|(cut, _)| agreed.contains(cut) == agrees);
-                    both.map(|(_, class)| *class).collect()
-                };
-                fitting.entry(of(true)).or_default().push((of(false), count, even));
-            }
-            let mut after: Vec<usize> =
-                open.iter().chain(&own).copied().filter(|cut| !agreed.contains(cut)).collect();
-            after.sort_unstable();
-            let mut next: BTreeMap<(Vec<Class>, u32), (u128, usize)> = BTreeMap::new();
-            let mut taken: Vec<(Vec<u32>, usize)> = Vec::new();
-            for ((classes, so_far), (squares, number)) in &states {
-                let class_of = |cut: &usize| open.iter().position(|other| other == cut).map(|at| classes[at]);
-                let key: Vec<Class> = agreed.iter().filter_map(class_of).collect();
-                let Some(fitting) = fitting.get(&key) else { continue };
-                self.step(fitting.len() as u64)?;
-                for (opened, count, (more, counts)) in fitting {
-                    let layers_after = so_far + count;
-                    if layers_after + stages_left > layers || layers_after + most_left < layers {
-                        continue;
-                    }
-                    let others = own.iter().filter(|cut| !agreed.contains(cut));
-                    let class_after = |cut: &usize| {
-                        let opened = others.clone().position(|other| other == cut).map(|at| opened[at]);
-                        opened.or_else(|| class_of(cut))
-                    };
-                    let key = (after.iter().filter_map(class_after).collect(), layers_after);
-                    let squares = squares.saturating_add(*more);
-                    let known: &mut (u128, usize) = next.entry(key).or_insert((u128::MAX, 0));
-                    if squares < known.0 {
-                        *known = (squares, taken.len());
-                        taken.push((counts.clone(), *number));
-                    }
-                }
-            }
-            (states, open) = (next, after);
+            (most_left, stages_left) = (most_left - most, stages_left - self.groups[group].stages.len() as u32);
+            let layers_after = layers.saturating_sub(most_left)..=layers.saturating_sub(stages_left);
+            let taken;
+            (states, open, taken) = self.join(&states, &open, group, shapes, layers_after)?;
             chosen.push(taken);
         }
         let Some((_, number)) = states.get(&(Vec::new(), layers)) else { return Ok(None) };
@@ -249,6 +220,54 @@ impl Dealer<'_> {
             number = *before;
         }
         Ok(Some(counts))
+    }
+
+    /// What `states` with the cuts `open` become by the `shapes` of `group`, if they have `layers` then; the cuts that are
+    /// open then; and by number the layers of the group's stages with the number of the state before.
+    fn join(
+        &mut self,
+        states: &States,
+        open: &[usize],
+        group: usize,
+        shapes: Shapes,
+        layers: RangeInclusive<u32>,
+    ) -> Result<(States, Vec<usize>, Vec<Taken>), Without> {
+        let own = cuts_of(&self.groups[group].stages, self.stages);
+        let (agreed, opened): (Vec<usize>, Vec<usize>) = own.iter().copied().partition(|cut| open.contains(cut));
+        let mut after: Vec<usize> = open.iter().chain(&own).copied().filter(|cut| !agreed.contains(cut)).collect();
+        after.sort_unstable();
+        // By the classes of cuts that are to be agreed upon.
+        let mut fitting: BTreeMap<Vec<Class>, Vec<Opening>> = BTreeMap::new();
+        for ((classes, count), even) in shapes {
+            let of = |cuts: &[usize]| -> Vec<Class> {
+                own.iter().zip(&classes).filter(|(cut, _)| cuts.contains(cut)).map(|(_, class)| *class).collect()
+            };
+            fitting.entry(of(&agreed)).or_default().push((of(&opened), count, even));
+        }
+        let (mut next, mut taken) = (States::new(), Vec::new());
+        for ((classes, so_far), (squares, number)) in states {
+            let before = |cut: &usize| open.iter().position(|other| other == cut).map(|at| classes[at]);
+            let key: Vec<Class> = agreed.iter().filter_map(before).collect();
+            let Some(fitting) = fitting.get(&key) else { continue };
+            self.step(fitting.len() as u64)?;
+            for (new, count, (more, counts)) in fitting {
+                if !layers.contains(&(so_far + count)) {
+                    continue;
+                }
+                let class = |cut: &usize| {
+                    let new = opened.iter().position(|other| other == cut).map(|at| new[at]);
+                    new.or_else(|| before(cut))
+                };
+                let key = (after.iter().filter_map(class).collect(), so_far + count);
+                let squares = squares.saturating_add(*more);
+                let known = next.entry(key).or_insert((u128::MAX, 0));
+                if squares < known.0 {
+                    *known = (squares, taken.len());
+                    taken.push((counts.clone(), *number));
+                }
+            }
+        }
+        Ok((next, after, taken))
     }
 
     /// By stage, the classes at which it may start, each with the most layers that it may then have; none where there is a
@@ -320,7 +339,7 @@ impl Dealer<'_> {
         may: &[Starts],
         held: &mut Vec<Piece>,
         squares: u128,
-        shapes: &mut BTreeMap<(Vec<Class>, u32), Even>,
+        shapes: &mut Shapes,
     ) -> Result<(), Without> {
         let so_far: u32 = held.iter().map(|(.., count)| count).sum();
         let stages = &self.groups[group].stages;
