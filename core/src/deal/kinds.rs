@@ -17,8 +17,8 @@ use core::ops::{Range, RangeInclusive};
 use super::{Group, Needs, Without};
 use crate::units::{Bytes, Nanos};
 
-/// Steps that are taken at most: some seconds.
-pub(crate) const MOST_STEPS: u64 = 20_000_000;
+/// Steps that are taken at most: about a second.
+pub(crate) const MOST_STEPS: u64 = 4_000_000;
 
 /// A class of starts: the first layer of the model that all that comes behind such a start repeats.
 type Class = u32;
