@@ -409,7 +409,8 @@ impl Statement {
             Transfers::Uniform(hop) => *hop,
             Transfers::Links(links) => links.iter().flatten().copied().max().unwrap_or(0),
         };
-        let mut time = 2 * u128::from(longest_hop) * stages as u128 * self.microbatches as u128;
+        let hops = 2 * u128::from(longest_hop) * stages as u128 * self.microbatches as u128;
+        let mut time = hops;
         let mut bytes = 0u128;
         for (index, cost) in self.stages.iter().enumerate() {
             let microbatches = self.microbatches as u128 * repeat;
@@ -435,8 +436,9 @@ impl Statement {
             }
         }
         if time > u128::from(MAX_TOTAL_NS) {
+            // The field to blame is the one that has most of it.
             faults.push(Fault::new(
-                at("stages"),
+                at(if hops > time / 2 { "transfer_ns" } else { "stages" }),
                 format!("{time} ns over all ops and hops"),
                 format!("at most {MAX_TOTAL_NS} ns in all"),
             ));

@@ -348,3 +348,34 @@ fn arrangements_and_turned_columns_are_written_and_linked() {
         assert!(found.iter().any(|fault| fault.contains(field)), "{line}: {found:?}");
     }
 }
+
+/// Which of two values was meant nobody can say, in JSON as in TOML.
+#[test]
+fn a_field_that_stands_twice_is_refused_with_its_place() {
+    let stage = "\"forward_ns\": 1, \"backward_input_ns\": 2";
+    for (text, field) in [
+        (format!("{{\"ranks\": 2, \"ranks\": 3, \"microbatches\": 4, \"stages\": {{{stage}}}}}"), "\"ranks\""),
+        (
+            format!("{{\"ranks\": 2, \"microbatches\": 4, \"stages\": {{{stage}, \"forward_ns\": 5}}}}"),
+            "\"forward_ns\"",
+        ),
+    ] {
+        let error = Spec::read(&text).unwrap_err().to_string();
+        assert!(error.contains(field) && error.contains("twice") && error.contains("line 1, column"), "{error}");
+    }
+    let error = Spec::read("model.name = \"llama-2-7b\"\nmodel.name = \"llama-2-13b\"").unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("duplicate"), "{error}");
+}
+
+/// The field that has most of what is too much is the one that is named.
+#[test]
+fn times_that_overflow_name_hops_or_stages() {
+    for (forward, hop, field) in [(1u64 << 53, 0, "stages: found"), (1, 1u64 << 53, "transfer_ns: found")] {
+        let text = format!(
+            "{{\"ranks\": 2, \"microbatches\": 1000, \"transfer_ns\": {hop}, \
+             \"stages\": {{\"forward_ns\": {forward}, \"backward_input_ns\": 2}}}}"
+        );
+        let error = Spec::read(&text).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}

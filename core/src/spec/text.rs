@@ -1,9 +1,11 @@
 //! From text to a spec: TOML or JSON, told apart by their first character.
 
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::fmt;
 
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::Spec;
 use crate::fields::{Fault, Faults};
@@ -100,15 +102,77 @@ pub fn parse(text: &str) -> Result<Value, SpecError> {
     read.map_err(SpecError::Syntax)
 }
 
-/// JSON as a value, with the place of an error.
+/// JSON as a value, with the place of an error. A field that stands twice in one table is an error, as in TOML: which of
+/// the two was meant nobody can say.
 pub(crate) fn parse_json(text: &str) -> Result<Value, Syntax> {
-    serde_json::from_str(text).map_err(|error| {
+    serde_json::from_str::<Once>(text).map(|once| once.0).map_err(|error| {
         let offset = offset_of(text, error.line(), error.column());
         // The parser's own sentence ends with the place that stands beside it here.
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default().to_string();
         at("JSON", text, offset, message)
     })
+}
+
+/// A value in whose tables each field stands once.
+struct Once(Value);
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Once, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+                Ok(Value::from(flag))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+                Ok(Value::from(number))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+                Ok(Value::from(number))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+                Ok(Value::from(number))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+                Ok(Value::from(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(Once(item)) = items.next_element()? {
+                    list.push(item);
+                }
+                Ok(Value::Array(list))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+                let mut table = Map::new();
+                while let Some(key) = fields.next_key::<String>()? {
+                    if table.contains_key(&key) {
+                        return Err(A::Error::custom(format_args!("the field {key:?} stands twice")));
+                    }
+                    let Once(value) = fields.next_value()?;
+                    table.insert(key, value);
+                }
+                Ok(Value::Object(table))
+            }
+        }
+        deserializer.deserialize_any(Reader).map(Once)
+    }
 }
 
 fn parse_toml(text: &str) -> Result<Value, Syntax> {
