@@ -351,12 +351,7 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// [`CardError`].
     fn run(&self, list: &[Command]) -> Result<(), CardError> {
-        list.iter().try_for_each(|command| match command {
-            Command::Launch(launch) => self.launch(launch),
-            Command::Product(product) => self.product(product),
-            Command::Copy { from, to, bytes } => self.copy(*from, *to, *bytes),
-            Command::Zero { at, bytes } => self.zero(*at, *bytes),
-        })
+        one_by_one(self, list)
     }
 
     /// Waits until all is done.
@@ -418,6 +413,19 @@ pub trait Card: Send + Sync {
     fn device_memory(&self) -> Option<(Bytes, Bytes)> {
         None
     }
+}
+
+/// Starts the work of `list` on `card`, piece by piece.
+///
+/// # Errors
+/// [`CardError`].
+pub fn one_by_one<C: Card + ?Sized>(card: &C, list: &[Command]) -> Result<(), CardError> {
+    list.iter().try_for_each(|command| match command {
+        Command::Launch(launch) => card.launch(launch),
+        Command::Product(product) => card.product(product),
+        Command::Copy { from, to, bytes } => card.copy(*from, *to, *bytes),
+        Command::Zero { at, bytes } => card.zero(*at, *bytes),
+    })
 }
 
 /// A place in a queue.

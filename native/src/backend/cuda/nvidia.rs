@@ -19,7 +19,7 @@ use pipeplan_core::units::{Bytes, Nanos};
 
 use super::cache;
 use super::card::Portion;
-use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product};
+use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product, one_by_one};
 use super::green::{self, Part};
 use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
@@ -630,16 +630,6 @@ impl Nvidia {
         }
     }
 
-    /// `list` piece by piece.
-    fn each(&self, list: &[Command]) -> Result<(), CardError> {
-        list.iter().try_for_each(|command| match command {
-            Command::Launch(launch) => self.launch(launch),
-            Command::Product(product) => self.product(product),
-            Command::Copy { from, to, bytes } => self.copy(*from, *to, *bytes),
-            Command::Zero { at, bytes } => self.zero(*at, *bytes),
-        })
-    }
-
     /// `list` as a graph, which does not start it.
     fn graph_of(&self, list: &[Command]) -> Result<sys::CUgraphExec, CardError> {
         self.make_current()?;
@@ -649,7 +639,7 @@ impl Nvidia {
         unsafe {
             let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
             result::stream::begin_capture(self.stream, mode).map_err(fail("cuStreamBeginCapture"))?;
-            let noted = self.each(list);
+            let noted = one_by_one(self, list);
             let graph = result::stream::end_capture(self.stream).map_err(fail("cuStreamEndCapture"));
             let graph = noted.and(graph)?;
             let mut made = std::ptr::null_mut();
@@ -672,7 +662,7 @@ impl Nvidia {
             // SAFETY: not used again, and nothing of it runs any more.
             let _ = unsafe { result::graph::exec_destroy(graph) };
         }
-        self.each(list)
+        one_by_one(self, list)
     }
 
     fn repeat(&self, graph: sys::CUgraphExec) -> Result<(), CardError> {
@@ -907,9 +897,9 @@ impl Card for Nvidia {
 
     fn run(&self, list: &[Command]) -> Result<(), CardError> {
         let mut graphs = lock(&self.graphs);
-        let Some(known) = &mut *graphs else { return self.each(list) };
+        let Some(known) = &mut *graphs else { return one_by_one(self, list) };
         match known.next(list) {
-            Next::Run => self.each(list),
+            Next::Run => one_by_one(self, list),
             Next::Repeat(graph) => self.repeat(*graph),
             Next::Make(key) => match self.graph_of(list) {
                 Ok(graph) => {
