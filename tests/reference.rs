@@ -168,6 +168,8 @@ fn published_rules_cost_what_public_runs_of_them_cost() {
             "ZB-H1" => "zb-h1",
             "ZB-H2" => "zb-h2",
             "Interleaved-1F1B" => "interleaved-1f1b",
+            "V-Half" => "v-half",
+            "V-Min" => "v-min",
             _ => continue,
         };
         if row["status"] != "ok" || number(&row["p"]) * number(&row["m"]) > 2048 {

@@ -3,9 +3,16 @@
 //! A block is the slots of one microbatch's ops on every rank of a V, in a time where F, B and W all take
 //! one slot. It is repeated every six slots, since a rank has six ops a microbatch: F, B and W of two
 //! chunks. How long a chunk's block lives sets the memory, so the slopes of the block choose the schedule:
-//! the forward of chunk 0 and the backward of chunk 1 both go down the ranks, `down` slots a rank; the
-//! forward of chunk 1 and the backward of chunk 0 go up, `up` slots a rank. With equal slopes for equal
-//! directions, what one chunk holds longer on a rank the other holds shorter, so all ranks hold the same.
+//! the forward of chunk 0 and the backward of chunk 1 both go down the ranks, the forward of chunk 1 and the
+//! backward of chunk 0 go up. With equal slopes for equal directions, what one chunk holds longer on a rank the
+//! other holds shorter, so all ranks hold the same.
+//!
+//! Repeated blocks leave idle slots in the warm-up and the cool-down. They are filled as the authors' public planner
+//! does, so that the order is theirs, op by op: W goes into the first free slots, ops of the warm-up and the cool-down
+//! move ahead as far as memory goes, everything starts as early as it can, and then, with W taken out, the cool-down
+//! moves ahead once more and W goes into what is free.
+//!
+//! Source of the slots and of that rule: `zbv_greedy.py` of sail-sg/zero-bubble-pipeline-parallelism.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,247 +24,365 @@ use crate::problem::Problem;
 /// Ops of one rank for one microbatch: F, B and W of two chunks.
 const PERIOD: usize = 6;
 
+/// What a rank does for a microbatch, in the order in which it is done: F of chunk 0 and of chunk 1, B of chunk 1 and
+/// of chunk 0. W of chunk 1 and of chunk 0 follow, in any order.
+const KINDS: usize = 6;
+const FORWARD_0: usize = 0;
+const BACKWARD_1: usize = 2;
+const BACKWARD_0: usize = 3;
+/// W of chunk 1, and of both chunks while it does not matter which it is.
+const WEIGHT_1: usize = 4;
+const WEIGHT_0: usize = 5;
+
 /// About half of 1F1B's memory, `⌊(P + 2) / 2⌋` microbatches; slopes 2 and 1.
 pub fn v_half(problem: &Problem) -> Result<Schedule, Absent> {
-    schedule(problem, 2, 1)
+    schedule(problem, |ranks, rank| {
+        // No two ops of a rank fall into one slot of the period.
+        let gap = if ranks.is_multiple_of(2) { 3 } else { 0 };
+        [2 * rank, 3 * ranks - rank - 2, 3 * ranks + gap + 2 * rank - 1, 6 * ranks + gap - rank - 2]
+    })
 }
 
 /// About a third of 1F1B's memory, `⌊(P + 4) / 3⌋` microbatches; slopes 1 and 1.
 pub fn v_min(problem: &Problem) -> Result<Schedule, Absent> {
-    schedule(problem, 1, 1)
+    schedule(problem, |ranks, rank| {
+        let gap = if ranks.is_multiple_of(3) { 2 } else { 0 };
+        [rank, 2 * ranks - rank - 1, 2 * ranks + gap + rank, 4 * ranks + gap - rank - 1]
+    })
 }
 
-fn schedule(problem: &Problem, down: usize, up: usize) -> Result<Schedule, Absent> {
+/// The schedule of a block, given by the slots of F and B of its first microbatch for so many ranks, on one of them.
+fn schedule(problem: &Problem, block: impl Fn(usize, usize) -> [usize; 4]) -> Result<Schedule, Absent> {
     v_shaped(problem)?;
     splits(problem)?;
-    let block = Block::tightest(problem.ranks(), down, up)
-        .ok_or_else(|| Absent::because("no building block fits this number of ranks"))?;
-    let mut slots = Slots::repeated(&block, problem.microbatches());
-    slots.pull_left();
-    Ok(slots.into_schedule())
+    let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
+    let mut grid = Grid {
+        microbatches,
+        slots: (0..ranks)
+            .map(|rank| {
+                let [f0, f1, b1, b0] = block(ranks, rank);
+                let each = |first: usize| (0..microbatches).map(|n| first + PERIOD * n).collect();
+                [each(f0), each(f1), each(b1), each(b0), Vec::new(), Vec::new()]
+            })
+            .collect(),
+    };
+    grid.place_weights(false);
+    grid.pull_left();
+    grid.squeeze();
+    grid.drop_weights();
+    grid.pull_cool_down_left();
+    grid.place_weights(true);
+    Ok(grid.into_schedule())
 }
 
-/// First slots, on rank 0, of what a microbatch does; other ranks follow by the slopes.
-struct Block {
-    ranks: usize,
-    down: usize,
-    up: usize,
-    /// Slot of chunk 1's forward on rank 0.
-    forward_1: usize,
-    /// Slot of chunk 1's backward on rank 0.
-    backward_1: usize,
-    /// Slot of chunk 0's backward on rank 0.
-    backward_0: usize,
+/// By rank, kind and microbatch, the slot of an op.
+struct Grid {
+    microbatches: usize,
+    slots: Vec<[Vec<usize>; KINDS]>,
 }
 
-impl Block {
-    /// Among the blocks whose repetition never puts two ops into one slot, the one that holds least, and of
-    /// those the one that ends soonest.
-    fn tightest(ranks: usize, down: usize, up: usize) -> Option<Block> {
-        let along = ranks - 1;
-        let mut best: Option<(usize, Block)> = None;
-        // Waiting a whole period changes no collision, so each gap is tried up to one.
-        for gaps in 0..PERIOD * PERIOD * PERIOD {
-            let forward_1 = (down + up) * along + 1 + gaps % PERIOD;
-            let backward_1 = forward_1 + 1 + gaps / PERIOD % PERIOD;
-            let backward_0 = backward_1 + (down + up) * along + 1 + gaps / PERIOD / PERIOD;
-            let block = Block { ranks, down, up, forward_1, backward_1, backward_0 };
-            let peak = (0..ranks).map(|rank| block.peak(rank)).try_fold(0, |most, peak| Some(most.max(peak?)));
-            let Some(peak) = peak else { continue };
-            if best.as_ref().is_none_or(|(least, best)| (peak, backward_0) < (*least, best.backward_0)) {
-                best = Some((peak, block));
-            }
-        }
-        best.map(|(_, block)| block)
-    }
-
-    /// The most chunk activations that `rank` holds at once when the block is repeated for ever: a slot of the
-    /// period sees as many microbatches of a chunk as periods fit between its forward and the end of its W.
-    fn peak(&self, rank: usize) -> Option<usize> {
-        let [forward_0, forward_1, ..] = self.slots(rank);
-        let [weight_1, weight_0] = self.weight_slots(rank)?;
-        // Slots of a residue in `from..=to`, counted without walking them: lives are as long as the pipe.
-        let below = |end: usize, residue: usize| (end + PERIOD - 1 - residue) / PERIOD;
-        let held = |from: usize, to: usize, residue: usize| below(to + 1, residue) - below(from, residue);
-        let at = |residue| held(forward_0, weight_0, residue) + held(forward_1, weight_1, residue);
-        (0..PERIOD).map(at).max()
-    }
-
-    /// Slots of W of chunk 1 and of chunk 0 on `rank`: the first free ones after their B, paired so that memory
-    /// is let go of sooner.
-    fn weight_slots(&self, rank: usize) -> Option<[usize; 2]> {
-        let [.., backward_1, backward_0] = self.slots(rank);
-        let [one, other] = self.free_residues(rank)?;
-        let next = |slot: usize, residue: usize| slot + 1 + (residue + PERIOD - (slot + 1) % PERIOD) % PERIOD;
-        let straight = [next(backward_1, one), next(backward_0, other)];
-        let crossed = [next(backward_1, other), next(backward_0, one)];
-        let total = |slots: [usize; 2]| slots[0] + slots[1];
-        Some(if total(straight) <= total(crossed) { straight } else { crossed })
-    }
-
-    /// Slots of F and f, b and B on `rank`, in model order.
-    fn slots(&self, rank: usize) -> [usize; 4] {
-        [
-            self.down * rank,
-            self.forward_1 - self.up * rank,
-            self.backward_1 + self.down * rank,
-            self.backward_0 - self.up * rank,
-        ]
-    }
-
-    /// The two residues of the period that are left for W; none where two ops collide.
-    fn free_residues(&self, rank: usize) -> Option<[usize; 2]> {
-        let mut taken = [false; PERIOD];
-        for slot in self.slots(rank) {
-            if core::mem::replace(&mut taken[slot % PERIOD], true) {
-                return None;
-            }
-        }
-        let mut free = (0..PERIOD).filter(|residue| !taken[*residue]);
-        Some([free.next()?, free.next()?])
-    }
-}
-
-/// One op in its slot.
+/// An op in its slot.
 #[derive(Clone, Copy)]
 struct Placed {
     slot: usize,
     rank: usize,
-    op: Op,
+    kind: usize,
+    microbatch: usize,
 }
 
-/// All ops of all ranks in their slots.
-struct Slots {
-    ranks: usize,
-    placed: Vec<Placed>,
-    /// By rank and slot: whether an op is there.
-    busy: Vec<Vec<bool>>,
-    /// By rank and slot: chunk activations held while that slot passes.
-    held: Vec<Vec<u32>>,
+/// Where a walk over all ops in order of time stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No microbatch is back where it entered.
+    WarmUp,
+    Steady,
+    /// The last microbatch has entered.
+    CoolDown,
 }
 
-impl Slots {
-    /// The block for every microbatch, one period apart, with W in the first free slot after its B.
-    fn repeated(block: &Block, microbatches: usize) -> Slots {
-        let stages = 2 * block.ranks;
-        let mut placed = Vec::with_capacity(6 * block.ranks * microbatches);
-        for rank in 0..block.ranks {
-            let [forward_0, forward_1, backward_1, backward_0] = block.slots(rank);
-            let Some([weight_1, weight_0]) = block.weight_slots(rank) else { continue };
-            let (chunk_0, chunk_1) = (rank, stages - 1 - rank);
-            let ops = [
-                (forward_0, chunk_0, OpKind::F),
-                (forward_1, chunk_1, OpKind::F),
-                (backward_1, chunk_1, OpKind::B),
-                (weight_1, chunk_1, OpKind::W),
-                (backward_0, chunk_0, OpKind::B),
-                (weight_0, chunk_0, OpKind::W),
-            ];
-            for microbatch in 0..microbatches {
-                for (slot, stage, kind) in ops {
-                    let op = Op::new(stage, kind, microbatch);
-                    placed.push(Placed { slot: slot + PERIOD * microbatch, rank, op });
-                }
-            }
-        }
-        let placed = by_time(&placed);
-        let length = placed.last().map_or(0, |last| last.slot + 1);
-        let mut busy = vec![vec![false; length]; block.ranks];
-        let mut held = vec![vec![0u32; length]; block.ranks];
-        let mut now = vec![0u32; block.ranks];
-        let mut from = vec![0usize; block.ranks];
-        for Placed { slot, rank, op } in &placed {
-            busy[*rank][*slot] = true;
-            held[*rank][from[*rank]..*slot].fill(now[*rank]);
-            from[*rank] = *slot;
-            match op.kind() {
-                OpKind::F => now[*rank] += 1,
-                // W lets go when it ends, so its own slot still counts what it holds.
-                OpKind::W => {
-                    held[*rank][*slot] = now[*rank];
-                    from[*rank] = *slot + 1;
-                    now[*rank] -= 1;
-                }
-                OpKind::B | OpKind::BW => {}
-            }
-        }
-        Slots { ranks: block.ranks, placed, busy, held }
+impl Phase {
+    /// The phase that an op belongs to, and the one that follows it.
+    fn at(self, placed: &Placed, microbatches: usize) -> (Phase, Phase) {
+        let turned = self == Phase::WarmUp && placed.kind == BACKWARD_0 && placed.rank == 0;
+        let now = if turned { Phase::Steady } else { self };
+        let entered = now == Phase::Steady && placed.kind == FORWARD_0 && placed.microbatch + 1 == microbatches;
+        (now, if entered { Phase::CoolDown } else { now })
+    }
+}
+
+impl Grid {
+    fn ranks(&self) -> usize {
+        self.slots.len()
     }
 
-    /// Moves every op, in order of time, to the first idle slot that its inputs and the memory allow. The most
-    /// that a rank holds does not grow, so only the empty slots of the warm-up and the cool-down are used.
-    ///
-    /// Once a rank has its last forward behind it, it can only let go of memory: from there on the gradients
-    /// that others wait for go first, and W fills what is left.
-    fn pull_left(&mut self) {
-        let stages = 2 * self.ranks;
-        let most: Vec<u32> = self.held.iter().map(|held| held.iter().copied().max().unwrap_or(0)).collect();
-        let microbatches = self.placed.iter().map(|placed| placed.op.microbatch() + 1).max().unwrap_or(0);
-        // By stage and microbatch: the slot after F, after B.
-        let mut ends = vec![[0usize; 2]; stages * microbatches];
-        let mut last_forward = vec![0usize; self.ranks];
-        let mut put_off: Vec<usize> = Vec::new();
-        let mut forwards_left = vec![2 * microbatches; self.ranks];
-        let mut idle = vec![[Cursor::default(); 3]; stages];
-        // In order of time, so that an op's inputs have moved before it does.
-        for index in 0..self.placed.len() {
-            let Placed { slot, rank, op } = self.placed[index];
-            let end = |stage: usize, job: usize| ends[stage * microbatches + op.microbatch()][job];
-            let (job, ready) = match op.kind() {
-                OpKind::F => (0, op.stage().checked_sub(1).map_or(0, |before| end(before, 0))),
-                OpKind::B if op.stage() + 1 == stages => (1, end(op.stage(), 0)),
-                OpKind::B => (1, end(op.stage() + 1, 1).max(end(op.stage(), 0))),
-                OpKind::W | OpKind::BW => (2, end(op.stage(), 1)),
+    /// All ops by slot; those of one slot by rank. Counts instead of comparing, so that it takes time in proportion to
+    /// ops and slots.
+    fn in_order(&self) -> Vec<Placed> {
+        let all = || {
+            self.slots.iter().enumerate().flat_map(|(rank, kinds)| {
+                kinds.iter().enumerate().flat_map(move |(kind, slots)| {
+                    let placed = move |(microbatch, &slot)| Placed { slot, rank, kind, microbatch };
+                    slots.iter().enumerate().map(placed)
+                })
+            })
+        };
+        let mut starts = vec![0usize; self.length() + 1];
+        all().for_each(|placed| starts[placed.slot + 1] += 1);
+        for slot in 1..starts.len() {
+            starts[slot] += starts[slot - 1];
+        }
+        let Some(first) = all().next() else { return Vec::new() };
+        let mut sorted = vec![first; starts.last().copied().unwrap_or(0)];
+        for placed in all() {
+            let next = &mut starts[placed.slot];
+            sorted[*next] = placed;
+            *next += 1;
+        }
+        sorted
+    }
+
+    /// Slots up to the last op.
+    fn length(&self) -> usize {
+        self.slots.iter().flatten().filter_map(|slots| slots.last()).map(|last| last + 1).max().unwrap_or(0)
+    }
+
+    /// The slot behind what an F or B needs: the stage before or after, the job before, and the microbatch before.
+    fn ready(&self, rank: usize, kind: usize, microbatch: usize) -> usize {
+        let end = |rank: usize, kind: usize| self.slots[rank][kind][microbatch] + 1;
+        let other = if kind.is_multiple_of(2) { rank.checked_sub(1) } else { Some(rank + 1) };
+        let other = other.filter(|rank| *rank < self.ranks()).map_or(0, |rank| end(rank, kind));
+        let job = kind.checked_sub(1).map_or(0, |before| end(rank, before));
+        other.max(job).max(self.after_last(rank, kind, microbatch))
+    }
+
+    /// The slot behind the same op of the microbatch before.
+    fn after_last(&self, rank: usize, kind: usize, microbatch: usize) -> usize {
+        microbatch.checked_sub(1).map_or(0, |before| self.slots[rank][kind][before] + 1)
+    }
+
+    /// What stands in each slot of a rank up to its last F or B.
+    fn row(&self, rank: usize) -> Vec<Option<usize>> {
+        let jobs = &self.slots[rank][..WEIGHT_1];
+        let mut row = vec![None; jobs.iter().filter_map(|slots| slots.last()).max().map_or(0, |last| last + 1)];
+        for (kind, slots) in jobs.iter().enumerate() {
+            slots.iter().for_each(|slot| row[*slot] = Some(kind));
+        }
+        row
+    }
+
+    /// Puts each W into the first free slot after its B: first come first served, or those of chunk 1 first.
+    fn place_weights(&mut self, by_chunk: bool) {
+        for rank in 0..self.ranks() {
+            let row = self.row(rank);
+            let mut waiting = [0usize; 2];
+            let mut places = [Vec::new(), Vec::new()];
+            let mut place = |waiting: &mut [usize; 2], slot: usize| {
+                let queue = waiting.iter().position(|waiting| *waiting > 0)?;
+                waiting[queue] -= 1;
+                places[queue].push(slot);
+                Some(())
             };
-            let busy = &mut self.busy[rank];
-            busy[slot] = false;
-            if op.kind() == OpKind::W && forwards_left[rank] == 0 {
-                put_off.push(index);
-                continue;
-            }
-            let mut to = idle[op.stage()][job].first_idle(busy, ready);
-            let held = &mut self.held[rank];
-            if op.kind() == OpKind::F {
-                // Past the last slot in which the rank is full.
-                let from = last_at_least(&held[..slot], ready, most[rank]).map_or(ready, |full| full + 1);
-                while to < from || busy[to] {
-                    to = from.max(to + 1);
+            for (slot, kind) in row.iter().enumerate() {
+                match kind {
+                    Some(kind) if *kind >= BACKWARD_1 => {
+                        waiting[if by_chunk { kind - BACKWARD_1 } else { 0 }] += 1;
+                    }
+                    Some(_) => {}
+                    None => {
+                        place(&mut waiting, slot);
+                    }
                 }
             }
-            busy[to] = true;
-            match op.kind() {
-                OpKind::F => held[to..slot].iter_mut().for_each(|held| *held += 1),
-                OpKind::W => held[to + 1..=slot].iter_mut().for_each(|held| *held -= 1),
-                OpKind::B | OpKind::BW => {}
+            let mut slot = row.len();
+            while place(&mut waiting, slot).is_some() {
+                slot += 1;
             }
-            self.placed[index].slot = to;
-            if op.kind() == OpKind::F {
-                forwards_left[rank] -= 1;
-                last_forward[rank] = last_forward[rank].max(to);
+            [self.slots[rank][WEIGHT_1], self.slots[rank][WEIGHT_0]] = places;
+        }
+    }
+
+    fn drop_weights(&mut self) {
+        for slots in &mut self.slots {
+            slots[WEIGHT_1].clear();
+            slots[WEIGHT_0].clear();
+        }
+    }
+
+    /// Moves the ops of the warm-up and the cool-down, in order of time, to the first idle slot that their inputs and
+    /// the memory allow. The most that any rank holds does not grow.
+    fn pull_left(&mut self) {
+        let (order, length) = (self.in_order(), self.length());
+        // Chunk activations that a rank holds after each slot. W lets go of one.
+        let mut held = vec![vec![0u32; length]; self.ranks()];
+        let mut now = vec![0u32; self.ranks()];
+        let mut from = vec![0usize; self.ranks()];
+        for placed in order.iter().filter(|placed| placed.kind < BACKWARD_1 || placed.kind >= WEIGHT_1) {
+            let rank = placed.rank;
+            held[rank][from[rank]..placed.slot].fill(now[rank]);
+            from[rank] = placed.slot;
+            now[rank] = if placed.kind < BACKWARD_1 { now[rank] + 1 } else { now[rank] - 1 };
+        }
+        let most = held.iter().flatten().copied().max().unwrap_or(0);
+        let mut busy = vec![vec![false; length]; self.ranks()];
+        let mut idle = vec![[Cursor::default(); KINDS]; self.ranks()];
+        // By rank, the slots of the B that have moved, in order.
+        let mut backwards: Vec<Vec<usize>> = vec![Vec::new(); self.ranks()];
+        let mut phase = Phase::WarmUp;
+        for placed in order {
+            let Placed { slot, rank, kind, microbatch } = placed;
+            let (at, next) = phase.at(&placed, self.microbatches);
+            phase = next;
+            let mut to = slot;
+            if at != Phase::Steady {
+                let ready = match kind {
+                    WEIGHT_1 => self.after_last(rank, kind, microbatch).max(backwards[rank][microbatch] + 1),
+                    _ => self.ready(rank, kind, microbatch),
+                };
+                let held = &mut held[rank];
+                let full = if kind < BACKWARD_1 { last_at_least(&held[..slot], ready, most) } else { None };
+                to = idle[rank][kind].first_idle(&busy[rank], full.map_or(ready, |full| full + 1)).min(slot);
+                match kind {
+                    WEIGHT_1 => held[to..slot].iter_mut().for_each(|held| *held -= 1),
+                    BACKWARD_1 | BACKWARD_0 => {}
+                    _ => held[to..slot].iter_mut().for_each(|held| *held += 1),
+                }
             }
-            if op.kind() != OpKind::W {
-                ends[op.stage() * microbatches + op.microbatch()][job] = to + 1;
+            busy[rank][to] = true;
+            self.slots[rank][kind][microbatch] = to;
+            if kind == BACKWARD_1 || kind == BACKWARD_0 {
+                let place = backwards[rank].partition_point(|other| *other < to);
+                backwards[rank].insert(place, to);
             }
         }
-        for index in put_off {
-            let Placed { rank, op, .. } = self.placed[index];
-            let ready = ends[op.stage() * microbatches + op.microbatch()][1].max(last_forward[rank] + 1);
-            let busy = &mut self.busy[rank];
-            let to = idle[op.stage()][2].first_idle(busy, ready);
-            if to == busy.len() {
-                busy.push(false);
+    }
+
+    /// Lets every op start as soon as what it needs and its rank let it, in the same order.
+    fn squeeze(&mut self) {
+        let mut free = vec![0usize; self.ranks()];
+        for Placed { rank, kind, microbatch, .. } in self.in_order() {
+            let ready = if kind < WEIGHT_1 { self.ready(rank, kind, microbatch) } else { 0 };
+            let slot = ready.max(free[rank]);
+            self.slots[rank][kind][microbatch] = slot;
+            free[rank] = slot + 1;
+        }
+    }
+
+    /// Moves the ops of the cool-down ahead once more. W fills what is free, so where an op goes is a slot less for W,
+    /// and memory is let go of later.
+    fn pull_cool_down_left(&mut self) {
+        let order = self.in_order();
+        let length = self.length();
+        let mut rows: Vec<Filled> = (0..self.ranks()).map(|rank| Filled::new(&self.row(rank))).collect();
+        let most = rows.iter().flat_map(|row| &row.held).copied().max().unwrap_or(0);
+        let mut busy = vec![vec![false; length]; self.ranks()];
+        let mut idle = vec![[Cursor::default(); KINDS]; self.ranks()];
+        let mut phase = Phase::WarmUp;
+        for placed in order {
+            let Placed { slot, rank, kind, microbatch } = placed;
+            let (at, next) = phase.at(&placed, self.microbatches);
+            phase = next;
+            let mut to = slot;
+            if at == Phase::CoolDown {
+                let ready = self.ready(rank, kind, microbatch);
+                let row = &mut rows[rank];
+                let full = if kind < BACKWARD_1 { last_at_least(&row.held[..slot], ready, most) } else { None };
+                to = idle[rank][kind].first_idle(&busy[rank], full.map_or(ready, |full| full + 1));
+                while to < slot && !row.moves(slot, to, most) {
+                    to += 1;
+                    while busy[rank].get(to) == Some(&true) {
+                        to += 1;
+                    }
+                }
+                to = to.min(slot);
             }
-            busy[to] = true;
-            self.placed[index].slot = to;
+            busy[rank][to] = true;
+            self.slots[rank][kind][microbatch] = to;
         }
     }
 
     fn into_schedule(self) -> Schedule {
-        let mut rows = vec![Vec::with_capacity(self.placed.len() / self.ranks); self.ranks];
-        for placed in by_time(&self.placed) {
-            rows[placed.rank].push(placed.op);
+        let stages = 2 * self.ranks();
+        let mut rows: Vec<Vec<Op>> = vec![Vec::with_capacity(KINDS * self.microbatches); self.ranks()];
+        for Placed { rank, kind, microbatch, .. } in self.in_order() {
+            let (chunk_0, chunk_1) = (rank, stages - 1 - rank);
+            let (stage, job) = match kind {
+                FORWARD_0 => (chunk_0, OpKind::F),
+                BACKWARD_1 => (chunk_1, OpKind::B),
+                BACKWARD_0 => (chunk_0, OpKind::B),
+                WEIGHT_1 => (chunk_1, OpKind::W),
+                WEIGHT_0 => (chunk_0, OpKind::W),
+                _ => (chunk_1, OpKind::F),
+            };
+            rows[rank].push(Op::new(stage, job, microbatch));
         }
         Schedule::of(rows)
+    }
+}
+
+/// A rank's F and B by slot, and what it holds where a W that waits takes every slot that is free.
+struct Filled {
+    row: Vec<Option<usize>>,
+    /// After each slot: chunk activations held, and W that wait.
+    held: Vec<u32>,
+    waiting: Vec<u32>,
+    /// The last F: from there on memory is only let go of, and nothing is kept up to date.
+    last_forward: usize,
+    changed: Vec<(u32, u32)>,
+}
+
+impl Filled {
+    fn new(row: &[Option<usize>]) -> Filled {
+        let last_forward = row.iter().rposition(|kind| kind.is_some_and(|kind| kind < BACKWARD_1)).unwrap_or(0);
+        let mut filled = Filled {
+            row: row.to_vec(),
+            held: Vec::with_capacity(row.len()),
+            waiting: Vec::with_capacity(row.len()),
+            last_forward,
+            changed: Vec::new(),
+        };
+        let mut state = (0, 0);
+        for kind in row {
+            state = step(state, *kind);
+            filled.held.push(state.0);
+            filled.waiting.push(state.1);
+        }
+        filled
+    }
+
+    /// Moves an op ahead if no more than `most` is held then.
+    fn moves(&mut self, from: usize, to: usize, most: u32) -> bool {
+        let kind = self.row[from];
+        if to <= self.last_forward {
+            let mut state = to.checked_sub(1).map_or((0, 0), |before| (self.held[before], self.waiting[before]));
+            self.changed.clear();
+            for slot in to..=self.last_forward {
+                let here = if slot == to { kind } else { self.row[slot].filter(|_| slot != from) };
+                state = step(state, here);
+                if state.0 > most {
+                    return false;
+                }
+                if slot >= from && state == (self.held[slot], self.waiting[slot]) {
+                    break;
+                }
+                self.changed.push(state);
+            }
+            for (slot, (held, waiting)) in (to..).zip(&self.changed) {
+                (self.held[slot], self.waiting[slot]) = (*held, *waiting);
+            }
+        }
+        self.row[to] = kind;
+        self.row[from] = None;
+        true
+    }
+}
+
+/// What a rank holds, and the W that wait, after one more slot.
+fn step((held, waiting): (u32, u32), kind: Option<usize>) -> (u32, u32) {
+    match kind {
+        Some(kind) if kind < BACKWARD_1 => (held + 1, waiting),
+        Some(_) => (held, waiting + 1),
+        None if waiting > 0 => (held - 1, waiting - 1),
+        None => (held, waiting),
     }
 }
 
@@ -297,23 +422,4 @@ fn last_at_least(values: &[u32], first: usize, least: u32) -> Option<usize> {
         end = start;
     }
     None
-}
-
-/// The ops by slot; those of one slot stay in the order given, which is by rank. Counts instead of comparing, so
-/// that it takes time in proportion to ops and slots.
-fn by_time(placed: &[Placed]) -> Vec<Placed> {
-    let Some(first) = placed.first() else { return Vec::new() };
-    let slots = placed.iter().map(|placed| placed.slot + 1).max().unwrap_or(0);
-    let mut starts = vec![0usize; slots + 1];
-    placed.iter().for_each(|placed| starts[placed.slot + 1] += 1);
-    for slot in 0..slots {
-        starts[slot + 1] += starts[slot];
-    }
-    let mut sorted = vec![*first; placed.len()];
-    for placed in placed {
-        let next = &mut starts[placed.slot];
-        sorted[*next] = *placed;
-        *next += 1;
-    }
-    sorted
 }
