@@ -11,6 +11,7 @@
 //! Everything stops when the bound is met, the effort is used up, or the observer says so.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use super::eval::{Cost, Eval};
 use super::flat::{Flat, Rows};
@@ -71,8 +72,8 @@ impl Bench {
     }
 
     /// What the rule of ZB-V leads to, best first.
-    fn waves(&mut self, effort: u64) -> Vec<Candidate> {
-        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, effort / 40);
+    fn waves(&mut self, most_ops: u64) -> Vec<Candidate> {
+        let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, most_ops);
         self.list.ops += ops;
         found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
     }
@@ -80,13 +81,13 @@ impl Bench {
     /// What building blocks lead to, best first.
     fn blocks(&mut self, effort: u64) -> Vec<Candidate> {
         let orders = blocks::orders(&self.flat, &mut self.eval, BLOCKS, effort / 8);
-        let mut found = Vec::new();
-        for rows in orders {
-            let compact = blocks::compact(&self.flat, &mut self.eval, &rows);
-            for rows in [Some(rows), compact].into_iter().flatten() {
-                if (0..self.flat.ranks).all(|rank| self.flat.is_valid_row(rank, &rows[rank])) {
-                    found.extend(self.candidate(rows, None));
-                }
+        let mut found: Vec<Candidate> = orders.into_iter().filter_map(|rows| self.candidate(rows, None)).collect();
+        found.sort_by_key(|candidate| candidate.score);
+        for at in 0..found.len() {
+            if let Some(rows) = blocks::compact(&self.flat, &mut self.eval, &found[at].rows)
+                && (0..self.flat.ranks).all(|rank| self.flat.is_valid_row(rank, &rows[rank]))
+            {
+                found.extend(self.candidate(rows, None));
             }
         }
         found.sort_by_key(|candidate| candidate.score);
@@ -134,12 +135,13 @@ pub(super) fn known(problem: &Problem) -> Vec<Known> {
     known
 }
 
-pub(super) struct Search<'a> {
+pub(super) struct Search<'a, 'b> {
     full: Bench,
     small: Option<Bench>,
     bound_ns: Nanos,
-    /// Orders that cost less are passed over.
+    /// Orders that cost less are passed over, and noted.
     floor: Nanos,
+    below_floor: Option<&'b Cell<bool>>,
     /// Ops that may be run whatever is known, and those that may be run besides while the best is far from the bound.
     effort: u64,
     for_size: u64,
@@ -167,28 +169,33 @@ const REFIT_SHARE: u64 = 3;
 /// Orders that building blocks lead to and are run.
 const BLOCKS: usize = 40;
 
-impl<'a> Search<'a> {
+impl<'a, 'b> Search<'a, 'b> {
     pub fn new(
         problem: &Problem,
         bound_ns: Nanos,
         effort: u64,
-        scope: Scope,
+        scope: Scope<'b>,
         observer: &'a mut dyn FnMut(Progress) -> Flow,
-    ) -> Search<'a> {
+    ) -> Search<'a, 'b> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
         // What has more ops needs more effort only to be built and run a few hundred times.
         let ops = small.as_ref().map_or(full.flat.ops, |small| small.flat.ops + full.flat.ops / 8) as u64;
-        let effort = effort.saturating_add((SMALL_EFFORT * ops.min(SMALL)) >> scope.halved);
+        let for_size =
+            SMALL_EFFORT * ops.min(SMALL) + (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT);
+        let for_size = for_size >> scope.halved;
         // Going two ways, microbatches are taken out and put in besides.
-        let effort = if full.flat.chains.len() > 1 { effort.saturating_add(effort / REFIT_SHARE) } else { effort };
-        let for_size = (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT) >> scope.halved;
+        let more = |effort: u64| {
+            if full.flat.chains.len() > 1 { effort.saturating_add(effort / REFIT_SHARE) } else { effort }
+        };
+        let (effort, for_size) = (more(effort), more(for_size));
         Search {
-            allowed: effort + for_size,
+            allowed: effort.saturating_add(for_size),
             full,
             small,
             bound_ns,
             floor: scope.floor,
+            below_floor: scope.below_floor,
             effort,
             for_size,
             best: None,
@@ -207,18 +214,18 @@ impl<'a> Search<'a> {
     }
 
     /// Starts from `schedule`, if it is valid.
-    pub fn give(&mut self, schedule: &Schedule) {
+    pub fn give(&mut self, schedule: &Schedule, origin: &'static str) {
         let flat = &self.full.flat;
         if let Some(rows) = flat.rows(schedule)
             && (0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank]))
         {
-            self.offer(rows, "less memory");
+            self.offer(rows, origin);
         }
     }
 
     pub fn run(&mut self, problem: &Problem, known: &[Known], scope: Scope) {
-        let Scope { quick, published_only, halved, .. } = scope;
-        let given = self.best.is_some();
+        let Scope { quick, published_only, halved, near, .. } = scope;
+        let near = near && self.best.is_some();
         let serial = self.full.flat.serial();
         self.offer(serial, "one after the other");
         let limit = &self.full.flat.limit;
@@ -234,15 +241,17 @@ impl<'a> Search<'a> {
         if published_only {
             return;
         }
-        let mut constructed = Vec::new();
-        zb_auto::orders(&self.full.flat, &mut self.full.eval.ops, |rows| constructed.push((rows, "zb-auto")));
-        grouped::orders(&self.full.flat, &mut self.full.eval.ops, |rows| constructed.push((rows, "grouped")));
-        for (rows, origin) in constructed {
-            if self.is_over() {
-                return;
-            }
-            self.offer(rows, origin);
-        }
+        let flat = self.full.flat.clone();
+        let cutoff = self.cutoff();
+        let mut ops = 0;
+        zb_auto::orders(&flat, &mut ops, cutoff, |rows| {
+            self.offer(rows, "zb-auto");
+            self.cutoff()
+        });
+        grouped::orders(&flat, &mut ops, |rows| {
+            self.offer(rows, "grouped");
+        });
+        self.full.eval.ops += ops;
         if let Some(first) = policies::seeds(&self.full.flat, &self.full.shape).first()
             && let Some(candidate) = self.full.build(*first)
         {
@@ -251,14 +260,15 @@ impl<'a> Search<'a> {
         if quick || self.is_over() {
             return;
         }
-        if given && halved > 0 && self.small.is_some() {
+        if near && halved > 0 && self.small.is_some() {
             let mut known = Vec::new();
             self.add_best(&mut known);
             self.improve(None, known, self.allowed);
             return;
         }
         self.tighten(problem, known);
-        let waves = self.full.waves(self.allowed);
+        // With few microbatches it is cheaper to find out which way of the rule is best.
+        let waves = self.full.waves(self.allowed / if self.small.is_some() { 160 } else { 40 });
         for candidate in &waves {
             self.offer(candidate.rows.clone(), "waves");
         }
@@ -276,7 +286,7 @@ impl<'a> Search<'a> {
             None => {
                 let effort = self.allowed;
                 // Beside a schedule to start from, recipes have little to add.
-                let share = if given {
+                let share = if near {
                     8
                 } else if self.full.flat.chunks() == 1 {
                     2
@@ -306,17 +316,15 @@ impl<'a> Search<'a> {
                     }
                     self.add_waves(&mut known, refitted);
                 }
-                let waves = small.waves(effort);
-                self.add_waves(&mut known, waves);
+                let waves = small.waves(effort / 40);
                 let blocks = small.blocks(effort);
-                for candidate in &blocks {
-                    self.extend(&mut small, candidate);
-                }
+                self.extend_all(&mut small, &waves);
+                self.extend_all(&mut small, &blocks);
+                self.add_waves(&mut known, waves);
                 self.add_waves(&mut known, blocks);
-                let known = self.improve(Some(&mut small), known, effort / 10 * 9);
-                for candidate in known {
-                    self.extend(&mut small, &candidate);
-                }
+                let mut known = self.improve(Some(&mut small), known, effort / 10 * 9);
+                known.sort_by_key(|candidate| candidate.score);
+                self.extend_all(&mut small, &known);
                 self.small = Some(small);
                 let mut known = Vec::new();
                 self.add_best(&mut known);
@@ -462,12 +470,8 @@ impl<'a> Search<'a> {
             }
             searches.sort_by_key(|search| search.best_cost);
             let kept = if round + 1 < rounds { searches.len() / 2 } else { 0 };
-            better.extend(searches.drain(kept..).map(|search| Candidate {
-                score: search.best_cost,
-                cost: search.best_cost,
-                recipe: None,
-                rows: search.best(),
-            }));
+            let bench = small.as_deref_mut().unwrap_or(&mut self.full);
+            better.extend(searches.drain(kept..).filter_map(|search| bench.candidate(search.best(), None)));
         }
         better
     }
@@ -477,6 +481,9 @@ impl<'a> Search<'a> {
         loop {
             let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
             let is_too_good = small.is_none() && search.best_cost.objective < self.floor;
+            if is_too_good {
+                self.note_below_floor();
+            }
             if self.is_over_at(spent) || spent > until || is_too_good {
                 return;
             }
@@ -490,6 +497,17 @@ impl<'a> Search<'a> {
             {
                 self.offer(search.best(), "improved");
             }
+        }
+    }
+
+    /// Extends candidates, one after the other.
+    fn extend_all(&mut self, small: &mut Bench, candidates: &[Candidate]) {
+        for candidate in candidates {
+            let spent = self.ops() + small.ops();
+            if self.is_over_at(spent) {
+                return;
+            }
+            self.extend(small, candidate);
         }
     }
 
@@ -520,7 +538,11 @@ impl<'a> Search<'a> {
 
     fn is_over_at(&mut self, spent: u64) -> bool {
         let Some((_, cost, _)) = &self.best else { return false };
-        if self.stopped || spent > self.allowed || cost.objective <= self.bound_ns.max(self.floor) {
+        if self.stopped
+            || self.is_below_floor()
+            || spent > self.allowed
+            || cost.objective <= self.bound_ns.max(self.floor)
+        {
             return true;
         }
         // A person who watches wants to be able to stop, also while nothing gets better.
@@ -532,19 +554,38 @@ impl<'a> Search<'a> {
         self.stopped
     }
 
+    /// What an order has to cost less than to be of use.
+    fn cutoff(&mut self) -> Nanos {
+        if self.is_over() { 0 } else { self.best.as_ref().map_or(Nanos::MAX, |(_, cost, _)| cost.objective) }
+    }
+
+    fn note_below_floor(&self) {
+        if let Some(noted) = self.below_floor {
+            noted.set(true);
+        }
+    }
+
+    fn is_below_floor(&self) -> bool {
+        self.below_floor.is_some_and(Cell::get)
+    }
+
     /// The nearer the best is to the bound, the less effort its size is worth: none where nothing is left to gain,
-    /// all from one part in four hundred on.
+    /// all from one part in two hundred on.
     fn allow(&mut self, cost: Nanos) {
-        let over = u128::from(cost.saturating_sub(self.bound_ns)) * 400;
+        let over = u128::from(cost.saturating_sub(self.bound_ns)) * 200;
         let share = u128::from(self.for_size) * over / u128::from(self.bound_ns.max(1));
-        self.allowed = self.effort + share.min(u128::from(self.for_size)) as u64;
+        self.allowed = self.effort.saturating_add(share.min(u128::from(self.for_size)) as u64);
     }
 
     /// Takes `rows` if they are better than the best so far.
     fn offer(&mut self, rows: Rows, origin: &'static str) -> bool {
         let cutoff = self.best.as_ref().map_or(u64::MAX, |(_, cost, _)| cost.objective);
         let Some(cost) = self.full.eval.run(&self.full.flat, &rows, cutoff) else { return false };
-        if cost.objective < self.floor || self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
+        if cost.objective < self.floor {
+            self.note_below_floor();
+            return false;
+        }
+        if self.best.as_ref().is_some_and(|(_, best, _)| *best <= cost) {
             return false;
         }
         self.best = Some((rows, cost, origin));

@@ -87,7 +87,10 @@ impl Frontier {
     fn search(&self, limit_bytes: Option<Bytes>, given: Option<&Schedule>) -> Result<Found, Infeasible> {
         let limited = |problem: &Problem| problem.with_limits(vec![limit_bytes; problem.ranks()]);
         let run = |problem: &Problem| {
-            search(problem, self.effort, Scope { given, ..Scope::default() }, &mut |_| Flow::Continue)
+            let given = given.map(|given| (given, "less memory"));
+            search(problem, self.effort, Scope { given, near: given.is_some(), ..Scope::default() }, &mut |_| {
+                Flow::Continue
+            })
         };
         let problem = limited(&self.problem);
         let mut found = run(&problem);

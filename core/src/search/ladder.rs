@@ -15,11 +15,16 @@
 //! largest. The answer at any limit is the value of the highest limit in the tree that is not above it. It takes as many
 //! searches as the tree is deep, and fewer where a bound shows that a lower end has nothing to give.
 //!
+//! Most of those are not asked for themselves: all that is wanted of an upper end is something that its value is not
+//! above. A *rough* search with a small part of the effort says as much, since a full one starts from what it found, and
+//! what a search below finds seldom costs as little. Where it does, the value itself is worked out.
+//!
 //! Where limits of ranks differ, all of them rise and fall together: what is said here holds for limits that differ by
 //! the same bytes on every rank.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use super::drive::{self, Known};
 use super::flat::{F, Flat};
@@ -27,19 +32,36 @@ use super::frontier::least_bytes;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
+use crate::schedule::Schedule;
 use crate::timeline::schedule_peak_bytes;
 use crate::units::{Bytes, Nanos};
 
 /// How often the share of one chunk is halved.
 const HALVES: u32 = 7;
 
-/// A limit at which a range of limits splits, and the range's ends; the upper one is none where it is the root's.
+/// Stands for no limit on any rank.
+const NO_LIMIT: Bytes = Bytes::MAX;
+
+/// How often the effort is halved for a rough search.
+const ROUGH: u32 = 3;
+
+/// A limit at which a range of limits splits, and the range's ends.
 #[derive(Clone, Copy, Debug)]
 struct Node {
+    /// None for the least limit of all.
     below: Option<Bytes>,
-    above: Option<Bytes>,
+    above: Bytes,
     /// How often the effort is halved: once for each halving of a chunk.
     halved: u32,
+}
+
+/// What limits are counted in.
+struct Units {
+    /// What is held whatever runs.
+    base: Bytes,
+    /// The most that one microbatch holds on a rank, and on a stage.
+    microbatch: Bytes,
+    chunk: Bytes,
 }
 
 pub(super) struct Ladder<'a> {
@@ -53,8 +75,13 @@ pub(super) struct Ladder<'a> {
     more: Vec<Option<Bytes>>,
     /// The least limit of a rank that was asked for.
     asked: Bytes,
+    /// What a rough search without a limit holds: the upper end of the root.
+    most: Bytes,
     nodes: BTreeMap<Bytes, Node>,
+    roughly: BTreeMap<Bytes, Found>,
     values: BTreeMap<Bytes, Found>,
+    /// By limit, what no schedule goes under.
+    bounds: BTreeMap<Bytes, Nanos>,
     /// What is known at the limit asked for, and its bound.
     known: Option<Found>,
     bound_ns: Nanos,
@@ -71,9 +98,7 @@ pub(super) fn climb(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let limits: Vec<Option<Bytes>> = (0..problem.ranks()).map(|rank| problem.limit_bytes(rank)).collect();
-    let Some(asked) = limits.iter().flatten().copied().min() else {
-        return search(problem, effort, Scope::default(), observer);
-    };
+    let asked = limits.iter().flatten().copied().min().unwrap_or(NO_LIMIT);
     let published = drive::known(problem);
     let scope = Scope { published_only: true, known: Some(&published), ..Scope::default() };
     let first = search(problem, Effort(0), scope, &mut |_| Flow::Continue)?;
@@ -86,10 +111,13 @@ pub(super) fn climb(
         published: &published,
         more: limits.iter().map(|limit| limit.map(|limit| limit - asked)).collect(),
         asked,
+        most: 0,
         nodes: BTreeMap::new(),
+        roughly: BTreeMap::new(),
         values: BTreeMap::new(),
+        bounds: BTreeMap::new(),
         known: None,
-        bound_ns: lower_bound(problem).value_ns,
+        bound_ns: first.bound_ns,
         spent: 0,
         stopped: false,
         problem,
@@ -102,32 +130,54 @@ pub(super) fn climb(
 impl<'a> Ladder<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
         // Something to show at once, and to answer with when stopped.
-        let first = search(self.problem, Effort(0), Scope { quick: true, ..self.scope() }, &mut |_| Flow::Continue)?;
+        let first = self.look(Scope { quick: true, ..Scope::default() })?;
         self.report(&first);
         self.known = Some(Found { bound_ns: self.bound_ns, ..first });
         if self.stopped {
             return self.end(None);
         }
-        let free = self.problem.with_limits(self.more.iter().map(|_| None).collect());
-        let Ok(top) = self.search(&free, self.effort, self.scope()) else { return self.end(None) };
-        let held = |rank: usize| {
-            let peak = schedule_peak_bytes(&free, &top.schedule, rank);
-            self.more[rank].map(|more| peak.saturating_sub(more))
+        let scope = Scope { halved: ROUGH, ..Scope::default() };
+        let Some(rough) = self.search(NO_LIMIT, scope) else { return self.end(None) };
+        self.most = self.held(&rough);
+        // What is as good and holds less spares the levels between.
+        let enough = self.twice_1f1b();
+        let frugal = if self.most > enough {
+            self.search(enough, Scope { floor: rough.cost_ns, ..scope })
+                .filter(|found| found.cost_ns == rough.cost_ns)
+        } else {
+            None
         };
-        let most = (0..free.ranks()).filter_map(held).max().unwrap_or(0);
-        if self.asked >= most || self.stopped {
-            return self.end((self.asked >= most).then_some(top));
-        }
-        let at = self.descend(most);
-        let mut found = self.value(at, &top);
+        let rough = frugal.unwrap_or(rough);
+        self.most = self.held(&rough);
+        self.roughly.insert(self.most, rough);
+        let mut found = if self.stopped {
+            None
+        } else if self.asked >= self.most {
+            match self.unlimited() {
+                Some(top) if fits(self.problem, &top.schedule) => Some(top),
+                Some(_) => self.value(self.most),
+                None => None,
+            }
+        } else {
+            let at = self.descend();
+            self.value(at)
+        };
         // Published schedules do not look at the limit, so whatever holds them here holds them with more memory too. They
         // may need just the bytes that were rounded off.
-        let scope = Scope { published_only: true, ..self.scope() };
-        let published = search(self.problem, Effort(0), scope, &mut |_| Flow::Continue)?;
+        let published = self.look(Scope { published_only: true, ..Scope::default() })?;
         if found.as_ref().is_none_or(|found| published.cost_ns < found.cost_ns) {
             found = Some(published);
         }
         self.end(found)
+    }
+
+    /// The least limit that leaves every rank what a schedule holds.
+    fn held(&self, found: &Found) -> Bytes {
+        let held = |rank: usize| {
+            let peak = schedule_peak_bytes(self.problem, &found.schedule, rank);
+            self.more[rank].map(|more| peak.saturating_sub(more))
+        };
+        (0..self.more.len()).filter_map(held).max().unwrap_or(0)
     }
 
     /// The answer is `found`, or what is known so far where the search was stopped.
@@ -137,7 +187,7 @@ impl<'a> Ladder<'a> {
             (Some(found), Some(known)) if self.stopped && known.cost_ns < found.cost_ns => known,
             (Some(found), _) => found,
             (None, Some(known)) => known,
-            (None, None) => return search(self.problem, Effort(0), Scope::default(), &mut |_| Flow::Continue),
+            (None, None) => return self.look(Scope::default()),
         };
         Ok(Found { bound_ns: self.bound_ns, ops: self.spent, ..best })
     }
@@ -147,24 +197,41 @@ impl<'a> Ladder<'a> {
         self.stopped |= (self.observer)(progress) == Flow::Stop;
     }
 
-    /// Goes down the tree to the highest limit that is not above the one asked for, noting the ranges on the way.
-    fn descend(&mut self, most: Bytes) -> Bytes {
-        let flat = Flat::new(self.problem);
-        let limited = || (0..flat.ranks).filter_map(|rank| self.more[rank].map(|more| (rank, more)));
-        let least = limited().map(|(rank, more)| least_bytes(self.problem, &flat, rank).saturating_sub(more));
-        let least = least.max().unwrap_or(0);
+    /// The ranks that have a limit, with how much more than the least it is.
+    fn limited(&self) -> impl Iterator<Item = (usize, Bytes)> {
+        self.more.iter().enumerate().filter_map(|(rank, more)| more.map(|more| (rank, more)))
+    }
+
+    fn units(&self, flat: &Flat) -> Units {
         let activations = |rank: usize| -> i64 {
             flat.lanes_of[rank].iter().map(|lane| flat.lanes[*lane].net(F)).sum::<i64>() / flat.chains.len() as i64
         };
-        let chunk = flat.lanes.iter().map(|lane| lane.net(F)).max().unwrap_or(0).max(0) as u64;
-        let microbatch = limited().map(|(rank, _)| activations(rank)).max().unwrap_or(0).max(0) as u64;
         let static_bytes = |(rank, more): (usize, Bytes)| self.problem.static_bytes(rank).saturating_sub(more);
-        let base = limited().map(static_bytes).max().unwrap_or(0);
+        Units {
+            base: self.limited().map(static_bytes).max().unwrap_or(0),
+            microbatch: self.limited().map(|(rank, _)| activations(rank)).max().unwrap_or(0).max(0) as u64,
+            chunk: flat.lanes.iter().map(|lane| lane.net(F)).max().unwrap_or(0).max(0) as u64,
+        }
+    }
+
+    /// Twice what 1F1B holds where stages are alike.
+    fn twice_1f1b(&self) -> Bytes {
+        let flat = Flat::new(self.problem);
+        let Units { base, microbatch, .. } = self.units(&flat);
+        base.saturating_add(microbatch.saturating_mul(2 * flat.ranks as u64))
+    }
+
+    /// Goes down the tree to the highest limit that is not above the one asked for, noting the ranges on the way.
+    fn descend(&mut self) -> Bytes {
+        let flat = Flat::new(self.problem);
+        let least_of = |(rank, more): (usize, Bytes)| least_bytes(self.problem, &flat, rank).saturating_sub(more);
+        let least = self.limited().map(least_of).max().unwrap_or(0);
+        let Units { base, microbatch, chunk } = self.units(&flat);
         let full = u128::from(microbatch) * flat.ranks as u128;
         let mut units = alloc::vec![u64::try_from(full / 4).unwrap_or(u64::MAX), microbatch, chunk];
         units.extend((1..=HALVES).map(|half| chunk >> half));
-        let (mut below, mut above) = (least, most);
-        self.nodes.insert(least, Node { below: None, above: None, halved: 0 });
+        let (mut below, mut above) = (least, self.most);
+        self.nodes.insert(least, Node { below: None, above, halved: 0 });
         // The unit only gets finer on the way down.
         let mut unit = 0;
         while below < self.asked && unit < units.len() {
@@ -173,8 +240,7 @@ impl<'a> Ladder<'a> {
                 continue;
             };
             let halved = (unit as u32).saturating_sub(2);
-            let node = Node { below: Some(below), above: (above < most).then_some(above), halved };
-            self.nodes.insert(at, node);
+            self.nodes.insert(at, Node { below: Some(below), above, halved });
             if at <= self.asked {
                 below = at;
             } else {
@@ -184,77 +250,165 @@ impl<'a> Ladder<'a> {
         below
     }
 
+    /// The answer without a limit: none where the search was stopped.
+    fn unlimited(&mut self) -> Option<Found> {
+        if let Some(found) = self.values.get(&NO_LIMIT) {
+            return Some(found.clone());
+        }
+        let rough = self.roughly.get(&self.most)?.clone();
+        let found = if rough.cost_ns == self.bound_at(NO_LIMIT) {
+            rough
+        } else {
+            self.search(NO_LIMIT, Scope { given: Some(given(&rough)), ..Scope::default() })?
+        };
+        if !self.stopped {
+            self.values.insert(NO_LIMIT, found.clone());
+        }
+        Some(found)
+    }
+
     /// The value of a limit in the tree: none where the search was stopped before there was any.
-    fn value(&mut self, at: Bytes, top: &Found) -> Option<Found> {
+    fn value(&mut self, at: Bytes) -> Option<Found> {
         if let Some(found) = self.values.get(&at) {
             return Some(found.clone());
         }
-        let Node { below, above, halved } = *self.nodes.get(&at)?;
-        let floor = match above {
-            Some(above) => self.value(above, top)?.cost_ns,
-            None => top.cost_ns,
-        };
-        let problem = self.at(at);
-        let effort = Effort(self.effort.0 >> halved);
-        // Within a chunk the effort is small, and starts from what the lower end has.
-        let near = match below {
-            Some(below) if halved > 0 => Some(self.value(below, top)?),
-            _ => None,
-        };
-        let given = near.as_ref().map(|near| &near.schedule);
-        let mut found = if self.stopped {
-            near
-        } else {
-            self.search(&problem, effort, Scope { given, floor, halved, ..self.scope() }).ok()
-        };
-        if let Some(below) = below
-            && halved == 0
-            && !self.stopped
-            && found.as_ref().is_none_or(|found| found.cost_ns > floor)
-            && found.as_ref().is_none_or(|found| lower_bound(&self.at(below)).value_ns < found.cost_ns)
-        {
-            let lower = self.value(below, top)?;
-            if found.as_ref().is_none_or(|found| lower.cost_ns < found.cost_ns) {
-                found = Some(lower);
-            }
-        }
-        let found = found?;
+        let found = if at == self.most { self.value_of_most() } else { self.value_within(at) }?;
         if !self.stopped {
             self.values.insert(at, found.clone());
         }
         Some(found)
     }
 
-    fn scope(&self) -> Scope<'a> {
-        Scope { known: Some(self.published), ..Scope::default() }
+    fn value_of_most(&mut self) -> Option<Found> {
+        let top = self.unlimited()?;
+        if self.stopped || fits(&self.at(self.most), &top.schedule) {
+            return Some(top);
+        }
+        let rough = self.roughly.get(&self.most)?.clone();
+        self.search(self.most, Scope { given: Some(given(&rough)), floor: top.cost_ns, ..Scope::default() })
+    }
+
+    fn value_within(&mut self, at: Bytes) -> Option<Found> {
+        let Node { below, above, halved } = *self.nodes.get(&at)?;
+        // Within a chunk the effort is small, and starts from what the lower end has.
+        let near = halved > 0;
+        let start = if near { self.value(below?)? } else { self.rough(at)? };
+        if self.stopped {
+            return Some(start);
+        }
+        let bound_ns = self.bound_at(at);
+        if start.cost_ns == bound_ns && !near {
+            return Some(start);
+        }
+        let rough_floor = match self.nodes.get(&above) {
+            Some(above) if above.halved > 0 => None,
+            // Where nothing seems to be gained by more memory, what is found here comes down to it soon.
+            _ => Some(self.rough(above)?.cost_ns)
+                .filter(|floor| *floor <= bound_ns || start.cost_ns - start.cost_ns / 512 > *floor),
+        };
+        let mut floor = match rough_floor {
+            Some(floor) => floor,
+            None => self.value(above)?.cost_ns,
+        };
+        let is_rough = rough_floor.is_some();
+        let below_floor = Cell::new(false);
+        let scope = Scope { near, floor, halved, ..Scope::default() };
+        let noted = is_rough.then_some(&below_floor);
+        let mut found = self.search(at, Scope { given: Some(given(&start)), below_floor: noted, ..scope })?;
+        let on_floor = below_floor.get() || found.cost_ns == floor;
+        if is_rough && on_floor && found.cost_ns > bound_ns && !self.stopped {
+            floor = self.value(above)?.cost_ns;
+            if self.stopped {
+                return Some(found);
+            }
+            let best = if start.cost_ns < found.cost_ns { start } else { found };
+            found = self.search(at, Scope { given: Some(given(&best)), floor, ..scope })?;
+        }
+        if let Some(below) = below
+            && !near
+            && !self.stopped
+            && found.cost_ns > floor
+            && self.bound_at(below) < found.cost_ns
+        {
+            let lower = self.value(below)?;
+            if lower.cost_ns < found.cost_ns {
+                found = lower;
+            }
+        }
+        Some(found)
+    }
+
+    /// What a rough search finds at a limit, which its value is not above. Only for whole chunks.
+    fn rough(&mut self, at: Bytes) -> Option<Found> {
+        if let Some(found) = self.roughly.get(&at) {
+            return Some(found.clone());
+        }
+        let floor = self.rough(self.nodes.get(&at)?.above)?.cost_ns;
+        let found = self.search(at, Scope { floor, halved: ROUGH, ..Scope::default() })?;
+        self.roughly.insert(at, found.clone());
+        Some(found)
+    }
+
+    fn bound_at(&mut self, limit: Bytes) -> Nanos {
+        if let Some(bound_ns) = self.bounds.get(&limit) {
+            return *bound_ns;
+        }
+        let bound_ns = lower_bound(&self.at(limit)).value_ns;
+        self.bounds.insert(limit, bound_ns);
+        bound_ns
     }
 
     /// The problem with another limit.
     fn at(&self, limit: Bytes) -> Problem {
+        if limit == NO_LIMIT {
+            return self.problem.with_limits(alloc::vec![None; self.more.len()]);
+        }
         self.problem.with_limits(self.more.iter().map(|more| more.map(|more| limit + more)).collect())
     }
 
-    /// A search at some limit. What it finds counts as progress where it is valid at the limit asked for.
-    fn search(&mut self, problem: &Problem, effort: Effort, scope: Scope) -> Result<Found, Infeasible> {
+    /// A search at some limit, with the effort halved as often as `scope` says. What it finds counts as progress where it
+    /// is valid at the limit asked for.
+    fn search(&mut self, at: Bytes, scope: Scope) -> Option<Found> {
+        let problem = self.at(at);
         let within = (0..problem.ranks()).all(|rank| match self.problem.limit_bytes(rank) {
             Some(asked) => problem.limit_bytes(rank).is_some_and(|limit| limit <= asked),
             None => true,
         });
+        let scope = Scope { bound_ns: Some(self.bound_at(at)), known: Some(self.published), ..scope };
         let (spent, bound_ns) = (self.spent, self.bound_ns);
         let before = self.known.as_ref().map_or(Nanos::MAX, |known| known.cost_ns);
         let (observer, stopped) = (&mut *self.observer, &mut self.stopped);
-        let found = search(problem, effort, scope, &mut |progress| {
+        let effort = Effort(self.effort.0 >> scope.halved);
+        let found = search(&problem, effort, scope, &mut |progress| {
             let cost_ns = if within { before.min(progress.cost_ns) } else { before };
             let flow = observer(Progress { ops: spent + progress.ops, cost_ns, bound_ns });
             *stopped |= flow == Flow::Stop;
             flow
-        })?;
+        });
+        let found = found.ok()?;
         self.spent += found.ops;
         if within && found.cost_ns < before {
             self.known = Some(found.clone());
         }
-        Ok(found)
+        Some(found)
     }
+
+    /// A quick search at the limit asked for.
+    fn look(&self, scope: Scope) -> Result<Found, Infeasible> {
+        let scope = Scope { bound_ns: Some(self.bound_ns), known: Some(self.published), ..scope };
+        search(self.problem, Effort(0), scope, &mut |_| Flow::Continue)
+    }
+}
+
+/// What a search may start from.
+fn given(found: &Found) -> (&Schedule, &'static str) {
+    (&found.schedule, found.origin)
+}
+
+/// Whether every rank keeps to its limit.
+fn fits(problem: &Problem, schedule: &Schedule) -> bool {
+    let keeps = |rank: usize, limit: Bytes| schedule_peak_bytes(problem, schedule, rank) <= limit;
+    (0..problem.ranks()).all(|rank| problem.limit_bytes(rank).is_none_or(|limit| keeps(rank, limit)))
 }
 
 /// The multiple of `unit` above `base` that lies nearest to the middle between two limits; none where there is none

@@ -25,6 +25,7 @@
 //! run, not in time, so the same problem and effort give the same answer everywhere.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::cmp::Reverse;
 use core::fmt;
 
@@ -133,7 +134,7 @@ impl core::error::Error for Infeasible {}
 /// `observer` is called after every improvement and now and then between; what it answers stops the search.
 /// The answer depends on the problem and the effort alone. More memory never costs more: limits are rounded down to one
 /// of a tree of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for
-/// more and for less memory. The effort is for one search, of which this takes a few: one without a limit, and one for
+/// more and for less memory. The effort is for one search, of which this takes a few: mostly one, and a rough one for
 /// each level of the tree. Where a stage's BW holds less or takes less time than its B and W apart, as with recomputed
 /// layers, both are searched: all backwards cut, and all whole; and such mixtures as help.
 ///
@@ -184,17 +185,22 @@ fn better(apart: Result<Found, Infeasible>, whole: Result<Found, Infeasible>) ->
 /// What one search is asked for, besides its problem.
 #[derive(Clone, Copy, Default)]
 struct Scope<'a> {
-    /// A schedule to start from, if it is valid.
-    given: Option<&'a Schedule>,
+    /// A schedule to start from, if it is valid, and how it was found.
+    given: Option<(&'a Schedule, &'static str)>,
+    /// Whether it is of a limit so near that recipes have little to add.
+    near: bool,
     /// Schedules that cost less are passed over.
     floor: Nanos,
+    /// Set, and the search ended, where there is one.
+    below_floor: Option<&'a Cell<bool>>,
     /// Whether the first schedules are enough.
     quick: bool,
     /// Whether the published schedules are.
     published_only: bool,
-    /// How often the effort for the size is halved: `given` is of a limit so near that little can be gained.
+    /// How often the effort for the size is halved.
     halved: u32,
-    /// The published schedules, where they are known.
+    /// What no schedule goes under, and the published schedules, where they are known.
+    bound_ns: Option<Nanos>,
     known: Option<&'a [Known]>,
 }
 
@@ -222,7 +228,8 @@ fn search(
         .iter()
         .filter(|_| again)
         .filter_map(|published| Some((published.build(problem).ok()?, published.name)));
-    for (schedule, origin) in scope.given.map(|given| (given.clone(), "less memory")).into_iter().chain(published) {
+    for (schedule, origin) in scope.given.map(|(given, origin)| (given.clone(), origin)).into_iter().chain(published)
+    {
         if let Some(cost) = pairs::cost(problem, &schedule) {
             keep(&mut found, schedule, cost.objective, origin);
         }
@@ -271,10 +278,10 @@ fn search_orders(
         let limit_bytes = problem.limit_bytes(rank).unwrap_or(0);
         return Err(Infeasible { rank, least_bytes: limit_bytes + lack as u64, limit_bytes });
     }
-    let bound_ns = lower_bound(problem).value_ns;
+    let bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
     let mut search = Search::new(problem, bound_ns, effort.0, scope, observer);
-    if let Some(schedule) = scope.given {
-        search.give(schedule);
+    if let Some((schedule, origin)) = scope.given {
+        search.give(schedule, origin);
     }
     match scope.known {
         Some(known) => search.run(problem, known, scope),

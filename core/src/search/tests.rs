@@ -176,7 +176,10 @@ proptest! {
         let mut eval = Eval::new(&flat);
         let construct = || {
             let mut orders = Vec::new();
-            zb_auto::orders(&flat, &mut 0, |rows| orders.push(rows));
+            zb_auto::orders(&flat, &mut 0, u64::MAX, |rows| {
+                orders.push(rows);
+                u64::MAX
+            });
             grouped::orders(&flat, &mut 0, |rows| orders.push(rows));
             orders
         };

@@ -57,9 +57,10 @@ struct Stage {
     arrive_b: Vec<u64>,
 }
 
-/// Hands the orders that the rule leads to to `offer`, those over the limit left out; `ops` counts those run.
+/// Hands the orders that the rule leads to to `offer`, those over the limit left out; `ops` counts those run. An order
+/// that comes to more than `cutoff`, or to more than `offer` answers from then on, is given up.
 /// There are none where the problem is no linear pipe with a backward in two.
-pub(super) fn orders(flat: &Flat, ops: &mut u64, mut offer: impl FnMut(Rows)) {
+pub(super) fn orders(flat: &Flat, ops: &mut u64, mut cutoff: u64, mut offer: impl FnMut(Rows) -> u64) {
     if flat.fused || flat.chains.len() != 1 || flat.lanes.len() != flat.ranks || flat.ranks < 2 {
         return;
     }
@@ -72,9 +73,9 @@ pub(super) fn orders(flat: &Flat, ops: &mut u64, mut offer: impl FnMut(Rows)) {
         };
         let (mut allowed, mut least) = (0, u64::MAX);
         for _ in 0..RUNS {
-            let mut run = Run::new(flat, variant, allowed);
+            let mut run = Run::new(flat, variant, allowed, cutoff);
             let done = run.finish();
-            *ops += flat.ops as u64;
+            *ops += run.rows.iter().map(Vec::len).sum::<usize>() as u64;
             if !done || (0..flat.ranks).any(|rank| !flat.is_valid_row(rank, &run.rows[rank])) {
                 break;
             }
@@ -84,7 +85,7 @@ pub(super) fn orders(flat: &Flat, ops: &mut u64, mut offer: impl FnMut(Rows)) {
             }
             least = worst;
             allowed = worst;
-            offer(run.rows);
+            cutoff = offer(run.rows);
             if !variant.overlap {
                 break;
             }
@@ -97,12 +98,14 @@ struct Run<'a> {
     variant: Variant,
     /// Idle time that does no harm.
     allowed: u64,
+    /// What no rank's work and idle time may exceed together.
+    cutoff: u64,
     stages: Vec<Stage>,
     rows: Rows,
 }
 
 impl Run<'_> {
-    fn new(flat: &Flat, variant: Variant, allowed: u64) -> Run<'_> {
+    fn new(flat: &Flat, variant: Variant, allowed: u64, cutoff: u64) -> Run<'_> {
         let microbatches = flat.chains[0].microbatches;
         let stages = flat
             .lanes
@@ -119,7 +122,7 @@ impl Run<'_> {
             })
             .collect();
         let row = || Vec::with_capacity(3 * microbatches);
-        Run { flat, variant, allowed, stages, rows: (0..flat.ranks).map(|_| row()).collect() }
+        Run { flat, variant, allowed, cutoff, stages, rows: (0..flat.ranks).map(|_| row()).collect() }
     }
 
     /// Runs the rule to its end; false where a rank has no memory to go on.
@@ -249,7 +252,7 @@ impl Run<'_> {
     }
 
     /// Appends the next op of `kind`, with W before it where the rule says so. False, and nothing appended but
-    /// W, where its input has not been made or the memory is too small.
+    /// W, where its input has not been made, the memory is too small or the idle time too long.
     fn put(&mut self, stage: usize, kind: u32) -> bool {
         let lane = &self.flat.lanes[stage];
         let at = &self.stages[stage];
@@ -289,6 +292,9 @@ impl Run<'_> {
         // What lies before a rank's first op counts in no span.
         if at.done[0] > 0 {
             at.idle += start - at.free;
+        }
+        if at.idle + self.flat.work[lane.rank] > self.cutoff {
+            return false;
         }
         let end = start + lane.duration[kind as usize];
         at.free = end;
