@@ -183,8 +183,10 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
             let tag = solver.new_constraint_tag();
             solver.add_constraint(constraints::disjunctive_strict(tasks, tag)).post();
         }
+        let mut order = Orders { known: std::collections::BTreeMap::new() };
+        post_apart(problem, &jobs, &starts, rank, &mut order, &mut solver);
         post_objective(problem, &jobs, &starts, rank, cost, &mut solver);
-        post_memory(problem, &jobs, &starts, rank, &mut solver)?;
+        post_memory(problem, &jobs, &starts, rank, &mut order, &mut solver)?;
     }
     probe(problem, &jobs, &starts, cost, &mut solver, best, clock)
 }
@@ -268,12 +270,32 @@ fn post_objective(
     }
 }
 
+/// Ops without duration, which take no part in keeping ops apart, are not within another op either: they come before it
+/// or after it.
+fn post_apart(
+    problem: &Problem,
+    jobs: &Jobs,
+    starts: &[DomainId],
+    rank: usize,
+    order: &mut Orders,
+    solver: &mut Solver,
+) {
+    let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
+    let (short, long): (Vec<usize>, Vec<usize>) = mine.into_iter().partition(|job| jobs.jobs[*job].ticks == 0);
+    for &short in &short {
+        for &long in long.iter().filter(|long| known_order(jobs, problem, short, **long).is_none()) {
+            order.literal(jobs, starts, short, long, solver);
+        }
+    }
+}
+
 /// For each op of the rank: what the ops before it have left held, and what it takes itself, fit the limit.
 fn post_memory(
     problem: &Problem,
     jobs: &Jobs,
     starts: &[DomainId],
     rank: usize,
+    order: &mut Orders,
     solver: &mut Solver,
 ) -> Result<(), Refused> {
     let Some(limit) = problem.limit_bytes(rank) else { return Ok(()) };
@@ -305,7 +327,6 @@ fn post_memory(
     }
     let exact_unit = exact_unit.max(1) as i64;
     let unit = exact_unit.max(all.div_ceil(MOST_BYTE_UNITS) as i64);
-    let mut order = Orders { known: std::collections::BTreeMap::new() };
     for &after in &mine {
         let others = || mine.iter().copied().filter(|before| *before != after && leaves(*before) != 0);
         let open = |before: usize| known_order(jobs, problem, before, after).is_none();

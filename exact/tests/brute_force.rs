@@ -216,6 +216,18 @@ fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
 }
 
+/// The model once let an op without duration lie within another, so that the order of its start times took longer.
+#[test]
+fn ops_without_duration_lie_within_no_other() {
+    let value = json!({
+        "ranks": 2, "chunks": 2, "microbatches": 1, "placement": "any", "transfer_ns": 2,
+        "stages": { "forward_ns": 0, "backward_input_ns": 0, "backward_weight_ns": 12 },
+    });
+    let problem = Statement::read(&value).unwrap().problem(Placement::List(vec![0, 1, 1, 0])).unwrap();
+    let exact = solve_from(&problem, None, 0, &Budget { steps: Some(200_000), ..Budget::default() }).unwrap();
+    assert_eq!((exact.value_ns, exact.lower_ns, Some(exact.value_ns)), (30, 30, Brute::of(&problem)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: cases(),
