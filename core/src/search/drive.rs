@@ -6,7 +6,8 @@
 //! 4. Local search on the best orders ([`tabu`](super::tabu)).
 //!
 //! With many microbatches, 2 to 4 work on a problem with as many as it takes to fill and drain the pipe,
-//! and what they find is stretched ([`steady`]); only then is the whole problem polished.
+//! and what they find is stretched ([`steady`]); only then is the whole problem polished. With very many, where to run
+//! an order only a few times takes all the effort, the whole search works on fewer, and its answer is stretched.
 //!
 //! Everything stops when the bound is met, the effort is used up, or the observer says so.
 
@@ -22,6 +23,7 @@ use super::refit::Refit;
 use super::steady::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
 use super::{Flow, Progress, Scope, blocks, grouped, zb_auto, zbv};
+use crate::bounds::lower_bound;
 use crate::problem::Problem;
 use crate::schedule::{Published, Schedule, published};
 use crate::units::Nanos;
@@ -159,6 +161,9 @@ const SMALL: u64 = 8192;
 const SIZE_EFFORT: u64 = 300;
 const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
+/// Ops of a problem that is searched as it is: beyond twice as many, one of so many is searched and stretched.
+const MANY: usize = 49_152;
+
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
 
@@ -282,6 +287,11 @@ impl<'a, 'b> Search<'a, 'b> {
         if self.is_over() {
             return;
         }
+        if self.stretch_fewer(problem, scope) {
+            let mut known = Vec::new();
+            self.add_best(&mut known);
+            return drop(self.improve(None, known, self.allowed));
+        }
         match self.small.take() {
             None => {
                 let effort = self.allowed;
@@ -331,6 +341,30 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.improve(None, known, effort);
             }
         }
+    }
+
+    /// With very many microbatches: the answer for fewer of them, stretched. Whether there is one.
+    fn stretch_fewer(&mut self, problem: &Problem, scope: Scope) -> bool {
+        let Some((fewer, more)) = many_fewer(problem, &self.full) else { return false };
+        let mut bench = Bench::new(&fewer, more);
+        let (known, bound_ns) = (known(&fewer), lower_bound(&fewer).value_ns);
+        let (before, best_ns) = (self.ops(), self.best.as_ref().map_or(Nanos::MAX, |(_, cost, _)| cost.objective));
+        let scope = Scope { halved: scope.halved, ..Scope::default() };
+        let (real_bound_ns, observer) = (self.bound_ns, &mut *self.observer);
+        let mut tell = |progress: Progress| {
+            observer(Progress { ops: before + progress.ops, cost_ns: best_ns, bound_ns: real_bound_ns })
+        };
+        let mut search = Search::new(&fewer, bound_ns, self.effort, scope, &mut tell);
+        search.run(&fewer, &known, scope);
+        let (ops, stopped) = (search.ops(), search.stopped);
+        let found = search.best.take();
+        self.full.eval.ops += ops;
+        self.stopped |= stopped;
+        let Some((rows, cost, _)) = found else { return false };
+        let candidate = Candidate { score: cost, cost, recipe: None, rows };
+        let before = self.best.as_ref().map(|(_, cost, _)| *cost);
+        self.extend(&mut bench, &candidate);
+        self.best.as_ref().map(|(_, cost, _)| *cost) != before
     }
 
     /// Published schedules that fit, with their ops moved ahead into idle time: their rules do not know the times.
@@ -599,15 +633,30 @@ impl<'a, 'b> Search<'a, 'b> {
 /// The same problem with fewer microbatches, and how many fewer in each direction: enough to fill the pipe, to reach
 /// the steady state and to drain it.
 fn fewer(problem: &Problem, full: &Bench) -> Option<(Problem, usize)> {
-    let directions = full.flat.chains.len();
-    let trips = full.shape.in_flight();
-    let enough = 3 * trips + 8;
-    let microbatches = problem.microbatches() / directions;
+    let enough = 3 * full.shape.in_flight() + 8;
+    let microbatches = problem.microbatches() / full.flat.chains.len();
     let more = microbatches.checked_sub(enough)? / STRIDE * STRIDE;
     // A third fewer, or it is not worth it.
     if more * 3 < microbatches {
         return None;
     }
+    with_fewer(problem, full, more)
+}
+
+/// The same where the whole problem has more than twice [`MANY`] ops: with as many microbatches as make [`MANY`].
+fn many_fewer(problem: &Problem, full: &Bench) -> Option<(Problem, usize)> {
+    let microbatches = problem.microbatches() / full.flat.chains.len();
+    let enough = (MANY * microbatches / full.flat.ops.max(1)).max(3 * full.shape.in_flight() + 8);
+    let more = microbatches.checked_sub(enough)? / STRIDE * STRIDE;
+    if more * 2 < microbatches {
+        return None;
+    }
+    with_fewer(problem, full, more)
+}
+
+fn with_fewer(problem: &Problem, full: &Bench, more: usize) -> Option<(Problem, usize)> {
+    let directions = full.flat.chains.len();
+    let microbatches = problem.microbatches() / directions;
     let mut statement = problem.statement();
     statement.microbatches = (microbatches - more) * directions;
     Some((statement.problem(problem.placement().clone()).ok()?, more))

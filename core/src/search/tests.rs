@@ -287,6 +287,24 @@ fn more_memory_never_costs_more() {
     }
 }
 
+/// Four answers one after the other are an answer for four times as many microbatches.
+#[test]
+fn many_microbatches_cost_no_more_than_fewer_again_and_again() {
+    let cost = |microbatches: u32| {
+        let statement = json!({
+            "ranks": 8, "chunks": 2, "microbatches": microbatches, "placement": "v", "objective": "longest_span",
+            "stages": { "forward_ns": 7271, "backward_input_ns": 7271, "backward_weight_ns": 4825,
+                "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+            "limit_bytes": 16,
+        });
+        let statement = Statement::read(&statement).expect("a statement");
+        let problem = statement.problem(statement.placements().remove(0)).expect("a placement");
+        best(&problem, Effort::default(), &mut |_| Flow::Continue).expect("feasible").cost_ns
+    };
+    let (few, many) = (cost(1024), cost(4096));
+    assert!(many <= 4 * few, "1024 in {few}, 4096 in {many}");
+}
+
 #[test]
 fn a_stopped_search_has_an_answer() {
     let value = json!({
