@@ -178,6 +178,23 @@ fn recomputation_is_fitted_to_the_limit() {
     assert!(text.is_empty());
 }
 
+/// The passes are those of the stages that the spec's own schedule makes, and sizes are written as people read them.
+#[test]
+fn passes_follow_the_spec_s_schedule() {
+    let of = |schedule: &str| spec("").replace("\"1f1b\"", &format!("\"{schedule}\""));
+    for (schedule, shown, stages) in [("zb-v", "zb-v", 16), ("1f1b", "1f1b", 8), ("best", "1f1b", 8)] {
+        let said = json_of(&["passes", "-", "--json"], &of(schedule));
+        assert_eq!((said["schedule"].as_str(), said["stages"].as_array().map(Vec::len)), (Some(shown), Some(stages)));
+    }
+    let dealt = of("zb-v").replace("pipeline = 8", "pipeline = 8\npartition = \"within-limit\"");
+    for command in ["passes", "memory"] {
+        let (_, text, stderr) = run(&[command, "-"], &dealt);
+        let line =
+            text.lines().find(|line| line.contains("slowest stage")).unwrap_or_else(|| panic!("{text}{stderr}"));
+        assert!(line.contains(" ms a microbatch"), "{line}");
+    }
+}
+
 /// Gradients that are reduced only after accumulation are kept whole under ZeRO 2; `memory` counts them as `passes` says.
 #[test]
 fn gradients_that_are_reduced_late_are_shown_as_they_are_kept() {

@@ -167,7 +167,7 @@ impl Work {
             planner::case(&spec, &schedule::find(&spec.schedule)?).ok()?
         };
         let accounts = Accounts::of(work, case.derived.as_ref()?, case.fitted.as_ref(), |_| true);
-        Some(accounts.text())
+        Some(text::humanised(&accounts.text()))
     }
 
     fn plan(&mut self, id: u32, spec: Spec) -> Vec<Said> {

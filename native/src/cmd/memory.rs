@@ -182,7 +182,7 @@ fn drawn(shown: &Shown) -> String {
         text.push_str(&format!("after B, a stage still holds {range} of its microbatch's activations, until W\n"));
     }
     if let Some(dealt) = shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt) {
-        text.push_str(&format!("{dealt}\n"));
+        text.push_str(&format!("{}\n", human::spelled(&dealt.to_string())));
     }
     if let Some(fitted) = &shown.answer.case.fitted {
         text.push_str(&format!("\n{}", fitted.account));

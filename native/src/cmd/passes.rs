@@ -9,7 +9,7 @@ use pipeplan_core::spec::Work;
 use serde_json::json;
 
 use super::fail::Failure;
-use super::{input, output};
+use super::{human, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,9 +23,10 @@ Examples:
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// A published schedule, which says how layers become stages
-    #[arg(long, value_name = "NAME", default_value = "1f1b")]
-    schedule: String,
+    /// A published schedule, which says how layers become stages; what the spec says where not given, and 1f1b where that
+    /// is `best`
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<String>,
     /// Only this stage
     #[arg(long, value_name = "STAGE")]
     stage: Option<usize>,
@@ -39,11 +40,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let Work::Model(work) = &spec.work else {
         return Err(Failure::input("passes rewrite the operators of a model; these costs are typed"));
     };
-    let Some(published) = schedule::find(&args.schedule) else {
-        return Err(Failure::input(planner::PlanError::UnknownSchedule { name: args.schedule }));
+    let said = Some(spec.schedule.clone()).filter(|name| name != planner::BEST);
+    let name = args.schedule.or(said).unwrap_or_else(|| "1f1b".to_owned());
+    let Some(published) = schedule::find(&name) else {
+        return Err(Failure::input(planner::PlanError::UnknownSchedule { name }));
     };
     let case = planner::case(&spec, &published).map_err(|absent| {
-        Failure::input(planner::PlanError::Absent { schedule: args.schedule.clone(), reason: absent.reason })
+        Failure::input(planner::PlanError::Absent { schedule: name.clone(), reason: absent.reason })
     })?;
     let derived = case.derived.ok_or_else(|| Failure::input("there is no model"))?;
     let count = derived.stages.len();
@@ -57,11 +60,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let stage = |(stage, _, passes): &(usize, u32, Vec<Account>)| json!({ "stage": stage, "passes": passes });
         let dealt = |dealt: Dealt| json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns });
         return output::print_json(&json!({
-            "schedule": args.schedule,
+            "schedule": name,
             "fit": accounts.fit,
             "deal": accounts.dealt.map(dealt),
             "stages": accounts.stages.iter().map(stage).collect::<Vec<_>>(),
         }));
     }
-    output::print(&accounts.text())
+    output::print(&human::spelled(&accounts.text()))
 }
