@@ -290,7 +290,8 @@ impl<'a, 'b> Search<'a, 'b> {
         if self.stretch_fewer(problem, scope) {
             let mut known = Vec::new();
             self.add_best(&mut known);
-            return drop(self.improve(None, known, self.allowed));
+            self.improve(None, known, self.allowed);
+            return;
         }
         match self.small.take() {
             None => {
