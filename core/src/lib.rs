@@ -29,6 +29,7 @@ pub mod fields;
 pub mod fit;
 pub mod format;
 pub mod graph;
+pub mod json;
 pub mod layer_map;
 pub mod layout;
 pub mod link;

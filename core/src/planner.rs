@@ -24,7 +24,7 @@ use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
 use crate::problem::{Backward, MAX_BYTES, PlacementChoice, Problem, Statement};
 use crate::schedule::{self, Absent, Published, Schedule};
-use crate::search::{self, Effort, Flow, Progress};
+use crate::search::{self, Effort, Flow, Infeasible, Progress};
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Messages, ModelWork, Spec, Work};
 use crate::step::Step;
@@ -308,6 +308,8 @@ pub fn compare_with(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progre
             // A published schedule may win on a placement that the search does not look at.
             Row { bound_of_all_ns: of_all.min(best.bound_ns).or(best.bound_ns), ..best }
         }
+        // Of the published schedules each has its reason in a row of its own.
+        Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => absent_row(BEST, infeasible.to_string()),
         Err(error) => absent_row(BEST, error.to_string()),
     });
     Comparison { objective: spec.objective().name(), rows }
@@ -399,7 +401,9 @@ pub enum PlanError {
     },
     /// No schedule is valid for this spec.
     NoSchedule {
-        /// Each schedule with its reason.
+        /// What is lacking on the placement that needs least, where the search got to look.
+        nearest: Option<Infeasible>,
+        /// Each published schedule with its reason.
         reasons: Vec<(String, String)>,
     },
     /// The spec itself is at fault.
@@ -422,13 +426,12 @@ impl fmt::Display for PlanError {
                 write!(f, "no schedule is called `{name}`; accepted is {}", one_of_like(name, &schedule_names()))
             }
             PlanError::Absent { schedule, reason } => write!(f, "{schedule} has no plan here: {reason}"),
-            PlanError::NoSchedule { reasons } => {
+            PlanError::NoSchedule { nearest, reasons } => {
                 f.write_str("no schedule is valid here")?;
                 // What the search says comes first: it tried everything. The rest shares lines where it can.
-                let (search, published): (Vec<_>, Vec<_>) = reasons.iter().partition(|(name, _)| name == BEST);
-                search.iter().try_for_each(|(_, reason)| write!(f, ": {reason}"))?;
+                nearest.iter().try_for_each(|infeasible| write!(f, ": {infeasible}"))?;
                 let mut lines: Vec<(&str, Vec<&str>)> = Vec::new();
-                for (name, reason) in published {
+                for (name, reason) in reasons {
                     match lines.iter_mut().find(|(known, _)| *known == reason.as_str()) {
                         Some((_, names)) => names.push(name),
                         None => lines.push((reason, Vec::from([name.as_str()]))),
@@ -526,6 +529,8 @@ pub struct Best {
     spec: Spec,
     best: Option<Answer>,
     reasons: Vec<(String, String)>,
+    /// Of the placements that no schedule fits, the one that needs least.
+    nearest: Option<Infeasible>,
     /// Problems still to be searched, the next one last; none before the first search.
     open: Option<Vec<Case>>,
     stopped: bool,
@@ -534,7 +539,7 @@ pub struct Best {
 impl Best {
     /// Nothing offered and nothing searched yet.
     pub fn new(spec: &Spec) -> Best {
-        Best { spec: spec.clone(), best: None, reasons: Vec::new(), open: None, stopped: false }
+        Best { spec: spec.clone(), best: None, reasons: Vec::new(), nearest: None, open: None, stopped: false }
     }
 
     /// Takes what a published schedule does.
@@ -585,7 +590,11 @@ impl Best {
                 self.offer(BEST, judge(case, BEST, found.schedule));
             }
             Ok(_) => {}
-            Err(infeasible) => self.reasons.push((BEST.to_string(), infeasible.to_string())),
+            Err(infeasible) => {
+                let before = self.nearest.take();
+                let nearer = before.filter(|before| before.least_bytes <= infeasible.least_bytes);
+                self.nearest = nearer.or(Some(infeasible));
+            }
         }
         Ok(true)
     }
@@ -600,7 +609,7 @@ impl Best {
     /// # Errors
     /// [`PlanError::NoSchedule`] with every reason where nothing was valid.
     pub fn finish(self) -> Result<Answer, PlanError> {
-        self.best.ok_or(PlanError::NoSchedule { reasons: self.reasons })
+        self.best.ok_or(PlanError::NoSchedule { nearest: self.nearest, reasons: self.reasons })
     }
 }
 

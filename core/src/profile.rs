@@ -18,6 +18,7 @@ use crate::cluster::Device;
 use crate::cost::{self, JobTimes, Peers};
 use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::graph::{Graph, Kernel, Operator, TensorId};
+use crate::json::{self, Syntax};
 use crate::problem::MAX_NS;
 use crate::units::Nanos;
 
@@ -84,8 +85,8 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// It is no JSON.
-    #[error("the profile cannot be read: {0}")]
-    Syntax(String),
+    #[error("{0}")]
+    Syntax(Syntax),
     /// Fields are missing, unknown or out of range.
     #[error("{0}")]
     Faults(Faults),
@@ -163,7 +164,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`], with every fault and its field.
     pub fn of_json(text: &str) -> Result<Profile, ProfileError> {
-        let value: Value = serde_json::from_str(text).map_err(|error| ProfileError::Syntax(error.to_string()))?;
+        let value: Value = json::parse(text).map_err(ProfileError::Syntax)?;
         let mut faults = Vec::new();
         let profile = read(&value, &mut faults);
         profile.filter(|_| faults.is_empty()).ok_or(ProfileError::Faults(Faults(faults)))

@@ -26,6 +26,7 @@ use alloc::vec::Vec;
 use serde_json::{Value, json};
 
 use crate::fields::{Fault, Faults, Table, shown, whole};
+use crate::json::{self, Syntax};
 use crate::problem::MAX_RANKS;
 use crate::program::{Program, Step};
 use crate::timeline::{Span, Timeline};
@@ -168,8 +169,9 @@ impl Trace {
             let accepted = format!("a trace of at most {MAX_FILE_BYTES} bytes");
             return Err(Fault::new("the whole input", format!("{} bytes", text.len()), accepted).into());
         }
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| Fault::new("the whole input", error.to_string(), "a trace file in JSON"))?;
+        let value = json::parse(text).map_err(|Syntax { line, column, message, .. }| {
+            Fault::new("the whole input", format!("{message} at line {line} column {column}"), "a trace file in JSON")
+        })?;
         Trace::from_value(&value)
     }
 

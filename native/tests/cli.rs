@@ -228,6 +228,11 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["plan", "-"], "ranks = 2\nranks = 3\n", "this is no TOML: line 2"),
         (&["plan", "-"], "", "model: found nothing"),
         (
+            &["compare", "-"],
+            &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"),
+            "no schedule is valid here",
+        ),
+        (
             &["plan", "-", "--schedule", "2f2b"],
             PROBLEM,
             "no schedule is called `2f2b`; accepted is one of best, gpipe",
@@ -260,6 +265,15 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     let (_, stdout, _) = run(&["check", "-", "--json"], &plan.replace("zb-v", "zb-w"));
     let verdict: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(verdict["valid"], false);
+}
+
+#[test]
+fn nothing_that_fits_is_said_once_each() {
+    let (code, table, stderr) = run(&["compare", "-"], &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"));
+    assert_eq!(code, Some(2), "{stderr}");
+    for schedule in ["  gpipe, ", "  v-min: ", "  best: rank 0 needs at least"] {
+        assert_eq!(table.matches(schedule).count(), 1, "{schedule}:\n{table}");
+    }
 }
 
 #[test]
@@ -456,7 +470,11 @@ fn a_profile_replaces_the_estimates_it_has() {
     let error = refused(&["memory", "-", "--profile", &file], TINY);
     assert!(error.contains("operators[0].ns: found -1") && error.contains("profile.json"), "{error}");
     write(&file, "nothing");
-    assert!(refused(&["compare", "-", "--profile", &file], TINY).contains("cannot be read"));
+    let error = refused(&["compare", "-", "--profile", &file], TINY);
+    assert!(error.contains("profile.json: this is no JSON: line 1"), "{error}");
+    write(&file, &products.to_json().replacen("\"ns\": 1000", "\"ns\": 1000, \"ns\": 2000", 1));
+    let error = refused(&["compare", "-", "--profile", &file], TINY);
+    assert!(error.contains("the field \"ns\" stands twice"), "{error}");
 }
 
 /// `--json` prints the very bytes that `-o` writes; and the layers of the plan go round as a layout of Megatron.

@@ -186,6 +186,12 @@ fn passes_follow_the_spec_s_schedule() {
         let said = json_of(&["passes", "-", "--json"], &of(schedule));
         assert_eq!((said["schedule"].as_str(), said["stages"].as_array().map(Vec::len)), (Some(shown), Some(stages)));
     }
+    // Asked for by name, `best` is searched for: these are the stages of its own placement.
+    let effort = ["--schedule", "best", "--effort", "1000", "--json"];
+    let said = json_of(&[&["passes", "-"], &effort[..]].concat(), &of("1f1b"));
+    let plan = json_of(&[&["plan", "-"], &effort[..]].concat(), &of("1f1b"));
+    assert_eq!(said["schedule"], "best");
+    assert_eq!(said["stages"].as_array().map(Vec::len), plan["problem"]["stages"].as_array().map(Vec::len));
     let dealt = of("zb-v").replace("pipeline = 8", "pipeline = 8\npartition = \"within-limit\"");
     for command in ["passes", "memory"] {
         let (_, text, stderr) = run(&[command, "-"], &dealt);

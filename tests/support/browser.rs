@@ -15,6 +15,8 @@ use crate::process::{self, Running};
 
 /// How long the page may take for anything before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest that one call of the driver may take.
+const CALL: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(25);
 /// The key of an element in the protocol.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -40,7 +42,7 @@ impl Browser {
         let downloads = process::output("downloads").join(name);
         let _ = std::fs::remove_dir_all(&downloads);
         std::fs::create_dir_all(&downloads).unwrap_or_else(|error| panic!("{}: {error}", downloads.display()));
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(6 * PATIENCE));
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(CALL));
         let agent: ureq::Agent = config.build().into();
         let size = format!("--window-size={width},{height}");
         let arguments = [
@@ -57,6 +59,8 @@ impl Browser {
         ];
         let wanted = json!({ "capabilities": { "alwaysMatch": {
             "browserName": "chrome",
+            // The driver's own limit for a script is half a minute, and a comparison for 40 ranks may take longer.
+            "timeouts": { "script": CALL.as_millis() as u64 },
             "goog:loggingPrefs": { "browser": "ALL" },
             "goog:chromeOptions": {
                 "args": arguments,

@@ -357,11 +357,8 @@ impl Comparison {
     /// of the placement that comes nearest.
     fn why_none(&self) -> String {
         let reason = match self.best.clone().finish() {
-            Err(PlanError::NoSchedule { reasons }) => {
-                let search = reasons.iter().filter(|(name, _)| name == BEST).map(|(_, reason)| reason);
-                let nearest = search.min_by_key(|reason| least_need(reason));
-                nearest.map_or_else(|| "every schedule breaks a limit or lacks its shape".to_owned(), String::clone)
-            }
+            Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => infeasible.to_string(),
+            Err(PlanError::NoSchedule { .. }) => "every schedule breaks a limit or lacks its shape".to_owned(),
             Err(error) => error.to_string(),
             Ok(_) => String::new(),
         };
@@ -446,12 +443,6 @@ fn read_plan(text: &str) -> Result<(Plan, Picture), String> {
 fn open_kept(text: &str) -> Option<Said> {
     let (_, picture) = read_plan(text).ok()?;
     Some(Said::KeptOpened { picture: Box::new(picture) })
-}
-
-/// The bytes in “needs at least 123 bytes”.
-fn least_need(reason: &str) -> u64 {
-    let after = reason.split_once("at least ").map_or("", |(_, after)| after);
-    after.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.

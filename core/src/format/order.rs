@@ -15,6 +15,7 @@ use core::fmt;
 use serde_json::Value;
 
 use super::torch_csv::{self, CsvSyntax};
+use crate::json::{self, Syntax};
 use crate::op::OpSyntax;
 use crate::problem::MAX_RANKS;
 use crate::schedule::Schedule;
@@ -31,6 +32,8 @@ pub enum OrderSyntax {
     },
     /// A cell that torch would not read.
     Csv(CsvSyntax),
+    /// No JSON, though it begins as such.
+    Syntax(Syntax),
     /// JSON that holds no rows.
     Json(String),
     /// Not a single op.
@@ -44,6 +47,7 @@ impl fmt::Display for OrderSyntax {
         match self {
             OrderSyntax::Word { line, word } => write!(f, "line {line}: {word}"),
             OrderSyntax::Csv(csv) => fmt::Display::fmt(csv, f),
+            OrderSyntax::Syntax(syntax) => fmt::Display::fmt(syntax, f),
             OrderSyntax::Json(found) => {
                 write!(f, "found {found}; accepted is an array with one string of ops a rank, or a plan file")
             }
@@ -110,7 +114,7 @@ fn of_rows<'t>(rows: impl Iterator<Item = (usize, &'t str)>) -> Result<Schedule,
 }
 
 fn of_json(text: &str) -> Result<Schedule, OrderSyntax> {
-    let value: Value = serde_json::from_str(text).map_err(|error| OrderSyntax::Json(error.to_string()))?;
+    let value = json::parse(text).map_err(OrderSyntax::Syntax)?;
     let table = value.get("schedule").unwrap_or(&value);
     let rows = table.get("rows").unwrap_or(table);
     let strings = |rows: &'_ Value| -> Option<Vec<String>> {
@@ -184,7 +188,8 @@ mod tests {
             ("{\"rows\": [\"0F0\"], \"pairs\": [[-1]]}", "`pairs`"),
             ("", "found no op"),
             ("# nothing\n", "found no op"),
-            ("[", "accepted is an array"),
+            ("[", "this is no JSON: line 1, column 2"),
+            ("{\"rows\": [\"0F0\"],\n\"rows\": [\"0F1\"]}", "line 2, column 7: the field \"rows\" stands twice"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

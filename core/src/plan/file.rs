@@ -12,12 +12,13 @@ use super::{Plan, Prediction};
 use crate::canonical;
 use crate::check::{Violation, check_program, check_schedule};
 use crate::fields::{Fault, Faults, Table, shown, whole};
+use crate::json::{self, Syntax};
 use crate::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
 use crate::program::{Program, Step};
 use crate::schedule::Schedule;
 use crate::simulate::simulate;
-use crate::spec::{Spec, Syntax, Work, parse_json};
+use crate::spec::{Spec, Work};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;
@@ -154,7 +155,7 @@ impl Plan {
         if text.len() > MAX_FILE_BYTES {
             return Err(PlanFileError::TooLong { bytes: text.len() });
         }
-        let value = parse_json(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(PlanFileError::Syntax)?;
+        let value = json::parse(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(PlanFileError::Syntax)?;
         Plan::from_value(value)
     }
 

@@ -85,8 +85,7 @@ use alloc::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-pub(crate) use text::parse_json;
-pub use text::{SpecError, Syntax, parse};
+pub use text::{SpecError, parse};
 
 use crate::canonical;
 use crate::check::Transport;

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::arbitrary::{damaged_text, model_spec, problem, spec};
 use super::*;
+use crate::json::Syntax;
 use crate::model::Arrangement;
 use crate::problem::PlacementChoice;
 

@@ -33,9 +33,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let mut text = serde_json::to_string_pretty(&comparison)
             .map_err(|error| Failure::work(format!("the comparison cannot be written: {error}")))?;
         text.push('\n');
-        return output::print_bytes(text.as_bytes());
+        output::print_bytes(text.as_bytes())?;
+    } else {
+        output::print(&drawn(&comparison))?;
     }
-    output::print(&drawn(&comparison))
+    if comparison.rows.iter().any(|row| row.status == Status::Ok) {
+        return Ok(());
+    }
+    // For scripts: the table was printed, and still there is nothing to plan.
+    Err(Failure::input("no schedule is valid here; each is absent with its reason"))
 }
 
 fn drawn(comparison: &Comparison) -> String {

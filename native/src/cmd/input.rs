@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::fields::Faults;
+use pipeplan_core::json::{self, Syntax};
 use pipeplan_core::link;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
-use pipeplan_core::spec::{self, Spec, SpecError, Syntax};
+use pipeplan_core::spec::{self, Spec, SpecError};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
@@ -102,7 +103,7 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let mut text = String::new();
     let file = std::fs::File::open(&path).map_err(|error| cannot(&error))?;
     file.take(MAX_CONFIG_BYTES).read_to_string(&mut text).map_err(|error| cannot(&error))?;
-    serde_json::from_str(&text).map_err(|error| cannot(&error))
+    json::parse(&text).map_err(|error| cannot(&error))
 }
 
 /// Most bytes of a `config.json`; real ones have a few thousand.

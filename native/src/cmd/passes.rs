@@ -3,13 +3,14 @@
 use pipeplan_core::accounts::Accounts;
 use pipeplan_core::derive::Dealt;
 use pipeplan_core::graph::passes::Account;
-use pipeplan_core::planner;
+use pipeplan_core::planner::{self, Case, PlanError};
 use pipeplan_core::schedule;
-use pipeplan_core::spec::Work;
+use pipeplan_core::spec::{Spec, Work};
 use serde_json::json;
 
 use super::fail::Failure;
-use super::{human, input, output};
+use super::search::Effort;
+use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,8 +24,8 @@ Examples:
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// A published schedule, which says how layers become stages; what the spec says where not given, and 1f1b where that
-    /// is `best`
+    /// A published schedule, which says how layers become stages, or `best`, which is searched for first; what the spec
+    /// says where not given, and 1f1b where that is `best`
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// Only this stage
@@ -33,6 +34,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    effort: Effort,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -42,12 +45,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let said = Some(spec.schedule.clone()).filter(|name| name != planner::BEST);
     let name = args.schedule.or(said).unwrap_or_else(|| "1f1b".to_owned());
-    let Some(published) = schedule::find(&name) else {
-        return Err(Failure::input(planner::PlanError::UnknownSchedule { name }));
-    };
-    let case = planner::case(&spec, &published).map_err(|absent| {
-        Failure::input(planner::PlanError::Absent { schedule: name.clone(), reason: absent.reason })
-    })?;
+    let case = case(&spec, &name, args.effort)?;
     let derived = case.derived.ok_or_else(|| Failure::input("there is no model"))?;
     let count = derived.stages.len();
     if let Some(stage) = args.stage.filter(|stage| *stage >= count) {
@@ -67,4 +65,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }));
     }
     output::print(&human::spelled(&accounts.text()))
+}
+
+/// The spec's work as the schedule `name` places it.
+fn case(spec: &Spec, name: &str, effort: Effort) -> Result<Case, Failure> {
+    if name == planner::BEST {
+        return search::best(spec, effort).map(|answer| answer.case).map_err(Failure::input);
+    }
+    let Some(published) = schedule::find(name) else {
+        return Err(Failure::input(PlanError::UnknownSchedule { name: name.to_owned() }));
+    };
+    planner::case(spec, &published)
+        .map_err(|absent| Failure::input(PlanError::Absent { schedule: name.to_owned(), reason: absent.reason }))
 }
