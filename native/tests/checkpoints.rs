@@ -6,12 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{assert_close_losses, options, published, train, work};
+use common::{Stopper, assert_close_losses, options, published, train, work};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::evaluate::evaluate;
-use pipeplan::runner::{
-    LastCheckpoint, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run,
-};
+use pipeplan::runner::{LastCheckpoint, Precision, RunError, RunOptions, RunReport, Silent, Workload, run};
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan_core::model::Family;
@@ -130,17 +128,6 @@ fn a_run_goes_on_by_another_layout() {
     train(&planned(4, 1, 0, "1f1b", Precision::Single), &saving(folder.path(), 3, 0));
     let rest = train(&planned(2, 1, 0, "zb-v", Precision::Single), &resuming(folder.path(), 6));
     assert_same(&rest, &train(&planned(1, 1, 0, "1f1b", Precision::Single), &options(6)), "1f1b to zb-v");
-}
-
-/// Raises the flag in step 2.
-struct Stopper(StopFlag);
-
-impl Observer for Stopper {
-    fn step_ended(&mut self, step: &StepReport) {
-        if step.step == 2 {
-            self.0.raise();
-        }
-    }
 }
 
 #[test]

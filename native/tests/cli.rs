@@ -1,10 +1,13 @@
 //! What a person does with the command, wrong input included.
 
+mod command;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
+use command::{command, json_of, printed, refused, run};
 use serde_json::{Value, json};
 
 const PROBLEM: &str = r#"{ "ranks": 4, "chunks": 2, "microbatches": 8, "placement": "v",
@@ -13,46 +16,6 @@ const PROBLEM: &str = r#"{ "ranks": 4, "chunks": 2, "microbatches": 8, "placemen
   "transfer_ns": 5, "static_bytes": 0, "limit_bytes": 16, "objective": "longest_span" }"#;
 
 const TINY: &str = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 2\nsequence = 16\n";
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"));
-    command.args(arguments).env("NO_COLOR", "1");
-    command
-}
-
-/// Exit code, standard output and standard error for this standard input.
-fn run(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
-    let mut child = command(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{error}"));
-    // A command that never reads its input closes it.
-    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap_or_else(|error| panic!("{error}"));
-    (status.code(), String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned())
-}
-
-/// Standard output of a command that has to end well.
-fn printed(arguments: &[&str], input: &str) -> String {
-    let (code, stdout, stderr) = run(arguments, input);
-    assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
-    stdout
-}
-
-fn json_of(arguments: &[&str], input: &str) -> Value {
-    let text = printed(arguments, input);
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{text}"))
-}
-
-/// Standard error of a command that has to refuse its input.
-fn refused(arguments: &[&str], input: &str) -> String {
-    let (code, stdout, stderr) = run(arguments, input);
-    assert_eq!(code, Some(2), "{arguments:?}: {stdout}{stderr}");
-    assert!(!stderr.is_empty(), "{arguments:?} says nothing");
-    stderr
-}
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"))

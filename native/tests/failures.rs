@@ -4,12 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{one_by_one, options, published, train, work};
+use common::{Stopper, one_by_one, options, published, train, work};
 use pipeplan::backend::BackendError;
-use pipeplan::runner::{
-    Cause, Failure, Observer, Precision, Refusal, RunError, RunOptions, Silent, State, StepReport, StopFlag,
-    Workload, run,
-};
+use pipeplan::runner::{Cause, Failure, Precision, Refusal, RunError, RunOptions, Silent, State, Workload, run};
 use pipeplan::transport::TransportError;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
@@ -112,17 +109,6 @@ fn training_that_diverges_says_so() {
     options.optimizer.learning_rate = 1e20;
     let (failure, _) = fail(&one_by_one(&work(1, 2), Precision::Single), &options);
     assert!(matches!(failure.cause, Cause::Backend(BackendError::NotFinite { .. })), "{failure}");
-}
-
-/// Raises the flag in step 2.
-struct Stopper(StopFlag);
-
-impl Observer for Stopper {
-    fn step_ended(&mut self, step: &StepReport) {
-        if step.step == 2 {
-            self.0.raise();
-        }
-    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What `pipeplan memory` tells a person and a program.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+mod command;
 
+use command::{json_of, run};
 use serde_json::Value;
 
 /// Llama 2 13B on eight A100: 1F1B holds the most on rank 0.
@@ -11,26 +11,6 @@ fn spec(memory: &str) -> String {
         "schedule = \"1f1b\"\n[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 8\n\
          [training]\nmicrobatches = 16\nmicrobatch_size = 2\n[memory]\n{memory}"
     )
-}
-
-fn run(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
-    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{error}"));
-    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap_or_else(|error| panic!("{error}"));
-    (status.code(), String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned())
-}
-
-fn json_of(arguments: &[&str], input: &str) -> Value {
-    let (code, stdout, stderr) = run(arguments, input);
-    assert_eq!(code, Some(0), "{stderr}");
-    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}\n{stdout}"))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 pub use pipeplan::runner::orders::problem;
 use pipeplan::runner::orders::{self, NoOrder};
-use pipeplan::runner::{Precision, RunOptions, RunReport, Silent, Workload, run};
+use pipeplan::runner::{Observer, Precision, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::cluster;
 use pipeplan_core::model::{Activation, Caps, Dtype, E12, Factors, Family, ModelConfig, Variant, Window};
@@ -116,5 +116,16 @@ pub fn assert_close_losses(run: &RunReport, expected: &RunReport, tolerance: f64
     assert_eq!(run.losses().len(), expected.losses().len(), "{what}");
     for (found, expected) in run.losses().iter().zip(expected.losses()) {
         assert!((found - expected).abs() < tolerance * expected.abs().max(1.0), "{what}: {found} {expected}");
+    }
+}
+
+/// Raises the flag in step 2.
+pub struct Stopper(pub StopFlag);
+
+impl Observer for Stopper {
+    fn step_ended(&mut self, step: &StepReport) {
+        if step.step == 2 {
+            self.0.raise();
+        }
     }
 }
