@@ -111,8 +111,9 @@ struct Exchange {
     up: Nanos,
 }
 
-/// What the lane takes at least, given soonest starts and least remainders of a window that holds all of it.
-pub(super) fn bound(net: &Net, lane: usize, heads: &Ways, tails: &Ways) -> Option<Cross> {
+/// What the lane takes at least, given soonest starts and least remainders of a window that holds all of it; none where
+/// that is no more than `known`.
+pub(super) fn bound(net: &Net, lane: usize, heads: &Ways, tails: &Ways, known: Nanos) -> Option<Cross> {
     // Of microbatches that are not looked at one by one neither start nor remainder is known.
     if net.between > 0 || net.room[net.lanes[lane].ranks[0]].is_none() {
         return None;
@@ -122,97 +123,113 @@ pub(super) fn bound(net: &Net, lane: usize, heads: &Ways, tails: &Ways) -> Optio
     halves.sort_unstable();
     halves.dedup();
     let legs = Legs::of(net, lane);
-    let of = |half: usize| {
-        let within: Vec<Limit> = limits.iter().filter(|limit| limit.most <= 2 * half).copied().collect();
-        let at_once = within.iter().map(|limit| limit.most).max().unwrap_or(0);
+    let mut best: Option<Cross> = None;
+    for half in halves {
+        let limits: Vec<Limit> = limits.iter().filter(|limit| limit.most <= 2 * half).copied().collect();
+        let at_once = limits.iter().map(|limit| limit.most).max().unwrap_or(0);
+        let chase = Chase::new(net, lane, &legs, &limits, half);
         let steps = net.costs.len() * net.costs.len() * net.microbatches / half;
-        let starts = (MOST_STEPS / steps.max(1)).clamp(1, half);
-        let value = |first| follow(net, lane, &legs, &within, half, first, heads, tails);
-        (0..starts).map(value).max().map(|value| Cross { value, at_once })
-    };
-    halves.into_iter().filter_map(of).max_by_key(|cross| cross.value)
+        for first in 0..(MOST_STEPS / steps.max(1)).clamp(1, half) {
+            let known = best.as_ref().map_or(known, |best| best.value);
+            // Most say nothing new, which one way for all shows sooner than all ways do.
+            if chase.with_one_cut(first, heads, tails) > known {
+                let value = chase.follow(first, heads, tails);
+                if value > known {
+                    best = Some(Cross { value, at_once });
+                }
+            }
+        }
+    }
+    best
 }
 
-/// The least time for the exchanges of microbatches `first`, `first + half`, and so on.
-#[expect(clippy::too_many_arguments, reason = "all of them are needed once")]
-fn follow(
-    net: &Net,
+/// The exchanges of microbatches that are `half` apart.
+struct Chase<'a> {
+    net: &'a Net,
     lane: usize,
-    legs: &Legs,
-    limits: &[Limit],
+    legs: &'a Legs,
     half: usize,
-    first: usize,
-    heads: &Ways,
-    tails: &Ways,
-) -> Nanos {
-    let stages = net.costs.len();
-    let way = &net.lanes[lane];
-    if first + half >= net.microbatches {
-        return 0;
-    }
-    // Arrivals at `cut`: B of `i` on the stage at the cut has ended (cut S: its F of the last stage), and F of
-    // `j` on the stage before it (cut 0: it may enter).
-    let exchange = |cut: usize, above: Nanos, below: Nanos| Exchange {
-        down: if cut == stages { below } else { above.max(below + if cut == 0 { 0 } else { way.down[cut] }) },
-        up: if cut == 0 { above } else { below.max(above + if cut == stages { 0 } else { way.up[cut] }) },
-    };
-    let mut at: Vec<Exchange> = (0..=stages)
-        .map(|cut| {
-            let above = match cut < stages {
-                true => heads.of(lane, cut, B)[first] + net.costs[cut].b,
-                false => heads.of(lane, cut - 1, F)[first] + net.costs[cut - 1].f,
+    /// How long after B of `i` has started on the stage before a cut F of `i + 2 half` can start, at the least.
+    leaves: Vec<Option<Nanos>>,
+}
+
+impl<'a> Chase<'a> {
+    fn new(net: &'a Net, lane: usize, legs: &'a Legs, limits: &[Limit], half: usize) -> Chase<'a> {
+        let leaves = |cut: usize| -> Option<Nanos> {
+            let of = |limit: &Limit| {
+                (limit.until < cut).then(|| {
+                    let back = legs.up(&net.lanes[lane], cut, limit.until);
+                    back + limit.delay + (2 * half - limit.most) as u64 * net.costs[0].f
+                })
             };
-            let below = match cut {
-                0 => heads.of(lane, 0, F)[first + half],
-                _ => heads.of(lane, cut - 1, F)[first + half] + net.costs[cut - 1].f,
-            };
-            exchange(cut, above, below)
-        })
-        .collect();
-    let steps = (net.microbatches - 1 - first) / half - 1;
-    let most_steps = MOST_STEPS / (stages * stages);
-    let steps = steps.min(most_steps);
-    // How long after B of `i` has started on the stage before `cut` F of `i + 2 half` can start, at the least.
-    let leaves = |cut: usize| -> Option<Nanos> {
-        let of = |limit: &Limit| {
-            (limit.until < cut).then(|| {
-                let back = legs.up(way, cut, limit.until);
-                back + limit.delay + (2 * half - limit.most) as u64 * net.costs[0].f
-            })
+            limits.iter().filter_map(of).max()
         };
-        limits.iter().filter_map(of).max()
-    };
-    let leaves: Vec<Option<Nanos>> = (0..=stages).map(leaves).collect();
-    for _ in 0..steps {
-        // From each cut: when F of `j` has come to the last stage's end, and when the next may enter.
-        let turns: Vec<Nanos> = at.iter().zip(&legs.down_from).map(|(at, leg)| at.down + leg).collect();
-        let enters = at.iter().zip(&leaves).map(|(at, leaves)| leaves.map_or(0, |leaves| at.up + leaves));
-        let enters: Vec<Nanos> = enters.collect();
-        let behind = half as u64;
-        let arrive = |from: usize, to: usize| {
-            let mut above = turns[from] + legs.up_to[to];
-            let mut below = enters[from] + legs.down_to[to];
-            if to < from {
-                let longest = net.costs[to].b.max(net.costs[from - 1].b);
-                above = above.max(at[from].up + legs.up(way, from, to) + behind * longest);
-            }
-            if from < to {
-                let longest = net.costs[from].f.max(net.costs[to - 1].f);
-                below = below.max(at[from].down + legs.down(way, from, to) + behind * longest);
-            }
-            exchange(to, above, below)
-        };
-        let next = |to: usize| {
-            let least = |a: Exchange, b: Exchange| Exchange { down: a.down.min(b.down), up: a.up.min(b.up) };
-            (0..=stages).map(|from| arrive(from, to)).reduce(least)
-        };
-        at = (0..=stages).filter_map(next).collect();
+        Chase { net, lane, legs, half, leaves: (0..=net.costs.len()).map(leaves).collect() }
     }
-    // What must follow the last exchange.
-    let i = first + steps * half;
-    let j = i + half;
-    let close = |(cut, at): (usize, &Exchange)| {
-        let down = match cut < stages {
+
+    fn stages(&self) -> usize {
+        self.net.costs.len()
+    }
+
+    /// How many exchanges follow the one that starts with microbatch `first`; none where there is not even that.
+    fn steps(&self, first: usize) -> Option<usize> {
+        let steps = (self.net.microbatches - 1).checked_sub(first)? / self.half;
+        Some(steps.checked_sub(1)?.min(MOST_STEPS / (self.stages() * self.stages())))
+    }
+
+    /// Arrivals at `cut`: B of `i` on the stage at the cut has ended (cut S: its F of the last stage), and F of `j` on
+    /// the stage before it (cut 0: it may enter).
+    fn exchange(&self, cut: usize, above: Nanos, below: Nanos) -> Exchange {
+        let way = &self.net.lanes[self.lane];
+        Exchange {
+            down: match cut == self.stages() {
+                true => below,
+                false => above.max(below + if cut == 0 { 0 } else { way.down[cut] }),
+            },
+            up: match cut {
+                0 => above,
+                _ => below.max(above + if cut == self.stages() { 0 } else { way.up[cut] }),
+            },
+        }
+    }
+
+    fn start(&self, first: usize, heads: &Ways, cut: usize) -> Exchange {
+        let (net, lane) = (self.net, self.lane);
+        let above = match cut < self.stages() {
+            true => heads.of(lane, cut, B)[first] + net.costs[cut].b,
+            false => heads.of(lane, cut - 1, F)[first] + net.costs[cut - 1].f,
+        };
+        let below = match cut {
+            0 => heads.of(lane, 0, F)[first + self.half],
+            _ => heads.of(lane, cut - 1, F)[first + self.half] + net.costs[cut - 1].f,
+        };
+        self.exchange(cut, above, below)
+    }
+
+    /// The soonest that the next two can leave the cut `to`, where these have left the cut `from`.
+    fn next(&self, at: Exchange, from: usize, to: usize) -> Exchange {
+        let (net, legs, behind) = (self.net, self.legs, self.half as u64);
+        let way = &net.lanes[self.lane];
+        // When F of `j` has come to the last stage's end, and when the next may enter.
+        let mut above = at.down + legs.down_from[from] + legs.up_to[to];
+        let mut below = self.leaves[from].map_or(0, |leaves| at.up + leaves) + legs.down_to[to];
+        if to < from {
+            let longest = net.costs[to].b.max(net.costs[from - 1].b);
+            above = above.max(at.up + legs.up(way, from, to) + behind * longest);
+        }
+        if from < to {
+            let longest = net.costs[from].f.max(net.costs[to - 1].f);
+            below = below.max(at.down + legs.down(way, from, to) + behind * longest);
+        }
+        self.exchange(to, above, below)
+    }
+
+    /// What must follow the last exchange.
+    fn close(&self, first: usize, steps: usize, tails: &Ways, cut: usize, at: Exchange) -> Nanos {
+        let (net, lane) = (self.net, self.lane);
+        let i = first + steps * self.half;
+        let j = i + self.half;
+        let down = match cut < self.stages() {
             true => at.down + net.costs[cut].f + tails.of(lane, cut, F)[j],
             false => at.down + tails.of(lane, cut - 1, F)[j],
         };
@@ -221,6 +238,64 @@ fn follow(
             _ => at.up + net.costs[cut - 1].b + tails.of(lane, cut - 1, B)[i],
         };
         down.max(up)
+    }
+
+    /// The least time for the exchanges of microbatches `first`, `first + half`, and so on, all at the same cut: no less
+    /// than at any cuts.
+    fn with_one_cut(&self, first: usize, heads: &Ways, tails: &Ways) -> Nanos {
+        let Some(steps) = self.steps(first) else { return 0 };
+        let value = |cut: usize| {
+            let at = (0..steps).fold(self.start(first, heads, cut), |at, _| self.next(at, cut, cut));
+            self.close(first, steps, tails, cut, at)
+        };
+        (0..=self.stages()).map(value).min().unwrap_or(0)
+    }
+
+    /// The least time for the exchanges of microbatches `first`, `first + half`, and so on.
+    fn follow(&self, first: usize, heads: &Ways, tails: &Ways) -> Nanos {
+        let Some(steps) = self.steps(first) else { return 0 };
+        let cuts = 0..=self.stages();
+        let mut at: Vec<Exchange> = cuts.clone().map(|cut| self.start(first, heads, cut)).collect();
+        let least = |a: Exchange, b: Exchange| Exchange { down: a.down.min(b.down), up: a.up.min(b.up) };
+        let step = |at: &[Exchange]| -> Vec<Exchange> {
+            let to = |to: usize| at.iter().enumerate().map(|(from, at)| self.next(*at, from, to)).reduce(least);
+            cuts.clone().filter_map(to).collect()
+        };
+        // After the first step nobody goes down from a cut sooner than it takes to come there. So where nothing says when
+        // the next may enter, "at once" binds no more, and what a step leads to is as much later as where it starts. Then
+        // a pattern that has come again comes again for ever.
+        let mut done = 0;
+        let (mut known, mut known_at, mut next_known) = (Vec::new(), 0, 1);
+        let mut may_repeat = true;
+        while done < steps {
+            at = step(&at);
+            done += 1;
+            if !may_repeat {
+                continue;
+            }
+            if let Some(later) = shift(&known, &at) {
+                let period = done - known_at;
+                let turns = (steps - done) / period;
+                at.iter_mut().for_each(|at| {
+                    at.down += turns as u64 * later;
+                    at.up += turns as u64 * later;
+                });
+                done += turns * period;
+                may_repeat = false;
+            } else if done == next_known {
+                known.clone_from(&at);
+                (known_at, next_known) = (done, 2 * done);
+            }
+        }
+        at.iter().enumerate().map(|(cut, at)| self.close(first, steps, tails, cut, *at)).min().unwrap_or(0)
+    }
+}
+
+/// By how much all of `after` is later than `before`, where that is the same for all.
+fn shift(before: &[Exchange], after: &[Exchange]) -> Option<Nanos> {
+    let later = after.first()?.down.checked_sub(before.first()?.down)?;
+    let is_later = |(before, after): (&Exchange, &Exchange)| {
+        after.down.checked_sub(before.down) == Some(later) && after.up.checked_sub(before.up) == Some(later)
     };
-    at.iter().enumerate().map(close).min().unwrap_or(0)
+    before.iter().zip(after).all(is_later).then_some(later)
 }

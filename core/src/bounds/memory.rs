@@ -21,7 +21,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 
-use super::net::Net;
+use super::net::{Cost, Net};
 use super::rank::Window;
 use super::ways::{B, F, W};
 use crate::units::{Bytes, Nanos};
@@ -364,14 +364,6 @@ impl End {
         counts
     }
 
-    fn choices(&self, net: &Net, measure: Measure) -> Choices {
-        let mut choices = Choices::default();
-        for reach in &self.reaches {
-            choices.add(if self.is_close { left(net, reach, measure) } else { done(net, reach, measure) });
-        }
-        choices.sorted()
-    }
-
     /// Adds the idle time within each of the times.
     fn idles(&self, choices: &Choices, room: Option<u64>, idles: &mut Vec<Idle>) {
         idles.extend(self.times.iter().map(|(time, counts)| {
@@ -413,16 +405,54 @@ pub(super) struct Area {
     pub room: Bytes,
 }
 
-/// What memory says of the rank of `window`: idle time at both ends, and the area. The window is known to last
-/// for `known`.
-pub(super) fn bound(window: &Window<'_>, load: Nanos, known: Nanos) -> (Memory, Option<Area>) {
+/// What microbatches may have done, or left, on a rank, in every measure: the same on ranks with the same costs.
+pub(super) struct Shares {
+    /// By lane.
+    costs: Vec<Vec<Cost>>,
+    room: Option<i64>,
+    measures: Vec<Measure>,
+    choices: Vec<[Choices; 2]>,
+}
+
+impl Shares {
+    pub fn new(net: &Net, rank: usize) -> Shares {
+        let of_lane = |stages_of: &Vec<Vec<usize>>| stages_of[rank].iter().map(|stage| net.costs[*stage]).collect();
+        let reaches = [done_reach, left_reach].map(|reach| -> Vec<Reach> {
+            (0..net.lanes.len()).map(|lane| reach(net, rank, lane)).collect()
+        });
+        let choices = |measure: &Measure| {
+            let mut choices = [Choices::default(), Choices::default()];
+            for (is_close, (choices, reaches)) in choices.iter_mut().zip(&reaches).enumerate() {
+                let places = if is_close == 1 { left } else { done };
+                reaches.iter().for_each(|reach| choices.add(places(net, reach, *measure)));
+            }
+            choices.map(Choices::sorted)
+        };
+        let measures = Measure::all(net, rank);
+        Shares {
+            costs: net.stages_of.iter().map(of_lane).collect(),
+            room: net.room[rank],
+            choices: measures.iter().map(choices).collect(),
+            measures,
+        }
+    }
+
+    pub fn are_of(&self, net: &Net, rank: usize) -> bool {
+        let is_alike = |(stages_of, costs): (&Vec<Vec<usize>>, &Vec<Cost>)| {
+            stages_of[rank].iter().map(|stage| &net.costs[*stage]).eq(costs)
+        };
+        self.room == net.room[rank] && net.stages_of.iter().zip(&self.costs).all(is_alike)
+    }
+}
+
+/// What memory says of the rank of `window`, which `shares` are of: idle time at both ends, and the area. The window is
+/// known to last for `known`.
+pub(super) fn bound(window: &Window<'_>, shares: &Shares, load: Nanos, known: Nanos) -> (Memory, Option<Area>) {
     let net = window.net;
     let ends = [false, true].map(|is_close| End::of(window, is_close));
-    let measures = Measure::all(net, window.rank);
-    let choices: Vec<[Choices; 2]> =
-        measures.iter().map(|measure| ends.each_ref().map(|end| end.choices(net, *measure))).collect();
+    let Shares { measures, choices, .. } = shares;
     let mut idles = [Vec::new(), Vec::new()];
-    for (measure, choices) in measures.iter().zip(&choices) {
+    for (measure, choices) in measures.iter().zip(choices) {
         for ((end, choices), idles) in ends.iter().zip(choices).zip(&mut idles) {
             end.idles(choices, measure.room, idles);
         }
@@ -431,7 +461,7 @@ pub(super) fn bound(window: &Window<'_>, load: Nanos, known: Nanos) -> (Memory, 
     let memory = apart(&fills, &drains, load, known);
     let mut area: Option<Area> = None;
     let half = known.max(memory.value) / 2;
-    for (measure, choices) in measures.iter().zip(&choices) {
+    for (measure, choices) in measures.iter().zip(choices) {
         let Some(room) = measure.room.filter(|room| *room > 0) else { continue };
         let lost: u128 = ends.iter().zip(choices).map(|(end, choices)| end.out_of_reach(choices, room, half)).sum();
         if let Some(found) = held(net, window.rank, window.back, *measure, lost)
@@ -472,9 +502,7 @@ fn held(net: &Net, rank: usize, back: &[Vec<[Nanos; 2]>], measure: Measure, lost
                     + product(measure.count(f + b), cost.w)
             } else {
                 let count = |bytes: i64| measure.count(bytes) - measure.count(below);
-                let back = before.map_or(Nanos::MAX, |to: usize| {
-                    (to..stage).map(|stage| lane.up[stage + 1] + net.costs[stage].b).sum()
-                });
+                let back = before.map_or(Nanos::MAX, |to: usize| lane.climbs[stage] - lane.climbs[to]);
                 product(count(below + f), trip) + product(count(below + f + b), cost.w.min(back))
             };
             area += of_one * net.all_microbatches() as u128;

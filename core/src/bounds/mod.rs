@@ -207,20 +207,24 @@ impl Best {
 fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize, best: &mut Best) {
     let mut heads = Ways::new(net);
     let mut tails = Ways::new(net);
-    let judge = |rank: usize, heads: &Ways, tails: &Ways, later: Nanos, best: &mut Best| {
+    // Of the rank judged last: most are alike.
+    let mut shares: Option<memory::Shares> = None;
+    let mut judge = |rank: usize, heads: &Ways, tails: &Ways, later: Nanos, best: &mut Best| {
         let window = Window { net, rank, heads, tails, later, back };
         let carlier = window.carlier();
         let load_ns = carlier.value - carlier.head - carlier.tail;
         best.take(carlier.value, || Binding::Rank { rank, head_ns: carlier.head, load_ns, tail_ns: carlier.tail });
         let load_ns = net.load(rank);
-        let (idle, area) = memory::bound(&window, load_ns, best.value);
+        let alike = shares.take().filter(|shares| shares.are_of(net, rank));
+        let shares = shares.insert(alike.unwrap_or_else(|| memory::Shares::new(net, rank)));
+        let (idle, area) = memory::bound(&window, shares, load_ns, best.value);
         best.take(idle.value, || Binding::Memory { rank, load_ns, fill_ns: idle.fill, drain_ns: idle.drain });
         if let Some(area) = area {
             best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     };
     let crosses = |lane: usize, heads: &Ways, tails: &Ways, best: &mut Best| {
-        if let Some(cross) = cross::bound(net, lane, heads, tails) {
+        if let Some(cross) = cross::bound(net, lane, heads, tails, best.value) {
             let rank = net.lanes[lane].ranks[0];
             best.take(cross.value, || Binding::Cross { rank, at_once: cross.at_once });
         }

@@ -9,7 +9,7 @@ use crate::units::Nanos;
 
 /// Durations and bytes of a stage as the bounds may count on them. With a fused backward, B is all of BW and
 /// W is nothing.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub f: Nanos,
     pub b: Nanos,
@@ -29,11 +29,16 @@ pub(super) struct Lane {
     pub down: Vec<Nanos>,
     /// By stage: the hop to the stage before, backward.
     pub up: Vec<Nanos>,
+    /// By stage: how long B of the stages before it take one after the other, with the hops from stage to stage: what lies
+    /// between two stages is the difference of theirs.
+    pub climbs: Vec<Nanos>,
     /// By stage and microbatch that is looked at: how many B, and how many W, of the stage must have ended before
     /// this F; and how many W before this B. Empty where no rank has a limit.
     pub needs: Vec<[u32; 3]>,
     /// By stage: what else its F waits for.
     pub aheads: Vec<Vec<Ahead>>,
+    /// By stage: the F that wait for its B, each with its stage.
+    pub behinds: Vec<Vec<(usize, Ahead)>>,
 }
 
 /// F of a stage runs at most so many microbatches ahead of B of a stage of its rank, the same or a later one.
@@ -146,12 +151,26 @@ impl Net {
                 }
             }
         }
-        let ahead = |stage: usize| match self.room[ranks[stage]] {
-            Some(room) => aheads(&self.costs, &up, &stages_of[ranks[stage]], stage, room),
-            None => Vec::new(),
-        };
-        let aheads = (0..stages).map(ahead).collect();
-        self.lanes.push(Lane { ranks, down, up, needs, aheads });
+        let mut climb = 0;
+        let climbs: Vec<Nanos> = (0..stages)
+            .map(|stage| {
+                climb += up[stage];
+                let before = climb;
+                climb += self.costs[stage].b;
+                before
+            })
+            .collect();
+        let mut aheads = alloc::vec![Vec::new(); stages];
+        for (stages, room) in stages_of.iter().zip(&self.room) {
+            let Some(room) = *room else { continue };
+            let on = Held::new(&self.costs, &climbs, stages);
+            stages.iter().enumerate().for_each(|(at, stage)| aheads[*stage] = on.aheads(at, room));
+        }
+        let mut behinds = alloc::vec![Vec::new(); stages];
+        for (stage, aheads) in aheads.iter().enumerate() {
+            aheads.iter().for_each(|ahead: &Ahead| behinds[ahead.above].push((stage, *ahead)));
+        }
+        self.lanes.push(Lane { ranks, down, up, climbs, needs, aheads, behinds });
         self.stages_of.push(stages_of);
     }
 
@@ -214,65 +233,87 @@ fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
 /// Stages of the same rank that are looked at.
 const MOST_ABOVE: usize = 5;
 
-/// How far F of `stage` may run ahead of B of the stages of the rank, which holds `stages`.
-///
-/// Say that F of microbatch `k` of a stage starts at `t` before B of microbatch `j < k` of the later stage has
-/// ended. When both that F and F of `j` of the later stage have started, microbatches `j` to `k` are held by
-/// the stage and by those below it, for `j` cannot have been back there; and `j` is held by the stages
-/// between and by the later one. All that has to fit. Where it does not, the F waits for that B: else the
-/// rank would be stuck, full of microbatches none of which can go on.
-///
-/// By then so much of `j` must be gone that the others fit beside the rest: further B and W of `j` on this rank, all
-/// after that B. Unless B of `j + 1` of the stage has ended too; it cannot have where the F is that of `j + 1`.
-fn aheads(costs: &[Cost], up: &[Nanos], stages: &[usize], stage: usize, room: i64) -> Vec<Ahead> {
-    let kept = |of: &dyn Fn(usize) -> bool| -> i64 {
-        stages.iter().filter(|other| of(**other)).map(|other| costs[*other].bytes[0]).sum()
-    };
-    let each = kept(&|other| other <= stage);
-    if each <= 0 {
-        return Vec::new();
-    }
-    let mut found: Vec<Ahead> = Vec::new();
-    for &above in stages.iter().filter(|above| **above >= stage).take(MOST_ABOVE) {
-        let most = (room - kept(&|other| stage < other && other <= above)).div_euclid(each);
-        // None at all: then the limit is below the least memory, which is another's business.
-        let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { continue };
-        let rest = room.saturating_sub(each.saturating_mul(most as i64));
-        let back: Nanos = (stage..above).map(|stage| up[stage + 1] + costs[stage].b).sum();
-        let next = if most > 1 { back + costs[stage].b } else { Nanos::MAX };
-        let delay = gone(costs, up, stages, above, rest).map_or(0, |gone| gone.min(next));
-        found.push(Ahead { above, most, delay });
-    }
-    found
+/// The stages of a rank.
+struct Held<'a> {
+    costs: &'a [Cost],
+    climbs: &'a [Nanos],
+    stages: &'a [usize],
+    /// By how many of the stages: what F of a microbatch leaves on them.
+    bytes: Vec<i64>,
 }
 
-/// How long after B of `above` at the least until a microbatch holds no more than `rest` on the rank of `stages`:
-/// its B of so many stages below have run, which takes the way there, and such of its W as free the most.
-fn gone(costs: &[Cost], up: &[Nanos], stages: &[usize], above: usize, rest: i64) -> Option<Nanos> {
-    let mut held: i64 = stages.iter().filter(|other| **other <= above).map(|other| costs[*other].bytes[0]).sum();
-    let (mut work, mut way, mut at) = (0, 0, above);
-    // W that may be run by now: their changes of bytes and durations.
-    let mut pending: Vec<(i64, Nanos)> = Vec::new();
-    let mut least: Option<Nanos> = None;
-    for &stage in stages.iter().rev().filter(|stage| **stage <= above).take(MOST_ABOVE) {
-        let cost = &costs[stage];
-        if stage < above {
-            way += (stage..at).map(|stage| up[stage + 1] + costs[stage].b).sum::<Nanos>();
-            work += cost.b;
-        }
-        at = stage;
-        held += cost.bytes[1];
-        pending.push((cost.bytes[2].min(0), cost.w));
-        let subsets = 0..1u32 << pending.len();
-        let enough = subsets.filter_map(|chosen| {
-            let chosen = || pending.iter().enumerate().filter(move |(index, _)| chosen >> index & 1 == 1);
-            let left = held + chosen().map(|(_, (bytes, _))| bytes).sum::<i64>();
-            (left <= rest).then(|| chosen().map(|(_, (_, time))| time).sum::<Nanos>())
+impl<'a> Held<'a> {
+    fn new(costs: &'a [Cost], climbs: &'a [Nanos], stages: &'a [usize]) -> Held<'a> {
+        let mut held = 0;
+        let more = stages.iter().map(|stage| {
+            held += costs[*stage].bytes[0];
+            held
         });
-        if let Some(more) = enough.min() {
-            let time = way.max(work + more);
-            least = Some(least.map_or(time, |least: Nanos| least.min(time)));
-        }
+        let bytes = core::iter::once(0).chain(more).collect();
+        Held { costs, climbs, stages, bytes }
     }
-    least
+
+    /// How far F of the rank's stage `at` may run ahead of B of its stages.
+    ///
+    /// Say that F of microbatch `k` of a stage starts at `t` before B of microbatch `j < k` of the later stage has
+    /// ended. When both that F and F of `j` of the later stage have started, microbatches `j` to `k` are held by
+    /// the stage and by those below it, for `j` cannot have been back there; and `j` is held by the stages
+    /// between and by the later one. All that has to fit. Where it does not, the F waits for that B: else the
+    /// rank would be stuck, full of microbatches none of which can go on.
+    ///
+    /// By then so much of `j` must be gone that the others fit beside the rest: further B and W of `j` on this rank, all
+    /// after that B. Unless B of `j + 1` of the stage has ended too; it cannot have where the F is that of `j + 1`.
+    fn aheads(&self, at: usize, room: i64) -> Vec<Ahead> {
+        let each = self.bytes[at + 1];
+        if each <= 0 {
+            return Vec::new();
+        }
+        let stage = self.stages[at];
+        let mut found: Vec<Ahead> = Vec::new();
+        for last in (at..self.stages.len()).take(MOST_ABOVE) {
+            let above = self.stages[last];
+            let most = (room - (self.bytes[last + 1] - each)).div_euclid(each);
+            // None at all: then the limit is below the least memory, which is another's business.
+            let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { continue };
+            let rest = room.saturating_sub(each.saturating_mul(most as i64));
+            let back = self.climbs[above] - self.climbs[stage];
+            let next = if most > 1 { back + self.costs[stage].b } else { Nanos::MAX };
+            let delay = self.gone(last, rest).map_or(0, |gone| gone.min(next));
+            found.push(Ahead { above, most, delay });
+        }
+        found
+    }
+
+    /// How long after B of the stage `last` at the least until a microbatch holds no more than `rest` on the rank: its B
+    /// of so many stages below have run, which takes the way there, and such of its W as free the most.
+    fn gone(&self, last: usize, rest: i64) -> Option<Nanos> {
+        let above = self.stages[last];
+        let mut held = self.bytes[last + 1];
+        let mut work = 0;
+        // W that may be run by now: their changes of bytes and durations.
+        let mut pending: Vec<(i64, Nanos)> = Vec::new();
+        let mut least: Option<Nanos> = None;
+        for &stage in self.stages[..=last].iter().rev().take(MOST_ABOVE) {
+            let cost = &self.costs[stage];
+            // The way from the end of B of `above` to the end of B of this stage.
+            let mut way = 0;
+            if stage < above {
+                way = self.climbs[above] - self.climbs[stage];
+                work += cost.b;
+            }
+            held += cost.bytes[1];
+            pending.push((cost.bytes[2].min(0), cost.w));
+            let subsets = 0..1u32 << pending.len();
+            let enough = subsets.filter_map(|chosen| {
+                let chosen = || pending.iter().enumerate().filter(move |(index, _)| chosen >> index & 1 == 1);
+                let left = held + chosen().map(|(_, (bytes, _))| bytes).sum::<i64>();
+                (left <= rest).then(|| chosen().map(|(_, (_, time))| time).sum::<Nanos>())
+            });
+            if let Some(more) = enough.min() {
+                let time = way.max(work + more);
+                least = Some(least.map_or(time, |least: Nanos| least.min(time)));
+            }
+        }
+        least
+    }
 }

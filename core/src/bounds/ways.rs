@@ -201,13 +201,10 @@ pub(super) fn tails(net: &Net, closing: impl Fn(usize) -> bool, tails: &mut Ways
                 if waits[0] < net.microbatches && waits[0] > k {
                     tail = tail.max(cost.f + tails.at(lane, stage, F, waits[0]));
                 }
-                let on_rank = &net.stages_of[lane][way.ranks[stage]];
-                for &first in on_rank.iter().take_while(|first| **first <= stage) {
-                    for ahead in way.aheads[first].iter().filter(|ahead| ahead.above == stage) {
-                        if k + ahead.most < net.microbatches {
-                            let next = net.costs[first].f + tails.at(lane, first, F, k + ahead.most);
-                            tail = tail.max(ahead.delay + next);
-                        }
+                for (first, ahead) in &way.behinds[stage] {
+                    if k + ahead.most < net.microbatches {
+                        let next = net.costs[*first].f + tails.at(lane, *first, F, k + ahead.most);
+                        tail = tail.max(ahead.delay + next);
                     }
                 }
                 tails.set(lane, stage, B, k, tail);
