@@ -531,8 +531,9 @@ pub struct Best {
     reasons: Vec<(String, String)>,
     /// Of the placements that no schedule fits, the one that needs least.
     nearest: Option<Infeasible>,
-    /// Problems still to be searched, the next one last; none before the first search.
-    open: Option<Vec<Case>>,
+    /// Problems still to be searched, with what no schedule of each goes under, the next one last; none before the first
+    /// search.
+    open: Option<Vec<(Nanos, Case)>>,
     stopped: bool,
 }
 
@@ -556,7 +557,7 @@ impl Best {
         }
     }
 
-    /// Searches the next open problem. False where there was none left.
+    /// Searches the next open problem, if anything better can stand on it. False where there was none left.
     ///
     /// # Errors
     /// [`PlanError::Spec`] where no problem follows from the spec.
@@ -566,14 +567,25 @@ impl Best {
         observer: &mut dyn FnMut(Progress) -> Flow,
     ) -> Result<bool, PlanError> {
         if self.open.is_none() {
-            let mut cases = open_cases(&self.spec)?;
-            cases.reverse();
-            self.open = Some(cases);
+            // Two chunks in a wave are a V.
+            let mut open: Vec<(Nanos, Case)> = Vec::new();
+            for case in open_cases(&self.spec)? {
+                if !open.iter().any(|(_, known)| known.problem.same_as(&case.problem)) {
+                    open.push((bounds::lower_bound(&case.problem).value_ns, case));
+                }
+            }
+            // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
+            open.sort_by_key(|(bound, _)| *bound);
+            open.reverse();
+            self.open = Some(open);
         }
         if self.stopped && self.best.is_some() {
             return Ok(false);
         }
-        let Some(case) = self.open.as_mut().and_then(Vec::pop) else { return Ok(false) };
+        let Some((bound, case)) = self.open.as_mut().and_then(Vec::pop) else { return Ok(false) };
+        if self.best.as_ref().is_some_and(|best| bound >= best.cost_ns()) {
+            return Ok(true);
+        }
         let mut stopped = false;
         let found = search::best(&case.problem, effort, &mut |progress| {
             let flow = observer(progress);

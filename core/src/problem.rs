@@ -840,6 +840,12 @@ impl Problem {
         Some((Problem { stages: self.stages.iter().zip(&some).map(stage).collect(), ..self.clone() }, some))
     }
 
+    /// Whether both ask for the same, whatever their placements are called.
+    pub fn same_as(&self, other: &Problem) -> bool {
+        self.placement.same_as(&other.placement, self.ranks, self.chunks)
+            && Problem { placement: other.placement.clone(), ..self.clone() } == *other
+    }
+
     /// The same problem judged by another objective.
     pub fn with_objective(&self, objective: Objective) -> Problem {
         Problem { objective, ..self.clone() }

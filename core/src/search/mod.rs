@@ -156,6 +156,9 @@ pub fn best(
             return found;
         }
         let (before, cost_ns) = found.as_ref().map_or((0, Nanos::MAX), |found| (found.ops, found.cost_ns));
+        if lower_bound(&variant.problem).value_ns >= cost_ns {
+            continue;
+        }
         let bound_ns = lower_bound(problem).value_ns;
         let with_whole = ladder::climb(&variant.problem, effort, &mut |progress| {
             let cost_ns = cost_ns.min(progress.cost_ns);
@@ -307,17 +310,22 @@ pub fn best_of(
     let mut best: Option<(Problem, Found)> = None;
     let mut why: Option<NoAnswer> = None;
     let mut stopped = false;
+    let mut open: Vec<(Nanos, Problem)> = Vec::new();
     for placement in statement.placements() {
-        if stopped && best.is_some() {
-            break;
-        }
-        let problem = match statement.problem(placement) {
-            Ok(problem) => problem,
+        match statement.problem(placement) {
+            Ok(problem) => open.push((lower_bound(&problem).value_ns, problem)),
             Err(fault) => {
                 why.get_or_insert(NoAnswer::Fault(fault));
-                continue;
             }
-        };
+        }
+    }
+    // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
+    open.sort_by_key(|(bound, _)| *bound);
+    for (bound, problem) in open {
+        let has_nothing = |(_, best): &(Problem, Found)| stopped || bound >= best.cost_ns;
+        if best.as_ref().is_some_and(has_nothing) {
+            break;
+        }
         let found = self::best(&problem, effort, &mut |progress| {
             let flow = observer(progress);
             stopped |= flow == Flow::Stop;
