@@ -417,9 +417,8 @@ pub(super) struct Shares {
 impl Shares {
     pub fn new(net: &Net, rank: usize) -> Shares {
         let of_lane = |stages_of: &Vec<Vec<usize>>| stages_of[rank].iter().map(|stage| net.costs[*stage]).collect();
-        let reaches = [done_reach, left_reach].map(|reach| -> Vec<Reach> {
-            (0..net.lanes.len()).map(|lane| reach(net, rank, lane)).collect()
-        });
+        let reaches = [done_reach, left_reach]
+            .map(|reach| -> Vec<Reach> { (0..net.lanes.len()).map(|lane| reach(net, rank, lane)).collect() });
         let choices = |measure: &Measure| {
             let mut choices = [Choices::default(), Choices::default()];
             for (is_close, (choices, reaches)) in choices.iter_mut().zip(&reaches).enumerate() {

@@ -17,6 +17,7 @@
 //! Source: Qi, Wan, Huang and Lin, “Pipeline parallelism with controllable memory”, arXiv:2405.15362, §3 and §4, who
 //! enumerate blocks of two chunks with whole slopes and a slot for each op.
 
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -412,7 +413,7 @@ struct Placed {
     ops: Vec<(u64, u64, Code, i64)>,
     held: i64,
     forwards_left: usize,
-    waiting: Vec<Code>,
+    waiting: VecDeque<Code>,
 }
 
 impl Placed {
@@ -462,66 +463,124 @@ impl Placed {
     }
 }
 
-/// `rows`, run with the real times: in the order in which ops start, each moves ahead into the earliest idle time that
-/// its inputs and the limit allow; and once a rank has run its last forward, W waits for idle time.
-pub(super) fn compact(flat: &Flat, eval: &mut Eval, rows: &[Vec<Code>]) -> Option<Rows> {
-    let mut starts: Vec<(u64, u32, u32)> = Vec::with_capacity(flat.ops);
-    eval.run_with(flat, rows, u64::MAX, |rank, at, start| starts.push((start, at as u32, rank as u32)))?;
-    // Ops without duration start together: on one rank their place in the row decides, between ranks the order in
-    // which they were run, which a stable sort keeps.
-    starts.sort_by_key(|(start, _, _)| *start);
-    let count = |rank: usize| flat.lanes_of[rank].iter().map(|lane| flat.lanes[*lane].count).sum();
-    let mut placed: Vec<Placed> =
-        (0..flat.ranks).map(|rank| Placed { forwards_left: count(rank), ..Placed::default() }).collect();
-    let mut end_f = vec![0u64; flat.slots];
-    let mut end_b = vec![0u64; flat.slots];
-    let mut done = vec![[0usize; 3]; flat.lanes.len()];
-    for (_, at, rank) in starts {
-        let rank = rank as usize;
-        let code = rows[rank][at as usize];
+/// What [`compact`] has placed so far.
+struct Compact<'a> {
+    flat: &'a Flat,
+    placed: Vec<Placed>,
+    /// By lane and microbatch, when F and B end, as far as they are placed.
+    end_f: Vec<u64>,
+    end_b: Vec<u64>,
+    /// By lane: how many F, B and W are placed.
+    done: Vec<[usize; 3]>,
+}
+
+impl Compact<'_> {
+    /// Places the next op of a rank; false where what it needs on another rank is not placed yet.
+    fn place(&mut self, rank: usize, code: Code) -> bool {
+        let flat = self.flat;
         let (index, kind) = (lane_of(code), kind_of(code));
         let lane = &flat.lanes[index];
         let limit = flat.limit[rank];
-        let on = &mut placed[rank];
         let far = 12 * flat.lanes_of[rank].len();
         let job = if kind == BW { 1 } else { kind as usize };
-        let n = done[index][job];
-        done[index][job] += 1;
+        let n = self.done[index][job];
+        let needed = match kind {
+            F => index.checked_sub(1).filter(|_| !lane.first),
+            W => None,
+            _ => Some(index + 1).filter(|_| !lane.last),
+        };
+        if needed.is_some_and(|needed| self.done[needed][job] <= n) {
+            return false;
+        }
+        let on = &mut self.placed[rank];
+        self.done[index][job] += 1;
         match kind {
             F => {
-                let arrival = if lane.first { 0 } else { end_f[flat.lanes[index - 1].offset + n] + lane.hop_f };
+                let arrival = needed.map_or(0, |needed| self.end_f[flat.lanes[needed].offset + n] + lane.hop_f);
                 let end = on.insert(flat, code, arrival, limit, far);
-                end_f[lane.offset + n] = end.unwrap_or_else(|| on.push(flat, code, arrival));
+                self.end_f[lane.offset + n] = end.unwrap_or_else(|| on.push(flat, code, arrival));
                 on.forwards_left -= 1;
             }
-            W if on.forwards_left == 0 => on.waiting.push(code),
+            W if on.forwards_left == 0 => on.waiting.push_back(code),
             W => {
-                let arrival = end_b[lane.offset + n];
+                let arrival = self.end_b[lane.offset + n];
                 if on.insert(flat, code, arrival, limit, far).is_none() {
                     on.push(flat, code, arrival);
                 }
             }
             _ => {
-                let arrival = if lane.last {
-                    end_f[lane.offset + n]
-                } else {
-                    end_b[flat.lanes[index + 1].offset + n] + lane.hop_b
+                let arrival = match needed {
+                    Some(needed) => self.end_b[flat.lanes[needed].offset + n] + lane.hop_b,
+                    None => self.end_f[lane.offset + n],
                 };
                 let fits = |on: &Placed| on.held + lane.takes[kind as usize] <= limit;
-                while let Some(&weight) = on.waiting.first()
+                while let Some(&weight) = on.waiting.front()
                     && (on.free() + flat.lanes[lane_of(weight)].duration[W as usize] <= arrival || !fits(on))
                 {
-                    on.waiting.remove(0);
+                    on.waiting.pop_front();
                     on.push(flat, weight, 0);
                 }
                 let end = on.insert(flat, code, arrival, limit, far);
-                end_b[lane.offset + n] = end.unwrap_or_else(|| on.push(flat, code, arrival));
+                self.end_b[lane.offset + n] = end.unwrap_or_else(|| on.push(flat, code, arrival));
+            }
+        }
+        true
+    }
+}
+
+/// `rows`, run with the real times: in the order of its row each op moves ahead into the earliest idle time that its
+/// inputs and the limit allow; and once a rank has run its last forward, W waits for idle time. None where the ranks
+/// wait for each other for ever.
+///
+/// Where an op goes depends on its own rank and on the ends of what it needs alone, so ranks may be gone through in any
+/// order in which those are known.
+pub(super) fn compact(flat: &Flat, eval: &mut Eval, rows: &[Vec<Code>]) -> Option<Rows> {
+    let count = |rank: usize| flat.lanes_of[rank].iter().map(|lane| flat.lanes[*lane].count).sum();
+    let placed = |rank: usize| Placed {
+        ops: Vec::with_capacity(rows[rank].len()),
+        forwards_left: count(rank),
+        ..Placed::default()
+    };
+    let mut compact = Compact {
+        flat,
+        placed: (0..flat.ranks).map(placed).collect(),
+        end_f: vec![0; flat.slots],
+        end_b: vec![0; flat.slots],
+        done: vec![[0; 3]; flat.lanes.len()],
+    };
+    let mut at = vec![0; flat.ranks];
+    let mut ready: Vec<usize> = (0..flat.ranks).rev().collect();
+    let mut is_ready = vec![true; flat.ranks];
+    let mut ran = 0;
+    while let Some(rank) = ready.pop() {
+        is_ready[rank] = false;
+        while let Some(&code) = rows[rank].get(at[rank])
+            && compact.place(rank, code)
+        {
+            at[rank] += 1;
+            ran += 1;
+            let (index, kind) = (lane_of(code), kind_of(code));
+            let wakes = match kind {
+                F => Some(index + 1).filter(|_| !flat.lanes[index].last),
+                W => None,
+                _ => index.checked_sub(1).filter(|_| !flat.lanes[index].first),
+            };
+            if let Some(other) = wakes.map(|lane| flat.lanes[lane].rank)
+                && !is_ready[other]
+                && other != rank
+            {
+                is_ready[other] = true;
+                ready.push(other);
             }
         }
     }
+    eval.ops += ran as u64;
+    if ran < rows.iter().map(Vec::len).sum::<usize>() {
+        return None;
+    }
     eval.ops += 3 * flat.ops as u64;
-    let rows = placed.into_iter().map(|mut on| {
-        for weight in core::mem::take(&mut on.waiting) {
+    let rows = compact.placed.into_iter().map(|mut on| {
+        while let Some(weight) = on.waiting.pop_front() {
             on.push(flat, weight, 0);
         }
         on.ops.iter().map(|op| op.2).collect()

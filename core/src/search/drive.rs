@@ -115,9 +115,10 @@ impl Bench {
     }
 }
 
-/// What a published schedule costs and takes, whatever the limits.
+/// What a published schedule is, costs and takes, whatever the limits.
 pub(super) struct Known {
-    which: &'static Published,
+    name: &'static str,
+    rows: Rows,
     cost: Cost,
     /// By rank, the most bytes above the static ones.
     peaks: Vec<i64>,
@@ -130,7 +131,7 @@ pub(super) fn known(problem: &Problem) -> Vec<Known> {
     let know = |which: &'static Published| {
         let rows = flat.rows(&which.build(problem).ok()?)?;
         let cost = eval.run(&flat, &rows, u64::MAX)?;
-        Some(Known { which, cost, peaks: rows.iter().map(|row| flat.peak(row)).collect() })
+        Some(Known { name: which.name, cost, peaks: rows.iter().map(|row| flat.peak(row)).collect(), rows })
     };
     let mut known: Vec<Known> = published().iter().filter_map(know).collect();
     known.sort_by_key(|known| known.cost);
@@ -237,11 +238,8 @@ impl<'a, 'b> Search<'a, 'b> {
         let fits = |known: &&Known| {
             known.cost.objective >= self.floor && known.peaks.iter().zip(limit).all(|(peak, limit)| peak <= limit)
         };
-        if let Some(known) = known.iter().find(fits)
-            && let Ok(schedule) = known.which.build(problem)
-            && let Some(rows) = self.full.flat.rows(&schedule)
-        {
-            self.offer(rows, known.which.name);
+        if let Some(known) = known.iter().find(fits) {
+            self.offer(known.rows.clone(), known.name);
         }
         if published_only {
             return;
@@ -271,7 +269,7 @@ impl<'a, 'b> Search<'a, 'b> {
             self.improve(None, known, self.allowed);
             return;
         }
-        self.tighten(problem, known);
+        self.tighten(known);
         // With few microbatches it is cheaper to find out which way of the rule is best.
         let waves = self.full.waves(self.allowed / if self.small.is_some() { 160 } else { 40 });
         for candidate in &waves {
@@ -369,7 +367,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Published schedules that fit, with their ops moved ahead into idle time: their rules do not know the times.
-    fn tighten(&mut self, problem: &Problem, known: &[Known]) {
+    fn tighten(&mut self, known: &[Known]) {
         if self.full.flat.chains.len() != 1 {
             return;
         }
@@ -379,12 +377,10 @@ impl<'a, 'b> Search<'a, 'b> {
             if !fits || self.is_over() || !self.best.as_ref().is_some_and(|(_, best, _)| is_near(best)) {
                 continue;
             }
-            if let Ok(schedule) = known.which.build(problem)
-                && let Some(rows) = self.full.flat.rows(&schedule)
-                && let Some(rows) = blocks::compact(&self.full.flat, &mut self.full.eval, &rows)
+            if let Some(rows) = blocks::compact(&self.full.flat, &mut self.full.eval, &known.rows)
                 && (0..self.full.flat.ranks).all(|rank| self.full.flat.is_valid_row(rank, &rows[rank]))
             {
-                self.offer(rows, known.which.name);
+                self.offer(rows, known.name);
             }
         }
     }
@@ -493,6 +489,10 @@ impl<'a, 'b> Search<'a, 'b> {
     /// Improves orders by local search: all of them for a while, then the better half, and so on to the best.
     fn improve(&mut self, mut small: Option<&mut Bench>, known: Vec<Candidate>, until: u64) -> Vec<Candidate> {
         let mut random = Random::new(2);
+        let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
+        if spent > until || self.is_over_at(spent) {
+            return known.into_iter().map(|candidate| Candidate { recipe: None, ..candidate }).collect();
+        }
         let flat = small.as_ref().map_or(&self.full.flat, |bench| &bench.flat);
         let mut searches: Vec<Tabu> = known.iter().filter_map(|candidate| Tabu::new(flat, &candidate.rows)).collect();
         let rounds = u64::from(searches.len().max(1).ilog2()) + 1;

@@ -49,6 +49,8 @@ pub(super) struct Tabu {
     until: Vec<u32>,
     best: Vec<Vec<u32>>,
     pub best_cost: Cost,
+    /// By rank: whether its row is another one than in the best order.
+    changed: Vec<bool>,
     step: u32,
     /// Steps since the best was found.
     idle: u32,
@@ -69,6 +71,7 @@ impl Tabu {
             until: alloc::vec![0; walk.nodes.len()],
             best: walk.rows.clone(),
             best_cost: walk.cost,
+            changed: alloc::vec![false; walk.rows.len()],
             step: 1,
             idle: 0,
             path: Vec::new(),
@@ -118,6 +121,7 @@ impl Tabu {
             self.until[node as usize] = self.step + tenure + if made { 0 } else { REFUSED };
         }
         let cost = self.walk.cost;
+        self.changed[chosen.shift.rank] |= made;
         if !made || cost >= self.best_cost {
             return false;
         }
@@ -125,7 +129,11 @@ impl Tabu {
             self.idle = 0;
         }
         self.best_cost = cost;
-        self.best.clone_from(&self.walk.rows);
+        for ((best, row), changed) in self.best.iter_mut().zip(&self.walk.rows).zip(&mut self.changed) {
+            if core::mem::take(changed) {
+                best.clone_from(row);
+            }
+        }
         true
     }
 
@@ -133,6 +141,7 @@ impl Tabu {
     fn go_back(&mut self, flat: &Flat, random: &mut Random) {
         self.idle = 0;
         self.walk.start_at(flat, &self.best);
+        self.changed.fill(false);
         self.until.fill(0);
         for _ in 0..1 + random.below(4) {
             self.shake(flat, random);
