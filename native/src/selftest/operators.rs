@@ -334,9 +334,15 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         cases.push(Case::new(kernel, t, vec![random(&[39, 30], 19)], &[(&[39, 30], t)]));
     }
     // Widths with and without tensor cores, sequences that end within a tile, heads that share keys.
-    for (sequence, query, key_value, width) in
-        [(37, 4, 2, 10), (70, 2, 1, 32), (64, 2, 2, 64), (150, 3, 1, 64), (65, 1, 1, 96), (130, 2, 1, 128)]
-    {
+    for (sequence, query, key_value, width) in [
+        (37, 4, 2, 10),
+        (70, 2, 1, 32),
+        (64, 2, 2, 64),
+        (150, 3, 1, 64),
+        (65, 1, 1, 96),
+        (130, 2, 1, 128),
+        (75, 2, 1, 256),
+    ] {
         let heads = Heads::usual(sequence, [query, key_value], width);
         let (n, q, k) = (2 * sequence, query * width, key_value * width);
         let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, k], 22)];
@@ -362,6 +368,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         (37, 4, 2, 10, 10, 37, Some(700_000_000_000)),
         (70, 2, 1, 32, 32, 20, Some(900_000_000_000)),
         (130, 2, 1, 128, 128, 70, Some(3_000_000_000_000)),
+        (139, 2, 2, 256, 256, 70, Some(3_000_000_000_000)),
     ] {
         let scale_e12 = cap_e12.map(|_| 300_000_000_000);
         let heads = Heads { scale_e12, cap_e12, ..Heads::usual(sequence, [query, key_value], width) };

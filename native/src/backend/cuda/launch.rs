@@ -1,11 +1,12 @@
 //! From an operator of the graph to launches and products: which kernel, how many blocks, which bytes. What each
 //! operator computes is said once, at [`Kernel`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Heads, Kernel, Spread, of_e12};
+use pipeplan_core::graph::{Graph, Heads, Kernel, Spread, of_e12};
 use pipeplan_core::model::Dtype;
+use pipeplan_core::units::Bytes;
 
 use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory, Product};
 use crate::backend::cpu::kernels::{experts, rope};
@@ -87,7 +88,11 @@ const SMALL_TILE: u64 = 32;
 /// Rows of a tile of `attention_tensor.cu`.
 const TILE: u64 = 64;
 /// Widths of keys and of values that `attention_tensor.cu` is compiled for.
-const TENSOR_WIDTHS: [(u64, u64); 5] = [(32, 32), (64, 64), (96, 96), (128, 128), (192, 128)];
+const TENSOR_WIDTHS: [(u64, u64); 6] = [(32, 32), (64, 64), (96, 96), (128, 128), (192, 128), (256, 256)];
+/// Those of them whose gradients of keys and of values are made by two kernels: one has no registers for both.
+const APART: [(u64, u64); 1] = [(256, 256)];
+/// Shared memory that a card keeps of each block's.
+const KEPT_OF_BLOCK: u64 = 1 << 10;
 
 /// Buffers and numbers of a launch.
 fn args(buffers: &[u64], numbers: &[u64], floats: &[f32]) -> Args {
@@ -541,6 +546,17 @@ impl Context {
         self.over_elements("cast_to", Format::Bf16, elements, args)
     }
 
+    /// Makes what `graphs` will look up, which is made of what they lack only here.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn prepare<'g>(&mut self, graphs: impl IntoIterator<Item = &'g Graph>) -> Result<(), CardError> {
+        for (sequence, width, base) in rope_tables(graphs) {
+            self.rope_table(sequence, width, base)?;
+        }
+        Ok(())
+    }
+
     fn rope_table(&mut self, sequence: u64, width: u64, base: u64) -> Result<Address, CardError> {
         if let Some(table) = self.rope.get(&(sequence, width, base)) {
             return Ok(table.at());
@@ -632,58 +648,78 @@ impl Context {
         Ok(())
     }
 
-    /// The kernel of attention for `spread`, its tile, its threads and its shared memory: of `small` and `tensor` tiles
-    /// (tensor cores), so many as wide as keys and as wide as values.
+    /// The kernel of attention for `spread`, which holds so many small tiles, or so many on tensor cores.
     fn attention_kernel(
         &self,
         name: &str,
         spread: &Spread,
         format: Format,
-        [small, tensor]: [[u64; 2]; 2],
-    ) -> Result<(String, u64, u32, u64), CardError> {
-        let (width, value) = (spread.heads.width, spread.value_width);
+        small: Tiles,
+        tensor: TensorTiles,
+    ) -> Result<AttentionKernel, CardError> {
+        let widths = (spread.heads.width, spread.value_width);
         let limit = u64::from(self.card.shared_bytes());
-        // Rows with 16 bytes more.
-        let shared = TILE * (tensor[0] * (width + 8) + tensor[1] * (value + 8)) * 2;
-        if format == Format::Bf16 && TENSOR_WIDTHS.contains(&(width, value)) && shared + 2 * TILE * 4 <= limit {
-            return Ok((format!("tensor_{name}_{width}_{value}"), TILE, 128, shared));
+        if format == Format::Bf16
+            && TENSOR_WIDTHS.contains(&widths)
+            && let Some((buffers, shared)) = tensor.buffers(widths, limit)
+        {
+            let name = format!("tensor_{name}_{}_{}", widths.0, widths.1);
+            return Ok(AttentionKernel { name, tile: TILE, threads: 128, shared, buffers });
         }
-        let shared = SMALL_TILE * (small[0] * (width | 1) + small[1] * (value | 1)) * 4;
+        let shared = SMALL_TILE * (small.0 * (widths.0 | 1) + small.1 * (widths.1 | 1)) * 4;
         // Beside it, two tiles of scores that the kernel declares itself.
         let limit = limit.saturating_sub(2 * SMALL_TILE * (SMALL_TILE + 1) * 4);
         if shared > limit {
+            let width = widths.0;
             let reason = format!("heads {width} wide need {shared} bytes of shared memory, and the card has {limit}");
             return Err(CardError::call(name, reason));
         }
-        Ok((format!("{name}_{}", format.suffix()), SMALL_TILE, 256, shared))
+        let name = format!("{name}_{}", format.suffix());
+        Ok(AttentionKernel { name, tile: SMALL_TILE, threads: 256, shared, buffers: 1 })
+    }
+
+    /// Starts `kernel` for so many `heads` and sequences.
+    fn launch_attention(
+        &self,
+        kernel: AttentionKernel,
+        spread: &Spread,
+        [heads, batches]: [u64; 2],
+        buffers: &[u64],
+    ) -> Result<(), CardError> {
+        let AttentionKernel { name, tile, threads, shared, buffers: of_tiles } = kernel;
+        let Spread { heads: Heads { sequence, query, key_value, width, .. }, value_width, window, .. } = *spread;
+        let numbers = [sequence, query, key_value, width, value_width, window, of_tiles];
+        let args = args(buffers, &numbers, &[scale(&spread.heads), spread.heads.cap().unwrap_or(0.0) as f32]);
+        self.launch_with(name, [sequence.div_ceil(tile), heads, batches], threads, shared, args)
     }
 
     fn attention(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention", spread, inputs[0].format(), [[2, 2], [2, 1]])?;
+        let tensor = TensorTiles { stay: (1, 0), stream: (1, 1), twice: false };
+        let kernel = self.attention_kernel("attention", spread, inputs[0].format(), (2, 2), tensor)?;
         let buffers = [inputs[0].at(), inputs[1].at(), inputs[2].at(), outputs[0].at(), outputs[1].at()];
         let heads = &spread.heads;
-        let grid = [heads.sequence.div_ceil(tile), heads.query, inputs[0].rows() / heads.sequence];
-        self.launch_with(kernel, grid, threads, shared, attention_args(&buffers, spread))
+        self.launch_attention(kernel, spread, [heads.query, inputs[0].rows() / heads.sequence], &buffers)
     }
 
     fn attention_grad(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let (format, heads) = (inputs[0].format(), &spread.heads);
-        let mut buffers: Vec<u64> = inputs.iter().map(Place::at).collect();
-        buffers.push(outputs[0].at());
         let batches = inputs[0].rows() / heads.sequence;
-        let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention_grad_query", spread, format, [[3, 2], [2, 2]])?;
-        let tiles = heads.sequence.div_ceil(tile);
-        let args = attention_args(&buffers, spread);
-        self.launch_with(kernel, [tiles, heads.query, batches], threads, shared, args)?;
-        buffers.pop();
-        buffers.extend([outputs[1].at(), outputs[2].at()]);
-        let (kernel, tile, threads, shared) =
-            self.attention_kernel("attention_grad_key", spread, format, [[3, 3], [2, 2]])?;
-        let tiles = heads.sequence.div_ceil(tile);
-        let args = attention_args(&buffers, spread);
-        self.launch_with(kernel, [tiles, heads.key_value, batches], threads, shared, args)
+        let inputs: Vec<u64> = inputs.iter().map(Place::at).collect();
+        let and = |outputs: &[Place<'_>]| -> Vec<u64> {
+            inputs.iter().copied().chain(outputs.iter().map(Place::at)).collect()
+        };
+        // What stays in shared memory, and what comes tile by tile.
+        let tiles = |stay| TensorTiles { stay, stream: (1, 1), twice: true };
+        let of_queries = self.attention_kernel("attention_grad_query", spread, format, (3, 2), tiles((1, 1)))?;
+        self.launch_attention(of_queries, spread, [heads.query, batches], &and(&outputs[..1]))?;
+        let of_keys = self.attention_kernel("attention_grad_key", spread, format, (3, 3), tiles((1, 1)))?;
+        let apart = of_keys.tile == TILE && APART.contains(&(heads.width, spread.value_width));
+        self.launch_attention(of_keys, spread, [heads.key_value, batches], &and(&outputs[1..3]))?;
+        if !apart {
+            return Ok(());
+        }
+        let of_values = self.attention_kernel("attention_grad_value", spread, format, (3, 3), tiles((1, 0)))?;
+        self.launch_attention(of_values, spread, [heads.key_value, batches], &and(&outputs[1..3]))
     }
 
     /// Sets what lies beyond each position of the squares in `scores`.
@@ -745,6 +781,21 @@ impl Context {
     }
 }
 
+/// Sequences, widths and bases of the angles that `graphs` turn by, each once: for each a table of [`rope_bytes`].
+pub fn rope_tables<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> BTreeSet<(u64, u64, u64)> {
+    let table = |kernel| match kernel {
+        Kernel::Rope { sequence, width, base, .. } => Some((sequence, width, base)),
+        Kernel::RopeTail { sequence, tail, base, .. } => Some((sequence, tail, base)),
+        _ => None,
+    };
+    graphs.into_iter().flat_map(|graph| graph.operators.iter().filter_map(move |of| table(of.kernel))).collect()
+}
+
+/// A sine and a cosine for each position and pair of columns.
+pub fn rope_bytes((sequence, width, _): (u64, u64, u64)) -> Bytes {
+    sequence * (width / 2) * 2 * 4
+}
+
 fn scale(heads: &Heads) -> f32 {
     heads.scale() as f32
 }
@@ -759,10 +810,50 @@ const fn alone(heads: &Heads) -> Spread {
     Spread { heads: *heads, value_width: heads.width, ways: 1, window: heads.sequence }
 }
 
-fn attention_args(buffers: &[u64], spread: &Spread) -> Args {
-    let Spread { heads, value_width, window, .. } = spread;
-    let numbers = [heads.sequence, heads.query, heads.key_value, heads.width, *value_width, *window];
-    args(buffers, &numbers, &[scale(heads), heads.cap().unwrap_or(0.0) as f32])
+/// Tiles of keys' width, and of values'.
+type Tiles = (u64, u64);
+
+/// What a block of an attention kernel on tensor cores holds in shared memory.
+#[derive(Clone, Copy)]
+struct TensorTiles {
+    /// From its start to its end.
+    stay: Tiles,
+    /// One after the other.
+    stream: Tiles,
+    /// Whether there may be two buffers of the latter: the next tiles come while one is computed with.
+    twice: bool,
+}
+
+impl TensorTiles {
+    /// Buffers of what streams, and bytes of all, on a card that gives a block at most `limit`; nothing where one does not
+    /// fit. Two where no fewer blocks run on a multiprocessor for it than the registers allow, which is two.
+    fn buffers(self, (width, value): (u64, u64), limit: u64) -> Option<(u64, u64)> {
+        // Rows with 16 bytes more.
+        let bytes = |tiles: Tiles| TILE * (tiles.0 * (width + 8) + tiles.1 * (value + 8)) * 2;
+        // Sums along rows and logarithms, which a kernel declares itself.
+        let rows = 4 * TILE * 4;
+        let [once, twice] = [1, 2].map(|buffers| bytes(self.stay) + buffers * bytes(self.stream));
+        let blocks = |bytes: u64| {
+            if bytes + rows > limit { 0 } else { (limit + KEPT_OF_BLOCK) / (bytes + rows + KEPT_OF_BLOCK) }
+        };
+        match blocks(once) {
+            0 => None,
+            fitting if self.twice && blocks(twice) >= fitting.min(2) => Some((2, twice)),
+            _ => Some((1, once)),
+        }
+    }
+}
+
+/// A kernel of attention, and how it is started.
+struct AttentionKernel {
+    name: String,
+    /// Rows of a tile.
+    tile: u64,
+    threads: u32,
+    /// Bytes of shared memory.
+    shared: u64,
+    /// Buffers of what streams.
+    buffers: u64,
 }
 
 /// The query heads of one sequence that share a key head.

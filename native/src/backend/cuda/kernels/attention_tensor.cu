@@ -1,6 +1,8 @@
 // The same for bf16 on tensor cores, for common widths D of keys and E of values: tiles of 64 by 64, 4 warps of 16 rows
 // each. A warp's scores stay in its registers, where the result of one product has the layout that the next one wants on its left
-// (arXiv:2307.08691 section 3.3). Arguments as in attention.cu.
+// (arXiv:2307.08691 section 3.3). Tiles come from memory while others are computed with: copies start with `fetch_rows` and
+// are there behind `wait_for_copies` and a barrier. Arguments as in attention.cu; n[6]: buffers of what a gradient streams, 1
+// or 2.
 
 #define TILE 64
 #define WARPS 4
@@ -34,6 +36,13 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
+// Begins to copy 16 bytes to shared memory, or zeros where they are not there: then nothing is read.
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool is_there) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+// Waits for all copies that this thread has begun.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
 // 64 rows of one head in shared memory. 16 bytes more a row put the rows of a matrix into different banks.
@@ -41,12 +50,13 @@ template <int D> struct Rows {
     bf16 v[TILE][D + 8];
 };
 
+// Begins to fetch a tile of which so many rows are there; the others become 0.
 template <int D> __device__ __forceinline__ void fetch_rows(Rows<D>& to, const void* from, ll row_length, ll rows) {
+    // Few addresses at a time: the registers are others'.
+#pragma unroll 2
     for (int index = threadIdx.x; index < TILE * D / 8; index += WARPS * 32) {
         int i = index / (D / 8), j = index % (D / 8) * 8;
-        Pack<bf16> value = {};
-        if (i < rows) value = *(const Pack<bf16>*)((const bf16*)from + i * row_length + j);
-        *(Pack<bf16>*)&to.v[i][j] = value;
+        copy_async(&to.v[i][j], (const bf16*)from + (i < rows ? i : 0) * row_length + j, i < rows);
     }
 }
 
@@ -104,6 +114,7 @@ template <int D> __device__ __forceinline__ void put_tile(void* to, const float 
 template <int D> __device__ __forceinline__ float along_row(const void* d_o, const void* o, ll at) {
     float sum = 0.0f;
     int part = threadIdx.x % 4;
+#pragma unroll 4
     for (int j = part * 2; j < D; j += 8) {
         for (int one = 0; one < 2; one++) sum += load(((const bf16*)d_o)[at + j + one]) * load(((const bf16*)o)[at + j + one]);
     }
@@ -124,7 +135,7 @@ template <int N> __device__ __forceinline__ void cap_products(float (&s)[N][4], 
 // The share of its cap that a score in powers of 2 has of one: its square is what the slope there lacks of 1.
 __device__ __forceinline__ float share_of_cap(const Args& a) { return a.f[1] > 0.0f ? 1.0f / (a.f[1] * LOG2_E) : 0.0f; }
 
-// p: q, k, v, o, l.
+// p: q, k, v, o, l. Values come while scores are computed, and the next keys while values are: one buffer of each does.
 template <int D, int E> __device__ __forceinline__ void tensor_attention(const Args& a) {
     DYNAMIC_SHARED(memory);
     Place at = place_of(a, false);
@@ -136,15 +147,19 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4];
     float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
+    auto fetch_keys = [&](ll key) {
+        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.sequence - key);
+    };
     clear_tile(o);
     fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+    fetch_keys(first_key(at, query, TILE));
     for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
-        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        // The keys are there, and nobody reads the values before any more.
+        wait_for_copies();
+        __syncthreads();
         ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        __syncthreads();
-        fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.sequence - key);
         fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.sequence - key);
-        __syncthreads();
         rows_times_rows<D, 4>(s, q, k, 0);
         cap_products(s, a);
         float now[2] = {greatest[0], greatest[1]}, sum[2] = {0.0f, 0.0f};
@@ -184,6 +199,10 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
 #pragma unroll
             for (int c = 0; c < 4; c++) o[n][c] *= correction[c / 2];
         }
+        // The values are there, and nobody reads these keys any more.
+        wait_for_copies();
+        __syncthreads();
+        if (key + TILE <= query) fetch_keys(key + TILE);
         scores_times_rows<E, 4>(o, s, v, 0);
     }
 #pragma unroll
@@ -199,18 +218,27 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
     put_tile<E>((bf16*)a.p[3] + out_at, o, at.out_row, at.sequence - query, 1.0f / total[0], 1.0f / total[1]);
 }
 
-// p: do, q, k, v, o, l, dq.
-template <int D, int E> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
+// p: do, q, k, v, o, l, dq. 16 N keys at a time, as registers allow.
+template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
     DYNAMIC_SHARED(memory);
     Place at = place_of(a, false);
-    Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
-    Rows<E>* rows = (Rows<E>*)((Rows<D>*)memory + 2);
-    Rows<E>&d_o = rows[0], &v = rows[1];
+    int buffers = (int)a.n[6], now = 0;
+    Rows<D>&q = ((Rows<D>*)memory)[0], *k = (Rows<D>*)memory + 1;
+    Rows<E>&d_o = *(Rows<E>*)(k + buffers), *v = &d_o + 1;
     ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
-    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), dq[D / 8][4], s[8][4], ds[8][4], along[2], l[2];
+    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), dq[D / 8][4], s[2 * N][4], ds[2 * N][4], along[2], l[2];
+    auto fetch = [&](int to, ll key) {
+        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
+        fetch_rows(k[to], (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
+        fetch_rows(v[to], (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
+    };
+    fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
+    fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
+    fetch(0, first_key(at, query, TILE));
     for (int half = 0; half < 2; half++) {
         // Rows beyond the sequence stand in for its last one; what they get is not written.
         ll i = query + row + half * 8 < at.sequence ? row + half * 8 : at.sequence - 1 - query;
@@ -218,103 +246,138 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention_grad_qu
         l[half] = ((const float*)a.p[5])[(at.first + query + i) * at.heads + at.head] * LOG2_E;
     }
     clear_tile(dq);
-    fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
-    fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
     for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
-        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
+        // This tile is there, and nobody reads the other buffer any more.
+        wait_for_copies();
         __syncthreads();
-        fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
-        fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
-        __syncthreads();
-        rows_times_rows<D, 4>(s, q, k, 0);
-        cap_products(s, a);
-        rows_times_rows<E, 4>(ds, d_o, v, 0);
+        bool goes_on = key + TILE <= query;
+        if (goes_on && buffers == 2) fetch(1 - now, key + TILE);
+#pragma unroll 1
+        for (int from = 0; from < TILE; from += 16 * N) {
+            rows_times_rows<D, N>(s, q, k[now], from);
+            cap_products(s, a);
+            rows_times_rows<E, N>(ds, d_o, v[now], from);
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+            for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                bool sees = sees_key(at, query + row + c / 2 * 8, key + n * 8 + lane % 4 * 2 + c % 2);
-                float score = s[n][c] * factor, p = sees ? exp2f(score - l[c / 2]) : 0.0f;
-                ds[n][c] = p * (ds[n][c] - along[c / 2]) * (1.0f - score * share * (score * share));
+                for (int c = 0; c < 4; c++) {
+                    bool sees = sees_key(at, query + row + c / 2 * 8, key + from + n * 8 + lane % 4 * 2 + c % 2);
+                    float score = s[n][c] * factor, p = sees ? exp2f(score - l[c / 2]) : 0.0f;
+                    ds[n][c] = p * (ds[n][c] - along[c / 2]) * (1.0f - score * share * (score * share));
+                }
             }
+            scores_times_rows<D, N>(dq, ds, k[now], from);
         }
-        scores_times_rows<D, 4>(dq, ds, k, 0);
+        if (buffers == 2) {
+            now = 1 - now;
+        } else if (goes_on) {
+            __syncthreads();
+            fetch(0, key + TILE);
+        }
     }
     put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.sequence - query, a.f[0], a.f[0]);
 }
 
-// p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here; 16 N queries at a time, as registers allow.
-template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
+// p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here; 16 N queries at a time, as registers allow. Where these hold no
+// sums of both, one kernel makes the gradients of keys and another those of values.
+template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
     DYNAMIC_SHARED(memory);
-    __shared__ float along[TILE], l[TILE];
+    __shared__ float along[2][TILE], l[2][TILE];
     Place at = place_of(a, true);
-    Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
-    Rows<E>* rows = (Rows<E>*)((Rows<D>*)memory + 2);
-    Rows<E>&d_o = rows[0], &v = rows[1];
+    int buffers = (int)a.n[6], now = 0;
+    Rows<D>&k = ((Rows<D>*)memory)[0], *q = (Rows<D>*)memory + 1;
+    Rows<E>*d_o = (Rows<E>*)(q + buffers), &v = d_o[buffers];
     ll key = (ll)blockIdx.x * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
     ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), dk[D / 8][4], dv[E / 8][4], s[2 * N][4], ds[2 * N][4];
+    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), s[2 * N][4];
+    float dk[KEYS ? D / 8 : 1][4], dv[VALUES ? E / 8 : 1][4], ds[KEYS ? 2 * N : 1][4];
+    // Tiles of queries, head by head of those that share these keys.
+    int tiles = (int)((last_query(at, key, TILE) - key + TILE - 1) / TILE), steps = tiles * at.group;
+    auto query_of = [&](int step) { return key + (ll)(step % tiles) * TILE; };
+    auto fetch = [&](int to, int step) {
+        int head = at.head + step / tiles;
+        ll query = query_of(step);
+        ll query_at = (at.first + query) * at.query_row + (ll)head * D;
+        ll out_at = (at.first + query) * at.out_row + (ll)head * E;
+        fetch_rows(d_o[to], (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
+        fetch_rows(q[to], (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
+        // Four threads a row, twice.
+        for (int first = 0; first < TILE; first += WARPS * 8) {
+            int i = first + threadIdx.x / 4;
+            ll from = query + i < at.sequence ? i : at.sequence - 1 - query;
+            float sum = KEYS ? along_row<E>(a.p[0], a.p[4], out_at + from * at.out_row) : 0.0f;
+            if (threadIdx.x % 4 == 0) {
+                along[to][i] = sum;
+                l[to][i] = ((const float*)a.p[5])[(at.first + query + from) * at.heads + head] * LOG2_E;
+            }
+        }
+    };
     clear_tile(dk);
     clear_tile(dv);
     fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
-    fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
-    for (int head = at.head; head < at.head + at.group; head++) {
-        for (ll query = key; query < last_query(at, key, TILE); query += TILE) {
-            ll query_at = (at.first + query) * at.query_row + (ll)head * D;
-            ll out_at = (at.first + query) * at.out_row + (ll)head * E;
-            __syncthreads();
-            fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
-            fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
-            // Four threads a row, twice.
-            for (int first = 0; first < TILE; first += WARPS * 8) {
-                int i = first + threadIdx.x / 4;
-                ll from = query + i < at.sequence ? i : at.sequence - 1 - query;
-                float sum = along_row<E>(a.p[0], a.p[4], out_at + from * at.out_row);
-                if (threadIdx.x % 4 == 0) {
-                    along[i] = sum;
-                    l[i] = ((const float*)a.p[5])[(at.first + query + from) * at.heads + head] * LOG2_E;
-                }
-            }
-            __syncthreads();
+    if (KEYS) fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
+    fetch(0, 0);
+    for (int step = 0; step < steps; step++) {
+        // This tile is there, and nobody reads the other buffer any more.
+        wait_for_copies();
+        __syncthreads();
+        ll query = query_of(step);
+        bool goes_on = step + 1 < steps;
+        if (goes_on && buffers == 2) fetch(1 - now, step + 1);
 #pragma unroll 1
-            for (int from = 0; from < TILE; from += 16 * N) {
-                rows_times_rows<D, N>(s, k, q, from);
-                cap_products(s, a);
-                rows_times_rows<E, N>(ds, v, d_o, from);
+        for (int from = 0; from < TILE; from += 16 * N) {
+            rows_times_rows<D, N>(s, k, q[now], from);
+            cap_products(s, a);
+            if constexpr (KEYS) rows_times_rows<E, N>(ds, v, d_o[now], from);
 #pragma unroll
-                for (int n = 0; n < 2 * N; n++) {
+            for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
-                    for (int c = 0; c < 4; c++) {
-                        int i = from + n * 8 + lane % 4 * 2 + c % 2;
-                        bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
-                        float score = s[n][c] * factor;
-                        s[n][c] = sees ? exp2f(score - l[i]) : 0.0f;
-                        ds[n][c] = s[n][c] * (ds[n][c] - along[i]) * (1.0f - score * share * (score * share));
-                    }
+                for (int c = 0; c < 4; c++) {
+                    int i = from + n * 8 + lane % 4 * 2 + c % 2;
+                    bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
+                    float score = s[n][c] * factor;
+                    s[n][c] = sees ? exp2f(score - l[now][i]) : 0.0f;
+                    if constexpr (KEYS) ds[n][c] = s[n][c] * (ds[n][c] - along[now][i]) * (1.0f - score * share * (score * share));
                 }
-                scores_times_rows<E, N>(dv, s, d_o, from);
-                scores_times_rows<D, N>(dk, ds, q, from);
             }
+            if constexpr (VALUES) scores_times_rows<E, N>(dv, s, d_o[now], from);
+            if constexpr (KEYS) scores_times_rows<D, N>(dk, ds, q[now], from);
+        }
+        if (buffers == 2) {
+            now = 1 - now;
+        } else if (goes_on) {
+            __syncthreads();
+            fetch(0, step + 1);
         }
     }
-    put_tile<D>((bf16*)a.p[6] + key_at, dk, at.key_row, at.sequence - key, a.f[0], a.f[0]);
-    put_tile<E>((bf16*)a.p[7] + value_at, dv, at.value_row, at.sequence - key, 1.0f, 1.0f);
+    if constexpr (KEYS) put_tile<D>((bf16*)a.p[6] + key_at, dk, at.key_row, at.sequence - key, a.f[0], a.f[0]);
+    if constexpr (VALUES) put_tile<E>((bf16*)a.p[7] + value_at, dv, at.value_row, at.sequence - key, 1.0f, 1.0f);
 }
 
-#define TENSOR_KERNELS(D, E, N)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128) tensor_attention_##D##_##E(Args a) { tensor_attention<D, E>(a); }       \
-    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_query_##D##_##E(Args a) {                         \
-        tensor_attention_grad_query<D, E>(a);                                                                                 \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(128) tensor_attention_grad_key_##D##_##E(Args a) {                           \
-        tensor_attention_grad_key<D, E, N>(a);                                                                                \
-    }
+#define TENSOR_KERNEL(name, D, E) extern "C" __global__ void __launch_bounds__(128) tensor_##name##_##D##_##E(Args a)
+#define TENSOR_KERNELS(D, E, Q)                                                          \
+    TENSOR_KERNEL(attention, D, E) { tensor_attention<D, E>(a); }                        \
+    TENSOR_KERNEL(attention_grad_query, D, E) { tensor_attention_grad_query<D, E, Q>(a); }
+// The gradients of keys and values, by one kernel or by two.
+#define TENSOR_GRADS_AT_ONCE(D, E, N) \
+    TENSOR_KERNEL(attention_grad_key, D, E) { tensor_attention_grad_key<D, E, N, true, true>(a); }
+#define TENSOR_GRADS_APART(D, E, N)                                                                 \
+    TENSOR_KERNEL(attention_grad_key, D, E) { tensor_attention_grad_key<D, E, N, true, false>(a); } \
+    TENSOR_KERNEL(attention_grad_value, D, E) { tensor_attention_grad_key<D, E, N, false, true>(a); }
+
 TENSOR_KERNELS(32, 32, 4)
+TENSOR_GRADS_AT_ONCE(32, 32, 4)
 TENSOR_KERNELS(64, 64, 4)
+TENSOR_GRADS_AT_ONCE(64, 64, 4)
 TENSOR_KERNELS(96, 96, 4)
+TENSOR_GRADS_AT_ONCE(96, 96, 4)
 TENSOR_KERNELS(128, 128, 4)
+TENSOR_GRADS_AT_ONCE(128, 128, 2)
 // Latent attention of DeepSeek.
 TENSOR_KERNELS(192, 128, 2)
+TENSOR_GRADS_AT_ONCE(192, 128, 1)
+// Gemma.
+TENSOR_KERNELS(256, 256, 2)
+TENSOR_GRADS_APART(256, 256, 2)

@@ -45,6 +45,7 @@ extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const un
                 block.arrived = 0;
                 block.live = threads;
                 block.any = false;
+                copying.assign(threads, {});
                 for (unsigned t = 0; t < threads; t++) {
                     block.warps[t / 32].live++;
                     Fiber& fiber = block.fibers[t];

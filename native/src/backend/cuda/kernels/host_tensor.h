@@ -42,3 +42,23 @@ static inline void load_some(unsigned* to, const bf16* row, bool transposed) {
 static inline void load_matrices(unsigned* to, const bf16* row) { load_some(to, row, false); }
 static inline void load_transposed(unsigned* to, const bf16* row) { load_some(to, row, true); }
 static inline unsigned pack(float low, float high) { return (unsigned)bf16_bits(high) << 16 | bf16_bits(low); }
+
+// Copies that this block's threads have begun, by thread: done when the thread waits for them. Until then what they go to
+// holds no numbers, so that whoever reads too early is found.
+struct Copying {
+    void* to;
+    unsigned char content[16];
+};
+static thread_local std::vector<std::vector<Copying>> copying;
+
+static inline void copy_async(void* to, const void* from, bool is_there) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) abort(); // the instruction needs it
+    Copying copy = {to, {}};
+    if (is_there) memcpy(copy.content, from, 16);
+    memset(to, 0xff, 16);
+    copying[threadIdx.x].push_back(copy);
+}
+static inline void wait_for_copies() {
+    for (const Copying& copy : copying[threadIdx.x]) memcpy(copy.to, copy.content, 16);
+    copying[threadIdx.x].clear();
+}
