@@ -254,11 +254,15 @@ impl JobTimes {
     /// compute has reached it and the one before has ended, and compute stands still where it waits for one that has not
     /// ended. That a collective slows the operators that run beside it is not counted.
     pub fn of(graph: &Graph, time: impl Fn(&Operator) -> Nanos) -> JobTimes {
-        let times: Vec<Nanos> = graph.operators.iter().map(time).collect();
+        JobTimes::of_times(graph, &graph.operators.iter().map(time).collect::<Vec<Nanos>>())
+    }
+
+    /// The same, by what each operator takes in the order of the list.
+    pub fn of_times(graph: &Graph, times: &[Nanos]) -> JobTimes {
         let mut ends: Vec<Nanos> = vec![0; graph.tensors.len()];
         let mut walk = |belongs: &dyn Fn(Job) -> bool| {
             let (mut compute, mut collectives): (Nanos, Nanos) = (0, 0);
-            for (operator, time) in graph.operators.iter().zip(&times).filter(|(operator, _)| belongs(operator.job)) {
+            for (operator, time) in graph.operators.iter().zip(times).filter(|(operator, _)| belongs(operator.job)) {
                 if operator.stream == Stream::Collective {
                     collectives = compute.max(collectives).saturating_add(*time);
                     operator.outputs.iter().for_each(|output| ends[output.index()] = collectives);

@@ -494,7 +494,7 @@ impl Parts<'_> {
     /// What a rank may hold beside the framework.
     fn limit(&self) -> u64 {
         let limit = self.work.limit_bytes.unwrap_or(self.work.device.memory_bytes);
-        limit.saturating_sub(self.work.layout.overhead_bytes)
+        limit.saturating_sub(self.work.layout.overhead_bytes).saturating_sub(workspace_bytes(self.work))
     }
 
     /// Bytes of a stage with so many microbatches in flight, all neighbours on other ranks and no framework beside it: those
@@ -544,8 +544,8 @@ fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: 
 fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
     let ranks = work.pipeline as usize;
     let rank_of_stage = placement.ranks(ranks, chunks);
-    let overhead = StaticBytes { overhead: work.layout.overhead_bytes, ..StaticBytes::default() };
-    let mut by_rank = vec![overhead; ranks];
+    let (overhead, workspace) = (work.layout.overhead_bytes, workspace_bytes(work));
+    let mut by_rank = vec![StaticBytes { overhead, workspace, ..StaticBytes::default() }; ranks];
     for (stage, part) in parts.iter().enumerate() {
         let rank = rank_of_stage[stage];
         let bytes = if rank_of_stage.get(stage + 1) == Some(&rank) { &part.before_own } else { &part.apart };
@@ -557,6 +557,11 @@ fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts:
         }
     }
     by_rank
+}
+
+/// What the device's own libraries take of each rank's memory, where the device has been measured.
+fn workspace_bytes(work: &ModelWork) -> Bytes {
+    work.profile.as_ref().map_or(0, |profile| profile.workspace_bytes)
 }
 
 /// Times of a stage's jobs: measured where there is a profile that has them. Where copies share weights out, with what the

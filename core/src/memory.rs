@@ -28,6 +28,8 @@ pub struct StaticBytes {
     pub under_way: Bytes,
     /// Buffers of messages: one of each kind at each end of a stage.
     pub buffers: Bytes,
+    /// What the device's own libraries work in, as the profile of the device says.
+    pub workspace: Bytes,
     /// What the framework holds besides, as the spec says.
     pub overhead: Bytes,
 }
@@ -42,6 +44,7 @@ impl StaticBytes {
             self.gathered,
             self.under_way,
             self.buffers,
+            self.workspace,
             self.overhead,
         ]
         .into_iter()
@@ -49,7 +52,7 @@ impl StaticBytes {
     }
 
     /// By kind, for a table.
-    pub fn kinds(&self) -> [(&'static str, Bytes); 8] {
+    pub fn kinds(&self) -> [(&'static str, Bytes); 9] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
@@ -58,6 +61,7 @@ impl StaticBytes {
             ("gathered weights", self.gathered),
             ("gradients reduced", self.under_way),
             ("buffers", self.buffers),
+            ("workspace", self.workspace),
             ("overhead", self.overhead),
         ]
     }
@@ -73,6 +77,7 @@ impl StaticBytes {
             gathered: self.gathered.max(other.gathered),
             under_way: self.under_way.max(other.under_way),
             buffers: self.buffers.saturating_add(other.buffers),
+            workspace: self.workspace.max(other.workspace),
             overhead: self.overhead.max(other.overhead),
         }
     }

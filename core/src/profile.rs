@@ -5,6 +5,12 @@
 //! "ns": 12}, ...]}`, sorted by kernel and operands. `operands` lists number format and sizes of all inputs, `->`, and
 //! those of all outputs, so two operators that read and write tensors of the same sizes count as the same. Attributes
 //! that matter for time beside these (heads, transposes) are part of `kernel`.
+//!
+//! A device that does a sum behind a product in one go has a time of both ([`Signature::of_both`]): its `kernel` names both,
+//! with `&` between them. Where there is one, the sum takes no time of its own.
+//!
+//! `workspace_bytes`, 0 where it is not there, is what each rank on the device takes beside what a plan counts, such as room
+//! for a library that multiplies: the memory that is planned with this profile counts it.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -14,13 +20,14 @@ use alloc::vec::Vec;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cluster::Device;
+use crate::cluster::{Device, MAX_MEMORY};
 use crate::cost::{self, JobTimes, Peers};
 use crate::fields::{Fault, Faults, Table, shown, whole};
+use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Kernel, Operator, TensorId};
 use crate::json::{self, Syntax};
 use crate::problem::MAX_NS;
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
 /// The version of the file that is written.
 pub const VERSION: u32 = 1;
@@ -63,14 +70,44 @@ impl Signature {
             }
             _ => name.to_string(),
         };
-        let one = |id: TensorId| {
-            let sizes: Vec<String> = graph[id].shape.iter().map(ToString::to_string).collect();
-            format!("{}[{}]", graph[id].dtype.name(), sizes.join(","))
-        };
-        let inputs: Vec<String> = operator.inputs.iter().map(|input| one(input.tensor)).collect();
-        let outputs: Vec<String> = operator.outputs.iter().map(|output| one(*output)).collect();
+        let inputs: Vec<String> = operator.inputs.iter().map(|input| operand(graph, input.tensor)).collect();
+        let outputs: Vec<String> = operator.outputs.iter().map(|output| operand(graph, *output)).collect();
         Signature { kernel, operands: format!("{} -> {}", inputs.join(" "), outputs.join(" ")) }
     }
+
+    /// That of `product` and of the `sum` behind it, which [takes its result](takes_sum), in one go.
+    pub fn of_both(graph: &Graph, product: &Operator, sum: &Operator) -> Signature {
+        let [first, second] = [product, sum].map(|operator| Signature::of(graph, operator));
+        let (inputs, output) = first.operands.split_once(" -> ").unwrap_or_default();
+        let others = sum.inputs.iter().map(|input| input.tensor).filter(|id| !product.outputs.contains(id));
+        let added: Vec<String> = others.map(|id| operand(graph, id)).collect();
+        let operands = format!("{inputs} {} -> {output}", added.join(" "));
+        Signature { kernel: format!("{} & {}", first.kernel, second.kernel), operands }
+    }
+}
+
+fn operand(graph: &Graph, id: TensorId) -> String {
+    let sizes: Vec<String> = graph[id].shape.iter().map(ToString::to_string).collect();
+    format!("{}[{}]", graph[id].dtype.name(), sizes.join(","))
+}
+
+/// By operator of `graph`: whether it is a product whose result the next operator adds a bias or a residual to, where it
+/// lies. That is what an epilogue of a product can do.
+pub fn takes_sum(graph: &Graph) -> Vec<bool> {
+    let takes_over = Lifetimes::of(graph).takes_over;
+    let does = |at: usize| {
+        let (Some(product), Some(sum)) = (graph.operators.get(at), graph.operators.get(at + 1)) else { return false };
+        let result = product.outputs.first();
+        let in_place = sum.in_place.and_then(|at| sum.inputs.get(at as usize)).map(|input| &input.tensor);
+        matches!(product.kernel, Kernel::MatMul { accumulate: false, .. })
+            && matches!(sum.kernel, Kernel::Add | Kernel::AddBias)
+            && product.job == sum.job
+            && takes_over.get(at + 1) == Some(&true)
+            && in_place == result
+            && sum.inputs.iter().filter(|input| Some(&input.tensor) == result).count() == 1
+            && (sum.kernel == Kernel::Add || sum.inputs.first().map(|input| &input.tensor) == result)
+    };
+    (0..graph.operators.len()).map(does).collect()
 }
 
 /// Measured times.
@@ -78,6 +115,8 @@ impl Signature {
 pub struct Profile {
     /// What was measured, for people.
     pub device: String,
+    /// What each rank takes of the device beside what a plan counts.
+    pub workspace_bytes: Bytes,
     times: BTreeMap<Signature, Nanos>,
 }
 
@@ -96,7 +135,14 @@ pub enum ProfileError {
 struct File {
     version: u32,
     device: String,
+    #[serde(skip_serializing_if = "is_zero")]
+    workspace_bytes: Bytes,
     operators: Vec<Entry>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(bytes: &Bytes) -> bool {
+    *bytes == 0
 }
 
 #[derive(Serialize)]
@@ -109,7 +155,7 @@ struct Entry {
 impl Profile {
     /// Of `device`, with nothing measured.
     pub fn new(device: &str) -> Profile {
-        Profile { device: device.to_string(), times: BTreeMap::new() }
+        Profile { device: device.to_string(), workspace_bytes: 0, times: BTreeMap::new() }
     }
 
     /// Notes a measured time.
@@ -120,6 +166,24 @@ impl Profile {
     /// The measured time of an operator like `operator`.
     pub fn time(&self, graph: &Graph, operator: &Operator) -> Option<Nanos> {
         self.times.get(&Signature::of(graph, operator)).copied()
+    }
+
+    /// The measured time of a product like `product` with the `sum` behind it.
+    pub fn time_of_both(&self, graph: &Graph, product: &Operator, sum: &Operator) -> Option<Nanos> {
+        self.times.get(&Signature::of_both(graph, product, sum)).copied()
+    }
+
+    /// By operator of `graph`: what is measured, with the time of a product and the sum behind it all at the product's.
+    pub fn times(&self, graph: &Graph) -> Vec<Option<Nanos>> {
+        let mut times: Vec<Option<Nanos>> =
+            graph.operators.iter().map(|operator| self.time(graph, operator)).collect();
+        for at in (0..times.len()).zip(takes_sum(graph)).filter_map(|(at, takes)| takes.then_some(at)) {
+            let (product, sum) = (&graph.operators[at], &graph.operators[at + 1]);
+            if let Some(both) = self.time_of_both(graph, product, sum) {
+                (times[at], times[at + 1]) = (Some(both), Some(0));
+            }
+        }
+        times
     }
 
     /// How many operators have been measured.
@@ -134,10 +198,10 @@ impl Profile {
 
     /// Times of one microbatch's jobs: measured where there is a measurement, else the roofline's.
     pub fn job_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
-        JobTimes::of(graph, |operator| {
-            let roofline = || cost::Load::of(graph, operator).time(&operator.kernel, device, peers);
-            self.time(graph, operator).unwrap_or_else(roofline)
-        })
+        let times = self.times(graph).into_iter().zip(&graph.operators).map(|(time, operator)| {
+            time.unwrap_or_else(|| cost::Load::of(graph, operator).time(&operator.kernel, device, peers))
+        });
+        JobTimes::of_times(graph, &times.collect::<Vec<Nanos>>())
     }
 
     /// As a file.
@@ -148,7 +212,8 @@ impl Profile {
             ns: *ns,
         };
         let operators = self.times.iter().map(entry).collect();
-        let file = File { version: VERSION, device: self.device.clone(), operators };
+        let (device, workspace_bytes) = (self.device.clone(), self.workspace_bytes);
+        let file = File { version: VERSION, device, workspace_bytes, operators };
         // Strings and whole numbers have a form in JSON, always.
         serde_json::to_value(file).map(|value| crate::canonical::pretty(&value)).unwrap_or_default()
     }
@@ -181,6 +246,7 @@ fn read(value: &Value, faults: &mut Vec<Fault>) -> Option<Profile> {
         return None;
     }
     let mut profile = Profile::new(table.text("device", faults).unwrap_or_default());
+    profile.workspace_bytes = table.bytes("workspace_bytes", 0..=MAX_MEMORY, faults).unwrap_or(0);
     match table.get("operators") {
         Some(Value::Array(operators)) if operators.len() <= MOST_OPERATORS => {
             for (index, operator) in operators.iter().enumerate() {
@@ -223,21 +289,60 @@ mod tests {
     use crate::cluster;
     use crate::graph::build::{StageShape, stage_graph};
     use crate::graph::form::Form;
-    use crate::model::{Dtype, catalog};
+    use crate::model::{Dtype, Family, catalog};
 
-    fn graph() -> Graph {
-        let model = catalog::find("tiny-llama").map(|entry| entry.config).unwrap();
-        let form = Form::default();
-        let shape = StageShape {
+    fn shape() -> StageShape {
+        StageShape {
             layers: 0..2,
             has_embedding: true,
             has_head: true,
             microbatch_size: 1,
             sequence: 32,
             dtype: Dtype::F32,
-            form,
-        };
-        stage_graph(&model, &shape, 1)
+            form: Form::default(),
+        }
+    }
+
+    fn graph() -> Graph {
+        let model = catalog::find("tiny-llama").map(|entry| entry.config).unwrap();
+        stage_graph(&model, &shape(), 1)
+    }
+
+    /// A bias or a residual that comes right behind a product is part of it where the device has been measured so: each layer
+    /// of a GPT has one of each behind its products, and a residual behind the bias is by itself.
+    #[test]
+    fn what_a_device_does_in_one_go_takes_one_time() {
+        for (name, family, each_layer) in [("llama", Family::Llama, 2), ("gpt", Family::Gpt, 4)] {
+            let mut model = catalog::find("tiny-llama").map(|entry| entry.config).unwrap();
+            (model.family, model.kv_heads) = (family, model.heads);
+            let layers = 2;
+            let shape = StageShape { layers: 0..layers, ..shape() };
+            let graph = stage_graph(&model, &shape, 1);
+            let takes = takes_sum(&graph);
+            let forward = graph.forward_len();
+            let of_layers = (0..forward).filter(|at| takes[*at] && graph.operators[*at].layer.is_some());
+            assert_eq!(of_layers.count(), each_layer * layers as usize, "{name}");
+            let mut profile = Profile::new("test");
+            graph.operators.iter().for_each(|operator| profile.insert(Signature::of(&graph, operator), 7));
+            let apart = profile.times(&graph);
+            assert!(apart.iter().all(|time| *time == Some(7)));
+            for at in (0..takes.len()).filter(|at| takes[*at]) {
+                let both = Signature::of_both(&graph, &graph.operators[at], &graph.operators[at + 1]);
+                assert!(both.kernel.contains(" & add") && !both.operands.contains("  "), "{both:?}");
+                profile.insert(both, 8);
+            }
+            let together = profile.times(&graph);
+            for at in 0..takes.len() {
+                let expected = if takes[at] {
+                    8
+                } else if at > 0 && takes[at - 1] {
+                    0
+                } else {
+                    7
+                };
+                assert_eq!(together[at], Some(expected), "{name}: {}", graph.operators[at].kernel.name());
+            }
+        }
     }
 
     /// Without measurements the times are the roofline's; with all of them, their sums.
@@ -253,6 +358,8 @@ mod tests {
         assert_eq!(profile.job_times(&graph, &device, &peers).jobs, counts);
         // Layers are alike: fewer signatures than operators.
         assert!(profile.len() < graph.operators.len());
+        assert!(!profile.to_json().contains("workspace_bytes"));
+        profile.workspace_bytes = 32 << 20;
         assert_eq!(Profile::of_json(&profile.to_json()), Ok(profile));
     }
 
@@ -273,6 +380,10 @@ mod tests {
             (file(&format!("[{}]", good.replace("\"add\"", "3"))), "operators[0].kernel: found 3"),
             (file(&format!("[{}]", good.replace("operands", "operand"))), "operators[0].operands: found nothing"),
             (file("[3]"), "operators[0]: found 3, accepted is a table"),
+            (
+                file("[]").replace("\"operators\"", "\"workspace_bytes\": -1, \"operators\""),
+                "workspace_bytes: found -1",
+            ),
         ] {
             let error = Profile::of_json(&text).map(|_| ()).unwrap_err().to_string();
             assert!(error.contains(says), "{error} should say {says}");
