@@ -35,6 +35,11 @@ fn card() -> Option<&'static Path> {
         for name in ["libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13"] {
             std::os::unix::fs::symlink(&library, folder.join(name)).expect("a link");
         }
+        let nccl = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/nccl.c");
+        let flags = ["-O1", "-w", "-shared", "-fPIC", "-pthread", nccl, "-ldl", "-o"];
+        let output = Command::new(&compiler).args(flags).arg(folder.join("libnccl.so.2")).output();
+        let output = output.expect("the compiler starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         match build_kernels(&folder.join("libkernels.so")) {
             Ok(()) => Some(folder),
             Err(error) if error.to_string().contains("cannot be started") => {
@@ -51,6 +56,7 @@ fn card() -> Option<&'static Path> {
 struct Ran {
     output: Output,
     calls: Vec<String>,
+    by_process: Vec<Vec<String>>,
 }
 
 impl Ran {
@@ -66,6 +72,11 @@ impl Ran {
 
 /// Runs `pipeplan` with `arguments` on the card, which cannot do what `without` names.
 fn on_card(name: &str, without: &str, arguments: &[&str]) -> Option<Ran> {
+    on_cards(name, without, arguments, &[])
+}
+
+/// The same with more variables.
+fn on_cards(name: &str, without: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<Ran> {
     let card = card()?;
     let log = card.join(format!("log-{name}"));
     let mut command = pipeplan(arguments);
@@ -74,17 +85,18 @@ fn on_card(name: &str, without: &str, arguments: &[&str]) -> Option<Ran> {
     for variable in ["PIPEPLAN_NVRTC", "PIPEPLAN_CUBLAS", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV"] {
         command.env_remove(variable);
     }
+    command.env("FAKE_NCCL_LOG", &log).envs(variables.iter().copied());
     let output = command.env("FAKE_CUDA_LOG", &log).output().expect("it starts");
-    let calls = std::fs::read_dir(card)
+    let calls: Vec<Vec<String>> = std::fs::read_dir(card)
         .expect("a folder")
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("log-{name}.")))
-        .flat_map(|entry| {
+        .map(|entry| {
             let text = std::fs::read_to_string(entry.path()).expect("a log");
             text.lines().map(str::to_string).collect::<Vec<_>>()
         })
         .collect();
-    Some(Ran { output, calls })
+    Some(Ran { output, calls: calls.concat(), by_process: calls })
 }
 
 /// A plan of two ranks with a model like `family`, in `dtype`.
@@ -213,6 +225,86 @@ fn ranks_run_on_parts_of_the_card() {
     assert!(!refused.status.success());
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("cuDeviceGetDevResource"), "{text}");
+}
+
+/// Ranks that share matrices, each with a card: a sum waits for what it reads on a queue of its own, the ranks' products go
+/// on beside it, their queues wait where it is read, and no host waits in between. What a rank takes of its card is what
+/// was worked out: sums take no memory of their own.
+#[test]
+fn sums_over_nccl_run_beside_the_queue() {
+    let Some(card) = card() else { return };
+    let (library, cards) = (card.join("libnccl.so.2"), card.join("libcuda.so.1"));
+    let variables = [
+        ("PIPEPLAN_NCCL", &*library.to_string_lossy()),
+        ("FAKE_NCCL_CARD", &*cards.to_string_lossy()),
+        ("FAKE_CUDA_CARDS", "2"),
+        ("FAKE_CUDA_ORDER", "1"),
+    ];
+    let (layers, microbatches, steps) = (2, 2, 4);
+    for rows_too in [false, true] {
+        let spec = format!(
+            "schedule = \"1f1b\"\n[model]\nname = \"own\"\nfamily = \"llama\"\nlayers = {layers}\nhidden = 32\nheads = 2\n\
+             ffn = 48\nvocab = 260\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 1\ntensor = 2\n\
+             sequence_parallel = {rows_too}\n[training]\nmicrobatches = {microbatches}\nsequence = 8\n\
+             microbatch_size = 1\ndtype = \"f32\"\n"
+        );
+        let plan = planned(&format!("beside-{rows_too}"), &spec);
+        let expected = emulated(&plan);
+        let plan = plan.to_string_lossy();
+        for graphs in ["on", "off"] {
+            let name = format!("beside-{rows_too}-{graphs}");
+            let steps = steps.to_string();
+            let arguments = ["run", &*plan, "--backend", "cuda", "--transport", "nccl", "--steps", &steps, "--json"];
+            let arguments = [&arguments[..], &["--patience", "60", "--cuda-graphs", graphs]].concat();
+            let ran = on_cards(&name, "", &arguments, &variables).expect("there was a card");
+            assert_eq!(losses(&ran.output), expected, "{name}");
+            for rank in ran.memory() {
+                let [counted, device] =
+                    ["high_water_bytes", "device_bytes"].map(|field| rank[field].as_u64().expect("bytes"));
+                let slab = 2 << 20;
+                let least = (counted + WORKSPACE_BYTES).div_ceil(slab) * slab;
+                // A slab for the first message, and one for tables and what lies between tensors.
+                assert!((least..=least + 2 * slab).contains(&device), "{name}: {device} taken, {counted} counted");
+            }
+            if graphs == "off" {
+                let ranks: Vec<_> =
+                    ran.by_process.iter().filter(|calls| calls.iter().any(|call| call.contains("init"))).collect();
+                assert_eq!(ranks.len(), 2, "{name}");
+                // Of each layer the gradients behind Q, K and V and behind gate and up.
+                let least = 2 * layers * microbatches * 4;
+                ranks.iter().for_each(|calls| assert_beside(calls, &name, least));
+            }
+        }
+    }
+}
+
+/// That sums go as they should in `calls`, at least so many of them with products beside.
+fn assert_beside(calls: &[String], name: &str, least: usize) {
+    let numbers = |call: &str| -> Vec<u32> {
+        call.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+    };
+    let before = |at: usize, part: &str| calls[..at].iter().rposition(|call| call.contains(part)).expect(part);
+    let mut with_products = 0;
+    for at in (0..calls.len()).filter(|at| calls[*at].ends_with("from outside")) {
+        let own = numbers(&calls[at])[0];
+        // It waits for a mark that the rank's queue had just been given.
+        let waits = before(at, &format!("stream {own} waits for mark"));
+        let mark = before(waits, ": mark ");
+        let [queue, ready] = numbers(&calls[mark])[..] else { panic!("{}", calls[mark]) };
+        assert_eq!(numbers(&calls[waits])[1], ready, "{name}: {}", calls[waits]);
+        assert!(queue != own && !calls[mark..at].iter().any(|call| call.contains("host waits")), "{name}");
+        // The queue waits for the mark behind it, and the host for neither before that.
+        let after =
+            calls[at..].iter().position(|call| call.starts_with(&format!("stream {own}: mark"))).expect("a mark")
+                + at;
+        let done = numbers(&calls[after])[1];
+        let joined = format!("stream {queue} waits for mark {done}");
+        let joined = calls[after..].iter().position(|call| *call == joined).expect("it is joined") + after;
+        let between = &calls[at..joined];
+        assert!(!between.iter().any(|call| call.contains("host waits")), "{name}: {between:?}");
+        with_products += usize::from(between.iter().any(|call| *call == format!("stream {queue}: product")));
+    }
+    assert!(with_products >= least, "{name}: {with_products} sums with products beside, of {least}");
 }
 
 /// Norms of heads, windows, experts and latent attention on ranks that share matrices, and rows too: as on the CPU.

@@ -10,7 +10,7 @@ use pipeplan_core::program::{Message, Payload, Way};
 use pipeplan_core::units::Bytes;
 
 use crate::transport::collectives::CollectiveError;
-use crate::transport::{Buffer, OnCard};
+use crate::transport::{Buffer, OnCard, TransportError};
 
 use peers::Peers;
 
@@ -190,6 +190,9 @@ pub enum BackendError {
     /// What the ranks that share matrices did together.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// What goes on between their devices.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     /// The training diverged.
     #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]
     NotFinite {

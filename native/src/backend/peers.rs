@@ -71,12 +71,35 @@ pub trait Peers {
         Ok(vec![memory])
     }
 
-    /// Runs a collective on memory of devices, in place, where an [engine](Reach::Engine) does. Of a scatter this member's
-    /// part of `memory` is then of use, of a gather that part has to be there before.
+    /// Begins a collective on memory of devices, where an [engine](Reach::Engine) does: behind all that this rank's device
+    /// has been asked for, and beside what it is asked for next. `from` and `to` may be the same.
     ///
     /// # Errors
     /// As [`Peers::show`].
-    fn combine(&mut self, _what: Collective, _memory: &OnCard, _dtype: Dtype) -> Result<(), BackendError> {
+    fn begin_on_card(
+        &mut self,
+        _what: Collective,
+        _from_to: (&OnCard, &OnCard),
+        _dtype: Dtype,
+    ) -> Result<Ticket, BackendError> {
+        Ok(Ticket(0))
+    }
+
+    /// What this rank's device is asked for from here on comes behind a collective that has
+    /// [begun](Peers::begin_on_card); the rank itself does not wait.
+    ///
+    /// # Errors
+    /// As [`Peers::show`].
+    fn join(&mut self, _ticket: Ticket) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Waits until no collective is under way on devices: before the rank waits for its device, which could wait for others
+    /// without end.
+    ///
+    /// # Errors
+    /// As [`Peers::show`].
+    fn settle(&mut self) -> Result<(), BackendError> {
         Ok(())
     }
 

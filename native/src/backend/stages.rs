@@ -39,6 +39,17 @@ pub enum Held<'a, D> {
     Nowhere,
 }
 
+/// What became of a collective that is to stay on devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    /// Nothing: it goes by the host's memory.
+    Not,
+    /// It is done.
+    Done,
+    /// It has begun, and is to be [joined](Peers::join).
+    Begun(Ticket),
+}
+
 /// A weight as a run starts with it.
 pub struct NewParameter<D, S> {
     /// The weight.
@@ -108,8 +119,8 @@ pub trait Processor {
     /// Where it cannot be read.
     fn number(&mut self, data: &Self::Data) -> Result<f64, Self::Error>;
 
-    /// Runs a collective of the ranks that share matrices without the host's memory, where that can be done: whether it
-    /// has. All of them come to the same answer. The input is `from`, or lies where the output `to` does.
+    /// Runs or begins a collective of the ranks that share matrices without the host's memory, where that can be done. All
+    /// of them come to the same answer. The input is `from`, or lies where the output `to` does.
     ///
     /// # Errors
     /// Where the device or the transport fails.
@@ -119,8 +130,13 @@ pub trait Processor {
         _from: (&Tensor, Option<&Self::Data>),
         _to: (&Tensor, &Self::Data),
         _peers: &mut dyn Peers,
-    ) -> Result<bool, BackendError> {
-        Ok(false)
+    ) -> Result<Together, BackendError> {
+        Ok(Together::Not)
+    }
+
+    /// Whether running `kernel` waits for the device.
+    fn waits_for_device(&self, _kernel: &Kernel) -> bool {
+        false
     }
 
     /// A copy of `data` in the host's memory, for the ranks that share matrices.
@@ -412,13 +428,15 @@ impl<P: Processor> Stages<P> {
         for index in order.into_iter().map(|at| at as usize) {
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
-            let together = &mut Together { peers: &mut *peers, begun: &mut begun };
+            let together = &mut InCompany { peers: &mut *peers, begun: &mut begun };
             execute(processor, graph, operator, takes_over, brief, persistent, lane, &mut store.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
             for id in &lifetimes.free_after[index] {
                 lane.remove(graph, *id, &mut store.meter);
             }
         }
+        // From here on this waits for the device.
+        peers.settle()?;
         let peak = lane.peak();
         for id in &lifetimes.end[job as usize] {
             let data = lane.remove(graph, *id, &mut store.meter);
@@ -453,14 +471,23 @@ impl<P: Processor> Stages<P> {
     }
 }
 
-/// The ranks that share matrices, and what has begun with them in this job, by the tensor that stands for it; without a
-/// ticket where it is done already.
-struct Together<'a> {
-    peers: &'a mut dyn Peers,
-    begun: &'a mut BTreeMap<TensorId, Option<Ticket>>,
+/// A collective that has begun in this job.
+enum Begun {
+    /// It is done already.
+    Done,
+    /// By the host's memory.
+    ByHost(Ticket),
+    /// On devices.
+    OnDevices(Ticket),
 }
 
-impl Together<'_> {
+/// The ranks that share matrices, and what has begun with them in this job, by the tensor that stands for it.
+struct InCompany<'a> {
+    peers: &'a mut dyn Peers,
+    begun: &'a mut BTreeMap<TensorId, Begun>,
+}
+
+impl InCompany<'_> {
     /// Runs `operator` where it is a collective, begins one or waits for one; says whether it is. Values go by the host's
     /// memory where the processor has no shorter way. An error without a reason where a collective was not begun.
     fn run<P: Processor>(
@@ -477,8 +504,12 @@ impl Together<'_> {
             Kernel::ReduceScatter { .. } | Kernel::ReduceScatterStart { .. } => Collective::Scatter,
             Kernel::AllReduceWait | Kernel::ReduceScatterWait => {
                 let begun = operator.inputs.first().and_then(|input| self.begun.remove(&input.tensor));
-                let Some(ticket) = begun.ok_or(None)? else {
-                    // What is done already stays where it is, or goes where the output is.
+                let begun = begun.ok_or(None)?;
+                if let Begun::OnDevices(ticket) = begun {
+                    self.peers.join(ticket).map_err(Some)?;
+                }
+                let Begun::ByHost(ticket) = begun else {
+                    // What is there already stays where it is, or goes where the output is.
                     let copied = processor.run(&Kernel::Replicate { ways: 1 }, &inputs[..1], outputs);
                     return copied.map(|()| true).map_err(|error| Some(error.into()));
                 };
@@ -491,9 +522,20 @@ impl Together<'_> {
         };
         let (input, (tensor, output)) = (inputs.first().ok_or(None)?, outputs.first_mut().ok_or(None)?);
         let own = if let Held::Here(data) = input.data { Some(data) } else { None };
-        if processor.together(what, (input.tensor, own), (tensor, output), &mut *self.peers).map_err(Some)? {
+        let together =
+            processor.together(what, (input.tensor, own), (tensor, output), &mut *self.peers).map_err(Some)?;
+        let begun = match together {
+            Together::Not => None,
+            Together::Done => Some(Begun::Done),
+            Together::Begun(ticket) if operator.kernel.starts() => Some(Begun::OnDevices(ticket)),
+            Together::Begun(ticket) => {
+                self.peers.join(ticket).map_err(Some)?;
+                Some(Begun::Done)
+            }
+        };
+        if let Some(begun) = begun {
             if operator.kernel.starts() {
-                self.begun.insert(*operator.outputs.first().ok_or(None)?, None);
+                self.begun.insert(*operator.outputs.first().ok_or(None)?, begun);
             }
             return Ok(true);
         }
@@ -505,7 +547,7 @@ impl Together<'_> {
         if operator.kernel.starts() {
             // The buffer is the result's from here on; what is sent is a copy.
             let begun = self.peers.start(what, values).map_err(Some)?;
-            self.begun.insert(*operator.outputs.first().ok_or(None)?, Some(begun));
+            self.begun.insert(*operator.outputs.first().ok_or(None)?, Begun::ByHost(begun));
             return Ok(true);
         }
         let result = self.peers.run(what, values).map_err(Some)?;
@@ -521,6 +563,9 @@ impl Together<'_> {
         inputs: &[Input<'_, P::Data>],
         outputs: &mut [(&Tensor, P::Data)],
     ) -> Result<(), Option<BackendError>> {
+        if processor.waits_for_device(&operator.kernel) {
+            self.peers.settle().map_err(Some)?;
+        }
         if self.begun.is_empty() {
             return processor.run(&operator.kernel, inputs, outputs).map_err(|error| Some(error.into()));
         }
@@ -569,7 +614,7 @@ fn execute<P: Processor>(
     persistent: &mut [Option<P::Data>],
     lane: &mut Lane<P::Data>,
     meter: &mut Meter,
-    together: &mut Together<'_>,
+    together: &mut InCompany<'_>,
 ) -> Result<(), Option<BackendError>> {
     let taken_over = operator.in_place.filter(|_| takes_over).and_then(|input| operator.inputs.get(input as usize));
     let taken_over = taken_over.map(|input| input.tensor);

@@ -211,6 +211,10 @@ impl Gradients {
         self.groups.iter_mut().chain([&mut self.replicas, &mut self.all]).for_each(|group| group.begin(step));
         for held in &self.held {
             let Some((first, others)) = held.stages.split_first() else { continue };
+            if !others.is_empty() {
+                // Reading waits for the device.
+                transport.settle_on_card()?;
+            }
             for stage in others {
                 let other = copy_of(backend, *stage, &held.name, Part::Gradient)?;
                 lend(backend, *first, &held.name, Part::Gradient, |values| {
@@ -230,8 +234,13 @@ impl Gradients {
                     Values::F64(values) => reduce(values, groups, sums, replicas, share, transport),
                 })?;
             }
+            if !others.is_empty() {
+                transport.settle_on_card()?;
+            }
             spread(backend, held, Part::Gradient)?;
         }
+        // From here on this may wait for the device.
+        transport.settle_on_card()?;
         match self.clip_norm {
             Some(limit) => self.clip(limit, backend, transport),
             None => Ok(()),
@@ -294,9 +303,12 @@ impl Gradients {
                     Values::F64(values) => gather(values, replicas, share, transport),
                 })?;
             }
+            if held.stages.len() > 1 {
+                transport.settle_on_card()?;
+            }
             spread(backend, held, Part::Weight)?;
         }
-        Ok(())
+        Ok(transport.settle_on_card()?)
     }
 }
 

@@ -184,6 +184,7 @@ impl From<BackendError> for Cause {
     fn from(error: BackendError) -> Cause {
         match error {
             BackendError::Collective(error) => Cause::Collective(error),
+            BackendError::Transport(error) => Cause::Transport(error),
             other => Cause::Backend(other),
         }
     }

@@ -10,7 +10,7 @@ use crate::backend::cpu::element::Element;
 use crate::backend::peers::{Collective, Peers, Reach, Ticket};
 use crate::transport::collectives::started::Started;
 use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction, even_counts};
-use crate::transport::{Buffer, OnCard, Transport};
+use crate::transport::{Buffer, OnCard, Transport, TransportError};
 
 /// The group as a rank holds it over a run.
 pub struct TensorGroup {
@@ -70,6 +70,17 @@ impl Joined<'_> {
         self.board.note_state(self.rank, State::Computing);
         Ok(result)
     }
+
+    /// The same for what has begun on devices.
+    fn on_card(
+        &mut self,
+        work: impl FnOnce(&mut dyn Transport) -> Result<(), TransportError>,
+    ) -> Result<(), BackendError> {
+        self.board.note_state(self.rank, State::Joining);
+        work(self.transport)?;
+        self.board.note_state(self.rank, State::Computing);
+        Ok(())
+    }
 }
 
 impl Peers for Joined<'_> {
@@ -85,16 +96,27 @@ impl Peers for Joined<'_> {
         self.joining(|group, transport| transport.show(&mut group.group, memory))
     }
 
-    fn combine(&mut self, what: Collective, memory: &OnCard, dtype: Dtype) -> Result<(), BackendError> {
-        let members = self.group.group.size();
-        let each = memory.bytes() / dtype.bytes().max(1) / members as u64;
-        let (operation, counts) = match what {
-            Collective::Sum => (Operation::AllReduce(Reduction::Sum), Vec::new()),
-            Collective::Max => (Operation::AllReduce(Reduction::Max), Vec::new()),
-            Collective::Gather => (Operation::AllGather, vec![each as usize; members]),
-            Collective::Scatter => (Operation::ReduceScatter(Reduction::Sum), vec![each as usize; members]),
+    fn begin_on_card(
+        &mut self,
+        what: Collective,
+        from_to: (&OnCard, &OnCard),
+        dtype: Dtype,
+    ) -> Result<Ticket, BackendError> {
+        let operation = match what {
+            Collective::Sum => Operation::AllReduce(Reduction::Sum),
+            Collective::Max => Operation::AllReduce(Reduction::Max),
+            Collective::Gather => Operation::AllGather,
+            Collective::Scatter => Operation::ReduceScatter(Reduction::Sum),
         };
-        self.joining(|group, transport| transport.on_card(&mut group.group, operation, memory, dtype, (0, &counts)))
+        self.joining(|group, transport| transport.begin_from(&mut group.group, operation, from_to, dtype)).map(Ticket)
+    }
+
+    fn join(&mut self, Ticket(begun): Ticket) -> Result<(), BackendError> {
+        self.on_card(|transport| transport.join_on_card(begun))
+    }
+
+    fn settle(&mut self) -> Result<(), BackendError> {
+        self.on_card(|transport| transport.settle_on_card())
     }
 
     fn start(&mut self, what: Collective, values: Buffer) -> Result<Ticket, BackendError> {

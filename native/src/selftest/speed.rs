@@ -1,7 +1,7 @@
 //! How fast a card is: its ceilings, each operator of a model beside them, and a step of the model beside the sum of its
 //! operators.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use pipeplan_core::cluster::Link;
 use pipeplan_core::cost::Load;
 use pipeplan_core::graph::{Graph, Operator, TensorId};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::profile::{Profile, Signature};
+use pipeplan_core::profile::{Profile, Signature, takes_sum};
 use pipeplan_core::schedule;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::ModelWork;
@@ -110,28 +110,42 @@ fn content(dtype: Dtype, elements: u64, below: u64) -> Vec<u8> {
 /// What a card's cache may keep of operands; those of a run come from memory, past which many others have gone since.
 const BEYOND_CACHES: Bytes = 192 << 20;
 
-/// One operator with operands of its own, so many of them that none is in a cache when its turn comes.
+/// One operator, or a product and the sum behind it, with operands of its own, so many of them that none is in a cache when
+/// its turn comes.
 fn operator_time(
     card: &Arc<dyn Card>,
     context: &mut Context,
     graph: &Graph,
-    operator: &Operator,
+    operators: &[Operator],
     repeats: u32,
 ) -> Result<Nanos, CardError> {
     // A token is a row of the table, or a column of the logits.
-    let tensors = || operator.inputs.iter().map(|input| &graph[input.tensor]);
+    let tensors = || operators.iter().flat_map(|of| &of.inputs).map(|input| &graph[input.tensor]);
     let table = tensors().find(|tensor| tensor.role.is_persistent()).map(|table| table.shape[0]);
     let logits = tensors().find(|tensor| tensor.shape.len() == 2).map(|logits| logits.shape[1]);
     let vocabulary = table.or(logits).unwrap_or(1);
-    let is_shared = |(position, input): (usize, &pipeplan_core::graph::Use)| {
-        operator.outputs.contains(&input.tensor) || operator.in_place == Some(position as u32)
+    // By tensor: its buffer. An operator that runs in place has one for both ends.
+    let mut buffer_of: BTreeMap<TensorId, usize> = BTreeMap::new();
+    let mut buffers: Vec<TensorId> = Vec::new();
+    let mut new = |id: TensorId| {
+        buffers.push(id);
+        buffers.len() - 1
     };
-    let shared: Vec<bool> = operator.inputs.iter().enumerate().map(is_shared).collect();
-    let own = operator.inputs.iter().zip(&shared).filter(|(_, shared)| !**shared).map(|(input, _)| input.tensor);
-    let all: Vec<TensorId> = operator.outputs.iter().copied().chain(own).collect();
-    let bytes: Bytes = all.iter().map(|id| graph[*id].bytes()).sum();
+    for operator in operators {
+        let in_place = operator.in_place.and_then(|at| operator.inputs.get(at as usize)).map(|input| input.tensor);
+        for (position, output) in operator.outputs.iter().enumerate() {
+            let before = in_place.filter(|_| position == 0);
+            let there = before.and_then(|input| buffer_of.get(&input)).copied();
+            let at = there.unwrap_or_else(|| new(*output));
+            before.into_iter().chain([*output]).for_each(|id| _ = buffer_of.insert(id, at));
+        }
+        for input in &operator.inputs {
+            buffer_of.entry(input.tensor).or_insert_with(|| new(input.tensor));
+        }
+    }
+    let bytes: Bytes = buffers.iter().map(|id| graph[*id].bytes()).sum();
     let sets = BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, u64::from(repeats.max(1)));
-    let first: Vec<Memory> = all
+    let first: Vec<Memory> = buffers
         .iter()
         .map(|id| {
             let tensor = &graph[*id];
@@ -142,28 +156,26 @@ fn operator_time(
     for _ in 1..sets {
         memory.push(memory[0].iter().map(|one| one.copied_to(card, Held::Kept)).collect::<Result<_, _>>()?);
     }
-    let place = |id: TensorId, memory: &Memory| Place {
-        at: Some(memory.at()),
+    let place = |id: TensorId, set: &[Memory]| Place {
+        at: buffer_of.get(&id).and_then(|at| set.get(*at)).map(Memory::at),
         shape: &graph[id].shape,
         dtype: graph[id].dtype,
     };
-    let places: Vec<(Vec<Place<'_>>, Vec<Place<'_>>)> = memory
-        .iter()
-        .map(|set| {
-            let (outputs, mut inputs) = (&set[..operator.outputs.len()], set[operator.outputs.len()..].iter());
-            let ins = operator.inputs.iter().zip(&shared);
-            let ins = ins.map(|(input, shared)| {
-                let memory = if *shared { None } else { inputs.next() };
-                place(input.tensor, memory.unwrap_or(&outputs[0]))
-            });
-            let ins = ins.collect();
-            (ins, operator.outputs.iter().zip(outputs).map(|(id, memory)| place(*id, memory)).collect())
-        })
-        .collect();
-    let mut turns = places.iter().cycle();
+    let places = |set: &[Memory], operator: &Operator| -> [Vec<Place<'_>>; 2] {
+        let inputs = operator.inputs.iter().map(|input| place(input.tensor, set)).collect();
+        [inputs, operator.outputs.iter().map(|id| place(*id, set)).collect()]
+    };
+    let sets: Vec<Vec<[Vec<Place<'_>>; 2]>> =
+        memory.iter().map(|set| operators.iter().map(|operator| places(set, operator)).collect()).collect();
+    let mut turns = sets.iter().cycle();
     time(card, repeats, || {
-        let Some((ins, outs)) = turns.next() else { return Ok(()) };
-        context.run(&operator.kernel, ins, outs)
+        let Some(places) = turns.next() else { return Ok(()) };
+        // What goes out together may be done in one go.
+        card.begin_job();
+        for (operator, [inputs, outputs]) in operators.iter().zip(places) {
+            context.run(&operator.kernel, inputs, outputs)?;
+        }
+        card.end_job()
     })
 }
 
@@ -226,23 +238,28 @@ fn operators(
 ) -> Result<(Profile, Nanos), String> {
     let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
     let mut profile = Profile::new(&card.name());
+    profile.workspace_bytes = card.workspace_bytes();
     let mut context = Context::new(Arc::clone(card));
     let mut sum = 0;
-    let mut shown = BTreeSet::new();
+    let mut measured = BTreeSet::new();
     for graph in &model.graphs {
-        for operator in &graph.operators {
-            let signature = Signature::of(graph, operator);
-            let ns = match profile.time(graph, operator) {
-                Some(ns) => ns,
-                None => operator_time(card, &mut context, graph, operator, sizes.repeats)
-                    .map_err(|error| format!("{}: {error}", signature.kernel))?,
-            };
-            sum += ns;
-            if shown.insert(signature.clone()) {
-                tell(share_of_ceiling(graph, operator, &signature, ns, ceilings));
+        let takes_sum = takes_sum(graph);
+        for (at, operator) in graph.operators.iter().enumerate() {
+            let alone = (Signature::of(graph, operator), &graph.operators[at..=at]);
+            let both = takes_sum[at].then(|| {
+                let pair = &graph.operators[at..=at + 1];
+                (Signature::of_both(graph, &pair[0], &pair[1]), pair)
+            });
+            for (signature, operators) in [alone].into_iter().chain(both) {
+                if measured.insert(signature.clone()) {
+                    let ns = operator_time(card, &mut context, graph, operators, sizes.repeats)
+                        .map_err(|error| format!("{}: {error}", signature.kernel))?;
+                    tell(share_of_ceiling(graph, operator, &signature, ns, ceilings));
+                    profile.insert(signature, ns);
+                }
             }
-            profile.insert(signature, ns);
         }
+        sum += profile.times(graph).into_iter().flatten().sum::<Nanos>();
     }
     let elements: u64 =
         model.graphs.iter().flat_map(|graph| graph.weights().map(|(_, tensor)| tensor.elements())).sum();

@@ -337,10 +337,37 @@ pub trait Transport: Send {
         true
     }
 
-    /// Whether the engine has its own collectives on memory of devices. [`Transport::own_collective`] then works in
-    /// place, on the whole of it.
+    /// Whether the engine has its own collectives on memory of devices.
     fn has_own_on_card(&self) -> bool {
         false
+    }
+
+    /// Begins one of them, from memory to memory, which may be the same: behind all that this rank's device has been asked
+    /// for, and beside what it is asked for next. Both stay until it is [joined](Transport::join_on_card), under the number
+    /// given. Called only where [`Transport::has_own_on_card`] says so.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn begin_on_card(&mut self, _call: &Call<'_>, _from: &OnCard, _to: &OnCard) -> Result<u64, TransportError> {
+        Ok(0)
+    }
+
+    /// What this rank's device is asked for from here on comes behind the collective that has begun under this number.
+    /// The rank itself waits for nothing.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn join_on_card(&mut self, _begun: u64) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    /// Waits until all collectives on memory of devices have ended that have begun: before the rank waits for its device,
+    /// which could then wait for others without end.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn settle_on_card(&mut self) -> Result<(), TransportError> {
+        Ok(())
     }
 
     /// Whether parcels that are [`Buffer::OnCard`] may go to any rank, as they do within a process.
@@ -425,6 +452,18 @@ impl Transport for Box<dyn Transport> {
 
     fn has_own_on_card(&self) -> bool {
         (**self).has_own_on_card()
+    }
+
+    fn begin_on_card(&mut self, call: &Call<'_>, from: &OnCard, to: &OnCard) -> Result<u64, TransportError> {
+        (**self).begin_on_card(call, from, to)
+    }
+
+    fn join_on_card(&mut self, begun: u64) -> Result<(), TransportError> {
+        (**self).join_on_card(begun)
+    }
+
+    fn settle_on_card(&mut self) -> Result<(), TransportError> {
+        (**self).settle_on_card()
     }
 
     fn carries_memory(&self) -> bool {

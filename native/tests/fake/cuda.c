@@ -6,13 +6,13 @@
 // stream of its own context, and shared memory beyond 48 KiB wants to be asked for. What is wrong ends in an error, or where
 // a card would be broken, in abort().
 // FAKE_CUDA_KERNELS: the library that holds the kernels. FAKE_CUDA_LOG: calls are noted in this file, with the process'
-// number behind its name. FAKE_CUDA_MEMORY: bytes of the card. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
+// number behind its name; where FAKE_CUDA_ORDER is set, also what is put on which stream, and what waits for what.
+// FAKE_CUDA_CARDS: how many cards there are. FAKE_CUDA_MEMORY: bytes of one. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
 // do: lt (no algorithm is ever found), capture (it fails at its end), launch (no graph starts), green (no parts), own (streams of a part belong to the
 // card's context).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
-       NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901 };
-enum { KERNEL, COPY, SET, MATMUL, RECORD };
+       NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_ISOLATION = 905 };
+enum { KERNEL, COPY, SET, MATMUL, RECORD, WAIT, OUTSIDE };
 enum { MEMORY_FENCE = 256, SHARED_LIMIT = 232448, STATIC_SHARED = 1024, MULTIPROCESSORS = 132 };
 
 typedef struct { uint64_t p[10]; int64_t n[12]; float f[10]; } Args;
@@ -35,6 +35,8 @@ typedef struct {
     int transposed[2], types[4];
     float alpha, beta;
 } Matmul;
+// What another library does on a stream.
+typedef struct { int done; } Outside;
 typedef struct Work {
     int kind;
     struct Work* next;
@@ -47,10 +49,12 @@ typedef struct Work {
     Matmul matmul;
     Event* event;
     uint64_t turn;
+    Outside* outside;
 } Work;
 typedef struct { Work *first, *last; } Queue;
-typedef struct { Context* context; Queue queue, captured; int capturing; } Stream;
-struct Event { Context* context; Stream* stream; uint64_t turn, done; int asked; double at; };
+typedef struct { Context* context; Queue queue, captured; int capturing, number; } Stream;
+// Of its owner and of what waits on streams to record it or for it: `holders`.
+struct Event { Context* context; Stream* stream; uint64_t turn, done; int asked, number, holders; double at; };
 typedef struct Block { char* start; uint64_t bytes; struct Block* next; } Block;
 
 static pthread_mutex_t lock;
@@ -75,23 +79,9 @@ static int cannot(const char* what) {
     const char* list = getenv("FAKE_CUDA_WITHOUT");
     return list && strstr(list, what) != 0;
 }
-static void note(const char* format, ...) {
-    const char* name = getenv("FAKE_CUDA_LOG");
-    if (!name) return;
-    char path[4096];
-    snprintf(path, sizeof path, "%s.%d", name, (int)getpid());
-    pthread_mutex_lock(&lock);
-    FILE* file = fopen(path, "a");
-    if (file) {
-        va_list list;
-        va_start(list, format);
-        vfprintf(file, format, list);
-        va_end(list);
-        fputc('\n', file);
-        fclose(file);
-    }
-    pthread_mutex_unlock(&lock);
-}
+#define LOG "FAKE_CUDA_LOG"
+#include "note.h"
+#define ORDER(...) do { if (getenv("FAKE_CUDA_ORDER")) note(__VA_ARGS__); } while (0)
 static void broken(const char* why) {
     fprintf(stderr, "the card is broken: %s\n", why);
     abort();
@@ -178,7 +168,11 @@ static void perform(Work* work) {
             work->event->done = work->turn;
             work->event->at = now();
             break;
+        default: break;
     }
+}
+static void let_go(Event* event) {
+    if (event && --event->holders == 0) free(event);
 }
 static void append(Queue* queue, Work* work) {
     work->next = 0;
@@ -186,13 +180,34 @@ static void append(Queue* queue, Work* work) {
     else queue->first = work;
     queue->last = work;
 }
-// Does what is on the stream, up to the event's `turn` where there is one.
-static void drain(Stream* stream, Event* event, uint64_t turn) {
+// Does what is on the stream, up to the event's `turn` or to what comes from outside, where there is one of them. What others
+// have to do first is waited for, with the lock open meanwhile; or where that is not `patient`, nothing more is done.
+static void drain(Stream* stream, Event* event, uint64_t turn, Outside* outside, int patient) {
     while (stream->queue.first && !(event && event->done >= turn)) {
         Work* work = stream->queue.first;
+        if (outside && work->outside == outside) return;
+        if (work->kind == WAIT && work->event->done < work->turn) {
+            Event* awaited = work->event;
+            uint64_t until = work->turn;
+            awaited->holders++;
+            drain(awaited->stream, awaited, until, 0, patient);
+            int is_past = awaited->done >= until;
+            let_go(awaited);
+            if (!is_past && !patient) return;
+            continue;
+        }
+        if (work->kind == OUTSIDE && !work->outside->done) {
+            if (!patient) return;
+            pthread_mutex_unlock(&lock);
+            usleep(50);
+            pthread_mutex_lock(&lock);
+            continue;
+        }
         stream->queue.first = work->next;
         if (!work->next) stream->queue.last = 0;
         perform(work);
+        let_go(work->event);
+        free(work->outside);
         free(work->content);
         free(work);
     }
@@ -201,19 +216,42 @@ static int put(Stream* stream, Work work) {
     Work* own = malloc(sizeof *own);
     *own = work;
     append(stream->capturing ? &stream->captured : &stream->queue, own);
+    if (work.kind == KERNEL) ORDER("stream %d: %s", stream->number, work.function->name);
+    if (work.kind == MATMUL) ORDER("stream %d: product", stream->number);
     return OK;
+}
+
+// For a library that puts work of its own on streams, and does it itself: it is done behind what was there before.
+void* fake_card_put(Stream* stream) {
+    LOCKED;
+    Outside* outside = calloc(1, sizeof *outside);
+    put(stream, (Work){OUTSIDE, .outside = outside});
+    ORDER("stream %d: from outside", stream->number);
+    return outside;
+}
+void fake_card_reach(Stream* stream, Outside* outside) {
+    LOCKED;
+    drain(stream, 0, 0, outside, 1);
+}
+void fake_card_done(Outside* outside) {
+    LOCKED;
+    outside->done = 1;
 }
 
 int cuGetErrorString(int error, const char** text) { *text = "what a card would say"; return OK; }
 int cuGetErrorName(int error, const char** text) { *text = "AN_ERROR"; return OK; }
 int cuInit(unsigned flags) { return flags == 0 ? OK : INVALID_VALUE; }
 int cuDriverGetVersion(int* version) { *version = 13000; return OK; }
-int cuDeviceGetCount(int* count) { *count = 1; return OK; }
-int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return ordinal == 0 ? OK : 101; }
+static int cards(void) {
+    const char* count = getenv("FAKE_CUDA_CARDS");
+    return count ? atoi(count) : 1;
+}
+int cuDeviceGetCount(int* count) { *count = cards(); return OK; }
+int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return ordinal >= 0 && ordinal < cards() ? OK : 101; }
 int cuDeviceGetName(char* name, int room, int device) { snprintf(name, room, "a card that is none"); return OK; }
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = all_bytes(); return OK; }
 int cuDeviceGetP2PAttribute(int* value, int which, int from, int to) { *value = 0; return OK; }
-int cuDeviceGetUuid_v2(char* bytes, int device) { memset(bytes, 7, 16); return OK; }
+int cuDeviceGetUuid_v2(char* bytes, int device) { memset(bytes, 7 + device, 16); return OK; }
 int cuDeviceGetPCIBusId(char* text, int room, int device) { snprintf(text, room, "0000:00:00.0"); return OK; }
 int cuDeviceGetAttribute(int* value, int which, int device) {
     switch (which) {
@@ -268,54 +306,77 @@ int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsig
 }
 
 static int new_stream(Stream** stream, Context* context) {
+    static int number;
     *stream = calloc(1, sizeof **stream);
     (*stream)->context = context;
+    (*stream)->number = number++;
     return OK;
 }
 int cuStreamCreate(Stream** stream, unsigned flags) { CURRENT; return flags == 1 ? new_stream(stream, current) : INVALID_VALUE; }
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) { CURRENT; *least = 0; *greatest = -5; return OK; }
+int cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
+    CURRENT;
+    return flags == 1 && priority >= -5 && priority <= 0 ? new_stream(stream, current) : INVALID_VALUE;
+}
 int cuStreamDestroy_v2(Stream* stream) {
     CURRENT;
-    drain(stream, 0, 0);
+    drain(stream, 0, 0, 0, 1);
     free(stream);
     return OK;
 }
 int cuStreamSynchronize(Stream* stream) {
     CURRENT;
     if (stream->capturing) return CAPTURE_UNSUPPORTED;
-    drain(stream, 0, 0);
+    ORDER("the host waits for stream %d", stream->number);
+    drain(stream, 0, 0, 0, 1);
     return OK;
 }
 
 int cuEventCreate(Event** event, unsigned flags) {
     CURRENT;
+    static int number;
     *event = calloc(1, sizeof **event);
     (*event)->context = current;
+    (*event)->number = number++;
+    (*event)->holders = 1;
     return OK;
 }
+// What waits to be recorded, or for what has been, still does.
 int cuEventDestroy_v2(Event* event) {
     CURRENT;
-    // What waits to be recorded still is.
-    if (event->stream && event->done < event->turn) drain(event->stream, event, event->turn);
-    free(event);
+    let_go(event);
     return OK;
 }
 int cuEventRecord(Event* event, Stream* stream) {
     CURRENT;
     if (event->context != stream->context) return INVALID_HANDLE;
+    // It would be of the graph alone.
+    if (stream->capturing) return CAPTURE_UNSUPPORTED;
     event->stream = stream;
     event->asked = 0;
+    event->holders++;
+    ORDER("stream %d: mark %d", stream->number, event->number);
     return put(stream, (Work){RECORD, .event = event, .turn = ++event->turn});
+}
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
+    CURRENT;
+    if (flags) return INVALID_VALUE;
+    if (stream->capturing) return CAPTURE_ISOLATION;
+    ORDER("stream %d waits for mark %d", stream->number, event->number);
+    if (event->done >= event->turn) return OK;
+    event->holders++;
+    return put(stream, (Work){WAIT, .event = event, .turn = event->turn});
 }
 int cuEventQuery(Event* event) {
     CURRENT;
     if (event->done >= event->turn) return OK;
     if (!event->asked++) return NOT_READY;
-    drain(event->stream, event, event->turn);
-    return OK;
+    drain(event->stream, event, event->turn, 0, 0);
+    return event->done >= event->turn ? OK : NOT_READY;
 }
 int cuEventSynchronize(Event* event) {
     CURRENT;
-    if (event->done < event->turn) drain(event->stream, event, event->turn);
+    if (event->done < event->turn) drain(event->stream, event, event->turn, 0, 1);
     return OK;
 }
 int cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) {
@@ -376,7 +437,8 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* st
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
     CURRENT;
     if (stream->capturing) return CAPTURE_UNSUPPORTED;
-    drain(stream, 0, 0);
+    ORDER("the host waits for stream %d", stream->number);
+    drain(stream, 0, 0, 0, 1);
     touch(from, bytes, "a copy from where nothing is");
     memcpy(to, (void*)(uintptr_t)from, bytes);
     return OK;

@@ -2,14 +2,15 @@
 // sockets. It keeps what matters of NCCL: calls return before they are done, a group starts together, the operations of
 // one communicator run in order, a send ends only when it has been received, and what is aborted ends.
 //
-// A stream is the address of two 64-bit counters: operations queued, and done.
+// A stream is the address of two 64-bit counters: operations queued, and done; or, where FAKE_NCCL_CARD names the library of
+// a card that is none (cuda.c), one of its streams.
 // FAKE_NCCL_LOG: calls are noted in this file, with the process' number behind its name.
 // FAKE_NCCL_FAIL=rank:n:mode: in the process whose RANK that is, the n-th message (from 0) ends in a remote error
 // (`remote`) or never (`hang`).
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,6 +33,8 @@ typedef struct Operation {
     char* to;
     size_t count;
     Stream* stream;
+    // Where it stands on a card's stream.
+    void* place;
     struct Comm* comm;
     struct Operation* next;
 } Operation;
@@ -53,23 +56,30 @@ typedef struct Comm {
     int busy;
 } Comm;
 
-static void note(const char* format, ...) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    const char* name = getenv("FAKE_NCCL_LOG");
-    if (!name) return;
-    char path[4096];
-    snprintf(path, sizeof path, "%s.%d", name, (int)getpid());
-    pthread_mutex_lock(&lock);
-    FILE* file = fopen(path, "a");
-    if (file) {
-        va_list list;
-        va_start(list, format);
-        vfprintf(file, format, list);
-        va_end(list);
-        fputc('\n', file);
-        fclose(file);
+#define LOG "FAKE_NCCL_LOG"
+#include "note.h"
+
+// The card's own functions for what others put on its streams; none where a stream is the two counters.
+typedef struct {
+    void* (*put)(void*);
+    void (*reach)(void*, void*);
+    void (*done)(void*);
+} Card;
+static const Card* card(void) {
+    static Card found;
+    static int looked;
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one);
+    const char* path = getenv("FAKE_NCCL_CARD");
+    void* library = path && !looked ? dlopen(path, RTLD_NOW) : 0;
+    looked = 1;
+    if (library) {
+        *(void**)&found.put = dlsym(library, "fake_card_put");
+        *(void**)&found.reach = dlsym(library, "fake_card_reach");
+        *(void**)&found.done = dlsym(library, "fake_card_done");
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&one);
+    return found.put ? &found : 0;
 }
 
 static int whole(int socket, void* bytes, size_t count, int writing) {
@@ -102,11 +112,24 @@ static int take(Comm* comm, int peer, void* bytes, uint64_t count) {
 
 static size_t width(int type) { return type == 8 ? 8 : type == 7 ? 4 : type == 9 ? 2 : 1; }
 
+// bfloat16, to the nearest, ties to even.
+static float wide(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+static uint16_t narrow(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
 // Sums by position, whoever is first: as the runner's own collectives do.
 static int reduce(Comm* comm, const char* from, char* to, size_t count, int type, int reduction, int root) {
     size_t bytes = count * width(type);
     if (comm->rank != root) return give(comm, root, from, bytes);
-    if (type != 7 && type != 8) return INVALID;
+    if (type < 7 || type > 9 || (type == 9 && reduction == 4)) return INVALID;
     char *other = malloc(bytes + 1), *mine = malloc(bytes + 1);
     memcpy(mine, from, bytes);
     int code = SUCCESS;
@@ -121,7 +144,11 @@ static int reduce(Comm* comm, const char* from, char* to, size_t count, int type
             continue;
         }
         for (size_t i = 0; i < count; i++) {
-            if (type == 7) {
+            if (type == 9) {
+                uint16_t* sum = (uint16_t*)to + i;
+                float here = wide(*sum), value = wide(((uint16_t*)next)[i]);
+                *sum = narrow(reduction == 2 ? (value > here ? value : here) : here + value);
+            } else if (type == 7) {
                 float *sum = (float*)to + i, value = ((float*)next)[i];
                 *sum = reduction == 2 ? (value > *sum ? value : *sum) : *sum + value;
             } else {
@@ -230,6 +257,12 @@ static void* work(void* at) {
         pthread_mutex_unlock(&comm->lock);
         pthread_t threads[64];
         int count = 0;
+        // A group is one thing on a stream: it begins where its first operation stands there.
+        for (Operation* op = batch->first; op && card(); op = op->next) {
+            int is_first = 1;
+            for (Operation* other = batch->first; other != op; other = other->next) is_first &= other->stream != op->stream;
+            if (is_first) card()->reach(op->stream, op->place);
+        }
         for (Operation* op = batch->first; op; op = op->next) {
             // Messages of a group go at the same time, collectives one after the other.
             if (op->kind <= RECEIVE && count < 64) pthread_create(&threads[count++], 0, run_one, op);
@@ -238,7 +271,8 @@ static void* work(void* at) {
         for (int i = 0; i < count; i++) pthread_join(threads[i], 0);
         for (Operation *op = batch->first, *next; op; op = next) {
             next = op->next;
-            if (op->stream) op->stream->done++;
+            if (op->place) card()->done(op->place);
+            else op->stream->done++;
             free(op);
         }
         free(batch);
@@ -312,7 +346,8 @@ static int queue(Operation op) {
         }
     }
     *one = op;
-    if (one->stream) one->stream->queued++;
+    if (card()) one->place = card()->put(one->stream);
+    else one->stream->queued++;
     Operation** end = &group;
     while (*end) end = &(*end)->next;
     *end = one;

@@ -378,7 +378,15 @@ pub trait Card: Send + Sync {
     /// [`CardError`].
     fn mark(&self) -> Result<Box<dyn Mark>, CardError>;
 
-    /// Another queue of the same card.
+    /// Lets all that is asked for from here on begin when `mark`, of this queue or another of the same card, is past: whether
+    /// the queue sees to that itself. Else the caller has to wait.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn wait_for(&self, mark: &dyn Mark) -> Result<bool, CardError>;
+
+    /// Another queue of the same card. What is put there goes before what is put here, where both wait for a place on the
+    /// card.
     ///
     /// # Errors
     /// [`CardError`].
@@ -396,6 +404,11 @@ pub trait Card: Send + Sync {
     /// The queue itself, for libraries that put work on it; null where it is none of CUDA's.
     fn stream(&self) -> *mut c_void {
         std::ptr::null_mut()
+    }
+
+    /// Bytes that this queue takes of the card's memory beside what it is asked for: what a library of it works in.
+    fn workspace_bytes(&self) -> Bytes {
+        0
     }
 
     /// Bytes that this queue has taken of the card's memory; none where nothing counts them.
@@ -435,6 +448,11 @@ pub trait Mark: Send {
     /// # Errors
     /// [`CardError`] of what came before.
     fn is_past(&self) -> Result<bool, CardError>;
+
+    /// The mark itself, for queues of the same card; null where it is none of CUDA's.
+    fn event(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
 }
 
 /// Memory of a card, given back when dropped.

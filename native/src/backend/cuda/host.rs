@@ -319,6 +319,11 @@ impl Card for Host {
         Ok(Box::new(Stand { others: Arc::clone(&self.others), queued }))
     }
 
+    /// What is asked for here is done at once, so that nobody can wait for anything later.
+    fn wait_for(&self, _: &dyn Mark) -> Result<bool, CardError> {
+        Ok(false)
+    }
+
     fn another(&self) -> Result<Arc<dyn Card>, CardError> {
         Ok(Arc::new(Host::new()?))
     }

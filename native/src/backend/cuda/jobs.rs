@@ -262,6 +262,12 @@ impl Card for Jobs {
         self.card.mark()
     }
 
+    /// What waits for its list goes out first: a wait is no part of a list, since a graph waits for nothing outside it.
+    fn wait_for(&self, mark: &dyn Mark) -> Result<bool, CardError> {
+        self.send()?;
+        self.card.wait_for(mark)
+    }
+
     fn another(&self) -> Result<Arc<dyn Card>, CardError> {
         self.card.another()
     }
@@ -277,6 +283,10 @@ impl Card for Jobs {
     /// What waits is not on it yet: libraries are called between jobs, or behind [`Card::finish`].
     fn stream(&self) -> *mut c_void {
         self.card.stream()
+    }
+
+    fn workspace_bytes(&self) -> Bytes {
+        self.card.workspace_bytes()
     }
 
     fn taken_bytes(&self) -> Option<Bytes> {

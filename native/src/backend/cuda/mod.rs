@@ -21,7 +21,7 @@ use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
-use super::stages::{Held, Input, NewParameter, Processor, Stages, Training, Updated};
+use super::stages::{Held, Input, NewParameter, Processor, Stages, Together, Training, Updated};
 use super::{BackendError, Part, Store, Values};
 use crate::runner::Device;
 use crate::runner::optimizer::AdamW;
@@ -131,8 +131,9 @@ impl Cuda {
     ) -> Result<Cuda, CardError> {
         let is_bf16 = |(_, graph): &(u16, Graph)| graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::Bf16);
         let format = if stages.iter().any(is_bf16) { Format::Bf16 } else { Format::F32 };
-        let context = Context::new(Arc::clone(&card));
+        let mut context = Context::new(Arc::clone(&card));
         card.prepare(&products(&stages))?;
+        context.prepare(stages.iter().map(|(_, graph)| graph))?;
         Stages::start(Queue { card, format, leaving, context }, stages, training, store)
     }
 }
@@ -246,22 +247,22 @@ impl Processor for Queue {
         Ok(floats(&data.read()?).first().map_or(0.0, |number| f64::from(*number)))
     }
 
-    /// Members on one card read each other's copies; an engine works in place.
+    /// Members on one card read each other's copies; an engine works beside the queue.
     fn together(
         &mut self,
         what: Collective,
         (tensor, own): (&Tensor, Option<&Arc<Memory>>),
         (_, to): (&Tensor, &Arc<Memory>),
         peers: &mut dyn Peers,
-    ) -> Result<bool, BackendError> {
+    ) -> Result<Together, BackendError> {
         let from = own.unwrap_or(to);
         let (card, member, format) = (&self.card, self.context.member, format_of(tensor.dtype));
         let shown = |memory: &Arc<Memory>| OnCard::new(memory.clone(), memory.bytes());
         // A member's part of what all have, where that lies one part after the other.
         let part = |all: &Memory, part: u64, member: u64| all.after(part * member);
         match peers.reach() {
-            Reach::Host => return Ok(false),
-            Reach::Members(members) if members > MOST_MEMBERS => return Ok(false),
+            Reach::Host => return Ok(Together::Not),
+            Reach::Members(members) if members > MOST_MEMBERS => return Ok(Together::Not),
             Reach::Members(_) => {
                 // What this rank writes next is no longer what the others are to read.
                 let copy = Arc::new(from.copied_to(card, For::ByOthers)?);
@@ -288,25 +289,24 @@ impl Processor for Queue {
                 // The others' memory is let go of behind this.
                 card.finish()?;
             }
-            Reach::Engine => match what {
-                Collective::Sum | Collective::Max => {
-                    if own.is_some() {
-                        card.copy(from.at(), to.at(), to.bytes())?;
-                    }
-                    peers.combine(what, &shown(to), tensor.dtype)?;
-                }
-                Collective::Gather => {
-                    card.copy(from.at(), part(to, from.bytes(), member), from.bytes())?;
-                    peers.combine(what, &shown(to), tensor.dtype)?;
-                }
-                Collective::Scatter => {
-                    let copy = Arc::new(from.copied_to(card, For::Briefly)?);
-                    peers.combine(what, &shown(&copy), tensor.dtype)?;
-                    card.copy(part(&copy, to.bytes(), member), to.at(), to.bytes())?;
-                }
-            },
+            Reach::Engine => {
+                return Ok(Together::Begun(peers.begin_on_card(what, (&shown(from), &shown(to)), tensor.dtype)?));
+            }
         }
-        Ok(true)
+        Ok(Together::Done)
+    }
+
+    /// The choice of experts is read by the host.
+    fn waits_for_device(&self, kernel: &Kernel) -> bool {
+        matches!(
+            kernel,
+            Kernel::Dispatch { .. }
+                | Kernel::DispatchGrad { .. }
+                | Kernel::Combine { .. }
+                | Kernel::CombineGrad { .. }
+                | Kernel::ExpertMatMul { .. }
+                | Kernel::ExpertMatMulGrad
+        )
     }
 
     fn to_host(&mut self, data: &Arc<Memory>, tensor: &Tensor) -> Result<Buffer, CardError> {

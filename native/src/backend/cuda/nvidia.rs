@@ -468,6 +468,25 @@ impl Nvidia {
         Err(failed.unwrap_or_else(|| CardError::call("sharing out the multiprocessors", "no part can be used")))
     }
 
+    /// A stream for transfers, on the whole card. Its kernels are few and others wait for them, so they come first.
+    fn beside(device: &Arc<Device>) -> Result<Nvidia, CardError> {
+        let create = || {
+            let (mut least, mut greatest, mut stream) = (0, 0, std::ptr::null_mut());
+            // SAFETY: writes two ints and a stream, of the context that is current.
+            unsafe {
+                sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+                    .result()
+                    .map_err(|error| driver_error("cuCtxGetStreamPriorityRange", error))?;
+                let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+                sys::cuStreamCreateWithPriority(&mut stream, flags, greatest)
+                    .result()
+                    .map_err(|error| driver_error("cuStreamCreateWithPriority", error))?;
+            }
+            Ok(stream)
+        };
+        Nvidia::with(device, device.context, create, None, Opening::default())
+    }
+
     fn with(
         device: &Arc<Device>,
         context: sys::CUcontext,
@@ -721,6 +740,10 @@ impl Mark for Event {
             error => Err(driver_error("cuEventQuery", result::DriverError(error))),
         }
     }
+
+    fn event(&self) -> *mut c_void {
+        self.event.cast()
+    }
 }
 
 impl Drop for Event {
@@ -962,8 +985,21 @@ impl Card for Nvidia {
         Ok(Box::new(mark))
     }
 
+    fn wait_for(&self, mark: &dyn Mark) -> Result<bool, CardError> {
+        let event: sys::CUevent = mark.event().cast();
+        if event.is_null() {
+            return Ok(false);
+        }
+        self.make_current()?;
+        // SAFETY: marks that have an event are of this module, which destroys it with the mark; what has been told to wait
+        // does so whatever becomes of it.
+        unsafe { result::stream::wait_event(self.stream, event, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+            .map_err(|error| driver_error("cuStreamWaitEvent", error))?;
+        Ok(true)
+    }
+
     fn another(&self) -> Result<Arc<dyn Card>, CardError> {
-        Ok(Arc::new(Nvidia::on(self.device.ordinal, Opening::default())?))
+        Ok(Arc::new(Nvidia::beside(&self.device)?))
     }
 
     fn identity(&self) -> [u8; 16] {
@@ -976,6 +1012,10 @@ impl Card for Nvidia {
 
     fn stream(&self) -> *mut c_void {
         self.stream.cast()
+    }
+
+    fn workspace_bytes(&self) -> Bytes {
+        WORKSPACE_BYTES
     }
 
     fn taken_bytes(&self) -> Option<Bytes> {

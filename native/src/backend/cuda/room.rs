@@ -14,8 +14,9 @@ use pipeplan_core::units::Bytes;
 
 use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};
+use super::launch::{rope_bytes, rope_tables};
 use crate::backend::peers::{Alone, Collective, Peers};
-use crate::backend::stages::{Input, NewParameter, Processor, Stages, Training, Updated};
+use crate::backend::stages::{Input, NewParameter, Processor, Stages, Together, Training, Updated};
 use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
 use crate::runner::optimizer::AdamW;
 use crate::transport::{Buffer, OnCard};
@@ -66,6 +67,10 @@ type Paper = Arc<Mutex<(Vec<Event>, u32)>>;
 fn walk(stages: &[(u16, Graph)], training: &Training, row: &[Step]) -> Result<Vec<Event>, BackendError> {
     let paper = Paper::default();
     let mut store = Store::default();
+    // Tables of angles, which stay.
+    let tables = rope_tables(stages.iter().map(|(_, graph)| graph));
+    let tables: Vec<Place> =
+        tables.into_iter().map(|table| Place::new(&paper, rope_bytes(table), Held::Kept)).collect();
     let noted = Noting(Arc::clone(&paper));
     let mut backend = Stages::start(noted, stages.iter().cloned(), training.clone(), &mut store)?;
     let mut there = BTreeSet::new();
@@ -92,7 +97,7 @@ fn walk(stages: &[(u16, Graph)], training: &Training, row: &[Step]) -> Result<Ve
             }
         }
     }
-    drop((backend, store));
+    drop((backend, store, tables));
     let events = std::mem::take(&mut paper.lock().unwrap_or_else(PoisonError::into_inner).0);
     Ok(events)
 }
@@ -184,8 +189,8 @@ impl Processor for Noting {
         _: (&Tensor, Option<&Arc<Place>>),
         _: (&Tensor, &Arc<Place>),
         _: &mut dyn Peers,
-    ) -> Result<bool, BackendError> {
-        Ok(true)
+    ) -> Result<Together, BackendError> {
+        Ok(Together::Done)
     }
 
     fn to_host(&mut self, _: &Arc<Place>, _: &Tensor) -> Result<Buffer, BackendError> {

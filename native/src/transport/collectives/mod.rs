@@ -14,7 +14,7 @@
 
 use pipeplan_core::model::Dtype;
 
-use super::{Buffer, OnCard, Tag, Transport, TransportError};
+use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
 pub mod group;
@@ -154,7 +154,8 @@ pub trait Collectives: Transport {
     /// Any of all-reduce, reduce, reduce-scatter, all-gather and broadcast on the values of `memory`, of format
     /// `dtype`, in place, on an engine that [has its own](Transport::has_own_on_card). `counts` are the lengths of the
     /// members' pieces, one after the other: of a reduce-scatter only the own piece is then of use, of an all-gather
-    /// only that piece has to be there before. In which order numbers are summed is the engine's affair.
+    /// only that piece has to be there before. In which order numbers are summed is the engine's affair. The rank waits for
+    /// nothing: what its device is asked for next comes behind it.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`]; and where `counts` do not fit the group or the memory.
@@ -172,8 +173,32 @@ pub trait Collectives: Transport {
             call.check(counts.len(), call.ranks.len(), "lengths")?;
             call.check((memory.bytes() / dtype.bytes().max(1)) as usize, counts.iter().sum(), "values")?;
         }
-        let input = Buffer::OnCard(memory.clone());
-        self.own_collective(&call.call(dtype), input).map(|_| ()).map_err(|source| call.failed(source))
+        let begun = self.begin_on_card(&call.call(dtype), memory, memory);
+        begun.and_then(|begun| self.join_on_card(begun)).map_err(|source| call.failed(source))
+    }
+
+    /// Begins an all-reduce, a reduce-scatter or an all-gather in equal pieces of what is at `from`, as
+    /// [`Transport::begin_on_card`] says; its result goes to `to`, which is `from` or apart from it.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`]; and where the sizes do not fit the group.
+    fn begin_from(
+        &mut self,
+        group: &mut Group,
+        operation: Operation,
+        (from, to): (&OnCard, &OnCard),
+        dtype: Dtype,
+    ) -> Result<u64, CollectiveError> {
+        let [given, made] = [from, to].map(|memory| (memory.bytes() / dtype.bytes().max(1)) as usize);
+        let counts = match operation {
+            Operation::AllGather => vec![given; group.size()],
+            Operation::ReduceScatter(_) => vec![made; group.size()],
+            _ => Vec::new(),
+        };
+        let call = Session::new(group, operation, &counts, 0);
+        let whole = if counts.is_empty() { made } else { counts.iter().sum() };
+        call.check(given.max(made), whole, "values")?;
+        self.begin_on_card(&call.call(dtype), from, to).map_err(|source| call.failed(source))
     }
 
     /// The memory of devices that each member shows, by position, on an engine that

@@ -5,6 +5,10 @@
 //! program go over one communicator for each direction between two ranks, each on its own queue of the card. Sums over
 //! a group of ranks go over that group's communicator, which its first use makes. NCCL has no tags and does not say how
 //! long a parcel is: both ends know from the program, on which they have agreed before.
+//!
+//! A sum waits on its own queue for what the rank's queue had been asked for when it began, and the rank's queue for the
+//! sum where it is joined: marks see to both, and the rank goes on queueing. It looks after the run where it would otherwise
+//! run ahead too far, or wait for its own queue, which could wait for others without end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -67,7 +71,26 @@ pub struct Nccl<'t> {
     links: BTreeMap<(usize, usize), Channel>,
     /// By the ranks of the group.
     axes: BTreeMap<Vec<usize>, Channel>,
+    /// By number: sums that have begun, until they have been joined and are known to have ended.
+    sums: BTreeMap<u64, Sum>,
+    /// How many have begun.
+    begun: u64,
 }
+
+/// A sum that has begun.
+struct Sum {
+    /// Behind it, until it is known to have ended.
+    mark: Option<Box<dyn Mark>>,
+    tag: Tag,
+    /// Another of its ranks.
+    peer: usize,
+    /// What it reads and writes, until it is joined: what the rank's queue does with that memory then comes behind it.
+    memory: Option<[Arc<Memory>; 2]>,
+}
+
+/// So many sums may be under way when the next begins. Between two there are some dozens of launches, and a driver that has
+/// a thousand waiting makes whoever asks for more wait, deaf to the run.
+const MOST_SUMS: usize = 4;
 
 /// Why it cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +134,8 @@ impl<'t> Nccl<'t> {
         longest: Duration,
     ) -> Result<Nccl<'t>, StartError> {
         let patience = Patience { rank: control.rank(), longest, ending: Ending::default() };
-        let mut nccl = Nccl { control, library, card, patience, links: BTreeMap::new(), axes: BTreeMap::new() };
+        let (links_of, axes, sums) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut nccl = Nccl { control, library, card, patience, links: links_of, axes, sums, begun: 0 };
         nccl.check_world()?;
         let rank = nccl.patience.rank;
         let mut links: Vec<(usize, usize)> = links.to_vec();
@@ -361,24 +385,31 @@ impl<'t> Nccl<'t> {
         Ok(())
     }
 
-    /// The collective `call` on `memory`, in place.
-    fn collective(&mut self, call: &Call<'_>, memory: &Memory) -> Result<(), StartError> {
+    /// Queues the collective `call` from memory to memory, behind all that this rank's own queue has been asked for: the
+    /// mark behind it.
+    fn collective(&mut self, call: &Call<'_>, from: &Memory, to: &Memory) -> Result<Box<dyn Mark>, StartError> {
         if !self.axes.contains_key(call.ranks) {
             let channel = self.join(call.ranks)?;
             self.axes.insert(call.ranks.to_vec(), channel);
         }
-        let Some(Channel { communicator, queue, .. }) = self.axes.get_mut(call.ranks) else { return Ok(()) };
-        self.card.finish().map_err(NcclError::from)?;
+        let missing = || NcclError::Missing("no communicator has been made".to_string());
+        let Channel { communicator, queue, .. } = self.axes.get_mut(call.ranks).ok_or_else(missing)?;
+        let ready = self.card.mark().map_err(NcclError::from)?;
+        if !queue.wait_for(&*ready).map_err(NcclError::from)? {
+            communicator.until("what a collective reads", || Ok(ready.is_past()?))?;
+        }
         let (kind, size) = match call.dtype {
             Dtype::F64 => (DataType::Float64, 8),
             Dtype::Bf16 => (DataType::Bfloat16, 2),
             Dtype::I32 | Dtype::U8 => (DataType::Uint8, 1),
             Dtype::F32 => (DataType::Float32, 4),
         };
-        let (at, stream, count) = (memory.at().number(), queue.stream(), memory.bytes() / size);
+        let (from, at, stream, count) = (from.at().number(), to.at().number(), queue.stream(), to.bytes() / size);
         let is_even = call.counts.windows(2).all(|pair| pair[0] == pair[1]);
         let first = call.counts.first().map_or(0, |count| *count as u64);
-        // Where each member's piece starts, and its length.
+        // In place, this member's piece lies among all.
+        let mine = if from == at { at + call.member as u64 * first * size } else { at };
+        // Where each member's piece starts, and its length: in place.
         let pieces: Vec<(u64, u64)> = call
             .counts
             .iter()
@@ -393,19 +424,24 @@ impl<'t> Nccl<'t> {
             Reduction::Avg => Reduce::Avg,
             Reduction::Max => Reduce::Max,
         };
-        // SAFETY: the memory is the caller's until this has waited for the queue, or aborted what is on it; the pieces
-        // lie within it, which the caller has checked.
+        // SAFETY: the memory is kept until the rank's queue waits for this one, or what is on this one has been aborted; the
+        // pieces lie within it, which the caller has checked.
         unsafe {
             match call.operation {
-                Operation::AllReduce(reduction) => communicator.all_reduce(at, count, (kind, of(reduction)), stream),
+                Operation::AllReduce(reduction) => {
+                    communicator.all_reduce((from, at), count, (kind, of(reduction)), stream)
+                }
                 Operation::Reduce(reduction) => {
                     communicator.reduce(at, count, call.root, (kind, of(reduction)), stream)
                 }
                 Operation::Broadcast => communicator.broadcast(at, count, call.root, kind, stream),
                 Operation::ReduceScatter(reduction) if is_even => {
-                    communicator.reduce_scatter(at, first, call.member, (kind, of(reduction)), stream)
+                    communicator.reduce_scatter((from, mine), first, (kind, of(reduction)), stream)
                 }
-                Operation::AllGather if is_even => communicator.all_gather(at, first, call.member, kind, stream),
+                Operation::AllGather if is_even => {
+                    let own = if from == at { mine } else { from };
+                    communicator.all_gather((own, at), first, kind, stream)
+                }
                 // NCCL's own have pieces of one length: others go as one group of the roots' own calls.
                 Operation::ReduceScatter(reduction) => grouped(&self.library, &mut [communicator], |members| {
                     pieces.iter().enumerate().filter(|(_, piece)| piece.1 > 0).try_for_each(|(root, piece)| {
@@ -425,6 +461,30 @@ impl<'t> Nccl<'t> {
             }
         }?;
         communicator.settle("a collective to be queued")?;
+        Ok(queue.mark().map_err(NcclError::from)?)
+    }
+
+    /// Waits until all sums have ended but the last `left`.
+    fn settle_sums(&mut self, left: usize) -> Result<(), TransportError> {
+        let under_way: Vec<u64> =
+            self.sums.iter().filter(|(_, sum)| sum.mark.is_some()).map(|(number, _)| *number).collect();
+        for number in under_way.iter().take(under_way.len().saturating_sub(left)) {
+            self.settle_sum(*number)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the sum of this number has ended.
+    fn settle_sum(&mut self, number: u64) -> Result<(), TransportError> {
+        let Some(sum) = self.sums.get_mut(&number) else { return Ok(()) };
+        let (peer, tag) = (sum.peer, sum.tag);
+        if let Some(mark) = sum.mark.take() {
+            self.wait(&*mark, peer, tag, true)?;
+        }
+        // One that is still to be joined keeps its memory until then, so that places do not depend on when this looked.
+        if self.sums.get(&number).is_some_and(|sum| sum.memory.is_none()) {
+            self.sums.remove(&number);
+        }
         Ok(())
     }
 }
@@ -543,30 +603,58 @@ impl Transport for Nccl<'_> {
     }
 
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
-        let memory = match Self::memory_of(input) {
-            Ok(memory) => memory,
-            Err(input) => return self.control.own_collective(call, input),
-        };
+        self.control.own_collective(call, input)
+    }
+
+    fn begin_on_card(&mut self, call: &Call<'_>, from: &OnCard, to: &OnCard) -> Result<u64, TransportError> {
+        self.settle_sums(MOST_SUMS - 1)?;
         let peer = call.ranks.iter().copied().find(|rank| *rank != self.patience.rank).unwrap_or(self.patience.rank);
-        let queued = self.collective(call, &memory).and_then(|()| match self.axes.get(call.ranks) {
-            Some(channel) => Ok(Some(channel.queue.mark().map_err(NcclError::from)?)),
-            None => Ok(None),
-        });
-        match queued {
-            Ok(Some(mark)) => self.wait(&*mark, peer, call.tag, true)?,
-            Ok(None) => {}
-            Err(StartError::Nccl(error)) => return Err(self.explained(error, peer, call.tag)),
+        let failed = |reason: String| TransportError::Library { peer, tag: call.tag, reason };
+        let memory = [from, to].map(|one| one.content().downcast::<Memory>());
+        let [Ok(from), Ok(to)] = memory else { return Err(failed("what is summed is on no such card".to_string())) };
+        match self.collective(call, &from, &to) {
+            Ok(mark) => {
+                self.begun += 1;
+                let sum = Sum { mark: Some(mark), tag: call.tag, peer, memory: Some([from, to]) };
+                self.sums.insert(self.begun, sum);
+                Ok(self.begun)
+            }
+            Err(StartError::Nccl(error)) => Err(self.explained(error, peer, call.tag)),
             Err(StartError::Control(error)) => {
                 self.give_up();
-                return Err(error.transport().cloned().unwrap_or(TransportError::Aborted));
+                Err(error.transport().cloned().unwrap_or(TransportError::Aborted))
             }
             Err(error) => {
                 self.give_up();
-                return Err(TransportError::Library { peer, tag: call.tag, reason: error.to_string() });
+                Err(failed(error.to_string()))
             }
         }
-        let bytes = memory.bytes();
-        Ok(Buffer::OnCard(OnCard::new(memory, bytes)))
+    }
+
+    fn join_on_card(&mut self, begun: u64) -> Result<(), TransportError> {
+        let Some(sum) = self.sums.get(&begun) else { return Ok(()) };
+        let waits = match &sum.mark {
+            Some(mark) => self.card.wait_for(&**mark),
+            None => Ok(true),
+        };
+        let (peer, tag) = (sum.peer, sum.tag);
+        match waits {
+            Ok(true) => {}
+            Ok(false) => self.settle_sum(begun)?,
+            Err(error) => return Err(self.explained(error.into(), peer, tag)),
+        }
+        if let Some(sum) = self.sums.get_mut(&begun) {
+            // What gets that memory next comes behind the sum.
+            sum.memory = None;
+            if sum.mark.is_none() {
+                self.sums.remove(&begun);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_on_card(&mut self) -> Result<(), TransportError> {
+        self.settle_sums(0)
     }
 }
 

@@ -297,7 +297,7 @@ impl Communicator {
         })
     }
 
-    /// Queues an all-reduce of `count` numbers, in place.
+    /// Queues an all-reduce of `count` numbers, which may be in place.
     ///
     /// # Safety
     /// As [`Communicator::send`].
@@ -306,7 +306,7 @@ impl Communicator {
     /// [`NcclError`].
     pub unsafe fn all_reduce(
         &mut self,
-        at: u64,
+        (from, to): (u64, u64),
         count: u64,
         (kind, reduce): (DataType, Reduce),
         stream: RawStream,
@@ -315,7 +315,7 @@ impl Communicator {
             // SAFETY: as the caller promises; NCCL allows one buffer for both.
             unsafe {
                 let count = count as usize;
-                (functions.all_reduce)(at as *const _, at as *mut _, count, kind as i32, reduce as i32, raw, stream)
+                (functions.all_reduce)(from as *const _, to as *mut _, count, kind as i32, reduce as i32, raw, stream)
             }
         })
     }
@@ -368,8 +368,8 @@ impl Communicator {
         })
     }
 
-    /// Queues a reduce-scatter in place: of `size` pieces of `piece` numbers from `at` on, this `member`'s is left with
-    /// the reduction.
+    /// Queues a reduce-scatter: the members' pieces of `piece` numbers are at `from`, this one's reduction goes to `to`:
+    /// apart from them, or where its own piece lies.
     ///
     /// # Safety
     /// As [`Communicator::send`].
@@ -378,31 +378,22 @@ impl Communicator {
     /// [`NcclError`].
     pub unsafe fn reduce_scatter(
         &mut self,
-        at: u64,
+        (from, to): (u64, u64),
         piece: u64,
-        member: usize,
         (kind, reduce): (DataType, Reduce),
         stream: RawStream,
     ) -> Result<(), NcclError> {
         self.call("ncclReduceScatter", |functions, raw| {
-            let mine = at + member as u64 * piece * kind.bytes();
-            // SAFETY: as the caller promises; the piece lies where NCCL expects it of a call in place.
+            // SAFETY: as the caller promises.
             unsafe {
-                let piece = piece as usize;
-                (functions.reduce_scatter)(
-                    at as *const _,
-                    mine as *mut _,
-                    piece,
-                    kind as i32,
-                    reduce as i32,
-                    raw,
-                    stream,
-                )
+                let (from, to, piece) = (from as *const _, to as *mut _, piece as usize);
+                (functions.reduce_scatter)(from, to, piece, kind as i32, reduce as i32, raw, stream)
             }
         })
     }
 
-    /// Queues an all-gather in place: this `member`'s piece of `piece` numbers is there, the others come.
+    /// Queues an all-gather: this member's piece of `piece` numbers is at `from`, those of all go to `to`: apart from it,
+    /// or so that its own piece stays.
     ///
     /// # Safety
     /// As [`Communicator::send`].
@@ -411,17 +402,15 @@ impl Communicator {
     /// [`NcclError`].
     pub unsafe fn all_gather(
         &mut self,
-        at: u64,
+        (from, to): (u64, u64),
         piece: u64,
-        member: usize,
         kind: DataType,
         stream: RawStream,
     ) -> Result<(), NcclError> {
         self.call("ncclAllGather", |functions, raw| {
-            let mine = at + member as u64 * piece * kind.bytes();
-            // SAFETY: as for the reduce-scatter.
+            // SAFETY: as the caller promises.
             unsafe {
-                (functions.all_gather)(mine as *const _, at as *mut _, piece as usize, kind as i32, raw, stream)
+                (functions.all_gather)(from as *const _, to as *mut _, piece as usize, kind as i32, raw, stream)
             }
         })
     }
@@ -496,7 +485,9 @@ pub fn selftest(library: Arc<Library>, card: &Arc<dyn Card>) -> Result<f64, Nccl
         }
     })?;
     // SAFETY: as above.
-    unsafe { communicator.all_reduce(target, values.len() as u64, (DataType::Float32, Reduce::Sum), stream)? };
+    unsafe {
+        communicator.all_reduce((target, target), values.len() as u64, (DataType::Float32, Reduce::Sum), stream)?
+    };
     communicator.settle("an all-reduce")?;
     card.finish()?;
     let found = crate::backend::cuda::unpacked(&to.read()?, crate::backend::cuda::card::Format::F32);
