@@ -60,8 +60,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
 #[cfg(feature = "cuda")]
 fn findings() -> Vec<Finding> {
     use pipeplan::backend::cuda::libraries::{Which, search};
-    use pipeplan::backend::cuda::nvidia;
     use pipeplan::backend::cuda::nvml::{Nvml, Way};
+    use pipeplan::backend::cuda::{compile, driver, plain};
     use pipeplan::transport::nccl;
 
     let library = |which: Which, version: Option<String>| {
@@ -80,7 +80,7 @@ fn findings() -> Vec<Finding> {
         Finding { what: which.name().to_string(), is_there: search.found.is_some(), text, details }
     };
     let dotted = |(major, minor): (u32, u32)| format!("{major}.{minor}");
-    let gpus = nvidia::gpus();
+    let gpus = driver::gpus();
     let nvml = Nvml::load();
     let release = nvml.as_ref().and_then(Nvml::driver_version);
     let cuda = gpus.as_ref().ok().map(|(version, _)| {
@@ -130,8 +130,8 @@ fn findings() -> Vec<Finding> {
         }
         Err(_) => {}
     }
-    findings.push(library(Which::Nvrtc, nvidia::nvrtc_version().map(dotted)));
-    let cublas = nvidia::cublas_version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
+    findings.push(library(Which::Nvrtc, compile::version().map(dotted)));
+    let cublas = plain::version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
     if let (Err(error), Some(path)) = (&cublas, &search(Which::Cublas).found) {
         let text = format!("cuBLAS is there ({}), and cannot be called: {error}", path.display());
         findings.push(Finding { what: "cuBLAS".to_string(), is_there: false, text, details: Value::Null });

@@ -276,7 +276,7 @@ fn gpu(asked: Option<usize>, engine: Engine) -> Result<usize, Failure> {
     let place = if engine == Engine::Threads { None } else { processes::place()? };
     let local = place.and_then(|place| place.local_rank).unwrap_or(0);
     #[cfg(feature = "cuda")]
-    let count = pipeplan::backend::cuda::nvidia::gpus().map_or(0, |(_, gpus)| gpus.len());
+    let count = pipeplan::backend::cuda::driver::gpus().map_or(0, |(_, gpus)| gpus.len());
     #[cfg(not(feature = "cuda"))]
     let count = 0;
     Ok(if count > 0 { local % count } else { local })

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use cudarc::driver::sys;
 
 use super::card::CardError;
-use super::nvidia::{driver_error, of_driver};
+use super::driver::{driver_error, of_driver};
 
 /// One part.
 #[derive(Clone, Copy)]

@@ -1,7 +1,9 @@
 //! The operator graph on an NVIDIA card: own kernels through NVRTC, matrix products through cuBLAS, and f32 master
 //! weights and gradients beside bf16.
 //!
-//! - [`libraries`] finds what is there, [`nvidia`] speaks to it (`green` for a part of it, [`nvml`] only for people), [`host`] runs the same kernels without a GPU;
+//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them and
+//!   [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people);
+//! - [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches, `kernels/` has their source;
 //! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
 //!   job go out as a whole;
@@ -29,6 +31,9 @@ use crate::transport::{Buffer, OnCard};
 
 mod cache;
 pub mod card;
+pub mod compile;
+mod device;
+pub mod driver;
 mod green;
 pub mod heap;
 pub mod host;
@@ -37,6 +42,7 @@ pub mod launch;
 pub mod libraries;
 pub mod nvidia;
 pub mod nvml;
+pub mod plain;
 mod products;
 pub mod room;
 pub mod source;

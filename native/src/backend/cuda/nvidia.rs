@@ -1,400 +1,25 @@
-//! A real card, through the driver, NVRTC and cuBLAS. All calls of those libraries are here.
+//! A queue on a real card: a stream with its memory, its products and its graphs.
 //!
-//! One context and one set of compiled kernels serve all ranks of the process on a card; each rank has its own stream,
-//! its own memory, which it [deals out](super::heap) itself, and its own handles of cuBLAS. Products go through
-//! [cuBLASLt](super::products), or through cuBLAS where that has no algorithm for them. A list of work that comes again as it
-//! was becomes a CUDA graph; where the driver cannot do that, it is started piece by piece as before.
-#![allow(unsafe_code, reason = "the libraries are C; each call says why it is sound")]
+//! One [device](super::device) serves all ranks of the process on a card; each rank has its own stream, its own memory, which
+//! it [deals out](super::heap) itself, and its own handles of cuBLAS. Products go through [cuBLASLt](super::products), or
+//! through the [older library](super::plain) where that has no algorithm for them. A list of work that comes again as it was
+//! becomes a CUDA graph; where the driver cannot do that, it is started piece by piece as before.
+#![allow(unsafe_code, reason = "the driver is a C library; each call says why it is sound")]
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
 
-use cudarc::cublas::{result as blas, sys as blas_sys};
 use cudarc::driver::{result, sys};
-use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::cache;
-use super::card::Portion;
-use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product, one_by_one};
-use super::green::{self, Part};
+use super::Opening;
+use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Matrix, Product, one_by_one};
+use super::device::{Device, lock};
+use super::driver::{Facts, driver_error, elapsed, guarded, make_current};
 use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
-use super::libraries::{self, Which};
+use super::plain::Plain;
 use super::products::Products;
-use super::{Opening, source};
-
-/// A GPU as the driver describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// Its position among the GPUs that the driver shows.
-    pub ordinal: usize,
-    /// Its name.
-    pub name: String,
-    /// Its memory.
-    pub bytes: Bytes,
-    /// What it can do, such as 9.0.
-    pub capability: (u32, u32),
-    /// Multiprocessors.
-    pub multiprocessors: u32,
-    /// What tells it from all other GPUs.
-    pub uuid: [u8; 16],
-    /// Its place on the PCI bus, such as `0000:1b:00.0`.
-    pub bus: String,
-    /// GPUs whose memory it reaches directly, each with the rank of the link among the machine's (0 is the best).
-    pub links: Vec<(usize, u32)>,
-}
-
-/// The newest CUDA that the driver speaks, such as 13000, and its GPUs.
-///
-/// # Errors
-/// [`CardError`], also where there is no driver.
-pub fn gpus() -> Result<(u32, Vec<Facts>), CardError> {
-    let driver = libraries::search(Which::Driver);
-    if driver.found.is_none() {
-        return Err(CardError::Missing(vec![driver.to_string()]));
-    }
-    guarded("asking the driver", || {
-        result::init().map_err(|error| driver_error("cuInit", error))?;
-        let mut version = 0;
-        // SAFETY: writes one int.
-        unsafe { sys::cuDriverGetVersion(&mut version) }
-            .result()
-            .map_err(|error| driver_error("cuDriverGetVersion", error))?;
-        let count = result::device::get_count().map_err(|error| driver_error("cuDeviceGetCount", error))?;
-        let facts = (0..count as usize).map(|ordinal| facts(ordinal, count as usize)).collect::<Result<_, _>>()?;
-        Ok((version as u32, facts))
-    })
-}
-
-fn facts(ordinal: usize, count: usize) -> Result<Facts, CardError> {
-    let fail = |error| driver_error("asking for a GPU's properties", error);
-    let device = result::device::get(ordinal as i32).map_err(fail)?;
-    let name = result::device::get_name(device).map_err(fail)?;
-    // SAFETY: `device` is the driver's.
-    let bytes = unsafe { result::device::total_mem(device) }.map_err(fail)? as Bytes;
-    let mut links = Vec::new();
-    for other in (0..count).filter(|other| *other != ordinal) {
-        let peer = result::device::get(other as i32).map_err(fail)?;
-        let ask = |which| {
-            let mut value = 0;
-            // SAFETY: writes one int; both devices are the driver's.
-            let answer = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, which, device, peer) };
-            answer.result().map(|()| value as u32).unwrap_or(0)
-        };
-        use sys::CUdevice_P2PAttribute_enum as P2p;
-        if ask(P2p::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) == 1 {
-            links.push((other, ask(P2p::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)));
-        }
-    }
-    use sys::CUdevice_attribute as Attribute;
-    let capability = (
-        attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-        attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-    );
-    let multiprocessors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: writes 16 bytes; of a part of a GPU, they are the part's.
-    unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) }.result().map_err(fail)?;
-    let uuid = uuid.bytes.map(|byte| byte as u8);
-    let mut bus = [0 as c_char; 32];
-    // SAFETY: writes at most so many bytes, and ends them with 0.
-    let bus = unsafe {
-        sys::cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as i32, device).result().map_err(fail)?;
-        CStr::from_ptr(bus.as_ptr()).to_string_lossy().into_owned()
-    };
-    Ok(Facts { ordinal, name, bytes, capability, multiprocessors, uuid, bus, links })
-}
-
-fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CardError> {
-    // SAFETY: `device` is the driver's.
-    let value = unsafe { result::device::get_attribute(device, which) };
-    value.map(|value| value as u32).map_err(|error| driver_error("cuDeviceGetAttribute", error))
-}
-
-/// The version of the NVRTC that was found, such as (13, 0).
-pub fn nvrtc_version() -> Option<(u32, u32)> {
-    libraries::search(Which::Nvrtc).found.as_ref()?;
-    guarded("nvrtcVersion", || {
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: writes two ints.
-        unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) }
-            .result()
-            .map_err(|error| CardError::call("nvrtcVersion", format!("{error:?}")))?;
-        Ok((major as u32, minor as u32))
-    })
-    .ok()
-}
-
-/// The version of the cuBLAS that was found, such as (13, 1, 0); asks it by the way by which products go, and needs no GPU.
-///
-/// # Errors
-/// [`CardError`], also where it was found and cannot be called.
-pub fn cublas_version() -> Result<(u32, u32, u32), CardError> {
-    let search = libraries::search(Which::Cublas);
-    if search.found.is_none() {
-        return Err(CardError::Missing(vec![search.to_string()]));
-    }
-    guarded("cublasGetProperty", || {
-        use blas_sys::libraryPropertyType_t as Property;
-        let ask = |property| {
-            let mut value = 0;
-            // SAFETY: writes one int.
-            let asked = unsafe { blas_sys::cublasGetProperty(property, &mut value) };
-            asked.result().map(|()| value as u32).map_err(|error| blas_error("cublasGetProperty", error))
-        };
-        Ok((ask(Property::MAJOR_VERSION)?, ask(Property::MINOR_VERSION)?, ask(Property::PATCH_LEVEL)?))
-    })
-}
-
-/// As [`compile`], or what an earlier process has kept of it.
-fn image(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
-    let kept = cache::place((source::for_gpu(), capability, nvrtc_version()), "cubin");
-    if let Some(image) = kept.as_ref().and_then(|place| std::fs::read(place).ok()).filter(|image| is_code(image)) {
-        return Ok(image);
-    }
-    let image = compile(capability)?;
-    if let Some(place) = kept {
-        cache::keep(&place, &image);
-    }
-    Ok(image)
-}
-
-/// Whether `image` begins as machine code does.
-fn is_code(image: &[u8]) -> bool {
-    image.starts_with(b"\x7fELF")
-}
-
-/// Machine code of all kernels for a GPU of `capability`.
-///
-/// # Errors
-/// [`CardError::Missing`] without NVRTC, [`CardError::Compile`].
-pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
-    let search = libraries::search(Which::Nvrtc);
-    if search.found.is_none() {
-        return Err(CardError::Missing(vec![search.to_string()]));
-    }
-    guarded("compiling the kernels", || {
-        let text = CString::new(source::for_gpu()).map_err(|error| CardError::Compile(error.to_string()))?;
-        let fail = |error: nvrtc::NvrtcError| CardError::Compile(format!("{error:?}"));
-        let program = nvrtc::create_program(&text, Some(c"pipeplan")).map_err(fail)?;
-        let options = [format!("--gpu-architecture=sm_{}{}", capability.0, capability.1), "--std=c++17".to_string()];
-        // SAFETY: `program` was just made and is destroyed once, below.
-        let compiled = unsafe { nvrtc::compile_program(program, &options) };
-        let image = match compiled {
-            Ok(()) => {
-                let mut size = 0;
-                // SAFETY: asks for the size of what was compiled, then fills a buffer of that size.
-                unsafe {
-                    nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result().map_err(fail)?;
-                    let mut image = vec![0u8; size];
-                    nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result().map_err(fail)?;
-                    Ok(image)
-                }
-            }
-            Err(error) => {
-                // SAFETY: `program` has been compiled, if in vain.
-                let log = unsafe { nvrtc::get_program_log(program) }.unwrap_or_default();
-                let log: String = log.iter().map(|byte| char::from(*byte as u8)).collect();
-                Err(CardError::Compile(format!("{error:?} with {options:?}\n{}", log.trim_matches(['\0', '\n']))))
-            }
-        };
-        // SAFETY: as above; nothing uses it from here on.
-        let _ = unsafe { nvrtc::destroy_program(program) };
-        image
-    })
-}
-
-/// A function of the driver that older ones lack; nothing where this one does.
-///
-/// # Safety
-/// `F` is the function's type.
-pub(super) unsafe fn of_driver<F: Copy>(name: &CStr) -> Option<F> {
-    let path = libraries::search(Which::Driver).found.as_ref()?;
-    // SAFETY: the driver is loaded already and stays so; the type is as the caller promises.
-    unsafe {
-        let library = std::mem::ManuallyDrop::new(libloading::Library::new(path).ok()?);
-        library.get::<F>(name.to_bytes_with_nul()).ok().map(|function| *function)
-    }
-}
-
-/// Loads all kernels of `module` onto the card, which by default happens at the first launch of each and may then wait
-/// for whatever runs there. Drivers before 12.4 cannot be asked to.
-fn load_all(module: sys::CUmodule) -> Result<(), CardError> {
-    type Count = unsafe extern "C" fn(*mut u32, sys::CUmodule) -> sys::CUresult;
-    type List = unsafe extern "C" fn(*mut sys::CUfunction, u32, sys::CUmodule) -> sys::CUresult;
-    type Load = unsafe extern "C" fn(sys::CUfunction) -> sys::CUresult;
-    // SAFETY: cuda.h of 12.4 and later gives them these types; the list has room for as many as were counted.
-    unsafe {
-        let found = (
-            of_driver::<Count>(c"cuModuleGetFunctionCount"),
-            of_driver::<List>(c"cuModuleEnumerateFunctions"),
-            of_driver::<Load>(c"cuFuncLoad"),
-        );
-        let (Some(count), Some(list), Some(load)) = found else { return Ok(()) };
-        let fail = |error| driver_error("loading the kernels", error);
-        let mut functions = 0;
-        count(&mut functions, module).result().map_err(fail)?;
-        let mut all = vec![std::ptr::null_mut(); functions as usize];
-        list(all.as_mut_ptr(), functions, module).result().map_err(fail)?;
-        all.into_iter().try_for_each(|function| load(function).result()).map_err(fail)
-    }
-}
-
-/// Milliseconds between two events. The bindings know only the function's second version, which drivers before 12.8 do
-/// not have.
-///
-/// # Safety
-/// Both events must have been recorded, and the second be over.
-unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32, CardError> {
-    type Call = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-    static CALL: OnceLock<Option<Call>> = OnceLock::new();
-    // SAFETY: both versions are of this type.
-    let find = || unsafe { of_driver(c"cuEventElapsedTime_v2").or_else(|| of_driver(c"cuEventElapsedTime")) };
-    let call = CALL.get_or_init(find).ok_or_else(|| CardError::call("cuEventElapsedTime", "the driver lacks it"))?;
-    let mut milliseconds = 0.0;
-    // SAFETY: as the caller promises; writes one float.
-    unsafe { call(&mut milliseconds, from, to) }
-        .result()
-        .map_err(|error| driver_error("cuEventElapsedTime", error))?;
-    Ok(milliseconds)
-}
-
-/// `work`, with a panic of the bindings (a function that an old library lacks) as an error.
-fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, CardError>) -> Result<T, CardError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let reason = panic.downcast_ref::<String>().cloned();
-        let reason = reason.unwrap_or_else(|| "the library lacks a function: it is too old".to_string());
-        Err(CardError::call(what, reason))
-    })
-}
-
-pub(super) fn driver_error(call: &str, error: result::DriverError) -> CardError {
-    CardError::call(call, format!("{error:?}"))
-}
-
-/// A card with its kernels.
-struct Device {
-    ordinal: usize,
-    facts: Facts,
-    context: sys::CUcontext,
-    module: sys::CUmodule,
-    /// By name.
-    functions: Mutex<BTreeMap<String, Function>>,
-    /// By their number, the parts that it has been dealt in.
-    parts: Mutex<BTreeMap<usize, Vec<Part>>>,
-    shared_bytes: u32,
-}
-
-#[derive(Clone, Copy)]
-struct Function(sys::CUfunction);
-
-// SAFETY: a driver's handles belong to the process and may be used by any of its threads.
-unsafe impl Send for Device {}
-// SAFETY: the same; what changes is behind a lock.
-unsafe impl Sync for Device {}
-// SAFETY: as above.
-unsafe impl Send for Function {}
-
-/// Locks, also after another thread's panic: all that is locked here is whole at any time.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Device {
-    /// GPU `ordinal`, opened once in the life of the process.
-    fn open(ordinal: usize) -> Result<Arc<Device>, CardError> {
-        static OPEN: Mutex<BTreeMap<usize, Arc<Device>>> = Mutex::new(BTreeMap::new());
-        let missing = libraries::missing();
-        if !missing.is_empty() {
-            return Err(CardError::Missing(missing.iter().map(ToString::to_string).collect()));
-        }
-        let mut open = lock(&OPEN);
-        if let Some(device) = open.get(&ordinal) {
-            return Ok(Arc::clone(device));
-        }
-        let (_, gpus) = gpus()?;
-        let facts = gpus.get(ordinal).cloned().ok_or(CardError::NoSuchCard { ordinal, count: gpus.len() })?;
-        if facts.capability < (8, 0) {
-            let (major, minor) = facts.capability;
-            let reason = format!("its compute capability is {major}.{minor}, and bf16 needs 8.0 (A100) or later");
-            return Err(CardError::call(&facts.name, reason));
-        }
-        let image = image(facts.capability)?;
-        let device = guarded("opening the GPU", || {
-            let handle = result::device::get(ordinal as i32).map_err(|error| driver_error("cuDeviceGet", error))?;
-            // SAFETY: the context stays retained until the process ends, the module loaded.
-            let (context, module) = unsafe {
-                let context = result::primary_ctx::retain(handle)
-                    .map_err(|error| driver_error("cuDevicePrimaryCtxRetain", error))?;
-                result::ctx::set_current(context).map_err(|error| driver_error("cuCtxSetCurrent", error))?;
-                let module = result::module::load_data(image.as_ptr().cast::<c_void>())
-                    .map_err(|error| driver_error("cuModuleLoadData", error))?;
-                (context, module)
-            };
-            load_all(module)?;
-            let shared =
-                attribute(handle, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-            let (functions, parts) = (Mutex::default(), Mutex::default());
-            Ok(Device { ordinal, facts, context, module, functions, parts, shared_bytes: shared })
-        })?;
-        let device = Arc::new(device);
-        open.insert(ordinal, Arc::clone(&device));
-        Ok(device)
-    }
-
-    /// The driver asks which context a call means.
-    fn make_current(&self) -> Result<(), CardError> {
-        make_current(self.context)
-    }
-
-    /// A part of the multiprocessors, made at its first use and kept.
-    fn part(&self, Portion { part, parts }: Portion) -> Result<Part, CardError> {
-        let mut known = lock(&self.parts);
-        let all = match known.entry(parts) {
-            Entry::Occupied(all) => all.into_mut(),
-            Entry::Vacant(place) => {
-                let handle = result::device::get(self.ordinal as i32);
-                let handle = handle.map_err(|error| driver_error("cuDeviceGet", error))?;
-                place.insert(green::split(handle, parts)?)
-            }
-        };
-        all.get(part)
-            .copied()
-            .ok_or_else(|| CardError::call("sharing out the multiprocessors", "there is no such part"))
-    }
-
-    fn function(&self, name: &str) -> Result<Function, CardError> {
-        let mut functions = lock(&self.functions);
-        if let Some(function) = functions.get(name) {
-            return Ok(*function);
-        }
-        let text = CString::new(name).map_err(|error| CardError::call(name, error))?;
-        // SAFETY: the module is loaded for good. Shared memory up to the card's limit is the launch's to choose.
-        let function = unsafe {
-            let function = result::module::get_function(self.module, text)
-                .map_err(|error| driver_error(&format!("looking for the kernel {name}"), error))?;
-            let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let held = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
-            let held = result::function::get_function_attribute(function, held)
-                .map_err(|error| driver_error("cuFuncGetAttribute", error))?;
-            result::function::set_function_attribute(function, limit, self.shared_bytes as i32 - held)
-                .map_err(|error| driver_error("cuFuncSetAttribute", error))?;
-            Function(function)
-        };
-        functions.insert(name.to_string(), function);
-        Ok(function)
-    }
-}
-
-/// Lets this thread's calls mean `context`.
-fn make_current(context: sys::CUcontext) -> Result<(), CardError> {
-    // SAFETY: contexts of this module are never released.
-    unsafe { result::ctx::set_current(context) }.map_err(|error| driver_error("cuCtxSetCurrent", error))
-}
 
 /// A stream of a card with all that it needs.
 pub struct Nvidia {
@@ -416,10 +41,10 @@ pub struct Nvidia {
     events: [sys::CUevent; 2],
 }
 
-/// Handles of cuBLAS and the memory that they may use.
+/// What a queue has of cuBLAS, and the memory that it may use.
 struct Blas {
     /// None until a product needs it.
-    handle: Option<blas_sys::cublasHandle_t>,
+    plain: Option<Plain>,
     /// None where the library is missing, or cannot be used.
     products: Option<Products>,
     workspace: Address,
@@ -566,87 +191,7 @@ impl Nvidia {
     fn new_blas(&self) -> Result<Blas, CardError> {
         let workspace = self.allocate(WORKSPACE_BYTES, Held::Kept)?;
         let products = guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
-        Ok(Blas { handle: None, products: products.ok(), workspace })
-    }
-
-    /// The older library's handle, which allocates for itself too: made where a product needs it.
-    fn handle(&self, blas: &mut Blas) -> Result<blas_sys::cublasHandle_t, CardError> {
-        if let Some(handle) = blas.handle {
-            return Ok(handle);
-        }
-        guarded("opening cuBLAS", || {
-            let handle = blas::create_handle().map_err(|error| blas_error("cublasCreate", error))?;
-            blas.handle = Some(handle);
-            // SAFETY: handle and stream are valid, the workspace is freed after the handle; one type by two names.
-            unsafe {
-                blas::set_stream(handle, self.stream.cast()).map_err(|error| blas_error("cublasSetStream", error))?;
-                let workspace = blas.workspace.0 as *mut c_void;
-                blas_sys::cublasSetWorkspace_v2(handle, workspace, WORKSPACE_BYTES as usize)
-                    .result()
-                    .map_err(|error| blas_error("cublasSetWorkspace", error))?;
-                if let Some(count) = self.multiprocessors {
-                    blas_sys::cublasSetSmCountTarget(handle, count as i32)
-                        .result()
-                        .map_err(|error| blas_error("cublasSetSmCountTarget", error))?;
-                }
-            }
-            Ok(handle)
-        })
-    }
-
-    /// Through cuBLAS, which has no epilogues: what it does not add itself comes before and after it.
-    fn plain_product(&self, handle: blas_sys::cublasHandle_t, product: &Product) -> Result<(), CardError> {
-        let Product { rows, inner, columns, a, b, c, alpha, beta, count, addend, bias } = product;
-        if let Some(addend) = addend {
-            let bytes = ((rows - 1) * c.row + columns) * c.format.bytes();
-            self.copy(*addend, c.at, bytes)?;
-        }
-        let narrow = |size: u64| {
-            i32::try_from(size).map_err(|_| CardError::call("cublasGemmEx", format!("{size} is too large")))
-        };
-        let kind = |format: Format| match format {
-            Format::F32 => blas_sys::cudaDataType_t::CUDA_R_32F,
-            Format::Bf16 => blas_sys::cudaDataType_t::CUDA_R_16BF,
-        };
-        let way = |matrix: &Matrix| match matrix.transposed {
-            true => blas_sys::cublasOperation_t::CUBLAS_OP_T,
-            false => blas_sys::cublasOperation_t::CUBLAS_OP_N,
-        };
-        // cuBLAS reads columns where we have rows, so it sees every matrix transposed: `cᵀ = bᵀ · aᵀ`.
-        // SAFETY: the matrices lie within their buffers, which `launch` has checked; factors are read before the call
-        // returns.
-        unsafe {
-            blas::gemm_strided_batched_ex(
-                handle,
-                way(b),
-                way(a),
-                narrow(*columns)?,
-                narrow(*rows)?,
-                narrow(*inner)?,
-                (&raw const *alpha).cast(),
-                b.at.0 as *const c_void,
-                kind(b.format),
-                narrow(b.row)?,
-                b.step as i64,
-                a.at.0 as *const c_void,
-                kind(a.format),
-                narrow(a.row)?,
-                a.step as i64,
-                (&raw const *beta).cast(),
-                c.at.0 as *mut c_void,
-                kind(c.format),
-                narrow(c.row)?,
-                c.step as i64,
-                narrow(*count)?,
-                blas_sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                blas_sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
-        }
-        .map_err(|error| blas_error(&format!("cublasGemmStridedBatchedEx of {rows} x {inner} x {columns}"), error))?;
-        match bias {
-            Some(bias) => self.launch(&super::launch::add_bias(*bias, c, *rows, *columns)),
-            None => Ok(()),
-        }
+        Ok(Blas { plain: None, products: products.ok(), workspace })
     }
 
     /// `list` as a graph, which does not start it.
@@ -691,10 +236,6 @@ impl Nvidia {
     }
 }
 
-fn blas_error(call: &str, error: blas::CublasError) -> CardError {
-    CardError::call(call, format!("{error:?}"))
-}
-
 impl Drop for Nvidia {
     fn drop(&mut self) {
         if self.make_current().is_err() {
@@ -706,10 +247,7 @@ impl Drop for Nvidia {
             for graph in lock(&self.graphs).take().into_iter().flat_map(Known::into_made) {
                 let _ = result::graph::exec_destroy(graph);
             }
-            if let Some(Blas { handle, products, .. }) = lock(&self.blas).take() {
-                drop(products);
-                let _ = handle.map(|handle| blas::destroy_handle(handle));
-            }
+            drop(lock(&self.blas).take());
             for (start, _) in lock(&self.heaps).iter().flat_map(Heap::slabs) {
                 let _ = result::free_sync(start);
             }
@@ -945,7 +483,15 @@ impl Card for Nvidia {
                 Some(products) => products.start(product, blas.workspace, self.stream.cast())?,
                 None => false,
             };
-            if started { Ok(()) } else { self.plain_product(self.handle(blas)?, product) }
+            if started {
+                return Ok(());
+            }
+            let workspace = (blas.workspace, WORKSPACE_BYTES as usize);
+            let plain = match &mut blas.plain {
+                Some(plain) => plain,
+                none => none.insert(Plain::new(self.stream(), workspace, self.multiprocessors)?),
+            };
+            plain.start(self, product)
         })
     }
 
@@ -1042,6 +588,7 @@ impl Card for Nvidia {
 
 #[cfg(test)]
 mod tests {
+    use super::super::libraries;
     use super::*;
 
     #[test]
@@ -1051,34 +598,5 @@ mod tests {
         }
         let error = Nvidia::on(0, Opening::default()).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("is missing: looked for") && error.contains("To get it:"), "{error}");
-    }
-
-    /// Asking for its version needs no GPU. Without it this checks nothing, and says so.
-    #[test]
-    fn the_cublas_that_is_found_is_the_one_that_is_called() {
-        let search = libraries::search(Which::Cublas);
-        let Some(path) = &search.found else {
-            eprintln!("SKIPPED: cuBLAS is not called: {search}");
-            return;
-        };
-        let (major, _, _) = cublas_version().unwrap_or_else(|error| panic!("{error}"));
-        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
-        assert!(name == "libcublas.so" || name.starts_with(&format!("libcublas.so.{major}")), "{name} is {major}");
-    }
-
-    /// NVRTC needs no GPU. Without it this checks nothing, and says so.
-    #[test]
-    fn all_kernels_compile_for_a100_h100_and_b200() {
-        if libraries::search(Which::Nvrtc).found.is_none() {
-            eprintln!("SKIPPED: kernels are not compiled: {}", libraries::search(Which::Nvrtc));
-            return;
-        }
-        // NVRTC knows the B200 from 12.8 on.
-        let knows_b200 = nvrtc_version() >= Some((12, 8));
-        let capabilities = [(8, 0), (9, 0), (10, 0)].into_iter().filter(|(major, _)| *major < 10 || knows_b200);
-        for capability in capabilities {
-            let image = compile(capability).unwrap_or_else(|error| panic!("{error}"));
-            assert!(is_code(&image));
-        }
     }
 }

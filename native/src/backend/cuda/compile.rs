@@ -1,0 +1,104 @@
+//! Kernels made machine code by NVRTC, and kept for the next process.
+#![allow(unsafe_code, reason = "NVRTC is a C library; each call says why it is sound")]
+
+use std::ffi::CString;
+
+use cudarc::nvrtc::{result as nvrtc, sys};
+
+use super::card::CardError;
+use super::driver::guarded;
+use super::libraries::{self, Which};
+use super::{cache, source};
+
+/// The version of the NVRTC that was found, such as (13, 0).
+pub fn version() -> Option<(u32, u32)> {
+    libraries::search(Which::Nvrtc).found.as_ref()?;
+    guarded("nvrtcVersion", || {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: writes two ints.
+        unsafe { sys::nvrtcVersion(&mut major, &mut minor) }
+            .result()
+            .map_err(|error| CardError::call("nvrtcVersion", format!("{error:?}")))?;
+        Ok((major as u32, minor as u32))
+    })
+    .ok()
+}
+
+/// As [`compile`], or what an earlier process has kept of it.
+pub(super) fn image(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
+    let kept = cache::place((source::for_gpu(), capability, version()), "cubin");
+    if let Some(image) = kept.as_ref().and_then(|place| std::fs::read(place).ok()).filter(|image| is_code(image)) {
+        return Ok(image);
+    }
+    let image = compile(capability)?;
+    if let Some(place) = kept {
+        cache::keep(&place, &image);
+    }
+    Ok(image)
+}
+
+/// Whether `image` begins as machine code does.
+fn is_code(image: &[u8]) -> bool {
+    image.starts_with(b"\x7fELF")
+}
+
+/// Machine code of all kernels for a GPU of `capability`.
+///
+/// # Errors
+/// [`CardError::Missing`] without NVRTC, [`CardError::Compile`].
+pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
+    let search = libraries::search(Which::Nvrtc);
+    if search.found.is_none() {
+        return Err(CardError::Missing(vec![search.to_string()]));
+    }
+    guarded("compiling the kernels", || {
+        let text = CString::new(source::for_gpu()).map_err(|error| CardError::Compile(error.to_string()))?;
+        let fail = |error: nvrtc::NvrtcError| CardError::Compile(format!("{error:?}"));
+        let program = nvrtc::create_program(&text, Some(c"pipeplan")).map_err(fail)?;
+        let options = [format!("--gpu-architecture=sm_{}{}", capability.0, capability.1), "--std=c++17".to_string()];
+        // SAFETY: `program` was just made and is destroyed once, below.
+        let compiled = unsafe { nvrtc::compile_program(program, &options) };
+        let image = match compiled {
+            Ok(()) => {
+                let mut size = 0;
+                // SAFETY: asks for the size of what was compiled, then fills a buffer of that size.
+                unsafe {
+                    sys::nvrtcGetCUBINSize(program, &mut size).result().map_err(fail)?;
+                    let mut image = vec![0u8; size];
+                    sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result().map_err(fail)?;
+                    Ok(image)
+                }
+            }
+            Err(error) => {
+                // SAFETY: `program` has been compiled, if in vain.
+                let log = unsafe { nvrtc::get_program_log(program) }.unwrap_or_default();
+                let log: String = log.iter().map(|byte| char::from(*byte as u8)).collect();
+                Err(CardError::Compile(format!("{error:?} with {options:?}\n{}", log.trim_matches(['\0', '\n']))))
+            }
+        };
+        // SAFETY: as above; nothing uses it from here on.
+        let _ = unsafe { nvrtc::destroy_program(program) };
+        image
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// NVRTC needs no GPU. Without it this checks nothing, and says so.
+    #[test]
+    fn all_kernels_compile_for_a100_h100_and_b200() {
+        if libraries::search(Which::Nvrtc).found.is_none() {
+            eprintln!("SKIPPED: kernels are not compiled: {}", libraries::search(Which::Nvrtc));
+            return;
+        }
+        // NVRTC knows the B200 from 12.8 on.
+        let knows_b200 = version() >= Some((12, 8));
+        let capabilities = [(8, 0), (9, 0), (10, 0)].into_iter().filter(|(major, _)| *major < 10 || knows_b200);
+        for capability in capabilities {
+            let image = compile(capability).unwrap_or_else(|error| panic!("{error}"));
+            assert!(is_code(&image));
+        }
+    }
+}
