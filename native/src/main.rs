@@ -7,6 +7,12 @@ use clap::Parser;
 mod cmd;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "cuda")]
+    #[allow(unsafe_code, reason = "the driver hears this only from the environment")]
+    // SAFETY: no thread has been started.
+    unsafe {
+        pipeplan::backend::cuda::driver::run_queues_side_by_side();
+    }
     cmd::fail::install();
     let cli = cmd::Cli::parse();
     match cli.run() {

@@ -245,7 +245,7 @@ fn sums_over_nccl_run_beside_the_queue() {
         let spec = format!(
             "schedule = \"1f1b\"\n[model]\nname = \"own\"\nfamily = \"llama\"\nlayers = {layers}\nhidden = 32\nheads = 2\n\
              ffn = 48\nvocab = 260\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 1\ntensor = 2\n\
-             sequence_parallel = {rows_too}\n[training]\nmicrobatches = {microbatches}\nsequence = 8\n\
+             sequence_parallel = {rows_too}\nasync_reduce = true\n[training]\nmicrobatches = {microbatches}\nsequence = 8\n\
              microbatch_size = 1\ndtype = \"f32\"\n"
         );
         let plan = planned(&format!("beside-{rows_too}"), &spec);

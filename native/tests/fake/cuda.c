@@ -26,7 +26,7 @@ enum { KERNEL, COPY, SET, MATMUL, RECORD, WAIT, OUTSIDE };
 enum { MEMORY_FENCE = 256, SHARED_LIMIT = 232448, STATIC_SHARED = 1024, MULTIPROCESSORS = 132 };
 
 typedef struct { uint64_t p[10]; int64_t n[12]; float f[10]; } Args;
-typedef struct { const char* name; void (*code)(Args); int shared; } Function;
+typedef struct { const char* name; void (*code)(Args); int shared; unsigned threads; } Function;
 typedef struct { int is_green; } Context;
 typedef struct Event Event;
 typedef struct {
@@ -282,8 +282,11 @@ int cuModuleGetFunction(Function** function, void* module, const char* name) {
     CURRENT;
     void (*code)(Args) = (void (*)(Args))dlsym(module, name);
     if (!code) return NOT_FOUND;
+    char most[256];
+    snprintf(most, sizeof most, "%s_threads", name);
+    const unsigned* threads = dlsym(module, most);
     *function = malloc(sizeof **function);
-    **function = (Function){strdup(name), code, 48 << 10};
+    **function = (Function){strdup(name), code, 48 << 10, threads ? *threads : 0};
     return OK;
 }
 int cuFuncGetAttribute(int* value, int which, Function* function) {
@@ -299,7 +302,7 @@ int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsig
                    Stream* stream, void** parameters, void** extra) {
     CURRENT;
     if (!x || !y || !z || x > 0x7fffffff || y > 65535 || z > 65535) return INVALID_VALUE;
-    if (!tx || tx > 1024 || tx % 32 || ty != 1 || tz != 1 || (int)shared > function->shared) return INVALID_VALUE;
+    if (!tx || tx > function->threads || tx % 32 || ty != 1 || tz != 1 || (int)shared > function->shared) return INVALID_VALUE;
     Work work = {KERNEL, .function = function, .grid = {x, y, z}, .threads = tx, .shared = shared};
     work.args = *(Args*)parameters[0];
     return put(stream, work);

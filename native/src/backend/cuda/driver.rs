@@ -131,6 +131,20 @@ pub(super) unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32
     Ok(milliseconds)
 }
 
+/// Lets the driver run more queues side by side than the 8 that it does by itself: beyond those, queues share one, and a
+/// transfer that waits for another rank could hold up what that rank waits for. Nothing where a person has chosen. The driver
+/// looks once, at its first call.
+///
+/// # Safety
+/// No other thread of the process may run yet.
+pub unsafe fn run_queues_side_by_side() {
+    const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+    if std::env::var_os(VARIABLE).is_none() {
+        // SAFETY: as the caller promises.
+        unsafe { std::env::set_var(VARIABLE, "32") };
+    }
+}
+
 /// `work`, with a panic of the bindings (a function that an old library lacks) as an error.
 pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, CardError>) -> Result<T, CardError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {

@@ -269,6 +269,13 @@ impl Card for Host {
                 .library
                 .get::<unsafe extern "C" fn(Args)>(launch.kernel.as_bytes())
                 .map_err(|error| CardError::call(&launch.kernel, error))?;
+            let most = format!("{}_threads", launch.kernel);
+            let most = self.kernels.library.get::<*const u32>(most.as_bytes());
+            let most = **most.map_err(|error| CardError::call(&launch.kernel, error))?;
+            if launch.threads > most {
+                let reason = format!("{} threads a block, and it is compiled for {most}", launch.threads);
+                return Err(CardError::call(&launch.kernel, reason));
+            }
             (self.kernels.run)(*kernel, &launch.args, launch.grid.as_ptr(), launch.threads, launch.shared);
         }
         Ok(())

@@ -228,7 +228,8 @@ fn folders(which: Which) -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let mut folders = Vec::new();
     if matches!(which, Which::Driver | Which::Nvml) {
-        return vec![PathBuf::from("/usr/lib/wsl/lib"), PathBuf::from("/usr/local/nvidia/lib64")];
+        let folders = ["/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"];
+        return folders.map(PathBuf::from).to_vec();
     }
     for toolkit in [variable("CUDA_HOME"), variable("CUDA_PATH"), Some(PathBuf::from("/usr/local/cuda"))] {
         folders.extend(toolkit.map(|folder| folder.join("lib64")));

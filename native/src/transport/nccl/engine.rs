@@ -101,6 +101,9 @@ pub enum StartError {
     /// The transport between the processes.
     #[error(transparent)]
     Control(#[from] CollectiveError),
+    /// What was tried out.
+    #[error(transparent)]
+    TryingOut(#[from] TransportError),
     /// Ranks found different libraries.
     #[error(
         "rank {rank} has NCCL {theirs} and rank {here} has {ours}: give all the same (PIPEPLAN_NCCL names a file)"
@@ -152,6 +155,7 @@ impl<'t> Nccl<'t> {
         if sharing.len() > 1 {
             let channel = nccl.join(sharing)?;
             nccl.axes.insert(sharing.to_vec(), channel);
+            nccl.try_out_sums(sharing)?;
         }
         Ok(nccl)
     }
@@ -218,6 +222,22 @@ impl<'t> Nccl<'t> {
         })?;
         let mark = channel.queue.mark()?;
         channel.communicator.until("the first message", || Ok(mark.is_past()?))
+    }
+
+    /// A small and a larger sum among `sharing`, in both formats. NCCL connects at the first use of a way to sum, and the
+    /// driver loads the kernel then: between messages that are under way, either could wait for them.
+    fn try_out_sums(&mut self, sharing: &[usize]) -> Result<(), StartError> {
+        let rank = self.patience.rank;
+        let mut group = Group::new(sharing.to_vec(), rank).map_err(|error| NcclError::Missing(error.to_string()))?;
+        for bytes in [1 << 8, 1 << 20] {
+            let memory = Memory::zeros(&self.card, bytes).map_err(NcclError::from)?;
+            let memory = OnCard::new(Arc::new(memory), bytes);
+            for dtype in [Dtype::F32, Dtype::Bf16] {
+                self.on_card(&mut group, Operation::AllReduce(Reduction::Sum), &memory, dtype, (0, &[]))?;
+            }
+            self.settle_on_card()?;
+        }
+        Ok(())
     }
 
     /// Says that no more is to come, and gives all communicators back. Every rank calls it at the same point.

@@ -356,7 +356,9 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
     if constexpr (VALUES) put_tile<E>((bf16*)a.p[7] + value_at, dv, at.value_row, at.sequence - key, 1.0f, 1.0f);
 }
 
-#define TENSOR_KERNEL(name, D, E) extern "C" __global__ void __launch_bounds__(128) tensor_##name##_##D##_##E(Args a)
+#define TENSOR_KERNEL(name, D, E)               \
+    MOST_THREADS(tensor_##name##_##D##_##E, 128) \
+    extern "C" __global__ void __launch_bounds__(128) tensor_##name##_##D##_##E(Args a)
 #define TENSOR_KERNELS(D, E, Q)                                                          \
     TENSOR_KERNEL(attention, D, E) { tensor_attention<D, E>(a); }                        \
     TENSOR_KERNEL(attention_grad_query, D, E) { tensor_attention_grad_query<D, E, Q>(a); }

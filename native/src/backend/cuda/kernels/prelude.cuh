@@ -136,8 +136,17 @@ __device__ __forceinline__ float block_max(float x, float* scratch) {
     return greatest;
 }
 
+// The most threads of a kernel's blocks, where whoever stands in for a card looks for it.
+#if defined(PIPEPLAN_HOST)
+#define MOST_THREADS(name, threads) extern "C" { extern const unsigned name##_threads = threads; }
+#else
+#define MOST_THREADS(name, threads)
+#endif
+
 // A kernel for both number formats, and the most threads of its blocks: so many registers are left for each.
 #define KERNEL_OF(name, threads)                                                                \
+    MOST_THREADS(name##_f32, threads)                                                            \
+    MOST_THREADS(name##_bf16, threads)                                                           \
     extern "C" __global__ void __launch_bounds__(threads) name##_f32(Args a) { name<float>(a); } \
     extern "C" __global__ void __launch_bounds__(threads) name##_bf16(Args a) { name<bf16>(a); }
 #define KERNEL(name) KERNEL_OF(name, 512)
