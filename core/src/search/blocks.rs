@@ -61,6 +61,13 @@ struct Layer<'a> {
     hops: Vec<[i64; 2]>,
     /// Slots of one microbatch's ops on the busiest rank.
     least: usize,
+    /// By lane, its rank, and whether the lane before is on the same.
+    ranks: Vec<usize>,
+    stays: Vec<bool>,
+    /// Of the present way to lay: the slope into each lane, and the gaps at the ends of chunks, counted along the way of a
+    /// microbatch, in parts of a slot.
+    slopes: Vec<i64>,
+    gaps: Vec<i64>,
     busy: Vec<u128>,
     block: Block,
     /// Ops of a rank: slot within the period, periods before it, microbatch of the period, op.
@@ -130,6 +137,12 @@ impl Layer<'_> {
         let parts = |hop: u64| (u128::from(hop) * PARTS as u128 / u128::from(unit)).min(1 << 20) as i64;
         Layer {
             hops: flat.lanes.iter().map(|lane| [parts(lane.hop_f), parts(lane.hop_b)]).collect(),
+            ranks: flat.lanes.iter().map(|lane| lane.rank).collect(),
+            stays: (0..flat.lanes.len())
+                .map(|lane| lane > 0 && flat.lanes[lane - 1].rank == flat.lanes[lane].rank)
+                .collect(),
+            slopes: vec![0; flat.lanes.len()],
+            gaps: vec![0; 2 * flat.chunks() - 1],
             busy: vec![0; flat.ranks],
             block: vec![[0; 3]; MOST_COPIES * flat.lanes.len()],
             row: Vec::new(),
@@ -211,7 +224,7 @@ impl Layer<'_> {
         }
     }
 
-    /// The gap at the end of a chunk, `turn` counted along the way of a microbatch, in parts of a slot.
+    /// The gap at the end of a chunk.
     fn gap(&self, lay: &Lay, turn: usize) -> i64 {
         let turns = 2 * self.flat.chunks() - 1;
         let sixths = match turns {
@@ -226,6 +239,7 @@ impl Layer<'_> {
     fn lay(&mut self, lay: Lay) -> bool {
         self.ops += (3 * self.flat.lanes.len() * lay.copies) as u64;
         self.busy.fill(0);
+        self.set_ways(&lay);
         (0..lay.copies).all(|copy| self.lay_copy(&lay, copy)) && {
             // With several microbatches a W that takes the first free slot could take it from an F or B.
             self.lay_weights(&lay);
@@ -233,47 +247,60 @@ impl Layer<'_> {
         }
     }
 
+    /// Works out slopes and gaps.
+    fn set_ways(&mut self, lay: &Lay) {
+        let bend = lay.slope[1] - lay.slope[0];
+        let all = (2 * self.flat.ranks as i64 - 2).max(1);
+        for lane in 1..self.slopes.len() {
+            let along = (self.ranks[lane - 1] + self.ranks[lane]) as i64;
+            self.slopes[lane] = lay.slope[0] + if bend == 0 { 0 } else { bend * along / all };
+        }
+        for turn in 0..self.gaps.len() {
+            self.gaps[turn] = self.gap(lay, turn);
+        }
+    }
+
     /// Lays F and B of one microbatch of the period.
     fn lay_copy(&mut self, lay: &Lay, copy: usize) -> bool {
-        let flat = self.flat;
-        let (ranks, lanes) = (flat.ranks, flat.lanes.len());
-        let step = |from: usize, to: usize, shortest: i64| {
-            let along = (flat.lanes[from].rank + flat.lanes[to].rank) as i64;
-            let slope = lay.slope[0] + (lay.slope[1] - lay.slope[0]) * along / (2 * ranks as i64 - 2).max(1);
-            shortest * slope / PARTS
-        };
+        let (ranks, lanes) = (self.flat.ranks, self.ranks.len());
         let mut at = (copy * lay.slots / lay.copies) as i64 * PARTS;
         let mut turn = 0;
+        // Lanes to go until the microbatch turns.
+        let mut along = ranks;
         for lane in 0..lanes {
             if lane > 0 {
                 let length = self.lengths[lane - 1][0] as i64 * PARTS;
-                at += match flat.lanes[lane - 1].rank == flat.lanes[lane].rank {
+                at += match self.stays[lane] {
                     true => length,
-                    false => step(lane - 1, lane, length).max(length + self.hops[lane][0]),
+                    false => (length * self.slopes[lane] / PARTS).max(length + self.hops[lane][0]),
                 };
-                if lane % ranks == 0 {
-                    at += self.gap(lay, turn);
+                if along == 0 {
+                    at += self.gaps[turn];
                     turn += 1;
+                    along = ranks;
                 }
             }
+            along -= 1;
             let Some(slot) = self.take(lane, &mut at, self.lengths[lane][0], lay.slots) else { return false };
             self.block[copy * lanes + lane][0] = slot;
         }
         for lane in (0..lanes).rev() {
-            at += match flat.lanes.get(lane + 1) {
+            at += match self.stays.get(lane + 1) {
                 None => self.lengths[lane][0] as i64 * PARTS,
-                Some(next) => {
+                Some(stays) => {
                     let length = self.lengths[lane + 1][1] as i64 * PARTS;
-                    match next.rank == flat.lanes[lane].rank {
+                    match stays {
                         true => length,
-                        false => step(lane, lane + 1, length).max(length + self.hops[lane][1]),
+                        false => (length * self.slopes[lane + 1] / PARTS).max(length + self.hops[lane][1]),
                     }
                 }
             };
-            if (lane + 1) % ranks == 0 {
-                at += self.gap(lay, turn);
+            if along == 0 {
+                at += self.gaps[turn];
                 turn += 1;
+                along = ranks;
             }
+            along -= 1;
             let Some(slot) = self.take(lane, &mut at, self.lengths[lane][1], lay.slots) else { return false };
             self.block[copy * lanes + lane][1] = slot;
         }
@@ -295,27 +322,21 @@ impl Layer<'_> {
 
     /// The first free slots of a lane's rank from `at` on, which then are taken.
     fn take(&mut self, lane: usize, at: &mut i64, length: usize, slots: usize) -> Option<usize> {
-        let busy = &mut self.busy[self.flat.lanes[lane].rank];
+        let busy = &mut self.busy[self.ranks[lane]];
         let first = ((*at + PARTS - 1) / PARTS) as usize;
         if length > slots {
             return None;
         }
-        let all = u128::MAX >> (MOST_SLOTS - slots);
-        let rotate = |bits: u128, by: usize| if by == 0 { bits } else { (bits >> by | bits << (slots - by)) & all };
-        // Bit i: whether the slots from `first + i` on are free, for a length that doubles.
-        let mut free = rotate(!*busy & all, first % slots);
-        let mut known = 1;
-        while known < length {
-            let more = known.min(length - known);
-            free &= rotate(free, more);
-            known += more;
-        }
-        if free == 0 {
-            return None;
-        }
-        let slot = first + free.trailing_zeros() as usize;
-        let ones = u128::MAX >> (MOST_SLOTS - length);
-        *busy |= rotate(ones, (slots - slot % slots) % slots);
+        let slot = if slots <= 64 {
+            // Half a word is taken in half the time.
+            let (slot, taken) = first_free(*busy as u64, first, length, slots)?;
+            *busy |= u128::from(taken);
+            slot
+        } else {
+            let (slot, taken) = first_free_of_many(*busy, first, length, slots)?;
+            *busy |= taken;
+            slot
+        };
         *at = (*at).max(slot as i64 * PARTS);
         Some(slot)
     }
@@ -405,6 +426,34 @@ impl Layer<'_> {
             .collect()
     }
 }
+
+/// The first `length` free slots from `first` on of those that come again every `slots`, and their bits.
+macro_rules! first_free {
+    ($name:ident, $word:ty) => {
+        fn $name(busy: $word, first: usize, length: usize, slots: usize) -> Option<(usize, $word)> {
+            let all = <$word>::MAX >> (<$word>::BITS as usize - slots);
+            let rotate =
+                |bits: $word, by: usize| if by == 0 { bits } else { (bits >> by | bits << (slots - by)) & all };
+            // Bit i: whether the slots from `first + i` on are free, for a length that doubles.
+            let mut free = rotate(!busy & all, first % slots);
+            let mut known = 1;
+            while known < length {
+                let more = known.min(length - known);
+                free &= rotate(free, more);
+                known += more;
+            }
+            if free == 0 {
+                return None;
+            }
+            let slot = first + free.trailing_zeros() as usize;
+            let ones = <$word>::MAX >> (<$word>::BITS as usize - length);
+            Some((slot, rotate(ones, (slots - slot % slots) % slots)))
+        }
+    };
+}
+
+first_free!(first_free, u64);
+first_free!(first_free_of_many, u128);
 
 /// What stands on a rank so far.
 #[derive(Clone, Default)]
