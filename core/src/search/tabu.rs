@@ -188,15 +188,15 @@ impl Tabu {
         }
         let Some((_, mut id)) = ends().nth(random.below(count) as usize) else { return };
         loop {
-            let (node, state) = (&walk.nodes[id as usize], &walk.states[id as usize]);
-            let start = state.end - node.duration;
+            let state = &walk.states[id as usize];
+            let start = state.end - state.duration;
             let by_rank = state.previous != NONE && walk.states[state.previous as usize].end == start;
-            let by_data = node.before != NONE && walk.states[node.before as usize].end + node.lag_in == start;
+            let by_data = state.before != NONE && walk.states[state.before as usize].end + state.lag_in == start;
             let along = by_rank && !(by_data && random.below(2) == 0);
             self.path.push((id, along));
             match (along, by_data) {
                 (true, _) => id = state.previous,
-                (false, true) => id = node.before,
+                (false, true) => id = state.before,
                 (false, false) => break,
             }
         }
@@ -334,12 +334,12 @@ impl Tabu {
     /// Whether an op may go before all from place `to` up to its own.
     fn may_pass_left(&self, id: u32, rank: usize, to: usize) -> bool {
         let walk = &self.walk;
-        let node = &walk.nodes[id as usize];
-        if node.before != NONE {
+        let state = &walk.states[id as usize];
+        if state.before != NONE {
             // A way from the first op passed to what this one needs would close a circle.
             let first = walk.rows[rank][to] as usize;
             let ends = walk.states[first].end;
-            if walk.start(node.before as usize) >= ends && ends > walk.start(first) {
+            if walk.start(state.before as usize) >= ends && ends > walk.start(first) {
                 return false;
             }
         }
@@ -351,9 +351,9 @@ impl Tabu {
 
     fn may_pass_right(&self, id: u32, rank: usize, to: usize) -> bool {
         let walk = &self.walk;
-        let node = &walk.nodes[id as usize];
-        if node.after != NONE {
-            let (last, next) = (walk.rows[rank][to] as usize, node.after as usize);
+        let state = &walk.states[id as usize];
+        if state.after != NONE {
+            let (last, next) = (walk.rows[rank][to] as usize, state.after as usize);
             let ends = walk.states[next].end;
             if walk.start(last) >= ends && ends > walk.start(next) {
                 return false;
@@ -383,13 +383,13 @@ impl Tabu {
         let mut free = from.checked_sub(1).map_or(0, |before| walk.states[row[before] as usize].end);
         self.heads.clear();
         for &id in &self.piece {
-            let node = &walk.nodes[id as usize];
+            let state = &walk.states[id as usize];
             let mut start = free;
-            if node.before != NONE {
-                start = start.max(walk.states[node.before as usize].end + node.lag_in);
+            if state.before != NONE {
+                start = start.max(walk.states[state.before as usize].end + state.lag_in);
             }
             self.heads.push(start);
-            free = start + node.duration;
+            free = start + state.duration;
         }
         let mut after = match row.get(to + 1) {
             Some(&next) => walk.states[next as usize].reach,
@@ -397,11 +397,11 @@ impl Tabu {
         };
         let mut estimate = 0;
         for (&id, start) in self.piece.iter().zip(&self.heads).rev() {
-            let node = &walk.nodes[id as usize];
-            if node.after != NONE {
-                after = after.max(walk.states[node.after as usize].reach + node.lag_out);
+            let state = &walk.states[id as usize];
+            if state.after != NONE {
+                after = after.max(walk.states[state.after as usize].reach + state.lag_out);
             }
-            after += node.duration;
+            after += state.duration;
             estimate = estimate.max(start + after);
         }
         estimate

@@ -15,34 +15,35 @@ use crate::problem::Objective;
 pub(super) const NONE: u32 = u32::MAX;
 const NEVER: u64 = u64::MAX;
 
-/// One op of one microbatch: what never changes.
+/// One op of one microbatch: what it does to its rank.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
+    pub takes: i64,
+    pub net: i64,
+    pub rank: u32,
+    code: Code,
+}
+
+/// What the ways through an op are worked out from, and they themselves: on one line of a processor's cache.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct State {
     pub duration: u64,
     /// From the end of the op on another rank that this one needs to the soonest start of this one.
     pub lag_in: u64,
     /// From the end of this op to the soonest start of the op on another rank that needs it.
     pub lag_out: u64,
-    pub takes: i64,
-    pub net: i64,
-    /// The ops on other ranks that this one needs and that need it, or [`NONE`].
-    pub before: u32,
-    pub after: u32,
-    pub rank: u32,
-    code: Code,
-}
-
-/// What moves change.
-#[derive(Clone, Copy)]
-pub(super) struct State {
     /// The end, and the longest way from the start of the op to the end of all.
     pub end: u64,
     pub reach: u64,
-    /// Where it stands in its row.
-    pub place: u32,
+    /// The ops on other ranks that this one needs and that need it, or [`NONE`].
+    pub before: u32,
+    pub after: u32,
     /// The ops before it and behind it in its row, or [`NONE`].
     pub previous: u32,
     next: u32,
+    /// Where it stands in its row.
+    pub place: u32,
     /// Where it stands in the line of all ops.
     spot: u32,
 }
@@ -89,12 +90,11 @@ pub(super) struct Walk {
 impl Walk {
     /// `rows`, which have to be valid; none where the ranks wait for each other for ever.
     pub fn new(flat: &Flat, rows: &[Vec<Code>]) -> Option<Walk> {
-        let nodes = nodes(flat);
+        let (nodes, states) = nodes(flat);
         let (needs, needed) = links(flat);
         let count = nodes.len();
-        let state = State { end: 0, reach: 0, place: 0, previous: NONE, next: NONE, spot: 0 };
         let mut walk = Walk {
-            states: vec![state; count],
+            states,
             needs,
             needed,
             rows: Vec::new(),
@@ -154,8 +154,8 @@ impl Walk {
         while let Some(rank) = self.stack.pop() {
             let rank = rank as usize;
             while let Some(&id) = self.rows[rank].get(self.at[rank] as usize) {
-                let node = self.nodes[id as usize];
-                if node.before != NONE && self.states[node.before as usize].end == NEVER {
+                let State { before, after, .. } = self.states[id as usize];
+                if before != NONE && self.states[before as usize].end == NEVER {
                     self.blocked[rank] = id;
                     break;
                 }
@@ -166,12 +166,13 @@ impl Walk {
                 };
                 let (previous, next) = (near(at.checked_sub(1)), near(Some(at + 1)));
                 let spot = self.line.len() as u32;
-                self.states[id as usize] = State { end: 0, reach: 0, place: at, previous, next, spot };
+                let state = &mut self.states[id as usize];
+                (state.place, state.previous, state.next, state.spot) = (at, previous, next, spot);
                 self.states[id as usize].end = self.end(id as usize);
                 self.line.push(id);
-                if node.after != NONE {
-                    let other = self.nodes[node.after as usize].rank;
-                    if self.blocked[other as usize] == node.after {
+                if after != NONE {
+                    let other = self.nodes[after as usize].rank;
+                    if self.blocked[other as usize] == after {
                         self.blocked[other as usize] = NONE;
                         self.stack.push(other);
                     }
@@ -183,31 +184,30 @@ impl Walk {
 
     #[inline]
     fn end(&self, id: usize) -> u64 {
-        let node = &self.nodes[id];
-        let previous = self.states[id].previous;
-        let mut start = if previous == NONE { 0 } else { self.states[previous as usize].end };
-        if node.before != NONE {
-            start = start.max(self.states[node.before as usize].end + node.lag_in);
+        let state = &self.states[id];
+        let mut start = if state.previous == NONE { 0 } else { self.states[state.previous as usize].end };
+        if state.before != NONE {
+            start = start.max(self.states[state.before as usize].end + state.lag_in);
         }
-        start + node.duration
+        start + state.duration
     }
 
     #[inline]
     fn reach(&self, id: usize) -> u64 {
-        let node = &self.nodes[id];
-        let mut after = match self.states[id].next {
-            NONE => self.weight[node.rank as usize],
+        let state = &self.states[id];
+        let mut after = match state.next {
+            NONE => self.weight[self.nodes[id].rank as usize],
             next => self.states[next as usize].reach,
         };
-        if node.after != NONE {
-            after = after.max(self.states[node.after as usize].reach + node.lag_out);
+        if state.after != NONE {
+            after = after.max(self.states[state.after as usize].reach + state.lag_out);
         }
-        after + node.duration
+        after + state.duration
     }
 
     /// The start of an op.
     pub fn start(&self, id: usize) -> u64 {
-        self.states[id].end - self.nodes[id].duration
+        self.states[id].end - self.states[id].duration
     }
 
     /// Works out the cost from the starts, and what the end of each rank counts for; true where that has changed.
@@ -246,11 +246,8 @@ impl Walk {
     /// Puts `ops` where as many of the same stand in a row. False, and nothing is changed, where ranks would wait for
     /// each other for ever.
     pub fn change(&mut self, flat: &Flat, shift: Shift, ops: &[u32]) -> bool {
-        let Shift { rank, from, count, ahead } = shift;
-        self.moves += 1;
-        self.taken.clear();
-        let fits = if ahead { self.mend_ahead(shift, &ops[..count]) } else { self.mend_behind(shift, ops, count) };
-        if !fits {
+        let Shift { rank, from, ahead, .. } = shift;
+        if !(if ahead { self.mend::<true>(shift, ops) } else { self.mend::<false>(shift, ops) }) {
             return false;
         }
         let to = from + ops.len();
@@ -274,25 +271,34 @@ impl Walk {
         true
     }
 
-    /// Mends the line for ops that go ahead of the rest of a piece of a row, with all that they need.
-    fn mend_ahead(&mut self, shift: Shift, moved: &[u32]) -> bool {
-        let low = self.states[self.rows[shift.rank][shift.from] as usize].spot;
-        let mut high = low;
-        for &id in moved {
-            high = high.max(self.states[id as usize].spot);
+    /// Mends the line for ops that go ahead of the rest of a piece of a row, with all that they need; or behind it, with
+    /// all that needs them. False, and nothing is changed, where one of those is on the same rank.
+    fn mend<const AHEAD: bool>(&mut self, shift: Shift, ops: &[u32]) -> bool {
+        self.moves += 1;
+        self.taken.clear();
+        let end = if AHEAD { shift.from } else { shift.from + ops.len() - 1 };
+        // Where they go, and how far from there they come.
+        let edge = self.states[self.rows[shift.rank][end] as usize].spot;
+        let mut far = edge;
+        for at in 0..shift.count {
+            let id = if AHEAD { ops[at] } else { ops[ops.len() - 1 - at] };
+            let spot = self.states[id as usize].spot;
+            far = if AHEAD { far.max(spot) } else { far.min(spot) };
             let first = self.taken.len();
             self.seen[id as usize] = self.moves;
             self.stack.clear();
             self.stack.push(id);
             while let Some(id) = self.stack.pop() {
                 self.taken.push(id);
-                let node = &self.nodes[id as usize];
-                let along = if node.rank as usize == shift.rank { NONE } else { self.states[id as usize].previous };
-                for other in [node.before, along] {
-                    if other == NONE
-                        || self.states[other as usize].spot < low
-                        || self.seen[other as usize] == self.moves
-                    {
+                let state = &self.states[id as usize];
+                let (other, along) = if AHEAD { (state.before, state.previous) } else { (state.after, state.next) };
+                let is_on_rank = self.nodes[id as usize].rank as usize == shift.rank;
+                for other in [other, if is_on_rank { NONE } else { along }] {
+                    if other == NONE || self.seen[other as usize] == self.moves {
+                        continue;
+                    }
+                    let spot = self.states[other as usize].spot;
+                    if if AHEAD { spot < edge } else { spot > edge } {
                         continue;
                     }
                     if self.nodes[other as usize].rank as usize == shift.rank {
@@ -303,68 +309,26 @@ impl Walk {
                 }
             }
             let states = &self.states;
-            self.taken[first..].sort_unstable_by_key(|id| states[*id as usize].spot);
+            self.taken[first..].sort_unstable_by_key(|id| {
+                let spot = states[*id as usize].spot;
+                if AHEAD { spot } else { u32::MAX - spot }
+            });
         }
-        let mut free = high as usize + 1;
-        for spot in (low as usize..=high as usize).rev() {
-            let id = self.line[spot];
+        // The others make way, those next to them first.
+        let (edge, far) = (edge as usize, far as usize);
+        let (low, high) = (edge.min(far), edge.max(far));
+        let mut free = far;
+        for step in 0..=high - low {
+            let id = self.line[if AHEAD { high - step } else { low + step }];
             if self.seen[id as usize] != self.moves {
-                free -= 1;
                 self.set(free, id);
+                free = if AHEAD { free.wrapping_sub(1) } else { free + 1 };
             }
         }
         for at in 0..self.taken.len() {
-            self.set(low as usize + at, self.taken[at]);
+            self.set(if AHEAD { low + at } else { high - at }, self.taken[at]);
         }
-        self.ops += self.taken.len() as u64 + u64::from(high - low) / 8;
-        true
-    }
-
-    /// Mends the line for ops that go behind the rest of a piece of a row, with all that needs them.
-    fn mend_behind(&mut self, shift: Shift, ops: &[u32], count: usize) -> bool {
-        let last = self.rows[shift.rank][shift.from + ops.len() - 1];
-        let high = self.states[last as usize].spot;
-        let mut low = high;
-        for &id in ops[ops.len() - count..].iter().rev() {
-            low = low.min(self.states[id as usize].spot);
-            let first = self.taken.len();
-            self.seen[id as usize] = self.moves;
-            self.stack.clear();
-            self.stack.push(id);
-            while let Some(id) = self.stack.pop() {
-                self.taken.push(id);
-                let node = &self.nodes[id as usize];
-                let along = if node.rank as usize == shift.rank { NONE } else { self.states[id as usize].next };
-                for other in [node.after, along] {
-                    if other == NONE
-                        || self.states[other as usize].spot > high
-                        || self.seen[other as usize] == self.moves
-                    {
-                        continue;
-                    }
-                    if self.nodes[other as usize].rank as usize == shift.rank {
-                        return false;
-                    }
-                    self.seen[other as usize] = self.moves;
-                    self.stack.push(other);
-                }
-            }
-            // From the last to the first.
-            let states = &self.states;
-            self.taken[first..].sort_unstable_by_key(|id| u32::MAX - states[*id as usize].spot);
-        }
-        let mut free = low as usize;
-        for spot in low as usize..=high as usize {
-            let id = self.line[spot];
-            if self.seen[id as usize] != self.moves {
-                self.set(free, id);
-                free += 1;
-            }
-        }
-        for at in 0..self.taken.len() {
-            self.set(high as usize - at, self.taken[at]);
-        }
-        self.ops += self.taken.len() as u64 + u64::from(high - low) / 8;
+        self.ops += self.taken.len() as u64 + (high - low) as u64 / 8;
         true
     }
 
@@ -401,7 +365,7 @@ impl Walk {
             if end != self.states[id].end {
                 self.states[id].end = end;
                 self.mark(self.states[id].next);
-                self.mark(self.nodes[id].after);
+                self.mark(self.states[id].after);
             }
         }
         let weighed = self.weigh(flat);
@@ -431,17 +395,18 @@ impl Walk {
             if reach != self.states[id].reach {
                 self.states[id].reach = reach;
                 self.mark(self.states[id].previous);
-                self.mark(self.nodes[id].before);
+                self.mark(self.states[id].before);
             }
         }
         self.ops += timed;
     }
 }
 
-/// All ops of all microbatches, by kind, lane and microbatch.
-fn nodes(flat: &Flat) -> Vec<Node> {
+/// All ops of all microbatches, by kind, lane and microbatch, in no order yet.
+fn nodes(flat: &Flat) -> (Vec<Node>, Vec<State>) {
     let kinds = if flat.fused { 2 } else { 3 };
     let mut nodes = Vec::with_capacity(kinds * flat.slots);
+    let mut states = Vec::with_capacity(kinds * flat.slots);
     let backward = if flat.fused { BW } else { B };
     for kind in 0..kinds {
         for (index, lane) in flat.lanes.iter().enumerate() {
@@ -449,40 +414,33 @@ fn nodes(flat: &Flat) -> Vec<Node> {
             let (up, down) =
                 (other(index.checked_sub(1).filter(|_| !lane.first)), other(Some(index + 1).filter(|_| !lane.last)));
             let code = code(index, [F, backward, W][kind]);
+            let of = kind_of(code) as usize;
+            let node = Node { takes: lane.takes[of], net: lane.net(of as u32), rank: lane.rank as u32, code };
+            nodes.extend(core::iter::repeat_n(node, lane.count));
+            let (before, after, lag_in, lag_out) = match kind {
+                0 => (up, down, lane.hop_f, down.map_or(0, |down| flat.lanes[down].hop_f)),
+                1 => (down, up, lane.hop_b, up.map_or(0, |up| flat.lanes[up].hop_b)),
+                _ => (None, None, 0, 0),
+            };
             for n in 0..lane.count {
                 let id = |lane: Option<usize>| lane.map_or(NONE, |lane| number(flat, kind, lane, n));
-                let node = Node {
-                    duration: lane.duration[kind_of(code) as usize],
-                    lag_in: 0,
-                    lag_out: 0,
-                    takes: lane.takes[kind_of(code) as usize],
-                    net: lane.net(kind_of(code)),
-                    before: NONE,
-                    after: NONE,
-                    rank: lane.rank as u32,
-                    code,
-                };
-                nodes.push(match kind {
-                    0 => Node {
-                        lag_in: lane.hop_f,
-                        lag_out: down.map_or(0, |down| flat.lanes[down].hop_f),
-                        before: id(up),
-                        after: id(down),
-                        ..node
-                    },
-                    1 => Node {
-                        lag_in: lane.hop_b,
-                        lag_out: up.map_or(0, |up| flat.lanes[up].hop_b),
-                        before: id(down),
-                        after: id(up),
-                        ..node
-                    },
-                    _ => node,
+                states.push(State {
+                    duration: lane.duration[of],
+                    lag_in,
+                    lag_out,
+                    end: 0,
+                    reach: 0,
+                    before: id(before),
+                    after: id(after),
+                    previous: NONE,
+                    next: NONE,
+                    place: 0,
+                    spot: 0,
                 });
             }
         }
     }
-    nodes
+    (nodes, states)
 }
 
 fn number(flat: &Flat, kind: usize, lane: usize, n: usize) -> u32 {
