@@ -11,8 +11,9 @@
 //!
 //! Everything stops when the bound is met, the effort is used up, or the observer says so.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::cell::Cell;
+use core::cell::{Cell, OnceCell};
 
 use super::eval::{Cost, Eval};
 use super::flat::{Flat, Rows};
@@ -124,8 +125,34 @@ pub(super) struct Known {
     peaks: Vec<i64>,
 }
 
+impl Known {
+    /// Whether it keeps to the limits.
+    pub fn fits(&self, flat: &Flat) -> bool {
+        self.peaks.iter().zip(&flat.limit).all(|(peak, limit)| peak <= limit)
+    }
+
+    /// Its objective.
+    pub fn cost_ns(&self) -> Nanos {
+        self.cost.objective
+    }
+}
+
+/// The published schedules that exist for a problem.
+pub(super) struct Library {
+    /// The best first.
+    pub known: Vec<Known>,
+    /// Those for the problem with fewer microbatches that stands for it where it has very many.
+    fewer: OnceCell<Box<Library>>,
+}
+
+impl Library {
+    pub fn of(problem: &Problem) -> Library {
+        Library { known: known(problem), fewer: OnceCell::new() }
+    }
+}
+
 /// All published schedules that exist for `problem` and run, the best first.
-pub(super) fn known(problem: &Problem) -> Vec<Known> {
+fn known(problem: &Problem) -> Vec<Known> {
     let flat = Flat::new(problem);
     let mut eval = Eval::new(&flat);
     let know = |which: &'static Published| {
@@ -165,6 +192,9 @@ const MOST_SIZE_EFFORT: u64 = 40_000_000;
 /// Ops of a problem that is searched as it is: beyond twice as many, one of so many is searched and stretched.
 const MANY: usize = 49_152;
 
+/// Local search on the whole problem takes effort for running it so often, or it is left.
+const LEAST_POLISH: u64 = 20;
+
 /// Orders that the climb keeps, and local search starts from.
 const KEPT: usize = 6;
 
@@ -186,7 +216,10 @@ impl<'a, 'b> Search<'a, 'b> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
         // What has more ops needs more effort only to be built and run a few hundred times.
-        let ops = small.as_ref().map_or(full.flat.ops, |small| small.flat.ops + full.flat.ops / 8) as u64;
+        let ops = match &small {
+            Some(small) => small.flat.ops + full.flat.ops.min(2 * MANY) / 8,
+            None => full.flat.ops,
+        } as u64;
         let for_size =
             SMALL_EFFORT * ops.min(SMALL) + (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT);
         let for_size = for_size >> scope.halved;
@@ -229,15 +262,14 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    pub fn run(&mut self, problem: &Problem, known: &[Known], scope: Scope) {
+    pub fn run(&mut self, problem: &Problem, library: &Library, scope: Scope) {
+        let known = &library.known[..];
         let Scope { quick, published_only, halved, near, .. } = scope;
         let near = near && self.best.is_some();
         let serial = self.full.flat.serial();
         self.offer(serial, "one after the other");
-        let limit = &self.full.flat.limit;
-        let fits = |known: &&Known| {
-            known.cost.objective >= self.floor && known.peaks.iter().zip(limit).all(|(peak, limit)| peak <= limit)
-        };
+        let flat = &self.full.flat;
+        let fits = |known: &&Known| known.cost.objective >= self.floor && known.fits(flat);
         if let Some(known) = known.iter().find(fits) {
             self.offer(known.rows.clone(), known.name);
         }
@@ -255,7 +287,9 @@ impl<'a, 'b> Search<'a, 'b> {
             self.offer(rows, "grouped");
         });
         self.full.eval.ops += ops;
-        if let Some(first) = policies::seeds(&self.full.flat, &self.full.shape).first()
+        let many = if quick { None } else { many_fewer(problem, &self.full) };
+        if many.is_none()
+            && let Some(first) = policies::seeds(&self.full.flat, &self.full.shape).first()
             && let Some(candidate) = self.full.build(*first)
         {
             self.offer(candidate.rows, "list");
@@ -264,9 +298,13 @@ impl<'a, 'b> Search<'a, 'b> {
             return;
         }
         if near && halved > 0 && self.small.is_some() {
-            let mut known = Vec::new();
-            self.add_best(&mut known);
-            self.improve(None, known, self.allowed);
+            self.polish();
+            return;
+        }
+        if let Some((fewer, more)) = many
+            && self.stretch_fewer(&fewer, more, library, scope)
+        {
+            self.polish();
             return;
         }
         self.tighten(known);
@@ -283,12 +321,6 @@ impl<'a, 'b> Search<'a, 'b> {
             self.offer(candidate.rows.clone(), "blocks");
         }
         if self.is_over() {
-            return;
-        }
-        if self.stretch_fewer(problem, scope) {
-            let mut known = Vec::new();
-            self.add_best(&mut known);
-            self.improve(None, known, self.allowed);
             return;
         }
         match self.small.take() {
@@ -335,26 +367,32 @@ impl<'a, 'b> Search<'a, 'b> {
                 known.sort_by_key(|candidate| candidate.score);
                 self.extend_all(&mut small, &known);
                 self.small = Some(small);
-                let mut known = Vec::new();
-                self.add_best(&mut known);
-                self.improve(None, known, effort);
+                self.polish();
             }
         }
     }
 
-    /// With very many microbatches: the answer for fewer of them, stretched. Whether there is one.
-    fn stretch_fewer(&mut self, problem: &Problem, scope: Scope) -> bool {
-        let Some((fewer, more)) = many_fewer(problem, &self.full) else { return false };
-        let mut bench = Bench::new(&fewer, more);
-        let (known, bound_ns) = (known(&fewer), lower_bound(&fewer).value_ns);
+    /// Local search on the best order, where there is effort left for more than to look at it.
+    fn polish(&mut self) {
+        if self.allowed.saturating_sub(self.ops()) > LEAST_POLISH * self.full.flat.ops as u64 {
+            let mut known = Vec::new();
+            self.add_best(&mut known);
+            self.improve(None, known, self.allowed);
+        }
+    }
+
+    /// With very many microbatches: the answer for fewer of them, stretched. Whether it is the best so far.
+    fn stretch_fewer(&mut self, fewer: &Problem, more: usize, library: &Library, scope: Scope) -> bool {
+        let mut bench = Bench::new(fewer, more);
+        let bound_ns = lower_bound(fewer).value_ns;
         let (before, best_ns) = (self.ops(), self.best.as_ref().map_or(Nanos::MAX, |(_, cost, _)| cost.objective));
         let scope = Scope { halved: scope.halved, ..Scope::default() };
         let (real_bound_ns, observer) = (self.bound_ns, &mut *self.observer);
         let mut tell = |progress: Progress| {
             observer(Progress { ops: before + progress.ops, cost_ns: best_ns, bound_ns: real_bound_ns })
         };
-        let mut search = Search::new(&fewer, bound_ns, self.effort, scope, &mut tell);
-        search.run(&fewer, &known, scope);
+        let mut search = Search::new(fewer, bound_ns, self.effort, scope, &mut tell);
+        search.run(fewer, library.fewer.get_or_init(|| Box::new(Library::of(fewer))), scope);
         let (ops, stopped) = (search.ops(), search.stopped);
         let found = search.best.take();
         self.full.eval.ops += ops;
@@ -372,7 +410,7 @@ impl<'a, 'b> Search<'a, 'b> {
             return;
         }
         for known in known {
-            let fits = known.peaks.iter().zip(&self.full.flat.limit).all(|(peak, limit)| peak <= limit);
+            let fits = known.fits(&self.full.flat);
             let is_near = |best: &Cost| known.cost.objective / 8 * 7 < best.objective;
             if !fits || self.is_over() || !self.best.as_ref().is_some_and(|(_, best, _)| is_near(best)) {
                 continue;

@@ -26,7 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use super::drive::{self, Known};
+use super::drive::{Known, Library};
 use super::flat::{F, Flat};
 use super::frontier::least_bytes;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search};
@@ -70,7 +70,7 @@ pub(super) struct Ladder<'a> {
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     stopped: bool,
     /// The published schedules, which do not look at limits.
-    published: &'a [Known],
+    published: &'a Library,
     /// By rank: how much more than the least it may hold; none where it has no limit.
     more: Vec<Option<Bytes>>,
     /// The least limit of a rank that was asked for.
@@ -99,7 +99,7 @@ pub(super) fn climb(
 ) -> Result<Found, Infeasible> {
     let limits: Vec<Option<Bytes>> = (0..problem.ranks()).map(|rank| problem.limit_bytes(rank)).collect();
     let asked = limits.iter().flatten().copied().min().unwrap_or(NO_LIMIT);
-    let published = drive::known(problem);
+    let published = Library::of(problem);
     let scope = Scope { published_only: true, known: Some(&published), ..Scope::default() };
     let first = search(problem, Effort(0), scope, &mut |_| Flow::Continue)?;
     if first.cost_ns == first.bound_ns {
@@ -303,7 +303,7 @@ impl<'a> Ladder<'a> {
         let rough_floor = match self.nodes.get(&above) {
             Some(above) if above.halved > 0 => None,
             // Where nothing seems to be gained by more memory, what is found here comes down to it soon.
-            _ => Some(self.rough(above)?.cost_ns)
+            _ => Some(self.rough_floor(at)?)
                 .filter(|floor| *floor <= bound_ns || start.cost_ns - start.cost_ns / 512 > *floor),
         };
         let mut floor = match rough_floor {
@@ -343,10 +343,23 @@ impl<'a> Ladder<'a> {
         if let Some(found) = self.roughly.get(&at) {
             return Some(found.clone());
         }
-        let floor = self.rough(self.nodes.get(&at)?.above)?.cost_ns;
+        let floor = self.rough_floor(at)?;
         let found = self.search(at, Scope { floor, halved: ROUGH, ..Scope::default() })?;
         self.roughly.insert(at, found.clone());
         Some(found)
+    }
+
+    /// What the value of the upper end of the range that a limit splits is not above. No schedule at the limit comes down
+    /// to a published one that costs no more than its bound, so then nothing better need be known.
+    fn rough_floor(&mut self, at: Bytes) -> Option<Nanos> {
+        let above = self.nodes.get(&at)?.above;
+        let bound_ns = self.bound_at(at);
+        let flat = Flat::new(&self.at(above));
+        let published = self.published.known.iter().find(|known| known.fits(&flat)).map(Known::cost_ns);
+        match published.filter(|cost_ns| *cost_ns <= bound_ns) {
+            Some(cost_ns) => Some(cost_ns),
+            None => Some(self.rough(above)?.cost_ns),
+        }
     }
 
     fn bound_at(&mut self, limit: Bytes) -> Nanos {

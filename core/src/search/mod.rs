@@ -54,7 +54,7 @@ mod whole;
 mod zb_auto;
 mod zbv;
 
-use drive::{Known, Search};
+use drive::{Library, Search};
 use eval::Cost;
 use flat::Flat;
 pub use frontier::{Frontier, Point, frontier};
@@ -204,7 +204,7 @@ struct Scope<'a> {
     halved: u32,
     /// What no schedule goes under, and the published schedules, where they are known.
     bound_ns: Option<Nanos>,
-    known: Option<&'a [Known]>,
+    known: Option<&'a Library>,
 }
 
 /// One search, at one limit.
@@ -288,7 +288,7 @@ fn search_orders(
     }
     match scope.known {
         Some(known) => search.run(problem, known, scope),
-        None => search.run(problem, &drive::known(problem), scope),
+        None => search.run(problem, &Library::of(problem), scope),
     }
     let ops = search.ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
