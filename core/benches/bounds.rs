@@ -8,12 +8,15 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Objective;
 
 fn bounds(criterion: &mut Criterion) {
-    for (placement, chunks) in [(Placement::Linear, 1), (Placement::V, 2), (Placement::TwoWay, 1)] {
+    let wide = (Placement::Looped, 64, vec![(1024, 6)]);
+    let placements = [(Placement::Linear, 1), (Placement::V, 2), (Placement::TwoWay, 1)];
+    let usual = placements.map(|(placement, chunks)| (placement, chunks, vec![(8, 24), (32, 256), (64, 2048)]));
+    for (placement, chunks, sizes) in usual.into_iter().chain([wide]) {
         for objective in [Objective::Makespan, Objective::LongestSpan] {
             let name = format!("bound {} {}", placement.name().unwrap_or_default(), objective.name());
             let mut group = criterion.benchmark_group(name);
             group.sample_size(10);
-            for (ranks, microbatches) in [(8, 24), (32, 256), (64, 2048)] {
+            for &(ranks, microbatches) in &sizes {
                 let problem = common::problem(placement.clone(), ranks, chunks, microbatches, Some(750));
                 let problem = problem.with_objective(objective);
                 group.throughput(Throughput::Elements((3 * ranks * chunks * microbatches) as u64));

@@ -1,10 +1,13 @@
-//! How long the search for the best schedule takes, and time against memory over the whole range.
+//! How long the search for the best schedule takes: by size and limit, with more and more microbatches, for a model
+//! that leaves the placement open; and time against memory over the whole range.
 
 mod common;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipeplan_core::placement::Placement;
+use pipeplan_core::planner;
 use pipeplan_core::search::{Effort, Flow, best, frontier};
+use pipeplan_core::spec::Spec;
 
 fn search(criterion: &mut Criterion) {
     for (ranks, microbatches) in [(8, 24), (32, 256)] {
@@ -12,7 +15,7 @@ fn search(criterion: &mut Criterion) {
             let name = placement.name().unwrap_or_default();
             let mut group = criterion.benchmark_group(format!("best {name} p={ranks} m={microbatches}"));
             group.sample_size(10).throughput(Throughput::Elements((3 * ranks * chunks * microbatches) as u64));
-            for permille in [500, 1000, 2000] {
+            for permille in [500, 750, 1000, 2000] {
                 let problem = common::problem(placement.clone(), ranks, chunks, microbatches, Some(permille));
                 group.bench_function(BenchmarkId::new("limit in permille of 1F1B", permille), |bench| {
                     bench.iter(|| best(&problem, Effort::default(), &mut |_| Flow::Continue).expect("a schedule"));
@@ -20,6 +23,30 @@ fn search(criterion: &mut Criterion) {
             }
         }
     }
+}
+
+/// The time should grow by writing the answer out, and hardly else.
+fn microbatches(criterion: &mut Criterion) {
+    for (placement, chunks) in [(Placement::Linear, 1), (Placement::V, 2)] {
+        let name = placement.name().unwrap_or_default();
+        let mut group = criterion.benchmark_group(format!("best {name} p=8 in half of 1F1B's memory"));
+        for microbatches in [64, 256, 1024, 4096] {
+            let problem = common::problem(placement.clone(), 8, chunks, microbatches, Some(500));
+            group.sample_size(10).throughput(Throughput::Elements((3 * 8 * chunks * microbatches) as u64));
+            group.bench_function(BenchmarkId::new("microbatches", microbatches), |bench| {
+                bench.iter(|| best(&problem, Effort::default(), &mut |_| Flow::Continue).expect("a schedule"));
+            });
+        }
+    }
+}
+
+fn model(criterion: &mut Criterion) {
+    let spec = Spec::read(include_str!("../../examples/llama-2-70b.toml")).expect("a spec");
+    let mut group = criterion.benchmark_group("best of a model");
+    group.sample_size(10);
+    group.bench_function("llama-2-70b", |bench| {
+        bench.iter(|| planner::best(&spec, Effort::default(), &mut |_| Flow::Continue).expect("a schedule"));
+    });
 }
 
 fn whole_frontier(criterion: &mut Criterion) {
@@ -34,5 +61,5 @@ fn whole_frontier(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, search, whole_frontier);
+criterion_group!(benches, search, microbatches, model, whole_frontier);
 criterion_main!(benches);
