@@ -21,18 +21,19 @@ use super::{Absent, Schedule, splits, v_shaped};
 use crate::op::{Op, OpKind};
 use crate::problem::Problem;
 
-/// Ops of one rank for one microbatch: F, B and W of two chunks.
-const PERIOD: usize = 6;
+/// Slots from microbatch to microbatch: as many as a rank has ops for one, F, B and W of two chunks.
+pub(crate) const PERIOD: usize = 6;
 
 /// What a rank does for a microbatch, in the order in which it is done: F of chunk 0 and of chunk 1, B of chunk 1 and
 /// of chunk 0. W of chunk 1 and of chunk 0 follow, in any order.
-const KINDS: usize = 6;
-const FORWARD_0: usize = 0;
-const BACKWARD_1: usize = 2;
-const BACKWARD_0: usize = 3;
+pub(crate) const KINDS: usize = 6;
+pub(crate) const FORWARD_0: usize = 0;
+pub(crate) const FORWARD_1: usize = 1;
+pub(crate) const BACKWARD_1: usize = 2;
+pub(crate) const BACKWARD_0: usize = 3;
 /// W of chunk 1, and of both chunks while it does not matter which it is.
-const WEIGHT_1: usize = 4;
-const WEIGHT_0: usize = 5;
+pub(crate) const WEIGHT_1: usize = 4;
+pub(crate) const WEIGHT_0: usize = 5;
 
 /// About half of 1F1B's memory, `⌊(P + 2) / 2⌋` microbatches; slopes 2 and 1.
 pub fn v_half(problem: &Problem) -> Result<Schedule, Absent> {

@@ -17,6 +17,7 @@ mod row;
 mod zb_h;
 mod zb_v;
 
+pub(crate) use building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD, WEIGHT_0, WEIGHT_1};
 pub use row::Row;
 
 /// One ordered row of ops for each rank: order only, no time.

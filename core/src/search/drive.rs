@@ -23,7 +23,7 @@ use super::random::Random;
 use super::refit::Refit;
 use super::steady::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
-use super::{Flow, Progress, Scope, blocks, grouped, zb_auto, zbv};
+use super::{Flow, Progress, Scope, blocks, grouped, v_blocks, zb_auto, zbv};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
 use crate::schedule::{Published, Schedule, published};
@@ -74,17 +74,22 @@ impl Bench {
         Some(Candidate { score: self.score(cost), cost, recipe, rows })
     }
 
-    /// What the rule of ZB-V leads to, best first.
-    fn waves(&mut self, most_ops: u64) -> Vec<Candidate> {
+    /// What the rule of ZB-V leads to, best first, and the ways to it.
+    fn waves(&mut self, most_ops: u64) -> (Vec<Candidate>, Vec<zbv::Way>) {
         let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, most_ops);
         self.list.ops += ops;
-        found.into_iter().filter_map(|(_, rows)| self.candidate(rows, None)).collect()
+        let ways = found.iter().map(|found| found.way).collect();
+        (found.into_iter().filter_map(|found| self.candidate(found.rows, None)).collect(), ways)
     }
 
     /// What building blocks lead to, best first.
     fn blocks(&mut self, effort: u64) -> Vec<Candidate> {
         let orders = blocks::orders(&self.flat, &mut self.eval, BLOCKS, effort / 8);
         let mut found: Vec<Candidate> = orders.into_iter().filter_map(|rows| self.candidate(rows, None)).collect();
+        // With fewer microbatches they seem better than they are: their rate shows late.
+        if self.more == 0 {
+            found.extend(self.v_blocks(effort).into_iter().map(|(candidate, _)| candidate));
+        }
         found.sort_by_key(|candidate| candidate.score);
         for at in 0..found.len() {
             if let Some(rows) = blocks::compact(&self.flat, &mut self.eval, &found[at].rows)
@@ -96,6 +101,25 @@ impl Bench {
         found.sort_by_key(|candidate| candidate.score);
         found.dedup_by_key(|candidate| candidate.cost);
         found.truncate(KEPT);
+        found
+    }
+
+    /// What building blocks of a V lead to by the public rule, best first, with the blocks.
+    fn v_blocks(&mut self, effort: u64) -> Vec<(Candidate, v_blocks::Block)> {
+        let until = self.eval.ops + effort / 16;
+        let mut found: Vec<(Candidate, v_blocks::Block)> = Vec::new();
+        for block in v_blocks::blocks(&self.flat, &mut self.eval) {
+            if found.len() == V_BLOCKS || self.eval.ops > until {
+                break;
+            }
+            let rows = v_blocks::order(&self.flat, &mut self.eval, &block);
+            if let Some(candidate) = rows.and_then(|rows| self.candidate(rows, None))
+                && found.iter().all(|(other, _)| other.cost != candidate.cost)
+            {
+                found.push((candidate, block));
+            }
+        }
+        found.sort_by_key(|(candidate, _)| candidate.score);
         found
     }
 
@@ -205,6 +229,15 @@ const REFIT_SHARE: u64 = 3;
 /// Orders that building blocks lead to and are run.
 const BLOCKS: usize = 40;
 
+/// Those of the public rule for a V: the best has been among the first twelve wherever all were tried.
+const V_BLOCKS: usize = 12;
+
+/// As many of them as are laid for all microbatches.
+const LAID: usize = 2;
+
+/// Effort for each op of a problem from which on what was best with fewer microbatches is built for all of them.
+const AGAIN: u64 = 320;
+
 impl<'a, 'b> Search<'a, 'b> {
     pub fn new(
         problem: &Problem,
@@ -309,7 +342,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         self.tighten(known);
         // With few microbatches it is cheaper to find out which way of the rule is best.
-        let waves = self.full.waves(self.allowed / if self.small.is_some() { 160 } else { 40 });
+        let (waves, _) = self.full.waves(self.allowed / if self.small.is_some() { 160 } else { 40 });
         for candidate in &waves {
             self.offer(candidate.rows.clone(), "waves");
         }
@@ -357,9 +390,21 @@ impl<'a, 'b> Search<'a, 'b> {
                     }
                     self.add_waves(&mut known, refitted);
                 }
-                let waves = small.waves(effort / 40);
+                let (waves, ways) = small.waves(effort / 40);
                 let blocks = small.blocks(effort);
                 self.extend_all(&mut small, &waves);
+                // Again on the real problem, where that takes little of the effort and nothing else is better.
+                if (self.full.flat.ops as u64).saturating_mul(AGAIN) <= self.effort.saturating_add(self.for_size) {
+                    let best = known.iter().chain(&waves).chain(&blocks).map(|candidate| candidate.score).min();
+                    let is_best = |candidate: &Candidate| best.is_none_or(|best| candidate.score <= best);
+                    for (_, way) in waves.iter().zip(ways).filter(|(candidate, _)| is_best(candidate)) {
+                        self.follow(way);
+                    }
+                    let laid = small.v_blocks(effort);
+                    for (_, block) in laid.iter().filter(|(candidate, _)| is_best(candidate)).take(LAID) {
+                        self.lay(block);
+                    }
+                }
                 self.extend_all(&mut small, &blocks);
                 self.add_waves(&mut known, waves);
                 self.add_waves(&mut known, blocks);
@@ -581,6 +626,23 @@ impl<'a, 'b> Search<'a, 'b> {
                 return;
             }
             self.extend(small, candidate);
+        }
+    }
+
+    /// Goes a way of the rule of ZB-V on the real problem.
+    fn follow(&mut self, way: zbv::Way) {
+        let (found, ops) = zbv::follow(&self.full.flat, &mut self.full.eval, way);
+        self.full.list.ops += ops;
+        if let Some(found) = found.into_iter().next() {
+            self.offer(found.rows, "waves");
+        }
+    }
+
+    /// Lays a block of a V for the real problem.
+    fn lay(&mut self, block: &v_blocks::Block) {
+        let Bench { flat, eval, .. } = &mut self.full;
+        if let Some(rows) = v_blocks::order(flat, eval, block) {
+            self.offer(rows, "blocks");
         }
     }
 

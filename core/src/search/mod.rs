@@ -8,6 +8,7 @@
 //! | `policies` | its parameters, with the published schedules among them, and a climb through them |
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
 //! | `blocks` | building blocks: one microbatch in slots, repeated |
+//! | `v_blocks` | those of a V as the public search takes and mends them |
 //! | `tabu` | local search on an order, along its critical path |
 //! | `refit` | going two ways, takes whole microbatches out of an order and puts them in again |
 //! | `walk` | an order with the longest ways through it, kept up to date |
@@ -49,6 +50,7 @@ mod random;
 mod refit;
 mod steady;
 mod tabu;
+mod v_blocks;
 mod walk;
 mod whole;
 mod zb_auto;

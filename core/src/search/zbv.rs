@@ -22,13 +22,19 @@
 //! Memory is looked at as in [`list`](super::list): an op that takes bytes has to leave every microbatch of the
 //! rank able to end, so a pass reaches its end at any limit at which one exists.
 //!
+//! The public planner of ZB-V is one of the variants, op by op ([`Order::Public`]). In B each of its ranks chooses before
+//! any has gone, the first chunk if its gradient is there, and B of the first chunk go before the others; W may make a B
+//! of the first chunk late in any case; a rank ahead of a wave asks only itself whether a forward ends in time; and
+//! memory has to last for an op, not for what follows, so it may come to a stop.
+//!
 //! Sources: Qi, Wan, Huang and Lin, “Pipeline parallelism with controllable memory”, arXiv:2405.15362, §4, and
-//! “Zero bubble pipeline parallelism”, arXiv:2401.10241, §6, for the rule; the top-up by time and memory is that
-//! of PaddlePaddle's ZB-V pass (pull request 63800).
+//! “Zero bubble pipeline parallelism”, arXiv:2401.10241, §6, and `zbv.py` of sail-sg/zero-bubble-pipeline-parallelism
+//! for the rule; the top-up by time and memory is that of PaddlePaddle's ZB-V pass (pull request 63800).
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use super::eval::{Cost, Eval};
 use super::flat::{B, F, Flat, Rows, W, code};
@@ -59,7 +65,7 @@ enum Prefer {
 }
 
 /// What a pass may do in more than one way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Variant {
     top_up: TopUp,
     prefer_b: Prefer,
@@ -67,12 +73,37 @@ pub(super) struct Variant {
     /// Whether W may make a B, or an F, late.
     late_b: bool,
     late_f: bool,
-    /// Whether the ranks of a round go from the last to the first.
-    reversed: bool,
+    order: Order,
 }
 
-/// The variants worth a pass, the most useful first: those of the 64 that were best somewhere in samples of the
-/// public schedulers' V problems.
+impl Variant {
+    /// Whether it does nearly what the public planner does in one of its ways, but looks ahead.
+    fn is_nearly_public(&self) -> bool {
+        let ends = self.prefer_b == Prefer::End && self.prefer_f == Prefer::End;
+        ends && self.top_up == TopUp::Counts && self.order == Order::Down
+    }
+}
+
+/// Which rank of a round goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The first, or the last.
+    Down,
+    Up,
+    /// As in the public planner: see above.
+    Public,
+}
+
+/// What the public planner does, in four ways.
+pub(super) fn public(late_b: bool, late_f: bool) -> Variant {
+    let (prefer_b, prefer_f) = (Prefer::End, Prefer::End);
+    Variant { top_up: TopUp::Counts, prefer_b, prefer_f, late_b, late_f, order: Order::Public }
+}
+
+const PUBLIC: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
+
+/// Other variants worth a pass, the most useful first: those of 64 that were best somewhere in samples of the public
+/// planner's problems.
 pub(super) fn variants() -> Vec<Variant> {
     use Prefer::{End, Soonest};
     let variant = |prefer_b, prefer_f, late_b, late_f| Variant {
@@ -81,19 +112,19 @@ pub(super) fn variants() -> Vec<Variant> {
         prefer_f,
         late_b,
         late_f,
-        reversed: false,
+        order: Order::Down,
     };
     let usual = variant(End, End, true, true);
     vec![
         usual,
         variant(Soonest, End, true, false),
-        Variant { reversed: true, ..variant(Soonest, Soonest, true, true) },
+        Variant { order: Order::Up, ..variant(Soonest, Soonest, true, true) },
         variant(End, End, false, true),
         variant(End, Soonest, true, true),
         variant(End, End, true, false),
         variant(Soonest, End, true, true),
         variant(End, Soonest, true, false),
-        Variant { reversed: true, ..usual },
+        Variant { order: Order::Up, ..usual },
         Variant { top_up: TopUp::Time, ..usual },
     ]
 }
@@ -104,48 +135,114 @@ pub(super) fn applies(flat: &Flat) -> bool {
     flat.chains.len() == 1 && !flat.fused && flat.chunks() > 1 && flat.lanes.windows(2).any(fold)
 }
 
-/// What all variants lead to, each repeated while it gets better: the best few, best first, and how many ops
-/// it took.
-pub(super) fn candidates(flat: &Flat, eval: &mut Eval, most_ops: u64) -> (Vec<(Cost, Rows)>, u64) {
-    let mut known: Vec<(Cost, Rows)> = Vec::new();
-    let mut ops = 0;
-    if !applies(flat) {
-        return (known, ops);
+/// A way to an order: a variant, repeated while it gets better, and then perhaps a share of the idle time for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    variant: Variant,
+    eighths: Option<u64>,
+}
+
+/// An order with what it costs and how it was come by.
+pub(super) struct Found {
+    pub cost: Cost,
+    pub rows: Rows,
+    pub way: Way,
+}
+
+/// Passes within an effort, and the best of what they lead to.
+struct Passes<'a> {
+    flat: &'a Flat,
+    eval: &'a mut Eval,
+    alone: Vec<i64>,
+    found: Vec<Found>,
+    ops: u64,
+    most_ops: u64,
+}
+
+impl Passes<'_> {
+    fn new<'a>(flat: &'a Flat, eval: &'a mut Eval, most_ops: u64) -> Passes<'a> {
+        let alone = (0..flat.ranks).map(|rank| flat.least(rank)).collect();
+        Passes { flat, eval, alone, found: Vec::new(), ops: 0, most_ops }
     }
-    let alone: Vec<i64> = (0..flat.ranks).map(|rank| flat.least(rank)).collect();
-    let mut pass = |variant: Variant, granted: Vec<u64>| {
-        if ops >= most_ops {
+
+    /// Whether a rank has memory for a microbatch of each rank.
+    fn is_ample(&self, rank: usize) -> bool {
+        let lanes = self.flat.lanes_of[rank].iter();
+        let microbatch: i64 = lanes.map(|lane| self.flat.lanes[*lane].net(F)).sum();
+        microbatch.saturating_mul(self.flat.ranks as i64) <= self.flat.limit[rank]
+    }
+
+    fn pass(&mut self, way: Way, granted: Vec<u64>) -> Option<Vec<u64>> {
+        if self.ops >= self.most_ops {
             return None;
         }
-        ops += flat.ops as u64;
-        let (rows, idle) = build(flat, &alone, variant, granted)?;
-        let cost = eval.run(flat, &rows, u64::MAX)?;
-        if known.iter().all(|(other, _)| *other != cost) {
-            let at = known.partition_point(|(other, _)| *other < cost);
-            known.insert(at, (cost, rows));
-            known.truncate(KEPT);
+        self.ops += self.flat.ops as u64;
+        let (rows, idle) = build(self.flat, &self.alone, way.variant, granted)?;
+        let cost = self.eval.run(self.flat, &rows, u64::MAX)?;
+        if self.found.iter().all(|other| other.cost != cost) {
+            let at = self.found.partition_point(|other| other.cost < cost);
+            self.found.insert(at, Found { cost, rows, way });
+            self.found.truncate(KEPT);
         }
         Some(idle)
-    };
-    for variant in variants() {
-        let mut granted = vec![0; flat.ranks];
-        let mut best = u64::MAX;
-        while let Some(idle) = pass(variant, granted) {
+    }
+
+    /// Repeats a variant while it gets better. The least idle time of the worst rank; none where it comes to no end.
+    fn repeat(&mut self, variant: Variant) -> Option<u64> {
+        let mut granted = vec![0; self.flat.ranks];
+        let mut least = None;
+        while let Some(idle) = self.pass(Way { variant, eighths: None }, granted) {
             let worst = idle.iter().copied().max().unwrap_or(0);
-            if worst >= best {
+            if least.is_some_and(|least| worst >= least) {
                 break;
             }
-            best = worst;
+            least = Some(worst);
             granted = grants(&idle);
         }
-        // Or every rank may idle from the start for some of what the worst had to.
-        if best < u64::MAX {
-            for eighths in SHARES {
-                pass(variant, vec![best / 8 * eighths; flat.ranks]);
-            }
+        least
+    }
+
+    /// Grants every rank a share of what the worst had to be idle for.
+    fn share(&mut self, variant: Variant, worst: u64, eighths: u64) {
+        let granted = vec![worst / 8 * eighths; self.flat.ranks];
+        self.pass(Way { variant, eighths: Some(eighths) }, granted);
+    }
+}
+
+/// What all variants lead to, the best few, best first, and how many ops it took.
+pub(super) fn candidates(flat: &Flat, eval: &mut Eval, most_ops: u64) -> (Vec<Found>, u64) {
+    if !applies(flat) {
+        return (Vec::new(), 0);
+    }
+    let mut passes = Passes::new(flat, eval, most_ops);
+    let share = |passes: &mut Passes, variant: Variant, worst: Option<u64>| {
+        if let Some(worst) = worst {
+            SHARES.into_iter().for_each(|eighths| passes.share(variant, worst, eighths));
+        }
+    };
+    // The public planner asks for as much memory as 1F1B has; where there is less, to look ahead is worth more.
+    let is_ample = (0..flat.ranks).all(|rank| passes.is_ample(rank));
+    if is_ample {
+        let public = PUBLIC.map(|(late_b, late_f)| public(late_b, late_f));
+        let worst = public.map(|variant| passes.repeat(variant));
+        share(&mut passes, public[0], worst[0]);
+    }
+    for variant in variants() {
+        if !is_ample || !variant.is_nearly_public() {
+            let worst = passes.repeat(variant);
+            share(&mut passes, variant, worst);
         }
     }
-    (known, ops)
+    (passes.found, passes.ops)
+}
+
+/// The orders that a way leads to on another problem, best first, and how many ops it took.
+pub(super) fn follow(flat: &Flat, eval: &mut Eval, way: Way) -> (Vec<Found>, u64) {
+    let mut passes = Passes::new(flat, eval, u64::MAX);
+    if let (Some(worst), Some(eighths)) = (passes.repeat(way.variant), way.eighths) {
+        passes.share(way.variant, worst, eighths);
+    }
+    (passes.found, passes.ops)
 }
 
 /// One pass over all ops.
@@ -222,6 +319,9 @@ impl Pass<'_> {
 
     fn fits(&self, lane: usize, kind: u32) -> bool {
         let rank = self.flat.lanes[lane].rank;
+        if self.variant.order == Order::Public {
+            return self.held[rank] + self.flat.lanes[lane].takes[kind as usize] <= self.flat.limit[rank];
+        }
         let (limit, held, alone) = (self.flat.limit[rank], self.held[rank], self.alone[rank]);
         let room = Room { rank, limit, held, alone, in_turn: false };
         allowed(&room, self.flat, &self.done, lane, kind)
@@ -308,7 +408,7 @@ impl Pass<'_> {
                 while chunk > 0
                     && at > 0
                     && self.held[rank] + keep <= self.flat.limit[rank]
-                    && self.end_of_forward_through(first).is_some_and(|end| end <= arrival)
+                    && self.ends_in_time(first, arrival)
                 {
                     if !self.send_to(first) {
                         break;
@@ -319,6 +419,16 @@ impl Pass<'_> {
                 }
             }
         }
+    }
+
+    /// Whether a rank can take a forward of its first chunk before `arrival`. The public planner asks the rank alone.
+    fn ends_in_time(&self, lane: usize, arrival: u64) -> bool {
+        if self.variant.order == Order::Public {
+            let costs = &self.flat.lanes[lane];
+            return self.clock[costs.rank] + costs.duration[0] <= arrival
+                && (self.done[lane][0] as usize) < costs.count;
+        }
+        self.end_of_forward_through(lane).is_some_and(|end| end <= arrival)
     }
 
     /// When a microbatch that enters now has run on `lane` of the first chunk.
@@ -353,6 +463,7 @@ impl Pass<'_> {
         // The first backward goes down the last chunk: when it reaches each rank.
         let wave: Vec<usize> = self.wave(chunks - 1).rev().collect();
         let mut due = 0;
+        let mut chunk = 0;
         for (at, &lane) in wave.iter().enumerate() {
             let costs = &self.flat.lanes[lane];
             let rank = costs.rank;
@@ -361,7 +472,10 @@ impl Pass<'_> {
                 continue;
             }
             due += costs.hop_b;
-            let mut chunk = 0;
+            // By count the chunks go on in turn where the rank before has left off.
+            if self.variant.top_up == TopUp::Time {
+                chunk = 0;
+            }
             let mut missed = 0;
             while missed < chunks {
                 let own = self.flat.lanes_of[rank][chunk];
@@ -402,8 +516,12 @@ impl Pass<'_> {
         loop {
             let before = self.placed;
             for kind in [B, F] {
+                if kind == B && self.variant.order == Order::Public {
+                    self.backwards();
+                    continue;
+                }
                 for at in 0..self.flat.ranks {
-                    let rank = if self.variant.reversed { self.flat.ranks - 1 - at } else { at };
+                    let rank = if self.variant.order == Order::Up { self.flat.ranks - 1 - at } else { at };
                     self.turn(rank, kind);
                 }
             }
@@ -439,28 +557,54 @@ impl Pass<'_> {
                 }
             }
             let Some((_, position, arrival)) = best else { return };
-            let lane = lanes[position];
-            // Only what waits can be given back: if that is not enough, W keep for gaps.
-            let back: i64 = if self.fits(lane, kind) {
-                0
-            } else {
-                self.weights[rank].iter().map(|lane| -self.flat.lanes[*lane].net(W)).sum()
-            };
-            if self.held[rank] - back + self.flat.lanes[lane].takes[kind as usize] <= self.flat.limit[rank] {
-                while !self.fits(lane, kind) && self.put_weight(rank) {}
+            if self.put_with_weights(lanes[position], kind, arrival) {
+                return;
             }
-            if !self.fits(lane, kind) {
-                refused[position] = true;
-                continue;
-            }
-            self.fill(rank, kind, arrival);
-            self.put(lane, kind, arrival);
-            return;
+            refused[position] = true;
         }
     }
 
+    /// One B on every rank, as in [`Order::Public`]: of the first chunk whose gradient is there, or of the last.
+    fn backwards(&mut self) {
+        let flat = self.flat;
+        let choice = |lanes: &Vec<usize>| {
+            let is_there = lanes.iter().find(|lane| self.arrival(**lane, B).is_some());
+            let is_left = |lane: &&usize| (self.done[**lane][1] as usize) < flat.lanes[**lane].count;
+            is_there.or_else(|| lanes.iter().rev().find(is_left)).copied()
+        };
+        let mut chosen: Vec<usize> = flat.lanes_of.iter().filter_map(choice).collect();
+        // Within a chunk in the order in which a gradient comes by.
+        chosen.sort_unstable_by_key(|lane| (lane / flat.ranks, Reverse(*lane)));
+        for lane in chosen {
+            if let Some(arrival) = self.arrival(lane, B) {
+                self.put_with_weights(lane, B, arrival);
+            }
+        }
+    }
+
+    /// Places an op with the W that go before it; false if memory is not enough.
+    fn put_with_weights(&mut self, lane: usize, kind: u32, arrival: u64) -> bool {
+        let rank = self.flat.lanes[lane].rank;
+        // Only what waits can be given back: if that is not enough, W keep for gaps.
+        let back: i64 = if self.fits(lane, kind) {
+            0
+        } else {
+            self.weights[rank].iter().map(|lane| -self.flat.lanes[*lane].net(W)).sum()
+        };
+        if self.held[rank] - back + self.flat.lanes[lane].takes[kind as usize] <= self.flat.limit[rank] {
+            while !self.fits(lane, kind) && self.put_weight(rank) {}
+        }
+        if !self.fits(lane, kind) {
+            return false;
+        }
+        self.fill(lane, kind, arrival);
+        self.put(lane, kind, arrival);
+        true
+    }
+
     /// W before an op that arrives at `arrival`.
-    fn fill(&mut self, rank: usize, kind: u32, arrival: u64) {
+    fn fill(&mut self, lane: usize, kind: u32, arrival: u64) {
+        let rank = self.flat.lanes[lane].rank;
         while let Some(&lane) = self.weights[rank].front()
             && self.clock[rank] + self.flat.lanes[lane].duration[2] <= arrival
         {
@@ -470,7 +614,8 @@ impl Pass<'_> {
         }
         let wait = arrival.saturating_sub(self.clock[rank]);
         let allowed = self.worst.max(self.granted[rank]);
-        let late = if kind == B { self.variant.late_b } else { self.variant.late_f };
+        let always = kind == B && self.variant.order == Order::Public && lane < self.flat.ranks;
+        let late = always || if kind == B { self.variant.late_b } else { self.variant.late_f };
         if late && self.idle[rank] + wait > allowed {
             self.put_weight(rank);
         }
