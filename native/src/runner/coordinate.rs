@@ -8,6 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan_core::graph::Graph;
+#[cfg(feature = "cuda")]
+use pipeplan_core::program::{Step, Way};
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 use pipeplan_core::units::{Bytes, Nanos};
 
@@ -204,8 +206,11 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                     Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
                 };
                 let card = card.map_err(BackendError::from)?;
-                card.reserve(cuda::room::needed(&held, &training, workload.row(rank))?)
-                    .map_err(BackendError::from)?;
+                let row = workload.row(rank);
+                // What is sent goes as a copy, and so does what ranks of one card sum.
+                let shows = position.members > 1 && matches!(carriage, Carriage::Threads);
+                let leaves = leaving == cuda::Leaving::OnCard && (shows || sends(row));
+                card.reserve(cuda::room::needed(&held, &training, row)?, leaves).map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);
                 return Ok(Box::new(made.map_err(BackendError::from)?));
             }
@@ -218,6 +223,15 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
             let pace = Pace { slowdown: workload.slowdown(), tail_ns: workload.planned_tail_ns(rank), start: *start };
             Box::new(Modelled::new(problem.clone(), position.rank, pace, store))
         }
+    })
+}
+
+/// Whether anything leaves a rank that walks `row`.
+#[cfg(feature = "cuda")]
+fn sends(row: &[Step]) -> bool {
+    row.iter().any(|step| match step {
+        Step::Transfer(messages) | Step::Start(messages) => messages.iter().any(|message| message.way == Way::Send),
+        _ => false,
     })
 }
 

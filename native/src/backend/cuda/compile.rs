@@ -47,6 +47,11 @@ fn is_code(image: &[u8]) -> bool {
 /// # Errors
 /// [`CardError::Missing`] without NVRTC, [`CardError::Compile`].
 pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
+    compile_with(capability, &[]).map(|(image, _)| image)
+}
+
+/// The same with `more` options, and what the compiler says.
+fn compile_with((major, minor): (u32, u32), more: &[&str]) -> Result<(Vec<u8>, String), CardError> {
     let search = libraries::search(Which::Nvrtc);
     if search.found.is_none() {
         return Err(CardError::Missing(vec![search.to_string()]));
@@ -55,9 +60,14 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
         let text = CString::new(source::for_gpu()).map_err(|error| CardError::Compile(error.to_string()))?;
         let fail = |error: nvrtc::NvrtcError| CardError::Compile(format!("{error:?}"));
         let program = nvrtc::create_program(&text, Some(c"pipeplan")).map_err(fail)?;
-        let options = [format!("--gpu-architecture=sm_{}{}", capability.0, capability.1), "--std=c++17".to_string()];
+        let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_string()];
+        options.extend(more.iter().map(ToString::to_string));
         // SAFETY: `program` was just made and is destroyed once, below.
         let compiled = unsafe { nvrtc::compile_program(program, &options) };
+        // SAFETY: `program` has been compiled, if in vain.
+        let log = unsafe { nvrtc::get_program_log(program) }.unwrap_or_default();
+        let log: String = log.iter().map(|byte| char::from(*byte as u8)).collect();
+        let log = log.trim_matches(['\0', '\n']).to_string();
         let image = match compiled {
             Ok(()) => {
                 let mut size = 0;
@@ -66,15 +76,10 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
                     sys::nvrtcGetCUBINSize(program, &mut size).result().map_err(fail)?;
                     let mut image = vec![0u8; size];
                     sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result().map_err(fail)?;
-                    Ok(image)
+                    Ok((image, log))
                 }
             }
-            Err(error) => {
-                // SAFETY: `program` has been compiled, if in vain.
-                let log = unsafe { nvrtc::get_program_log(program) }.unwrap_or_default();
-                let log: String = log.iter().map(|byte| char::from(*byte as u8)).collect();
-                Err(CardError::Compile(format!("{error:?} with {options:?}\n{}", log.trim_matches(['\0', '\n']))))
-            }
+            Err(error) => Err(CardError::Compile(format!("{error:?} with {options:?}\n{log}"))),
         };
         // SAFETY: as above; nothing uses it from here on.
         let _ = unsafe { nvrtc::destroy_program(program) };
@@ -97,8 +102,29 @@ mod tests {
         let knows_b200 = version() >= Some((12, 8));
         let capabilities = [(8, 0), (9, 0), (10, 0)].into_iter().filter(|(major, _)| *major < 10 || knows_b200);
         for capability in capabilities {
-            let image = compile(capability).unwrap_or_else(|error| panic!("{error}"));
+            let compiled = compile_with(capability, &["--ptxas-options=-v"]);
+            let (image, log) = compiled.unwrap_or_else(|error| panic!("{error}"));
             assert!(is_code(&image));
+            let spilled = spilled(&log);
+            assert!(spilled.len() > 100, "{log}");
+            // Registers that do not suffice cost time at every use. A few bytes are what a loop's ends need.
+            let most = spilled.iter().filter(|(_, bytes)| *bytes > 64).collect::<Vec<_>>();
+            assert!(most.is_empty(), "sm_{}{}: {most:?}", capability.0, capability.1);
         }
+    }
+
+    /// By kernel: bytes of registers that are stored elsewhere, as the assembler says.
+    fn spilled(log: &str) -> Vec<(String, u32)> {
+        let (mut spilled, mut kernel) = (Vec::new(), String::new());
+        for line in log.lines() {
+            if let Some((_, after)) = line.split_once("Compiling entry function '") {
+                kernel = after.split('\'').next().unwrap_or_default().to_string();
+            }
+            let bytes = line.split_once(" bytes spill stores").and_then(|(before, _)| before.rsplit(' ').next());
+            if let Some(bytes) = bytes.and_then(|bytes| bytes.parse().ok()) {
+                spilled.push((kernel.clone(), bytes));
+            }
+        }
+        spilled
     }
 }

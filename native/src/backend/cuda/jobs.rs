@@ -184,8 +184,8 @@ impl Card for Jobs {
         self.card.shared_bytes()
     }
 
-    fn reserve(&self, bytes: Bytes) -> Result<(), CardError> {
-        self.card.reserve(bytes)
+    fn reserve(&self, bytes: Bytes, leaves: bool) -> Result<(), CardError> {
+        self.card.reserve(bytes, leaves)
     }
 
     fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {

@@ -304,14 +304,20 @@ impl Card for Nvidia {
         self.device.shared_bytes
     }
 
-    fn reserve(&self, bytes: Bytes) -> Result<(), CardError> {
+    fn reserve(&self, bytes: Bytes, leaves: bool) -> Result<(), CardError> {
         self.make_current()?;
         let bytes = rounded(bytes) + rounded(WORKSPACE_BYTES);
         if self.apart {
             return Ok(());
         }
         let mut heaps = lock(&self.heaps);
-        if heaps[0].taken() < bytes { Nvidia::grow(&mut heaps[0], bytes, bytes) } else { Ok(()) }
+        if heaps[0].taken() < bytes {
+            Nvidia::grow(&mut heaps[0], bytes, bytes)?;
+        }
+        if leaves && heaps[1].taken() == 0 {
+            Nvidia::grow(&mut heaps[1], 1, SLAB_BY_OTHERS)?;
+        }
+        Ok(())
     }
 
     fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {
