@@ -198,6 +198,15 @@ impl Gradients {
         Gradients { position, clip_norm, weights: places.len(), held, groups, replicas, all }
     }
 
+    /// The ranks of all groups that gradients are summed over here, in an order that all ranks have.
+    pub fn all_groups(&self) -> Vec<Vec<usize>> {
+        let mut all: Vec<Vec<usize>> =
+            self.groups.iter().chain([&self.replicas]).map(|group| group.ranks().to_vec()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// Makes the gradients of `backend` those of the whole training step `step`.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ use pipeplan_core::units::Nanos;
 use super::Device;
 use super::board::State;
 use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker};
+#[cfg(feature = "cuda")]
+use super::gradients::Gradients;
 use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
 use super::walk::StepRecord;
 use super::workload::{Carries, Workload};
@@ -171,8 +173,10 @@ impl Rank<'_> {
         let card =
             crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;
-        let sharing = workload.position(self.rank).tensor_group();
-        let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), &sharing, patience);
+        let position = workload.position(self.rank);
+        let mut groups = Gradients::new(position, &workload.places(), None).all_groups();
+        groups.push(position.tensor_group());
+        let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), groups, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),
             error => refused(error.to_string()),

@@ -3,7 +3,7 @@
 //!
 //! That transport carries what the host has to say: ids of communicators, votes, losses, last words. Messages of the
 //! program go over one communicator for each direction between two ranks, each on its own queue of the card. Sums over
-//! a group of ranks go over that group's communicator, which its first use makes. NCCL has no tags and does not say how
+//! a group of ranks go over that group's communicator. NCCL has no tags and does not say how
 //! long a parcel is: both ends know from the program, on which they have agreed before.
 //!
 //! A sum waits on its own queue for what the rank's queue had been asked for when it began, and the rank's queue for the
@@ -123,8 +123,8 @@ pub enum StartError {
 impl<'t> Nccl<'t> {
     /// Joins all communicators of `links` (sender and receiver, each once, over all ranks) that this rank is part of;
     /// every rank calls it with the same `links`. A message of one byte goes over each, so that NCCL has made its
-    /// connections before the run starts. Then that of `sharing`, the ranks that share this one's matrices: they come to
-    /// their collectives while messages are under way, and making a communicator could wait for those.
+    /// connections before the run starts. Then those of `groups`, all that this rank will sum in: it may come to that while
+    /// messages are under way, and making a communicator could wait for those.
     ///
     /// # Errors
     /// [`StartError`].
@@ -133,7 +133,7 @@ impl<'t> Nccl<'t> {
         library: Arc<Library>,
         card: Arc<dyn Card>,
         links: &[(usize, usize)],
-        sharing: &[usize],
+        mut groups: Vec<Vec<usize>>,
         longest: Duration,
     ) -> Result<Nccl<'t>, StartError> {
         let patience = Patience { rank: control.rank(), longest, ending: Ending::default() };
@@ -152,10 +152,12 @@ impl<'t> Nccl<'t> {
                 nccl.try_out(from, to)?;
             }
         }
-        if sharing.len() > 1 {
-            let channel = nccl.join(sharing)?;
-            nccl.axes.insert(sharing.to_vec(), channel);
-            nccl.try_out_sums(sharing)?;
+        groups.sort_unstable();
+        groups.dedup();
+        for group in groups.into_iter().filter(|group| group.len() > 1) {
+            let channel = nccl.join(&group)?;
+            nccl.axes.insert(group.clone(), channel);
+            nccl.try_out_sums(group)?;
         }
         Ok(nccl)
     }
@@ -224,11 +226,11 @@ impl<'t> Nccl<'t> {
         channel.communicator.until("the first message", || Ok(mark.is_past()?))
     }
 
-    /// A small and a larger sum among `sharing`, in both formats. NCCL connects at the first use of a way to sum, and the
+    /// A small and a larger sum among `ranks`, in both formats. NCCL connects at the first use of a way to sum, and the
     /// driver loads the kernel then: between messages that are under way, either could wait for them.
-    fn try_out_sums(&mut self, sharing: &[usize]) -> Result<(), StartError> {
+    fn try_out_sums(&mut self, ranks: Vec<usize>) -> Result<(), StartError> {
         let rank = self.patience.rank;
-        let mut group = Group::new(sharing.to_vec(), rank).map_err(|error| NcclError::Missing(error.to_string()))?;
+        let mut group = Group::new(ranks, rank).map_err(|error| NcclError::Missing(error.to_string()))?;
         for bytes in [1 << 8, 1 << 20] {
             let memory = Memory::zeros(&self.card, bytes).map_err(NcclError::from)?;
             let memory = OnCard::new(Arc::new(memory), bytes);
