@@ -79,6 +79,8 @@ pub(super) struct Ladder<'a> {
     most: Bytes,
     nodes: BTreeMap<Bytes, Node>,
     roughly: BTreeMap<Bytes, Found>,
+    /// What searches found, each with what the value of its limit is not below.
+    searches: BTreeMap<Bytes, (Found, Nanos)>,
     values: BTreeMap<Bytes, Found>,
     /// By limit, what no schedule goes under.
     bounds: BTreeMap<Bytes, Nanos>,
@@ -114,6 +116,7 @@ pub(super) fn climb(
         most: 0,
         nodes: BTreeMap::new(),
         roughly: BTreeMap::new(),
+        searches: BTreeMap::new(),
         values: BTreeMap::new(),
         bounds: BTreeMap::new(),
         known: None,
@@ -288,17 +291,54 @@ impl<'a> Ladder<'a> {
         self.search(self.most, Scope { given: Some(given(&rough)), floor: top.cost_ns, ..Scope::default() })
     }
 
+    /// The least that searches at a limit and at those below it lead to. What lies below a limit whose bound is no better
+    /// than what is known has nothing to give.
     fn value_within(&mut self, at: Bytes) -> Option<Found> {
+        let Node { mut below, halved, .. } = *self.nodes.get(&at)?;
+        let (mut found, floor) = self.searched(at)?;
+        // Within a chunk a search starts from the value below.
+        if halved > 0 {
+            return Some(found);
+        }
+        while let Some(limit) = below
+            && !self.stopped
+            && found.cost_ns > floor
+            && self.bound_at(limit) < found.cost_ns
+        {
+            let (lower, _) = self.searched(limit)?;
+            if lower.cost_ns < found.cost_ns {
+                found = lower;
+            }
+            below = self.nodes.get(&limit)?.below;
+        }
+        Some(found)
+    }
+
+    /// What a search at a limit leads to, and what the value is not below.
+    fn searched(&mut self, at: Bytes) -> Option<(Found, Nanos)> {
+        if let Some(known) = self.searches.get(&at) {
+            return Some(known.clone());
+        }
+        let known = self.search_above(at)?;
+        if !self.stopped {
+            self.searches.insert(at, known.clone());
+        }
+        Some(known)
+    }
+
+    /// A search at a limit for what costs no less than the value of the upper end of the range that it splits; and what
+    /// that value is not above, as far as it had to be known.
+    fn search_above(&mut self, at: Bytes) -> Option<(Found, Nanos)> {
         let Node { below, above, halved } = *self.nodes.get(&at)?;
         // Within a chunk the effort is small, and starts from what the lower end has.
         let near = halved > 0;
         let start = if near { self.value(below?)? } else { self.rough(at)? };
         if self.stopped {
-            return Some(start);
+            return Some((start, 0));
         }
         let bound_ns = self.bound_at(at);
         if start.cost_ns == bound_ns && !near {
-            return Some(start);
+            return Some((start, bound_ns));
         }
         let rough_floor = match self.nodes.get(&above) {
             Some(above) if above.halved > 0 => None,
@@ -319,23 +359,12 @@ impl<'a> Ladder<'a> {
         if is_rough && on_floor && found.cost_ns > bound_ns && !self.stopped {
             floor = self.value(above)?.cost_ns;
             if self.stopped {
-                return Some(found);
+                return Some((found, 0));
             }
             let best = if start.cost_ns < found.cost_ns { start } else { found };
             found = self.search(at, Scope { given: Some(given(&best)), floor, ..scope })?;
         }
-        if let Some(below) = below
-            && !near
-            && !self.stopped
-            && found.cost_ns > floor
-            && self.bound_at(below) < found.cost_ns
-        {
-            let lower = self.value(below)?;
-            if lower.cost_ns < found.cost_ns {
-                found = lower;
-            }
-        }
-        Some(found)
+        Some((found, floor))
     }
 
     /// What a rough search finds at a limit, which its value is not above. Only for whole chunks.
