@@ -397,36 +397,93 @@ fn the_best_meets_the_proven_optima() {
     still_missed(0, compared, &worse);
 }
 
-#[test]
-fn the_best_is_never_worse_than_a_public_scheduler() {
-    // Many rows state one problem: the least span that anyone reached for it counts.
-    let mut reached: BTreeMap<String, (u64, Value)> = BTreeMap::new();
+/// What public schedulers reached for a problem: the least span and the least makespan, and a row of each.
+#[derive(Clone)]
+struct Reached {
+    span: (u64, Value),
+    makespan: (u64, Value),
+}
+
+/// The problems that the rows which are `kept` answer, by their files: within the row's limit or, where it has none,
+/// without one and within what it held itself.
+fn reached(kept: impl Fn(&Value, Even) -> bool) -> BTreeMap<String, Reached> {
+    let mut reached: BTreeMap<String, Reached> = BTreeMap::new();
     for row in list(&tables::read("zero_bubble_reference.json")) {
-        let size = number(&row["p"]) * number(&row["m"]) * number(&row["v"]);
-        let kept = row["over_cap"] != true && row["status"] == "ok" && !row["mem_model"].is_null();
-        if !kept || size > 512 {
+        let (even, placement) = public_case(row);
+        if row["over_cap"] == true || row["status"] != "ok" || !kept(row, even) {
             continue;
         }
-        let (even, placement) = public_case(row);
-        let file = match row["mem_cap_ops"].as_f64() {
-            Some(cap) => limited(even, placement, (cap * even.bytes[0] as f64).floor() as i64),
-            None => even.file(placement),
-        };
-        let span = doubled(&row["span"]);
-        let entry = reached.entry(file.to_string()).or_insert_with(|| (span, row.clone()));
-        if span < entry.0 {
-            *entry = (span, row.clone());
+        let whole = (even.p * even.v) as f64;
+        let cap = row["mem_cap_ops"].as_f64().or_else(|| row["mem_cap"].as_f64().map(|cap| cap * whole));
+        let peak = row["peak_mem_model"].as_f64().map(|stages| stages * even.v as f64);
+        let limits = if cap.is_some() { vec![cap] } else { vec![None, peak] };
+        for limit in limits {
+            let file = match limit {
+                Some(forwards) => limited(even, placement, (forwards * even.bytes[0] as f64 + 1e-6) as i64),
+                None => even.file(placement),
+            };
+            let [span, makespan] = ["span", "makespan"].map(|key| (doubled(&row[key]), row.clone()));
+            let entry = reached.entry(file.to_string());
+            let entry = entry.or_insert_with(|| Reached { span: span.clone(), makespan: makespan.clone() });
+            if span.0 < entry.span.0 {
+                entry.span = span;
+            }
+            if makespan.0 < entry.makespan.0 {
+                entry.makespan = makespan;
+            }
         }
     }
+    reached
+}
+
+#[test]
+fn the_best_is_never_worse_than_a_public_scheduler() {
+    let reached = reached(|row, even| even.p * even.m * even.v <= 512 && !row["mem_model"].is_null());
     let mut worse = Vec::new();
-    for (file, (span, row)) in &reached {
+    for (file, Reached { span: (span, row), .. }) in &reached {
         let cost = best(&serde_json::from_str(file).unwrap());
         if cost > *span {
             worse.push(format!("{cost} > {span} {row}"));
         }
     }
     assert!(reached.len() > 300, "only {} problems", reached.len());
-    still_missed(1, reached.len(), &worse);
+    still_missed(0, reached.len(), &worse);
+}
+
+/// Rows that only the public planners' own rules have reached, among those of more than 512 chunks and microbatches.
+fn takes_its_own_rule(row: &Value) -> bool {
+    let is = |scheduler: &str, p: usize| row["scheduler"] == scheduler && number(&row["p"]) == p;
+    let cap = row["mem_cap"].as_f64().unwrap_or(f64::MAX);
+    is("V-auto", 16) && cap < 1.0
+        || is("ZBV", 24) && cap == 1.25
+        || is("ZBV", 16) && number(&row["m"]) == 128 && cap == 1.5
+}
+
+/// By both objectives, and also within what a row held itself. All rows take minutes when optimised, so some of them
+/// have to do here; `cargo run --release -p pipeplan-core --example beat_references -- losses` plays all.
+#[test]
+fn the_best_is_never_worse_than_a_public_scheduler_with_many_microbatches() {
+    let is_large = |even: Even| even.p * even.m * even.v > 512;
+    let chosen = reached(|row, even| is_large(even) && takes_its_own_rule(row));
+    let mut all = reached(|_, even| is_large(even));
+    let mut index = 0;
+    all.retain(|file, _| {
+        index += 1;
+        index % 30 == 0 || chosen.contains_key(file)
+    });
+    let mut worse = Vec::new();
+    for (file, Reached { span, makespan }) in &all {
+        for (objective, (reached, row)) in [("longest_span", span), ("makespan", makespan)] {
+            let mut file: Value = serde_json::from_str(file).unwrap();
+            file["objective"] = json!(objective);
+            let cost = best(&file);
+            if cost > *reached {
+                worse.push(format!("{objective}: {cost} > {reached} {row}"));
+            }
+        }
+    }
+    assert!(chosen.len() > 12 && all.len() > 40, "{} of {index} problems", all.len());
+    still_missed(0, 2 * all.len(), &worse);
 }
 
 #[test]
