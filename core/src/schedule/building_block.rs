@@ -224,36 +224,47 @@ impl Grid {
             now[rank] = if placed.kind < BACKWARD_1 { now[rank] + 1 } else { now[rank] - 1 };
         }
         let most = held.iter().flatten().copied().max().unwrap_or(0);
-        let mut busy = vec![vec![false; length]; self.ranks()];
-        let mut idle = vec![[Cursor::default(); KINDS]; self.ranks()];
         // By rank, the slots of the B that have moved, in order.
         let mut backwards: Vec<Vec<usize>> = vec![Vec::new(); self.ranks()];
-        let mut phase = Phase::WarmUp;
-        for placed in order {
-            let Placed { slot, rank, kind, microbatch } = placed;
-            let (at, next) = phase.at(&placed, self.microbatches);
-            phase = next;
+        self.move_ahead(&order, length, |grid, idle, phase, placed| {
+            let Placed { slot, rank, kind, microbatch } = *placed;
             let mut to = slot;
-            if at != Phase::Steady {
+            if phase != Phase::Steady {
                 let ready = match kind {
-                    WEIGHT_1 => self.after_last(rank, kind, microbatch).max(backwards[rank][microbatch] + 1),
-                    _ => self.ready(rank, kind, microbatch),
+                    WEIGHT_1 => grid.after_last(rank, kind, microbatch).max(backwards[rank][microbatch] + 1),
+                    _ => grid.ready(rank, kind, microbatch),
                 };
                 let held = &mut held[rank];
-                let full = if kind < BACKWARD_1 { last_at_least(&held[..slot], ready, most) } else { None };
-                to = idle[rank][kind].first_idle(&busy[rank], full.map_or(ready, |full| full + 1)).min(slot);
+                to = idle.first(placed, ready, held, most).min(slot);
                 match kind {
                     WEIGHT_1 => held[to..slot].iter_mut().for_each(|held| *held -= 1),
                     BACKWARD_1 | BACKWARD_0 => {}
                     _ => held[to..slot].iter_mut().for_each(|held| *held += 1),
                 }
             }
-            busy[rank][to] = true;
-            self.slots[rank][kind][microbatch] = to;
             if kind == BACKWARD_1 || kind == BACKWARD_0 {
                 let place = backwards[rank].partition_point(|other| *other < to);
                 backwards[rank].insert(place, to);
             }
+            to
+        });
+    }
+
+    /// Walks over all ops in order of time and puts each where `to` says.
+    fn move_ahead(
+        &mut self,
+        order: &[Placed],
+        length: usize,
+        mut to: impl FnMut(&Grid, &mut Idle, Phase, &Placed) -> usize,
+    ) {
+        let mut idle = Idle::new(self.ranks(), length);
+        let mut phase = Phase::WarmUp;
+        for placed in order {
+            let (at, next) = phase.at(placed, self.microbatches);
+            phase = next;
+            let to = to(self, &mut idle, at, placed);
+            idle.busy[placed.rank][to] = true;
+            self.slots[placed.rank][placed.kind][placed.microbatch] = to;
         }
     }
 
@@ -275,30 +286,21 @@ impl Grid {
         let length = self.length();
         let mut rows: Vec<Filled> = (0..self.ranks()).map(|rank| Filled::new(&self.row(rank))).collect();
         let most = rows.iter().flat_map(|row| &row.held).copied().max().unwrap_or(0);
-        let mut busy = vec![vec![false; length]; self.ranks()];
-        let mut idle = vec![[Cursor::default(); KINDS]; self.ranks()];
-        let mut phase = Phase::WarmUp;
-        for placed in order {
-            let Placed { slot, rank, kind, microbatch } = placed;
-            let (at, next) = phase.at(&placed, self.microbatches);
-            phase = next;
-            let mut to = slot;
-            if at == Phase::CoolDown {
-                let ready = self.ready(rank, kind, microbatch);
-                let row = &mut rows[rank];
-                let full = if kind < BACKWARD_1 { last_at_least(&row.held[..slot], ready, most) } else { None };
-                to = idle[rank][kind].first_idle(&busy[rank], full.map_or(ready, |full| full + 1));
-                while to < slot && !row.moves(slot, to, most) {
-                    to += 1;
-                    while busy[rank].get(to) == Some(&true) {
-                        to += 1;
-                    }
-                }
-                to = to.min(slot);
+        self.move_ahead(&order, length, |grid, idle, phase, placed| {
+            let Placed { slot, rank, kind, microbatch } = *placed;
+            if phase != Phase::CoolDown {
+                return slot;
             }
-            busy[rank][to] = true;
-            self.slots[rank][kind][microbatch] = to;
-        }
+            let row = &mut rows[rank];
+            let mut to = idle.first(placed, grid.ready(rank, kind, microbatch), &row.held, most);
+            while to < slot && !row.moves(slot, to, most) {
+                to += 1;
+                while idle.busy[rank].get(to) == Some(&true) {
+                    to += 1;
+                }
+            }
+            to.min(slot)
+        });
     }
 
     fn into_schedule(self) -> Schedule {
@@ -384,6 +386,26 @@ fn step((held, waiting): (u32, u32), kind: Option<usize>) -> (u32, u32) {
         Some(_) => (held, waiting + 1),
         None if waiting > 0 => (held - 1, waiting - 1),
         None => (held, waiting),
+    }
+}
+
+/// Which slots are taken by ops that have moved, or stay.
+struct Idle {
+    busy: Vec<Vec<bool>>,
+    cursors: Vec<[Cursor; KINDS]>,
+}
+
+impl Idle {
+    fn new(ranks: usize, length: usize) -> Idle {
+        Idle { busy: vec![vec![false; length]; ranks], cursors: vec![[Cursor::default(); KINDS]; ranks] }
+    }
+
+    /// The first idle slot for an op that is `ready` there; an F has to come behind all slots before its own in which
+    /// its rank has `held` the `most`.
+    fn first(&mut self, placed: &Placed, ready: usize, held: &[u32], most: u32) -> usize {
+        let Placed { slot, rank, kind, .. } = *placed;
+        let full = if kind < BACKWARD_1 { last_at_least(&held[..slot], ready, most) } else { None };
+        self.cursors[rank][kind].first_idle(&self.busy[rank], full.map_or(ready, |full| full + 1))
     }
 }
 
