@@ -1,11 +1,13 @@
 //! The order in which a search tries things.
 //!
 //! 1. The published schedules that fit, and a few recipes, so that there is an answer at once.
-//! 2. A climb through recipes of the list scheduler ([`policies`]).
-//! 3. Going two ways, whole microbatches taken out of the best orders and put in again ([`refit`](super::refit)).
-//! 4. Local search on the best orders ([`tabu`](super::tabu)).
+//! 2. Of a small problem, orders grown op by op ([`beam`](super::beam)); where nothing better is left, that is all.
+//! 3. A climb through recipes of the list scheduler ([`policies`]).
+//! 4. Going two ways, and in small problems, whole microbatches taken out of the best orders and put in again
+//!    ([`refit`](super::refit)).
+//! 5. Local search on the best orders ([`tabu`](super::tabu)).
 //!
-//! With many microbatches, 2 to 4 work on a problem with as many as it takes to fill and drain the pipe,
+//! With many microbatches, 3 to 5 work on a problem with as many as it takes to fill and drain the pipe,
 //! and what they find is stretched ([`steady`]); only then is the whole problem polished. With very many, where to run
 //! an order only a few times takes all the effort, the whole search works on fewer, and its answer is stretched.
 //!
@@ -15,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
 
+use super::beam::{self, Beam};
 use super::eval::{Cost, Eval};
 use super::flat::{Flat, Rows};
 use super::list::List;
@@ -199,6 +202,8 @@ pub(super) struct Search<'a, 'b> {
     /// Ops that may be run whatever is known, and those that may be run besides while the best is far from the bound.
     effort: u64,
     for_size: u64,
+    /// Ops run to grow orders of a small problem, which are not counted among those allowed.
+    grown: u64,
     /// Both together, as the best now known has it.
     allowed: u64,
     pub best: Option<(Rows, Cost, &'static str)>,
@@ -256,12 +261,12 @@ impl<'a, 'b> Search<'a, 'b> {
         let for_size =
             SMALL_EFFORT * ops.min(SMALL) + (SIZE_EFFORT * ops.saturating_sub(SMALL)).min(MOST_SIZE_EFFORT);
         let for_size = for_size >> scope.halved;
-        // Going two ways, microbatches are taken out and put in besides.
         let more = |effort: u64| {
-            if full.flat.chains.len() > 1 { effort.saturating_add(effort / REFIT_SHARE) } else { effort }
+            if is_refitted(&full.flat) { effort.saturating_add(effort / REFIT_SHARE) } else { effort }
         };
         let (effort, for_size) = (more(effort), more(for_size));
         Search {
+            grown: 0,
             allowed: effort.saturating_add(for_size),
             full,
             small,
@@ -281,7 +286,13 @@ impl<'a, 'b> Search<'a, 'b> {
         &self.full.flat
     }
 
-    pub fn ops(&self) -> u64 {
+    /// Ops run so far.
+    pub fn all_ops(&self) -> u64 {
+        self.ops() + self.grown
+    }
+
+    /// Those that count against the effort.
+    fn ops(&self) -> u64 {
         self.full.ops() + self.small.as_ref().map_or(0, Bench::ops)
     }
 
@@ -340,6 +351,7 @@ impl<'a, 'b> Search<'a, 'b> {
             self.polish();
             return;
         }
+        let Some(grown) = self.grow() else { return };
         self.tighten(known);
         // With few microbatches it is cheaper to find out which way of the rule is best.
         let (waves, _) = self.full.waves(self.allowed / if self.small.is_some() { 160 } else { 40 });
@@ -368,7 +380,8 @@ impl<'a, 'b> Search<'a, 'b> {
                     3
                 };
                 let mut known = self.climb(None, effort / share);
-                if self.full.flat.chains.len() > 1 {
+                self.add_waves(&mut known, grown);
+                if is_refitted(&self.full.flat) {
                     let until = self.ops() + effort / (REFIT_SHARE + 1);
                     let refitted = self.refit(None, &known, until);
                     self.add_waves(&mut known, refitted);
@@ -417,6 +430,29 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
+    /// Grows orders of a small problem op by op, more and more side by side. The best few, best first; none where nothing
+    /// better is left.
+    fn grow(&mut self) -> Option<Vec<Candidate>> {
+        let mut known: Vec<Candidate> = Vec::new();
+        if !beam::is_small(&self.full.flat) {
+            return Some(known);
+        }
+        let flat = self.full.flat.clone();
+        let mut beam = Beam::new(&flat, false);
+        let is_over = beam.widen(self.allowed, |orders, ops| {
+            self.grown += ops;
+            for rows in orders {
+                self.offer(rows.clone(), "grown");
+                known.extend(self.full.candidate(rows, None));
+            }
+            self.cutoff()
+        });
+        known.sort_by_key(|candidate| candidate.score);
+        known.dedup_by_key(|candidate| candidate.cost);
+        known.truncate(KEPT);
+        (!is_over).then_some(known)
+    }
+
     /// Local search on the best order, where there is effort left for more than to look at it.
     fn polish(&mut self) {
         if self.allowed.saturating_sub(self.ops()) > LEAST_POLISH * self.full.flat.ops as u64 {
@@ -438,7 +474,7 @@ impl<'a, 'b> Search<'a, 'b> {
         };
         let mut search = Search::new(fewer, bound_ns, self.effort, scope, &mut tell);
         search.run(fewer, library.fewer.get_or_init(|| Box::new(Library::of(fewer))), scope);
-        let (ops, stopped) = (search.ops(), search.stopped);
+        let (ops, stopped) = (search.all_ops(), search.stopped);
         let found = search.best.take();
         self.full.eval.ops += ops;
         self.stopped |= stopped;
@@ -681,6 +717,7 @@ impl<'a, 'b> Search<'a, 'b> {
             return true;
         }
         // A person who watches wants to be able to stop, also while nothing gets better.
+        let spent = spent + self.grown;
         if spent - self.reported > 200_000 {
             self.reported = spent;
             let progress = Progress { ops: spent, cost_ns: cost.objective, bound_ns: self.bound_ns };
@@ -725,10 +762,15 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         self.best = Some((rows, cost, origin));
         self.allow(cost.objective);
-        let progress = Progress { ops: self.ops(), cost_ns: cost.objective, bound_ns: self.bound_ns };
+        let progress = Progress { ops: self.all_ops(), cost_ns: cost.objective, bound_ns: self.bound_ns };
         self.stopped |= (self.observer)(progress) == Flow::Stop;
         true
     }
+}
+
+/// Whether microbatches are taken out and put in besides: going two ways, and in small problems.
+fn is_refitted(flat: &Flat) -> bool {
+    flat.chains.len() > 1 || beam::is_small(flat)
 }
 
 /// The same problem with fewer microbatches, and how many fewer in each direction: enough to fill the pipe, to reach

@@ -26,6 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
+use super::beam;
 use super::drive::{Known, Library};
 use super::flat::{F, Flat};
 use super::frontier::least_bytes;
@@ -51,7 +52,7 @@ struct Node {
     /// None for the least limit of all.
     below: Option<Bytes>,
     above: Bytes,
-    /// How often the effort is halved: once for each halving of a chunk.
+    /// How often the effort is halved: once for each halving of a chunk, and for every other one in a small problem.
     halved: u32,
 }
 
@@ -242,7 +243,7 @@ impl<'a> Ladder<'a> {
                 unit += 1;
                 continue;
             };
-            let halved = (unit as u32).saturating_sub(2);
+            let halved = (unit as u32).saturating_sub(2) / if beam::is_small(&flat) { 2 } else { 1 };
             self.nodes.insert(at, Node { below: Some(below), above, halved });
             if at <= self.asked {
                 below = at;

@@ -10,7 +10,8 @@
 //! | `blocks` | building blocks: one microbatch in slots, repeated |
 //! | `v_blocks` | those of a V as the public search takes and mends them |
 //! | `tabu` | local search on an order, along its critical path |
-//! | `refit` | going two ways, takes whole microbatches out of an order and puts them in again |
+//! | `refit` | going two ways, and in small problems, takes whole microbatches out of an order and puts them in again |
+//! | `beam` | small problems: orders grown op by op, many side by side |
 //! | `walk` | an order with the longest ways through it, kept up to date |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
@@ -36,6 +37,7 @@ use crate::problem::{Problem, Statement};
 use crate::schedule::{Schedule, published};
 use crate::units::{Bytes, Nanos};
 
+mod beam;
 mod blocks;
 mod drive;
 mod eval;
@@ -248,6 +250,17 @@ fn search(
         {
             keep(&mut found, schedule, cost_ns, "mixed");
         }
+        if found.cost_ns > found.bound_ns.max(scope.floor) {
+            let (below, effort) = (found.cost_ns, effort.0);
+            found.ops += whole::grown(problem, effort, below, |schedule, cost_ns| {
+                if cost_ns < scope.floor
+                    && let Some(noted) = scope.below_floor
+                {
+                    noted.set(true);
+                }
+                keep(&mut found, schedule, cost_ns, "grown");
+            });
+        }
         return Ok(found);
     }
     let mut orders = alloc::vec![found.schedule.clone()];
@@ -292,7 +305,7 @@ fn search_orders(
         Some(known) => search.run(problem, known, scope),
         None => search.run(problem, &Library::of(problem), scope),
     }
-    let ops = search.ops();
+    let ops = search.all_ops();
     // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
     let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));
     Ok(Found { schedule: search.flat().schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })

@@ -6,11 +6,14 @@
 //!
 //! So the problem is also searched with all backwards whole, and with those whole that hold less ([`variants`]). And in
 //! each order that a search finds, backwards are put together, or cut, one by one and in groups, as long as that makes
-//! it shorter ([`mixed`]).
+//! it shorter ([`mixed`]). Small problems have orders grown with both ([`grown`]).
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::beam::{self, Beam};
 use super::eval::Cost;
+use super::flat::{B, Code, F, Flat, W, kind_of, lane_of};
 use super::pairs;
 use crate::op::{Op, OpKind};
 use crate::placement::Placement;
@@ -104,6 +107,54 @@ pub(super) fn mixed(problem: &Problem, schedule: &Schedule, floor: Nanos, below:
     }
     while mixer.left > 0 && mixer.pass() {}
     (mixer.cost.objective < below).then(|| (Schedule::of(mixer.rows), mixer.cost.objective))
+}
+
+/// Orders of a small problem that cost less than `below`, grown op by op with backwards cut or whole; and how many ops
+/// were run for that.
+pub(super) fn grown(problem: &Problem, effort: u64, below: Nanos, mut offer: impl FnMut(Schedule, Nanos)) -> u64 {
+    let flat = Flat::new(problem);
+    if !beam::is_small(&flat) {
+        return 0;
+    }
+    let mut beam = Beam::new(&flat, true);
+    let mut best = below;
+    beam.widen(effort, |orders, _| {
+        for rows in orders {
+            let schedule = numbered(&flat, &rows);
+            if let Some(cost) = pairs::cost(problem, &schedule).filter(|cost| cost.objective < best) {
+                best = cost.objective;
+                offer(schedule, best);
+            }
+        }
+        best
+    });
+    beam.ops
+}
+
+/// The schedule of rows with backwards cut and whole: a W is that of the first B that has none yet.
+fn numbered(flat: &Flat, rows: &[Vec<Code>]) -> Schedule {
+    let mut next = alloc::vec![[0usize; 2]; flat.lanes.len()];
+    let mut cut: Vec<VecDeque<usize>> = alloc::vec![VecDeque::new(); flat.lanes.len()];
+    let mut op = |code: &Code| {
+        let lane = lane_of(*code);
+        let about = &flat.lanes[lane];
+        let mut count = |job: usize| {
+            next[lane][job] += 1;
+            next[lane][job] - 1
+        };
+        let (kind, n) = match kind_of(*code) {
+            F => (OpKind::F, count(0)),
+            B => {
+                let n = count(1);
+                cut[lane].push_back(n);
+                (OpKind::B, n)
+            }
+            W => (OpKind::W, cut[lane].pop_front().unwrap_or(0)),
+            _ => (OpKind::BW, count(1)),
+        };
+        Op::new(about.stage, kind, flat.chains[about.chain].first_microbatch + n)
+    };
+    Schedule::of(rows.iter().map(|row| row.iter().map(&mut op).collect()).collect())
 }
 
 impl Mixer<'_> {
