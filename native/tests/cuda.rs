@@ -340,8 +340,9 @@ fn newer_families_share_matrices_on_a_card() {
     }
 }
 
-fn selftest(name: &str, more: &[&str]) -> Option<Vec<Value>> {
-    let ran = on_card(name, "", &[&["selftest", "--device", "cuda", "--json", "--within", "3000"], more].concat())?;
+fn selftest(name: &str, more: &[&str], variables: &[(&str, &str)]) -> Option<Vec<Value>> {
+    let arguments = [&["selftest", "--device", "cuda", "--json", "--within", "3000"], more].concat();
+    let ran = on_cards(name, "", &arguments, variables)?;
     let text = String::from_utf8_lossy(&ran.output.stdout);
     let table: Value = serde_json::from_str(&text).unwrap_or_else(|error| {
         panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.output.stderr));
@@ -353,7 +354,7 @@ fn selftest(name: &str, more: &[&str]) -> Option<Vec<Value>> {
 /// time means nothing here.
 #[test]
 fn the_selftest_measures_a_card() {
-    let Some(rows) = selftest("speed", &["--only", "speed"]) else { return };
+    let Some(rows) = selftest("speed", &["--only", "speed"], &[]) else { return };
     let found = |name: &str| {
         let is_it = |row: &&Value| row["name"].as_str().is_some_and(|found| found.starts_with(name));
         rows.iter().find(is_it).unwrap_or_else(|| panic!("no row `{name}` in {rows:#?}"))
@@ -371,11 +372,31 @@ fn the_selftest_measures_a_card() {
     assert_eq!(rows.iter().find(failed), None);
 }
 
+/// A kernel that breaks the card for its process: each section that needs it fails by itself, in a process of its own, and
+/// what was found before stands once.
+#[test]
+fn the_selftest_goes_on_behind_a_fault() {
+    let fault = [("FAKE_CUDA_FAULT", "rms_norm_bf16")];
+    let Some(rows) = selftest("fault", &["--only", "speed"], &fault) else { return };
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_string();
+    let failed: Vec<String> = rows.iter().filter(|row| row["passed"] == false).map(|row| text(row, "name")).collect();
+    let sections = ["operators of the model", "4 ranks on one card", "4 ranks, each on its part", "one rank"];
+    assert_eq!(failed.len(), sections.len(), "{rows:#?}");
+    for (name, section) in failed.iter().zip(sections) {
+        assert!(name.starts_with(section), "{name} for {section}");
+    }
+    assert!(rows.iter().any(|row| row["passed"] == false && text(row, "found").contains("ILLEGAL_ADDRESS")));
+    for name in ["copying within memory", "embedding to"] {
+        let there = rows.iter().filter(|row| text(row, "name").starts_with(name)).count();
+        assert_eq!(there, 1, "{name}: {rows:#?}");
+    }
+}
+
 /// Every operator through the calls of a card, each tensor in memory of its own, whose ends are watched.
 #[test]
 #[ignore = "takes minutes: the emulated selftest runs the same kernels"]
 fn every_operator_runs_by_the_calls_of_a_card() {
-    let Some(rows) = selftest("operators", &["--only", "operators", "--apart"]) else { return };
+    let Some(rows) = selftest("operators", &["--only", "operators", "--apart"], &[]) else { return };
     assert!(rows.len() > 90, "{} rows", rows.len());
     assert_eq!(rows.iter().find(|row| row["passed"] != true), None);
 }

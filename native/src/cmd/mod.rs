@@ -28,6 +28,7 @@ mod sanitizer;
 mod schema;
 mod search;
 mod selftest;
+mod selftest_worker;
 mod serve;
 mod show;
 

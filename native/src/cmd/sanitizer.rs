@@ -45,7 +45,7 @@ pub fn check(tool: &str, gpu: usize, deadline: Instant) -> Row {
     command.args(["--tool", tool, "--error-exitcode", "77", "--print-limit", "5", "--log-file"]);
     command.arg(&log).arg(this);
     command
-        .args(["selftest", "--device", "cuda", "--only", "operators", "--apart", "--json", "--gpu"])
+        .args(["selftest", "--device", "cuda", "--only", "operators", "--apart", "--worker", "--gpu"])
         .arg(gpu.to_string());
     let deadline = deadline.min(Instant::now() + LONGEST);
     let ran = child::run(&mut command, deadline).map_err(|error| {

@@ -1,17 +1,19 @@
 //! `pipeplan selftest`
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use pipeplan::runner::Device;
-use pipeplan::selftest::{self, News, Part, Report, Row, collectives};
+use pipeplan::selftest::{self, Asked, Part, Report, Row, collectives};
 use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
 
 use super::fail::Failure;
 use super::processes::Engine;
+use super::selftest_worker as worker;
 use super::{human, interrupt, output, processes};
 
 const EXAMPLES: &str = "\
@@ -25,7 +27,7 @@ Examples:
 /// Prove on this machine that a device computes what it should, holds the bytes that plans predict, and how fast it is.
 ///
 /// Prints one table; exits with 1 where any row fails, and with 2 where the device cannot be used. What fails fails alone:
-/// the rest goes on, and the table comes last whatever happens. Every operator is held
+/// the rest goes on, in a new process where the device is lost, and the table comes last whatever happens. Every operator is held
 /// against the CPU in f64, runs of whole plans against one rank on the CPU. On a GPU the operators run again under
 /// compute-sanitizer, and the model once more in PyTorch, where these are installed. With --transport it is the collectives of a
 /// transport that are proved, among the ranks that a launcher has started: bit for bit, and how long they take.
@@ -59,6 +61,9 @@ pub struct Args {
     /// Print the table as JSON
     #[arg(long)]
     json: bool,
+    /// Test in this process, and say what happens in lines of JSON: what this command starts itself
+    #[arg(long, hide = true)]
+    worker: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -112,8 +117,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Cuda => Device::Cuda(args.gpu),
         Choice::Emulated => Device::Emulated,
     };
-    let (only, within) = (args.only.map(Part::from), Duration::from_secs(args.within));
-    let report = on_device(device, only, args.apart, within, !args.json)?;
+    let deadline = Instant::now() + Duration::from_secs(args.within);
+    if args.worker {
+        let only = args.only.map(Part::from);
+        return worker::work(Asked { device, only, apart: args.apart, deadline, past: BTreeSet::new() });
+    }
+    let report = on_device(&args, device, deadline)?;
     let written = match (&args.profile, &report.profile) {
         (None, _) => Ok(()),
         (Some(path), Some(profile)) => output::write(path, profile.to_json().as_bytes()),
@@ -125,85 +134,46 @@ pub fn run(args: Args) -> Result<(), Failure> {
     show(&report, args.json).and(written)
 }
 
-/// How much longer than [`Args::within`] what is under way then may take.
-const GRACE: Duration = Duration::from_secs(30);
-
-/// Tests `device` on another thread, so that what does not end is told of and not waited for.
-fn on_device(
-    device: Device,
-    only: Option<Part>,
-    apart: bool,
-    within: Duration,
-    is_shown: bool,
-) -> Result<Report, Failure> {
-    let deadline = Instant::now() + within;
-    let (tell, hear) = channel();
-    let worker = std::thread::spawn(move || {
-        let say = |news| {
-            // Nobody listens only after all has been given up.
-            let _ = tell.send(news);
-        };
-        test(device, only, apart, deadline, say)
-    });
-    let mut report = Report { device: String::new(), rows: Vec::new(), profile: None, rate: None };
-    let mut under_way = "opening the device".to_string();
-    loop {
-        match hear.recv_timeout((deadline + GRACE).saturating_duration_since(Instant::now())) {
-            Ok(News::Device(name)) => report.device = name,
-            Ok(News::Begins(what)) => under_way = what,
-            Ok(News::Found(row)) => {
-                if is_shown {
-                    // The table comes last; meanwhile a person sees that something happens.
-                    anstream::eprintln!("{:>4}  {}: {}", mark(&row), row.group, row.name);
-                }
-                report.rows.push(row);
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                report.rows.push(Row::broken("time", under_way, &"did not end in time: the rest was not tested"));
-                return Ok(report);
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
+/// All rows of `device`: those of a worker, and of other programs behind it.
+fn on_device(args: &Args, device: Device, deadline: Instant) -> Result<Report, Failure> {
+    let this = std::env::current_exe().map_err(Failure::work)?;
+    let name = |choice: Option<clap::builder::PossibleValue>| choice.map(|value| value.get_name().to_string());
+    let command = || {
+        let mut command = Command::new(&this);
+        command.args(["selftest", "--worker", "--device"]).args(name(args.device.to_possible_value()));
+        if let Some(only) = args.only.and_then(|only| name(only.to_possible_value())) {
+            command.args(["--only", &only]);
         }
-    }
-    match worker.join() {
-        Ok(result) => result.map_err(Failure::input),
-        Err(_) => {
-            report.rows.push(Row::broken("time", under_way, &"it panicked: the rest was not tested"));
-            Ok(report)
+        if args.apart {
+            command.arg("--apart");
         }
-    }
-}
-
-/// All rows of `device`.
-fn test(
-    device: Device,
-    only: Option<Part>,
-    apart: bool,
-    deadline: Instant,
-    say: impl Fn(News),
-) -> Result<Report, String> {
-    let mut report = selftest::run(device, only, apart, deadline, &say)?;
-    let has = |part| only.is_none_or(|only| only == part);
-    let mut add = |row: Row| {
-        say(News::Found(row.clone()));
-        report.rows.push(row);
+        let left = deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
+        command.args(["--gpu", &args.gpu.to_string(), "--within", &left.to_string()]);
+        command
     };
+    // The table comes last; meanwhile a person sees that something happens.
+    let tell = |row: &Row| {
+        if !args.json {
+            anstream::eprintln!("{:>4}  {}: {}", mark(row), row.group, row.name);
+        }
+    };
+    let mut report = worker::watch(command, deadline, worker::SILENCE, tell)?;
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = device {
+        let mut add = |row: Row| {
+            tell(&row);
+            report.rows.push(row);
+        };
+        let has = |part: Part| args.only.is_none_or(|only| part == only.into());
         if has(Part::Runs) {
-            say(News::Begins("NCCL: ranks in several processes".to_string()));
             add(super::over_nccl::check(gpu, deadline));
         }
         if let Some(rate) = report.rate {
-            say(News::Begins("speed: PyTorch".to_string()));
             add(selftest::beside_torch(device, rate, deadline));
         }
-        // That of the whole test starts itself again.
-        if only.is_none() {
-            for tool in super::sanitizer::TOOLS {
-                say(News::Begins(format!("compute-sanitizer: {tool}")));
-                add(super::sanitizer::check(tool, gpu, deadline));
-            }
+        // That of the whole test starts a worker for the operators.
+        if args.only.is_none() {
+            super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline)));
         }
     }
     Ok(report)
@@ -239,7 +209,7 @@ fn show(report: &Report, as_json: bool) -> Result<(), Failure> {
             .iter()
             .map(|row| {
                 let Row { group, name, found, against, .. } = row;
-                vec![(*group).to_string(), name.clone(), found.clone(), against.clone(), mark(row).to_string()]
+                vec![group.to_string(), name.clone(), found.clone(), against.clone(), mark(row).to_string()]
             })
             .collect();
         let header = ["", "what", "found", "against", ""];

@@ -1,10 +1,13 @@
 //! Proves in one call that a device computes what it should, holds the bytes that plans predict, and how fast it is.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use pipeplan_core::profile::Profile;
+use serde::{Deserialize, Serialize};
 
 use crate::runner::Device;
 
@@ -17,10 +20,10 @@ pub(crate) mod speed;
 pub(crate) mod whole;
 
 /// One thing that was checked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// What it belongs to.
-    pub group: &'static str,
+    pub group: Cow<'static, str>,
     /// What was checked.
     pub name: String,
     /// What was found, for people.
@@ -33,31 +36,46 @@ pub struct Row {
 
 impl Row {
     /// A relative error and what it may be.
-    pub fn error(group: &'static str, name: impl Into<String>, error: f64, limit: f64) -> Row {
+    pub fn error(group: impl Into<Cow<'static, str>>, name: impl Into<String>, error: f64, limit: f64) -> Row {
         let (found, against) = (format!("{error:.2e}"), format!("at most {limit:.0e}"));
-        Row { group, name: name.into(), found, against, passed: Some(error <= limit) }
+        Row { group: group.into(), name: name.into(), found, against, passed: Some(error <= limit) }
     }
 
     /// Something that holds or not.
     pub fn fact(
-        group: &'static str,
+        group: impl Into<Cow<'static, str>>,
         name: impl Into<String>,
         found: impl Into<String>,
         against: &str,
         holds: bool,
     ) -> Row {
-        Row { group, name: name.into(), found: found.into(), against: against.to_string(), passed: Some(holds) }
+        Row {
+            group: group.into(),
+            name: name.into(),
+            found: found.into(),
+            against: against.to_string(),
+            passed: Some(holds),
+        }
     }
 
     /// A figure that only informs.
-    pub fn figure(group: &'static str, name: impl Into<String>, found: String, against: String) -> Row {
-        Row { group, name: name.into(), found, against, passed: None }
+    pub fn figure(
+        group: impl Into<Cow<'static, str>>,
+        name: impl Into<String>,
+        found: String,
+        against: String,
+    ) -> Row {
+        Row { group: group.into(), name: name.into(), found, against, passed: None }
     }
 
     /// Something that could not be done.
-    pub fn broken(group: &'static str, name: impl Into<String>, error: &dyn std::fmt::Display) -> Row {
+    pub fn broken(
+        group: impl Into<Cow<'static, str>>,
+        name: impl Into<String>,
+        error: &dyn std::fmt::Display,
+    ) -> Row {
         let found = error.to_string();
-        Row { group, name: name.into(), found, against: String::new(), passed: Some(false) }
+        Row { group: group.into(), name: name.into(), found, against: String::new(), passed: Some(false) }
     }
 
     /// This row, failed for another reason.
@@ -80,14 +98,18 @@ pub struct Report {
 }
 
 /// What is told while a test goes on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum News {
     /// The device has been opened, for people.
     Device(String),
-    /// This begins.
+    /// This section begins.
     Begins(String),
-    /// This was found.
+    /// This was found in it.
     Found(Row),
+    /// This section is over, and nothing that comes needs its result.
+    Ended(String),
+    /// Since the section that began last the device answers nothing that this process asks: the rest is for another one.
+    Lost,
 }
 
 /// Collects rows, and tells of each as it comes.
@@ -96,12 +118,24 @@ pub struct Rows<F> {
     tell: F,
     /// When no further section begins.
     deadline: Instant,
+    /// Sections that are left out.
+    past: BTreeSet<String>,
+    /// Whether the device still answers.
+    is_well: Box<dyn Fn() -> bool>,
+    is_lost: bool,
 }
 
 impl<F: FnMut(News)> Rows<F> {
     /// None yet; sections that would begin after `deadline` fail instead.
     pub fn new(deadline: Instant, tell: F) -> Rows<F> {
-        Rows { rows: Vec::new(), tell, deadline }
+        let is_well = Box::new(|| true);
+        Rows { rows: Vec::new(), tell, deadline, past: BTreeSet::new(), is_well, is_lost: false }
+    }
+
+    /// Leaves out the sections in `past`, and all that come after one that failed and behind which `is_well` says no.
+    #[must_use]
+    pub fn going_on(self, past: BTreeSet<String>, is_well: impl Fn() -> bool + 'static) -> Rows<F> {
+        Rows { past, is_well: Box::new(is_well), ..self }
     }
 
     /// Adds one.
@@ -110,29 +144,66 @@ impl<F: FnMut(News)> Rows<F> {
         self.rows.push(row);
     }
 
-    /// A part of the test that fails alone: what goes wrong in it, a panic too, is a row, and the others go on.
+    /// Whether no further section begins.
+    pub fn is_over(&self) -> bool {
+        self.is_lost || Instant::now() >= self.deadline
+    }
+
+    /// A part of the test that fails alone: what goes wrong in it, a panic too, is a row, and the others go on. Nothing where
+    /// it failed or was left out.
     pub fn section<T, E: Display>(
         &mut self,
         group: &'static str,
         name: &str,
         work: impl FnOnce(&mut Rows<F>) -> Result<T, E>,
     ) -> Option<T> {
+        self.begin(group, name, true, work)
+    }
+
+    /// A section on which others build: a process that goes on with the test does it again, unless it failed.
+    pub fn groundwork<T, E: Display>(
+        &mut self,
+        group: &'static str,
+        name: &str,
+        work: impl FnOnce(&mut Rows<F>) -> Result<T, E>,
+    ) -> Option<T> {
+        self.begin(group, name, false, work)
+    }
+
+    fn begin<T, E: Display>(
+        &mut self,
+        group: &'static str,
+        name: &str,
+        once: bool,
+        work: impl FnOnce(&mut Rows<F>) -> Result<T, E>,
+    ) -> Option<T> {
+        let section = format!("{group}: {name}");
+        if self.is_lost || self.past.contains(&section) {
+            return None;
+        }
         if Instant::now() >= self.deadline {
             self.push(Row::broken(group, name, &"not begun: the time for all is over"));
             return None;
         }
-        (self.tell)(News::Begins(format!("{group}: {name}")));
+        (self.tell)(News::Begins(section.clone()));
+        let before = self.rows.len();
         let error = match catch_unwind(AssertUnwindSafe(|| work(self))) {
-            Ok(Ok(result)) => return Some(result),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) => Err(error.to_string()),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-                format!("it panicked: {}", text.unwrap_or_default())
+                Err(format!("it panicked: {}", text.unwrap_or_default()))
             }
         };
-        self.push(Row::broken(group, name, &error));
-        None
+        let result = error.map_err(|error| self.push(Row::broken(group, name, &error))).ok();
+        if self.rows[before..].iter().any(|row| row.passed == Some(false)) && !(self.is_well)() {
+            self.is_lost = true;
+            (self.tell)(News::Lost);
+        } else if once || result.is_none() {
+            (self.tell)(News::Ended(section));
+        }
+        result
     }
 }
 
@@ -147,23 +218,32 @@ pub enum Part {
     Speed,
 }
 
-/// Tests `device` until `deadline`, all or only a part, telling of each row as it comes. With `apart` every tensor of the
-/// operators lies in memory of its own, as checkers of memory want it.
+/// What is to be tested.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The device.
+    pub device: Device,
+    /// Only this part of it.
+    pub only: Option<Part>,
+    /// Every tensor of the operators lies in memory of its own, as checkers of memory want it.
+    pub apart: bool,
+    /// When no further section begins.
+    pub deadline: Instant,
+    /// Sections that another process has done.
+    pub past: BTreeSet<String>,
+}
+
+/// Tests what is asked for, telling of each row as it comes. Where the device is lost on the way it stops there.
 ///
 /// # Errors
 /// Why the device cannot be used at all.
-pub fn run(
-    device: Device,
-    only: Option<Part>,
-    apart: bool,
-    deadline: Instant,
-    mut tell: impl FnMut(News),
-) -> Result<Report, String> {
+pub fn run(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
+    let Asked { device, only, apart, deadline, past } = asked;
     let has = |part| only.is_none_or(|only| only == part);
     let _ = apart;
     match device {
         Device::Cpu => {
-            let mut rows = Rows::new(deadline, tell);
+            let mut rows = Rows::new(deadline, tell).going_on(past, || true);
             whole::check(device, &mut rows);
             Ok(Report { device: "CPU".to_string(), rows: rows.rows, profile: None, rate: None })
         }
@@ -176,14 +256,10 @@ pub fn run(
             let card = open_as(device, opening).map_err(|error| error.to_string())?;
             let name = card.name();
             tell(News::Device(name.clone()));
-            let mut rows = Rows::new(deadline, tell);
+            let asked = std::sync::Arc::clone(&card);
+            let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
             if has(Part::Operators) {
-                rows.section("operators", "all", |rows| {
-                    operators::cases().iter().for_each(|case| rows.push(case.check(&card)));
-                    operators::fused(&card).into_iter().for_each(|row| rows.push(row));
-                    Ok::<_, String>(())
-                });
-                rows.section("operators", "giving memory back", |_| card.trim());
+                operators::check(&card, &mut rows);
             }
             if has(Part::Runs) {
                 whole::check(device, &mut rows);
@@ -225,5 +301,62 @@ fn nccl<F: FnMut(News)>(card: &std::sync::Arc<dyn crate::backend::cuda::card::Ca
                 Ok::<_, crate::transport::nccl::NcclError>(())
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Sections fail alone while the device answers; from where it does not, none begins; those of an earlier process are
+    /// left out.
+    #[test]
+    fn sections_end_where_the_device_is_lost() {
+        let told = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let (tell, asked) = (Rc::clone(&told), Rc::new(Cell::new(0)));
+        let count = Rc::clone(&asked);
+        let mut rows = Rows::new(Instant::now() + Duration::from_secs(600), move |news| tell.borrow_mut().push(news))
+            .going_on(BTreeSet::from(["g: past".to_string()]), move || {
+                count.set(count.get() + 1);
+                count.get() < 3
+            });
+        assert_eq!(rows.section("g", "past", |_| Ok::<_, String>(1)), None);
+        assert_eq!(rows.groundwork("g", "ground", |_| Ok::<_, String>(2)), Some(2));
+        assert_eq!(rows.section("g", "fails", |_| Err::<u8, _>("why")), None);
+        let failing = |rows: &mut Rows<_>| {
+            rows.push(Row::error("g", "row", 1.0, 0.5));
+            Ok::<_, String>(3)
+        };
+        assert_eq!(rows.section("g", "has a failing row", failing), Some(3));
+        assert_eq!(asked.get(), 2, "a device is asked only where something failed");
+        assert_eq!(rows.section("g", "lost", |_| -> Result<u8, String> { panic!("it breaks") }), None);
+        assert_eq!(rows.section("g", "behind", |_| Ok::<_, String>(4)), None);
+        let names: Vec<String> = told
+            .borrow()
+            .iter()
+            .map(|news| match news {
+                News::Begins(name) => format!("begins {name}"),
+                News::Ended(name) => format!("ended {name}"),
+                News::Found(row) => format!("{}: {}", row.name, row.found),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            "begins g: ground",
+            "begins g: fails",
+            "fails: why",
+            "ended g: fails",
+            "begins g: has a failing row",
+            "row: 1.00e0",
+            "ended g: has a failing row",
+            "begins g: lost",
+            "lost: it panicked: it breaks",
+            "Lost",
+        ];
+        assert_eq!(names, expected);
     }
 }

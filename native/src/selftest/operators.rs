@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pipeplan_core::graph::{Heads, Kernel, Spread};
 use pipeplan_core::model::Dtype;
 
-use super::Row;
+use super::{News, Row, Rows};
 use crate::backend::cpu::gemm::Tuned;
 use crate::backend::cpu::kernels::{self, Data, Input};
 use crate::backend::cuda::card::{Card, CardError, Format, Memory};
@@ -172,10 +172,14 @@ impl Case {
             .fold(0.0, |worst: f64, error| if error > worst || error.is_nan() { error } else { worst })
     }
 
+    fn name(&self) -> String {
+        format!("{} {} {}", self.kernel.name(), self.format.name(), self.sizes())
+    }
+
     /// Runs it twice, and in every place that it may take.
     pub fn check(&self, card: &Arc<dyn Card>) -> Row {
         let limit = if self.format == Dtype::Bf16 { 5e-3 } else { 1e-5 };
-        let name = format!("{} {} {}", self.kernel.name(), self.format.name(), self.sizes());
+        let name = self.name();
         let reference = self.reference();
         let outcome = (|| {
             let once = self.measured(card, None)?;
@@ -200,6 +204,33 @@ impl Case {
             Err::<_, CardError>(error) => Row::broken("operators", name, &error),
         }
     }
+}
+
+/// Every operator on `card`, each a section of its own.
+pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, rows: &mut Rows<F>) {
+    const GROUP: &str = "operators";
+    for (number, case) in cases().iter().enumerate() {
+        if rows.is_over() {
+            break;
+        }
+        rows.section(GROUP, &format!("{number}, {}", case.name()), |rows| {
+            rows.push(case.check(card));
+            Ok::<_, CardError>(())
+        });
+    }
+    rows.section(GROUP, "products that take in what comes behind", |rows| {
+        fused(card).into_iter().for_each(|row| rows.push(row));
+        Ok::<_, CardError>(())
+    });
+    rows.groundwork(GROUP, "giving memory back", |_| card.trim());
+}
+
+/// Whether `card` still takes bytes and gives them back: after some errors, such as a kernel that writes where nothing is,
+/// a process gets no other answer from it than that error.
+pub(super) fn answers(card: &Arc<dyn Card>) -> bool {
+    let sent = [0x5a; 64];
+    let read = Memory::holding(card, &sent).and_then(|memory| memory.read());
+    read.is_ok_and(|read| read == sent) && card.finish().is_ok()
 }
 
 /// ‖found − expected‖ / ‖expected‖; what is infinite on both sides does not count.

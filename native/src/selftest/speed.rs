@@ -190,7 +190,7 @@ pub struct Speed {
 
 /// Measures `sizes` on `card`, runs the model on `device`, and gives the times of its operators.
 pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Rows<F>, sizes: &Sizes) -> Speed {
-    let found = rows.section(GROUP, "the card's ceilings", |rows| {
+    let found = rows.groundwork(GROUP, "the card's ceilings", |rows| {
         let (bandwidth, peak) = ceilings(card, sizes)?;
         let rate = format!("{:.2} TB/s", bandwidth / 1e3);
         rows.push(Row::figure(GROUP, "copying within memory", rate, "read and written".to_string()));
@@ -200,20 +200,20 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     });
     let Some(ceilings) = found else { return Speed::default() };
     // What was measured with is in nobody's way from here on.
-    rows.section(GROUP, "giving memory back", |_| card.trim());
-    let planned = rows.section(GROUP, "a plan of 4 ranks", |_| published(&sizes.work, "1f1b", None));
+    rows.groundwork(GROUP, "giving back the ceilings' memory", |_| card.trim());
+    let planned = rows.groundwork(GROUP, "a plan of 4 ranks", |_| published(&sizes.work, "1f1b", None));
     let Some((workload, predicted)) = planned else { return Speed::default() };
-    let measured = rows.section(GROUP, "operators of the model", |rows| {
+    let measured = rows.groundwork(GROUP, "operators of the model", |rows| {
         let tell = |row| rows.push(row);
         operators(card, tell, sizes, &workload, ceilings).map(|(profile, expected)| (Some(profile), Some(expected)))
     });
     let (profile, expected) = measured.unwrap_or_default();
-    rows.section(GROUP, "giving memory back", |_| card.trim());
-    let together = rows.section(GROUP, "4 ranks on one card", |rows| {
+    rows.groundwork(GROUP, "giving back the operators' memory", |_| card.trim());
+    let together = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
         four_ranks((device, card), rows, sizes, &workload, &predicted, expected.unwrap_or(0))
     });
     rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, together.as_ref(), ceilings));
-    let rate = rows.section(GROUP, "one rank", |rows| {
+    let rate = rows.groundwork(GROUP, "one rank", |rows| {
         let alone = one_by_one(&sizes.work, None)?;
         let report = run(&alone, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
         let (median, rate) = median_step(&report);

@@ -9,7 +9,7 @@
 // number behind its name; where FAKE_CUDA_ORDER is set, also what is put on which stream, and what waits for what.
 // FAKE_CUDA_CARDS: how many cards there are. FAKE_CUDA_MEMORY: bytes of one. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
 // do: lt (no algorithm is ever found), capture (it fails at its end), launch (no graph starts), green (no parts), own (streams of a part belong to the
-// card's context).
+// card's context). FAKE_CUDA_FAULT: the kernel that writes where nothing is, after which this process hears of nothing else.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
        NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_ISOLATION = 905 };
 enum { KERNEL, COPY, SET, MATMUL, RECORD, WAIT, OUTSIDE };
 enum { MEMORY_FENCE = 256, SHARED_LIMIT = 232448, STATIC_SHARED = 1024, MULTIPROCESSORS = 132 };
@@ -61,6 +61,7 @@ static pthread_mutex_t lock;
 static Context primary;
 static Block* blocks;
 static uint64_t taken;
+static int fault;
 static __thread Context* current;
 static void* kernels;
 static void (*launch)(void (*)(Args), const Args*, const unsigned*, unsigned, unsigned);
@@ -73,7 +74,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 static void unlock(int* locked) { (void)locked; pthread_mutex_unlock(&lock); }
 #define LOCKED pthread_mutex_lock(&lock); __attribute__((cleanup(unlock))) int locked = 0; (void)locked
-#define CURRENT LOCKED; if (!current) return NO_CONTEXT
+#define CURRENT LOCKED; if (fault) return fault; if (!current) return NO_CONTEXT
 
 static int cannot(const char* what) {
     const char* list = getenv("FAKE_CUDA_WITHOUT");
@@ -151,7 +152,9 @@ static void multiply(const Matmul* x) {
 // Streams.
 static void perform(Work* work) {
     switch (work->kind) {
-        case KERNEL: launch(work->function->code, &work->args, work->grid, work->threads, work->shared); break;
+        case KERNEL:
+            if (getenv("FAKE_CUDA_FAULT") && !strcmp(getenv("FAKE_CUDA_FAULT"), work->function->name)) fault = ILLEGAL_ADDRESS;
+            else launch(work->function->code, &work->args, work->grid, work->threads, work->shared); break;
         case COPY: {
             const char* from = work->content ? work->content : (const char*)(uintptr_t)work->from;
             touch(work->to, work->bytes, "a copy to where nothing is");
@@ -332,7 +335,7 @@ int cuStreamSynchronize(Stream* stream) {
     if (stream->capturing) return CAPTURE_UNSUPPORTED;
     ORDER("the host waits for stream %d", stream->number);
     drain(stream, 0, 0, 0, 1);
-    return OK;
+    return fault;
 }
 
 int cuEventCreate(Event** event, unsigned flags) {
@@ -375,12 +378,13 @@ int cuEventQuery(Event* event) {
     if (event->done >= event->turn) return OK;
     if (!event->asked++) return NOT_READY;
     drain(event->stream, event, event->turn, 0, 0);
+    if (fault) return fault;
     return event->done >= event->turn ? OK : NOT_READY;
 }
 int cuEventSynchronize(Event* event) {
     CURRENT;
     if (event->done < event->turn) drain(event->stream, event, event->turn, 0, 1);
-    return OK;
+    return fault;
 }
 int cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) {
     CURRENT;

@@ -1,12 +1,13 @@
 //! Kernels and launches on the host's stand-in, where there is a C++ compiler.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::card::Card;
 use super::host::Host;
 use crate::runner::Device;
-use crate::selftest::{self, News, Row};
+use crate::selftest::{self, Asked, News, Row};
 
 /// A card, or nothing (said plainly) where there is no compiler.
 pub fn host() -> Option<Arc<dyn Card>> {
@@ -31,7 +32,9 @@ fn the_kernels_compute_what_the_cpu_does() {
             println!("{:70} {:50} {}", row.name, row.found, row.against);
         }
     };
-    let report = selftest::run(Device::Emulated, None, false, Instant::now() + Duration::from_secs(3600), tell);
+    let deadline = Instant::now() + Duration::from_secs(3600);
+    let asked = Asked { device: Device::Emulated, only: None, apart: false, deadline, past: BTreeSet::new() };
+    let report = selftest::run(asked, tell);
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     let failed: Vec<&Row> = report.rows.iter().filter(|row| row.passed != Some(true)).collect();
     assert!(failed.is_empty(), "{failed:#?}");
