@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     #[allow(unsafe_code, reason = "the driver hears this only from the environment")]
     // SAFETY: no thread has been started.
     unsafe {
-        pipeplan::backend::cuda::driver::run_queues_side_by_side();
+        pipeplan::backend::cuda::driver::set_up_libraries();
     }
     cmd::fail::install();
     let cli = cmd::Cli::parse();

@@ -77,6 +77,8 @@ enum Choice {
 enum Only {
     /// Every operator
     Operators,
+    /// Those that are not made of matrix products, which are a library's
+    Kernels,
     /// Runs of whole plans, and NCCL
     Runs,
     /// Times, of a GPU
@@ -87,6 +89,7 @@ impl From<Only> for Part {
     fn from(only: Only) -> Part {
         match only {
             Only::Operators => Part::Operators,
+            Only::Kernels => Part::Kernels,
             Only::Runs => Part::Runs,
             Only::Speed => Part::Speed,
         }

@@ -212,6 +212,8 @@ impl<F: FnMut(News)> Rows<F> {
 pub enum Part {
     /// Every operator.
     Operators,
+    /// Those that are not made of products.
+    Kernels,
     /// Runs of whole plans, and NCCL.
     Runs,
     /// Times, of a GPU.
@@ -258,8 +260,8 @@ pub fn run(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
             tell(News::Device(name.clone()));
             let asked = std::sync::Arc::clone(&card);
             let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
-            if has(Part::Operators) {
-                operators::check(&card, &mut rows);
+            if has(Part::Operators) || has(Part::Kernels) {
+                operators::check(&card, only != Some(Part::Kernels), &mut rows);
             }
             if has(Part::Runs) {
                 whole::check(device, &mut rows);

@@ -172,6 +172,21 @@ impl Case {
             .fold(0.0, |worst: f64, error| if error > worst || error.is_nan() { error } else { worst })
     }
 
+    /// Whether cuBLAS computes it.
+    fn is_of_products(&self) -> bool {
+        use Kernel::{Attend, AttendGrad, ExpertMatMul, ExpertMatMulGrad, MatMul, Scores, ScoresGrad};
+        matches!(
+            self.kernel,
+            MatMul { .. }
+                | ExpertMatMul { .. }
+                | ExpertMatMulGrad
+                | Scores(_)
+                | ScoresGrad(_)
+                | Attend(_)
+                | AttendGrad(_)
+        )
+    }
+
     fn name(&self) -> String {
         format!("{} {} {}", self.kernel.name(), self.format.name(), self.sizes())
     }
@@ -206,10 +221,11 @@ impl Case {
     }
 }
 
-/// Every operator on `card`, each a section of its own.
-pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, rows: &mut Rows<F>) {
+/// Every operator on `card`, or only those that are not made of products, each a section of its own.
+pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, with_products: bool, rows: &mut Rows<F>) {
     const GROUP: &str = "operators";
-    for (number, case) in cases().iter().enumerate() {
+    let is_asked = |(_, case): &(usize, &Case)| with_products || !case.is_of_products();
+    for (number, case) in cases().iter().enumerate().filter(is_asked) {
         if rows.is_over() {
             break;
         }
@@ -218,10 +234,12 @@ pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, rows: &mut Rows<F>) {
             Ok::<_, CardError>(())
         });
     }
-    rows.section(GROUP, "products that take in what comes behind", |rows| {
-        fused(card).into_iter().for_each(|row| rows.push(row));
-        Ok::<_, CardError>(())
-    });
+    if with_products {
+        rows.section(GROUP, "products that take in what comes behind", |rows| {
+            fused(card).into_iter().for_each(|row| rows.push(row));
+            Ok::<_, CardError>(())
+        });
+    }
     rows.groundwork(GROUP, "giving memory back", |_| card.trim());
 }
 
@@ -250,8 +268,9 @@ pub fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
 /// Products that take in what comes right behind them: a bias, a residual.
 pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
     let mut rows = Vec::new();
-    for t in [Dtype::F32, Dtype::Bf16] {
-        let (n, h, f) = (37u64, 51u64, 83u64);
+    // Sizes that fill no tile, and those of tensor cores.
+    let sizes = [(37u64, 51u64, 83u64), (128, 256, 192)];
+    for (t, (n, h, f)) in [Dtype::F32, Dtype::Bf16].into_iter().flat_map(|t| sizes.map(|sizes| (t, sizes))) {
         let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
         let (x, w) = (random(&[n, h], 80), random(&[f, h], 81));
         let product = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
@@ -355,6 +374,15 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         let kernel = |accumulate| Kernel::MatMul { transpose_a, transpose_b, accumulate };
         cases.push(Case::new(kernel(false), t, vec![a.clone(), b.clone()], &[(&[n, f], t)]));
         cases.push(Case::new(kernel(true), t, vec![a, b, random(&[n, f], 16)], &[(&[n, f], t)]));
+    }
+    // Rows of whole 16 bytes, as in models, for which cuBLAS has other kernels; a long sum, which it may cut.
+    for (rows, inner, columns) in [(128, 256, 192), (64, 8192, 64), (2048, 64, 256)] {
+        let (a, b) = (random(&[rows, inner], 14), random(&[columns, inner], 15));
+        let forward = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
+        cases.push(Case::new(forward, t, vec![a, b], &[(&[rows, columns], t)]));
+        let gradient = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
+        let inputs = vec![random(&[inner, rows], 16), random(&[inner, columns], 17), sum(&[rows, columns], 18)];
+        cases.push(Case::new(gradient, t, inputs, &[(&[rows, columns], F)]).adding(2));
     }
     let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
     let inputs = vec![dy.clone(), random(&[n, f], 17), sum(&[h, f], 18)];

@@ -22,6 +22,7 @@ use super::{News, Row, Rows, child};
 use crate::backend::cuda::card::{Card, CardError, Format, Held, Matrix, Memory, Portion, Product};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
+use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as, packed};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
@@ -42,6 +43,8 @@ pub struct Sizes {
     pub product: u64,
     /// Launches for one time.
     pub repeats: u32,
+    /// How long something runs before its time is taken: a card that has been at work for a while clocks lower.
+    pub warming: Nanos,
     /// Steps of the run.
     pub steps: u32,
 }
@@ -50,6 +53,11 @@ impl Sizes {
     /// Whether what is always there outweighs the model.
     fn is_small(&self) -> bool {
         self.product < 1024
+    }
+
+    /// Launches for one time, and how long they run before.
+    fn pace(&self) -> (u32, Nanos) {
+        (self.repeats, self.warming)
     }
 
     /// What suits a card of so much memory, where that is known.
@@ -62,7 +70,7 @@ impl Sizes {
     pub fn small() -> Option<Sizes> {
         let work = work(Like::Llama, Dtype::Bf16, 4)?;
         let work = ModelWork { chunks: 1, microbatches: 2, microbatch_size: 1, ..work };
-        Some(Sizes { work, copy_bytes: 1 << 12, product: 8, repeats: 1, steps: 3 })
+        Some(Sizes { work, copy_bytes: 1 << 12, product: 8, repeats: 1, warming: 0, steps: 3 })
     }
 
     /// A Llama-like model of half a billion parameters in 4 stages, and operands far beyond a card's caches.
@@ -72,25 +80,28 @@ impl Sizes {
         (model.layers, model.hidden, model.heads, model.kv_heads) = (8, 2048, 16, 8);
         (model.head_dim, model.ffn, model.vocab, model.positions) = (128, 5632, 32_000, 2048);
         (work.chunks, work.microbatches, work.microbatch_size, work.sequence) = (1, 8, 2, 1024);
-        Some(Sizes { work, copy_bytes: 2 << 30, product: 8192, repeats: 10, steps: 6 })
+        Some(Sizes { work, copy_bytes: 2 << 30, product: 8192, repeats: 10, warming: 100_000_000, steps: 6 })
     }
 }
 
-/// The median time of one of `repeats` calls, five times over, after one that warms up.
+/// The median time of one of `repeats` calls, five times over, after some that warm up.
 fn time(
     card: &Arc<dyn Card>,
-    repeats: u32,
+    (repeats, warming): (u32, Nanos),
     mut call: impl FnMut() -> Result<(), CardError>,
 ) -> Result<Nanos, CardError> {
-    call()?;
-    let mut times = Vec::new();
-    for _ in 0..5 {
+    let mut once = || {
         card.start_watch()?;
         (0..repeats).try_for_each(|_| call())?;
-        times.push(card.stop_watch()? / Nanos::from(repeats.max(1)));
+        card.stop_watch()
+    };
+    let mut warmed = once()?.max(1);
+    while warmed < warming {
+        warmed += once()?.max(1);
     }
+    let mut times = (0..5).map(|_| once()).collect::<Result<Vec<Nanos>, CardError>>()?;
     times.sort_unstable();
-    Ok(times[times.len() / 2].max(1))
+    Ok((times[times.len() / 2] / Nanos::from(repeats.max(1))).max(1))
 }
 
 /// Numbers as activations have them. Zeros would be faster than life: cards clock higher on them.
@@ -117,8 +128,9 @@ fn operator_time(
     context: &mut Context,
     graph: &Graph,
     operators: &[Operator],
-    repeats: u32,
+    sizes: &Sizes,
 ) -> Result<Nanos, CardError> {
+    let repeats = sizes.repeats;
     // A token is a row of the table, or a column of the logits.
     let tensors = || operators.iter().flat_map(|of| &of.inputs).map(|input| &graph[input.tensor]);
     let table = tensors().find(|tensor| tensor.role.is_persistent()).map(|table| table.shape[0]);
@@ -167,16 +179,18 @@ fn operator_time(
     };
     let sets: Vec<Vec<[Vec<Place<'_>>; 2]>> =
         memory.iter().map(|set| operators.iter().map(|operator| places(set, operator)).collect()).collect();
-    let mut turns = sets.iter().cycle();
-    time(card, repeats, || {
-        let Some(places) = turns.next() else { return Ok(()) };
-        // What goes out together may be done in one go.
+    // All sets in one job, as in a run: what goes out together may be done in one go, and the host's calls hide behind it.
+    let jobs = repeats.div_ceil(sets.len().max(1) as u32);
+    let ns = time(card, (jobs, sizes.warming), || {
         card.begin_job();
-        for (operator, [inputs, outputs]) in operators.iter().zip(places) {
-            context.run(&operator.kernel, inputs, outputs)?;
+        for places in &sets {
+            for (operator, [inputs, outputs]) in operators.iter().zip(places) {
+                context.run(&operator.kernel, inputs, outputs)?;
+            }
         }
         card.end_job()
-    })
+    })?;
+    Ok((ns / sets.len().max(1) as Nanos).max(1))
 }
 
 /// What was measured that others go on with.
@@ -224,8 +238,26 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     if let Some((rate, with)) = &rate {
         rows.section(GROUP, WITHOUT, |rows| without_graphs(device, rows, sizes, *rate, with));
     }
+    if let Device::Cuda(_) = device {
+        rows.section(GROUP, "ways that were taken", |rows| {
+            first_ways(rows, &tally::so_far());
+            Ok::<_, String>(())
+        });
+    }
     let rate = rate.map(|(rate, _)| rate);
     Speed { profile, rate }
+}
+
+/// Whether jobs went as graphs and products through cuBLASLt: where they do not, a run goes on more slowly, and nothing else
+/// tells.
+fn first_ways<F: FnMut(News)>(rows: &mut Rows<F>, tally: &Tally) {
+    let Tally { graphs, repeats, no_graphs, products, plain_products, no_products } = tally;
+    let found = format!("{graphs} made, started {repeats} times");
+    let against = no_graphs.as_deref().unwrap_or("none failed");
+    rows.push(Row::fact(GROUP, "jobs as CUDA graphs", found, against, *repeats > 0 && no_graphs.is_none()));
+    let found = format!("{products} shapes, {plain_products} through cuBLAS");
+    let against = no_products.as_deref().unwrap_or("it was opened");
+    rows.push(Row::fact(GROUP, "products through cuBLASLt", found, against, *products > 0 && no_products.is_none()));
 }
 
 /// Every operator of the model by itself: the profile, and what the card has to do in a training step.
@@ -252,7 +284,7 @@ fn operators(
             });
             for (signature, operators) in [alone].into_iter().chain(both) {
                 if measured.insert(signature.clone()) {
-                    let ns = operator_time(card, &mut context, graph, operators, sizes.repeats)
+                    let ns = operator_time(card, &mut context, graph, operators, sizes)
                         .map_err(|error| format!("{}: {error}", signature.kernel))?;
                     tell(share_of_ceiling(graph, operator, &signature, ns, ceilings));
                     profile.insert(signature, ns);
@@ -263,7 +295,7 @@ fn operators(
     }
     let elements: u64 =
         model.graphs.iter().flat_map(|graph| graph.weights().map(|(_, tensor)| tensor.elements())).sum();
-    let optimizer = adamw_time(card, &context, elements, sizes.repeats).map_err(|error| error.to_string())?;
+    let optimizer = adamw_time(card, &context, elements, sizes).map_err(|error| error.to_string())?;
     // Ranks that share one card take turns on it: what it has to do is the sum of all operators.
     Ok((profile, sum * u64::from(sizes.work.microbatches) + optimizer))
 }
@@ -417,6 +449,9 @@ fn in_parts<F: FnMut(News)>(
     let (workload, _) = published(&work, "1f1b", None)?;
     let (profile, _) = operators(&part, drop, sizes, &workload, ceilings)?;
     let predicted = makespan(&ModelWork { profile: Some(Arc::new(profile)), ..work })?;
+    let name = part.name();
+    // Its memory is the ranks', and its context that of one of them.
+    drop(part);
     let options = RunOptions { split_gpu: true, ..options(device, sizes) };
     let report = run(&workload, &options, &mut Silent).map_err(|error| error.to_string())?;
     if let Some(together) = together {
@@ -427,7 +462,7 @@ fn in_parts<F: FnMut(News)>(
     }
     let off = report.makespan_ns as f64 / predicted.max(1) as f64 - 1.0;
     let against = format!("{:.3} ms predicted for such parts, {:+.1} %", predicted as f64 / 1e6, 100.0 * off);
-    let found = format!("{:.3} ms on {}", report.makespan_ns as f64 / 1e6, part.name());
+    let found = format!("{:.3} ms on {name}", report.makespan_ns as f64 / 1e6);
     rows.push(Row::figure(GROUP, format!("{PARTS}: makespan"), found, against));
     Ok(())
 }
@@ -444,7 +479,7 @@ fn makespan(work: &ModelWork) -> Result<Nanos, String> {
 /// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
 fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError> {
     let (from, to) = (Memory::zeros(card, sizes.copy_bytes)?, Memory::zeros(card, sizes.copy_bytes)?);
-    let ns = time(card, sizes.repeats, || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
+    let ns = time(card, sizes.pace(), || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
     let bandwidth = 2.0 * sizes.copy_bytes as f64 / ns as f64;
     let size = sizes.product;
     let operand = || Memory::holding(card, &content(Dtype::Bf16, size * size, 1));
@@ -464,7 +499,7 @@ fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError
         addend: None,
         bias: None,
     };
-    let ns = time(card, sizes.repeats, || card.product(&product))?;
+    let ns = time(card, sizes.pace(), || card.product(&product))?;
     Ok((bandwidth, 2.0 * (size as f64).powi(3) / ns as f64))
 }
 
@@ -489,13 +524,13 @@ fn share_of_ceiling(
 }
 
 /// AdamW over `elements` weights in bf16.
-fn adamw_time(card: &Arc<dyn Card>, context: &Context, elements: u64, repeats: u32) -> Result<Nanos, CardError> {
+fn adamw_time(card: &Arc<dyn Card>, context: &Context, elements: u64, sizes: &Sizes) -> Result<Nanos, CardError> {
     let some = elements.min(1 << 26);
     let weight = Memory::zeros(card, 2 * some)?;
     let wide: Vec<Memory> = (0..4).map(|_| Memory::zeros(card, 4 * some)).collect::<Result<_, _>>()?;
     let places = [weight.at(), wide[0].at(), wide[1].at(), wide[2].at(), wide[3].at()];
     let optimizer = AdamW::default();
-    let ns = time(card, repeats, || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
+    let ns = time(card, sizes.pace(), || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
     Ok((ns as f64 * elements as f64 / some.max(1) as f64) as Nanos)
 }
 

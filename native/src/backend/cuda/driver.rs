@@ -131,17 +131,21 @@ pub(super) unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32
     Ok(milliseconds)
 }
 
-/// Lets the driver run more queues side by side than the 8 that it does by itself: beyond those, queues share one, and a
-/// transfer that waits for another rank could hold up what that rank waits for. Nothing where a person has chosen. The driver
-/// looks once, at its first call.
+/// Sets what the driver and NCCL read once, at their first call; nothing of it where a person has chosen.
+///
+/// The driver is to run more queues side by side than the 8 that it does by itself: beyond those, queues share one, and a
+/// transfer that waits for another rank could hold up what that rank waits for. NCCL is to make all its connections when a
+/// communicator is joined, not at the first use of a way to sum: between messages that are under way that could wait for
+/// them.
 ///
 /// # Safety
 /// No other thread of the process may run yet.
-pub unsafe fn run_queues_side_by_side() {
-    const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-    if std::env::var_os(VARIABLE).is_none() {
-        // SAFETY: as the caller promises.
-        unsafe { std::env::set_var(VARIABLE, "32") };
+pub unsafe fn set_up_libraries() {
+    for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_RUNTIME_CONNECT", "0")] {
+        if std::env::var_os(variable).is_none() {
+            // SAFETY: as the caller promises.
+            unsafe { std::env::set_var(variable, value) };
+        }
     }
 }
 

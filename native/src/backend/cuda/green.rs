@@ -94,21 +94,21 @@ pub fn split(device: sys::CUdevice, parts: usize) -> Result<Vec<Part>, CardError
         let mut all = Resource::EMPTY;
         get(device, &mut all, Resource::MULTIPROCESSORS).result().map_err(fail("cuDeviceGetDevResource"))?;
         // Parts are alike, and what belongs together on the card is not torn apart: so the largest that there are enough of.
-        let mut list = None;
+        let (mut list, mut failed) = (None, None);
         for each in (1..=each(all.multiprocessors(), parts) / UNIT).rev().map(|units| units * UNIT) {
             let (mut bytes, mut count) = (vec![0u8; (parts + 1) * Resource::ROOM], parts as u32);
             let mut rest = Resource::EMPTY;
-            split(bytes.as_mut_ptr(), &mut count, &all, &mut rest, 0, each)
-                .result()
-                .map_err(fail("cuDevSmResourceSplitByCount"))?;
-            if count as usize == parts {
+            let done = split(bytes.as_mut_ptr(), &mut count, &all, &mut rest, 0, each);
+            // A size that a card cannot deal in says nothing of smaller ones.
+            failed = done.result().map_err(fail("cuDevSmResourceSplitByCount")).err();
+            if failed.is_none() && count as usize == parts {
                 list = Resource::list(&bytes, parts);
                 break;
             }
         }
         let all = all.multiprocessors();
-        let list =
-            list.ok_or_else(|| refused(format!("{all} multiprocessors do not make {parts} parts of 8 or more")))?;
+        let too_many = || refused(format!("{all} multiprocessors do not make {parts} parts of 8 or more"));
+        let list = list.ok_or_else(|| failed.unwrap_or_else(too_many))?;
         let part = |mut resource: Resource| {
             let (mut description, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
             describe(&mut description, &mut resource, 1).result().map_err(fail("cuDevResourceGenerateDesc"))?;

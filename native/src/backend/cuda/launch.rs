@@ -1,5 +1,5 @@
 //! From an operator of the graph to launches and products: which kernel, how many blocks, which bytes. What each
-//! operator computes is said once, at [`Kernel`].
+//! operator computes is said once, at [`Kernel`]. What is made of products is in [`matrices`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use pipeplan_core::graph::{Graph, Heads, Kernel, Spread, of_e12};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
-use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory, Product};
+use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory};
+use super::matrices;
 use crate::backend::cpu::kernels::{experts, rope};
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
@@ -25,19 +26,19 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn elements(&self) -> u64 {
+    pub(super) fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    fn rows(&self) -> u64 {
+    pub(super) fn rows(&self) -> u64 {
         self.shape[0]
     }
 
-    fn columns(&self) -> u64 {
+    pub(super) fn columns(&self) -> u64 {
         self.shape.get(1).copied().unwrap_or(1)
     }
 
-    fn at(&self) -> u64 {
+    pub(super) fn at(&self) -> u64 {
         self.at.expect("this tensor's data is needed").0
     }
 
@@ -47,21 +48,21 @@ impl Place<'_> {
 
     /// The matrix `offset` elements on, `rows` by `columns` with `row` elements from row to row, `count` times with
     /// `step` elements between.
-    fn matrix(&self, offset: u64, [rows, columns]: [u64; 2], row: u64, (count, step): (u64, u64)) -> Matrix {
+    pub(super) fn matrix(
+        &self,
+        offset: u64,
+        [rows, columns]: [u64; 2],
+        row: u64,
+        (count, step): (u64, u64),
+    ) -> Matrix {
         let end = offset + (count.max(1) - 1) * step + (rows.max(1) - 1) * row + columns;
         assert!(end <= self.elements(), "a matrix leaves its tensor {:?}", self.shape);
         let format = self.format();
         Matrix { at: Address(self.at() + offset * format.bytes()), row, step, transposed: false, format }
     }
 
-    fn whole(&self) -> Matrix {
+    pub(super) fn whole(&self) -> Matrix {
         self.matrix(0, [self.rows(), self.columns()], self.columns(), (1, 0))
-    }
-}
-
-impl Matrix {
-    fn transposed(self, transposed: bool) -> Matrix {
-        Matrix { transposed, ..self }
     }
 }
 
@@ -105,23 +106,6 @@ fn args(buffers: &[u64], numbers: &[u64], floats: &[f32]) -> Args {
     args
 }
 
-/// The product of a [`Kernel::MatMul`] with these transposes of a and b, and whether it adds to what is there.
-pub fn matmul(
-    [transpose_a, transpose_b, accumulate]: [bool; 3],
-    inputs: &[Place<'_>],
-    outputs: &[Place<'_>],
-) -> Product {
-    let [a, b] = [inputs[0].whole().transposed(transpose_a), inputs[1].whole().transposed(transpose_b)];
-    let sizes = |place: &Place<'_>, transposed: bool| match transposed {
-        true => (place.columns(), place.rows()),
-        false => (place.rows(), place.columns()),
-    };
-    let ((rows, inner), (_, columns)) = (sizes(&inputs[0], transpose_a), sizes(&inputs[1], transpose_b));
-    let beta = if accumulate { 1.0 } else { 0.0 };
-    let c = outputs[0].whole();
-    Product { rows, inner, columns, a, b, c, alpha: 1.0, beta, count: 1, addend: None, bias: None }
-}
-
 /// Adds the row at `bias` to every row of the `rows` by `columns` at `to`, whose rows lie behind each other.
 pub fn add_bias(bias: Address, to: &Matrix, rows: u64, columns: u64) -> Launch {
     let kernel = format!("add_rows_{}", to.format.suffix());
@@ -161,6 +145,10 @@ impl Context {
         }
         let shared = shared as u32;
         self.card.launch(&Launch { kernel, grid: [x as u32, y as u32, z as u32], threads, shared, args })
+    }
+
+    fn products(&self, kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        matrices::of(kernel, inputs, outputs).iter().try_for_each(|product| self.card.product(product))
     }
 
     /// A launch over elements, 16 bytes of `format` a thread.
@@ -264,12 +252,7 @@ impl Context {
                 let buffers = [input(0), output(0), input(1), input(3), input(2)];
                 self.over_columns("layer_norm_gain_grad", format, columns, args(&buffers, &[rows, columns], &[]))
             }
-            Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
-                let product = matmul([transpose_a, transpose_b, accumulate], inputs, outputs);
-                let elsewhere = accumulate && inputs[2].at() != outputs[0].at();
-                let addend = elsewhere.then(|| Address(inputs[2].at()));
-                self.card.product(&Product { addend, ..product })
-            }
+            Kernel::MatMul { .. } => self.products(kernel, inputs, outputs),
             Kernel::Rope { sequence, heads, width, base, inverse } => {
                 let table = self.rope_table(sequence, width, base)?;
                 let sign = if inverse { -1.0 } else { 1.0 };
@@ -369,10 +352,16 @@ impl Context {
             Kernel::AttentionGrad(heads) => self.attention_grad(&alone(&heads), inputs, outputs),
             Kernel::SpreadAttention(spread) => self.attention(&spread, inputs, outputs),
             Kernel::SpreadAttentionGrad(spread) => self.attention_grad(&spread, inputs, outputs),
-            Kernel::Scores(heads) => self.scores(&heads, inputs, outputs),
-            Kernel::ScoresGrad(heads) => self.scores_grad(&heads, inputs, outputs),
-            Kernel::Attend(heads) => self.attend(&heads, inputs, outputs),
-            Kernel::AttendGrad(heads) => self.attend_grad(&heads, inputs, outputs),
+            Kernel::Scores(_) => {
+                self.products(kernel, inputs, outputs)?;
+                self.hide_later(&outputs[0], f32::NEG_INFINITY)
+            }
+            // Beyond each position they are 0: its probability is.
+            Kernel::ScoresGrad(_) | Kernel::Attend(_) => self.products(kernel, inputs, outputs),
+            Kernel::AttendGrad(_) => {
+                self.products(kernel, inputs, outputs)?;
+                self.hide_later(&outputs[0], 0.0)
+            }
             Kernel::Softmax => {
                 self.over_rows("softmax", format, [rows, columns], args(&[input(0), output(0)], &[columns], &[]))
             }
@@ -584,68 +573,25 @@ impl Context {
 
     fn expert_matmul(&self, transpose: bool, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let order = self.order(&inputs[2])?;
-        let [experts, outer, inner] = [0, 1, 2].map(|axis| inputs[1].shape.get(axis).copied().unwrap_or(1));
-        let (from, to) = if transpose { (inner, outer) } else { (outer, inner) };
         // Rows beyond those of all experts are nobody's.
-        let filled = order.places.len() as u64 * to;
+        let filled = order.places.len() as u64 * outputs[0].columns();
         let bytes = outputs[0].format().bytes();
         let rest = (outputs[0].elements() - filled) * bytes;
         self.card.zero(Address(outputs[0].at() + filled * bytes), rest)?;
-        for expert in 0..experts {
+        (0..inputs[1].rows()).try_for_each(|expert| {
             let rows = order.rows(expert as usize);
-            let (start, count) = (rows.start as u64, rows.len() as u64);
-            if count == 0 {
-                continue;
-            }
-            let a = inputs[0].matrix(start * from, [count, from], from, (1, 0));
-            let b = inputs[1].matrix(expert * outer * inner, [outer, inner], inner, (1, 0)).transposed(transpose);
-            let c = outputs[0].matrix(start * to, [count, to], to, (1, 0));
-            let (alpha, beta) = (1.0, 0.0);
-            self.card.product(&Product {
-                rows: count,
-                inner: from,
-                columns: to,
-                a,
-                b,
-                c,
-                alpha,
-                beta,
-                count: 1,
-                addend: None,
-                bias: None,
-            })?;
-        }
-        Ok(())
+            let product = matrices::of_expert(transpose, expert, rows, inputs, outputs);
+            product.map_or(Ok(()), |product| self.card.product(&product))
+        })
     }
 
     fn expert_matmul_grad(&self, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let order = self.order(&inputs[2])?;
-        let (outer, inner) = (inputs[0].columns(), inputs[1].columns());
-        for expert in 0..outputs[0].rows() {
+        (0..outputs[0].rows()).try_for_each(|expert| {
             let rows = order.rows(expert as usize);
-            let (start, count) = (rows.start as u64, rows.len() as u64);
-            if count == 0 {
-                continue;
-            }
-            let a = inputs[0].matrix(start * outer, [count, outer], outer, (1, 0)).transposed(true);
-            let b = inputs[1].matrix(start * inner, [count, inner], inner, (1, 0));
-            let c = outputs[0].matrix(expert * outer * inner, [outer, inner], inner, (1, 0));
-            let (alpha, beta) = (1.0, 1.0);
-            self.card.product(&Product {
-                rows: outer,
-                inner: count,
-                columns: inner,
-                a,
-                b,
-                c,
-                alpha,
-                beta,
-                count: 1,
-                addend: None,
-                bias: None,
-            })?;
-        }
-        Ok(())
+            let product = matrices::of_expert_grad(expert, rows, inputs, outputs);
+            product.map_or(Ok(()), |product| self.card.product(&product))
+        })
     }
 
     /// The kernel of attention for `spread`, which holds so many small tiles, or so many on tensor cores.
@@ -728,57 +674,6 @@ impl Context {
         let args = args(&[scores.at()], &[columns], &[value]);
         self.over_rows("hide_later", scores.format(), [rows, columns], args)
     }
-
-    fn scores(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        for group in Group::all(heads, inputs[0].rows()) {
-            let (q, k) = (group.queries(&inputs[0]), group.keys(&inputs[1]).transposed(true));
-            self.card.product(&group.onto_scores(q, k, group.scores(&outputs[0]), scale(heads)))?;
-        }
-        self.hide_later(&outputs[0], f32::NEG_INFINITY)
-    }
-
-    fn scores_grad(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        for group in Group::all(heads, inputs[1].rows()) {
-            // Beyond each position they are 0: its probability is.
-            let ds = group.scores(&inputs[0]);
-            let (q, k) = (group.queries(&inputs[1]), group.keys(&inputs[2]));
-            self.card.product(&group.onto_heads(ds, k, group.queries(&outputs[0]), scale(heads)))?;
-            self.summed_over_heads(&group, ds, q, group.keys(&outputs[1]), scale(heads))?;
-        }
-        Ok(())
-    }
-
-    fn attend(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        for group in Group::all(heads, inputs[1].rows()) {
-            let (p, v) = (group.scores(&inputs[0]), group.keys(&inputs[1]));
-            self.card.product(&group.onto_heads(p, v, group.queries(&outputs[0]), 1.0))?;
-        }
-        Ok(())
-    }
-
-    fn attend_grad(&self, heads: &Heads, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        for group in Group::all(heads, inputs[0].rows()) {
-            let (d_o, p) = (group.queries(&inputs[0]), group.scores(&inputs[1]));
-            let v = group.keys(&inputs[2]).transposed(true);
-            self.card.product(&group.onto_scores(d_o, v, group.scores(&outputs[0]), 1.0))?;
-            self.summed_over_heads(&group, p, d_o, group.keys(&outputs[1]), 1.0)?;
-        }
-        self.hide_later(&outputs[0], 0.0)
-    }
-
-    /// `c = alpha · Σ over the group's heads of sᵀ · x`, one head after the other.
-    fn summed_over_heads(&self, group: &Group, s: Matrix, x: Matrix, c: Matrix, alpha: f32) -> Result<(), CardError> {
-        for head in 0..group.size {
-            let of = |matrix: Matrix| Matrix {
-                at: Address(matrix.at.0 + head * matrix.step * matrix.format.bytes()),
-                ..matrix
-            };
-            let beta = if head == 0 { 0.0 } else { 1.0 };
-            let product = group.onto_heads(of(s).transposed(true), of(x), c, alpha);
-            self.card.product(&Product { beta, count: 1, ..product })?;
-        }
-        Ok(())
-    }
 }
 
 /// Sequences, widths and bases of the angles that `graphs` turn by, each once: for each a table of [`rope_bytes`].
@@ -854,54 +749,4 @@ struct AttentionKernel {
     shared: u64,
     /// Buffers of what streams.
     buffers: u64,
-}
-
-/// The query heads of one sequence that share a key head.
-struct Group {
-    heads: Heads,
-    sequence: u64,
-    key_head: u64,
-    /// Query heads.
-    size: u64,
-}
-
-impl Group {
-    fn all(heads: &Heads, rows: u64) -> impl Iterator<Item = Group> + use<> {
-        let heads = *heads;
-        let size = heads.query / heads.key_value;
-        (0..rows / heads.sequence).flat_map(move |sequence| {
-            (0..heads.key_value).map(move |key_head| Group { heads, sequence, key_head, size })
-        })
-    }
-
-    fn queries(&self, place: &Place<'_>) -> Matrix {
-        let Heads { sequence, query, width, .. } = self.heads;
-        let offset = self.sequence * sequence * query * width + self.key_head * self.size * width;
-        place.matrix(offset, [sequence, width], query * width, (self.size, width))
-    }
-
-    fn keys(&self, place: &Place<'_>) -> Matrix {
-        let Heads { sequence, key_value, width, .. } = self.heads;
-        let offset = self.sequence * sequence * key_value * width + self.key_head * width;
-        place.matrix(offset, [sequence, width], key_value * width, (1, 0))
-    }
-
-    fn scores(&self, place: &Place<'_>) -> Matrix {
-        let Heads { sequence, query, .. } = self.heads;
-        let square = sequence * sequence;
-        let offset = (self.sequence * query + self.key_head * self.size) * square;
-        place.matrix(offset, [sequence, sequence], sequence, (self.size, square))
-    }
-
-    fn onto_scores(&self, a: Matrix, b: Matrix, c: Matrix, alpha: f32) -> Product {
-        let Heads { sequence, width, .. } = self.heads;
-        let (rows, inner, columns, count) = (sequence, width, sequence, self.size);
-        Product { rows, inner, columns, a, b, c, alpha, beta: 0.0, count, addend: None, bias: None }
-    }
-
-    fn onto_heads(&self, a: Matrix, b: Matrix, c: Matrix, alpha: f32) -> Product {
-        let Heads { sequence, width, .. } = self.heads;
-        let (rows, inner, columns, count) = (sequence, sequence, width, self.size);
-        Product { rows, inner, columns, a, b, c, alpha, beta: 0.0, count, addend: None, bias: None }
-    }
 }

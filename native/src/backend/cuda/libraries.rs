@@ -215,8 +215,11 @@ fn place_of(path: &Path) -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let stem = path.to_string_lossy();
     let stem = stem.split(".so").next().unwrap_or_default();
-    let is_it =
-        |file: &&str| file.rsplit('/').next().is_some_and(|name| name.starts_with(stem) && name.contains(".so"));
+    // cuBLAS brings cuBLASLt, whose name only goes on.
+    let is_it = |file: &&str| {
+        let name = file.rsplit('/').next().and_then(|name| name.strip_prefix(stem));
+        name.is_some_and(|rest| rest == ".so" || rest.starts_with(".so."))
+    };
     maps.lines()
         .filter_map(|line| line.find('/').map(|at| &line[at..]))
         .find(is_it)

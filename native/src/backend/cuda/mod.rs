@@ -2,9 +2,10 @@
 //! weights and gradients beside bf16.
 //!
 //! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them and
-//!   [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people);
+//!   [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people), and [`tally`] counts which way they went;
 //! - [`host`] runs the same kernels without a GPU;
-//! - [`card`] is what either gives, [`launch`] turns an operator into launches, `kernels/` has their source;
+//! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matrices`] into products, `kernels/` has
+//!   their source;
 //! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
 //!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
@@ -18,7 +19,7 @@ use pipeplan_core::graph::{Graph, Init, Kernel, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
-use self::card::{Address, Card, CardError, Format, Held as For, Memory, Portion, Product};
+use self::card::{Address, Card, CardError, Format, Held as For, Matrix, Memory, Portion, Product};
 use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
 use super::cpu::initial;
@@ -40,12 +41,14 @@ pub mod host;
 pub mod jobs;
 pub mod launch;
 pub mod libraries;
+pub mod matrices;
 pub mod nvidia;
 pub mod nvml;
 pub mod plain;
 mod products;
 pub mod room;
 pub mod source;
+pub mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -149,29 +152,38 @@ impl Cuda {
 fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
     let mut products: Vec<Product> = Vec::new();
     let mut note = |product: Product| {
+        // Where it lies counts for what its address is a multiple of.
+        let [a, b, c] = [product.a, product.b, product.c].map(|matrix| Matrix {
+            at: Address(Address::SOMEWHERE.0 + matrix.at.0 % Address::SOMEWHERE.0),
+            ..matrix
+        });
+        let product = Product { a, b, c, ..product };
         if !products.contains(&product) {
             products.push(product);
         }
     };
+    let there = Some(Address::SOMEWHERE);
     for graph in stages.iter().map(|(_, graph)| graph) {
         for (index, operator) in graph.operators.iter().enumerate() {
-            let Kernel::MatMul { transpose_a, transpose_b, accumulate } = operator.kernel else { continue };
             let place = |id: TensorId| {
                 let tensor = &graph[id];
-                Place { at: Some(Address::SOMEWHERE), shape: &tensor.shape, dtype: tensor.dtype }
+                Place { at: there, shape: &tensor.shape, dtype: tensor.dtype }
             };
             let inputs: Vec<Place<'_>> = operator.inputs.iter().map(|input| place(input.tensor)).collect();
             let outputs: Vec<Place<'_>> = operator.outputs.iter().map(|id| place(*id)).collect();
-            let product = launch::matmul([transpose_a, transpose_b, accumulate], &inputs, &outputs);
-            note(product);
-            let there = Some(Address::SOMEWHERE);
-            if accumulate && operator.inputs.get(2).map(|input| input.tensor) != operator.outputs.first().copied() {
-                note(Product { addend: there, ..product });
-            }
-            match graph.operators.get(index + 1).map(|next| next.kernel) {
-                Some(Kernel::AddBias) if !accumulate => note(Product { bias: there, ..product }),
-                Some(Kernel::Add) if !accumulate => note(Product { addend: there, beta: 1.0, ..product }),
-                _ => {}
+            let next = graph.operators.get(index + 1).map(|next| next.kernel);
+            for product in matrices::of(&operator.kernel, &inputs, &outputs) {
+                note(product);
+                let Kernel::MatMul { accumulate, .. } = operator.kernel else { continue };
+                if accumulate && operator.inputs.get(2).map(|input| input.tensor) != operator.outputs.first().copied()
+                {
+                    note(Product { addend: there, ..product });
+                }
+                match next {
+                    Some(Kernel::AddBias) if !accumulate => note(Product { bias: there, ..product }),
+                    Some(Kernel::Add) if !accumulate => note(Product { addend: there, beta: 1.0, ..product }),
+                    _ => {}
+                }
             }
         }
     }

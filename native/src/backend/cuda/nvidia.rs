@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "the driver is a C library; each call says why it is sound")]
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 use cudarc::driver::{result, sys};
 use pipeplan_core::units::{Bytes, Nanos};
@@ -20,6 +20,7 @@ use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
 use super::plain::Plain;
 use super::products::Products;
+use super::tally;
 
 /// A stream of a card with all that it needs.
 pub struct Nvidia {
@@ -62,6 +63,13 @@ pub const WORKSPACE_BYTES: Bytes = 32 << 20;
 /// Memory is taken of the driver in multiples of this, as it maps it.
 const SLAB: Bytes = 2 << 20;
 
+/// Beyond this an algorithm does not ask what an address is a multiple of.
+const ALIGNED: u64 = 256;
+
+/// Read while a list is captured, written while something waits for the whole card: libraries' handles that come and go, and
+/// memory that goes. The driver ends the captures of other threads then.
+static CAPTURES: RwLock<()> = RwLock::new(());
+
 /// What others give back has its own slabs, which hold a few messages each.
 const SLAB_BY_OTHERS: Bytes = 16 << 20;
 
@@ -85,7 +93,10 @@ impl Nvidia {
         let mut failed = None;
         for context in part.context().ok().into_iter().chain([device.context]) {
             let queue = Nvidia::with(&device, context, || part.stream(), Some(part.multiprocessors), opening);
-            match queue.and_then(|queue| queue.try_out().map(|()| queue)) {
+            let queue = queue.and_then(|queue| queue.try_out().map(|()| queue));
+            // The driver lets only one thread at a time have a part's context, and its rank will be another.
+            device.make_current()?;
+            match queue {
                 Ok(queue) => return Ok(queue),
                 Err(error) => failed = Some(error),
             }
@@ -190,7 +201,11 @@ impl Nvidia {
 
     fn new_blas(&self) -> Result<Blas, CardError> {
         let workspace = self.allocate(WORKSPACE_BYTES, Held::Kept)?;
+        let _alone = CAPTURES.write();
         let products = guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
+        let products = products.map_err(|error| {
+            tally::count(|tally| _ = tally.no_products.get_or_insert_with(|| error.to_string()));
+        });
         Ok(Blas { plain: None, products: products.ok(), workspace })
     }
 
@@ -202,14 +217,17 @@ impl Nvidia {
         // all that the list needs has been loaded when it first came. What began is ended whatever happens between.
         unsafe {
             let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+            let captures = CAPTURES.read();
             result::stream::begin_capture(self.stream, mode).map_err(fail("cuStreamBeginCapture"))?;
             let noted = one_by_one(self, list);
             let graph = result::stream::end_capture(self.stream).map_err(fail("cuStreamEndCapture"));
+            drop(captures);
             let graph = noted.and(graph)?;
             let mut made = std::ptr::null_mut();
             let instantiated = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).result();
             let _ = result::graph::destroy(graph);
             instantiated.map_err(fail("cuGraphInstantiate"))?;
+            tally::count(|tally| tally.graphs += 1);
             Ok(made)
         }
     }
@@ -219,7 +237,9 @@ impl Nvidia {
         &self,
         graphs: &mut Option<Known<sys::CUgraphExec>>,
         list: &[Command],
+        why: &CardError,
     ) -> Result<(), CardError> {
+        tally::count(|tally| _ = tally.no_graphs.get_or_insert_with(|| why.to_string()));
         // What was started may still run.
         self.finish()?;
         for graph in graphs.take().into_iter().flat_map(Known::into_made) {
@@ -232,7 +252,9 @@ impl Nvidia {
     fn repeat(&self, graph: sys::CUgraphExec) -> Result<(), CardError> {
         self.make_current()?;
         // SAFETY: the graph lives as long as this, and so does all memory that it names.
-        unsafe { result::graph::launch(graph, self.stream) }.map_err(|error| driver_error("cuGraphLaunch", error))
+        unsafe { result::graph::launch(graph, self.stream) }.map_err(|error| driver_error("cuGraphLaunch", error))?;
+        tally::count(|tally| tally.repeats += 1);
+        Ok(())
     }
 }
 
@@ -244,6 +266,7 @@ impl Drop for Nvidia {
         // SAFETY: all memory of the stream keeps its card alive, so nothing uses these handles any more.
         unsafe {
             let _ = result::stream::synchronize(self.stream);
+            let _alone = CAPTURES.write();
             for graph in lock(&self.graphs).take().into_iter().flat_map(Known::into_made) {
                 let _ = result::graph::exec_destroy(graph);
             }
@@ -256,6 +279,8 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.stream);
         }
+        // A part's context is for whoever uses it next.
+        let _ = self.device.make_current();
     }
 }
 
@@ -422,7 +447,7 @@ impl Card for Nvidia {
         let extent = |matrix: &Matrix, sizes: [u64; 2], count: u64| {
             let [height, width] = if matrix.transposed { [sizes[1], sizes[0]] } else { sizes };
             let last = (count.max(1) - 1) * matrix.step + (height.max(1) - 1) * matrix.row + width;
-            (last * matrix.format.bytes()).next_multiple_of(256)
+            (matrix.at.0 % ALIGNED + last * matrix.format.bytes()).next_multiple_of(ALIGNED)
         };
         let extents = |product: &Product| {
             let Product { rows, inner, columns, a, b, c, count, .. } = product;
@@ -445,7 +470,10 @@ impl Card for Nvidia {
         let Some(scratch) = at.or(beside) else { return Ok(()) };
         let run = |product: &Product| {
             let [a, b, _] = extents(product);
-            let at = |matrix: Matrix, start: u64| Matrix { at: Address(scratch + start), ..matrix };
+            let at = |matrix: Matrix, start: u64| Matrix {
+                at: Address(scratch + start + matrix.at.0 % ALIGNED),
+                ..matrix
+            };
             let (a, b, c) = (at(product.a, 0), at(product.b, a), at(product.c, a + b));
             let [addend, bias] = [product.addend, product.bias].map(|there| there.map(|_| c.at));
             self.product(&Product { a, b, c, addend, bias, ..*product })
@@ -454,6 +482,7 @@ impl Card for Nvidia {
             .zero(Address(scratch), most)
             .and_then(|()| products.iter().try_for_each(run))
             .and_then(|()| self.finish());
+        let _alone = CAPTURES.write();
         match beside {
             // SAFETY: the stream is done with it, or has failed for good.
             Some(beside) => drop(unsafe { result::free_sync(beside) }),
@@ -468,16 +497,13 @@ impl Card for Nvidia {
         match known.next(list) {
             Next::Run => one_by_one(self, list),
             Next::Repeat(graph) => self.repeat(*graph),
-            Next::Make(key) => match self.graph_of(list) {
-                Ok(graph) => {
+            Next::Make(key) => {
+                let made = self.graph_of(list).and_then(|graph| {
                     known.keep(key, list.to_vec(), graph);
-                    match self.repeat(graph) {
-                        Ok(()) => Ok(()),
-                        Err(_) => self.without_graphs(&mut graphs, list),
-                    }
-                }
-                Err(_) => self.without_graphs(&mut graphs, list),
-            },
+                    self.repeat(graph)
+                });
+                made.or_else(|error| self.without_graphs(&mut graphs, list, &error))
+            }
         }
     }
 
@@ -495,7 +521,10 @@ impl Card for Nvidia {
             let workspace = (blas.workspace, WORKSPACE_BYTES as usize);
             let plain = match &mut blas.plain {
                 Some(plain) => plain,
-                none => none.insert(Plain::new(self.stream(), workspace, self.multiprocessors)?),
+                none => {
+                    let _alone = CAPTURES.write();
+                    none.insert(Plain::new(self.stream(), workspace, self.multiprocessors)?)
+                }
             };
             plain.start(self, product)
         })
@@ -577,6 +606,7 @@ impl Card for Nvidia {
     fn trim(&self) -> Result<(), CardError> {
         self.finish()?;
         let unused: Vec<u64> = lock(&self.heaps).iter_mut().flat_map(Heap::give_up).collect();
+        let _alone = CAPTURES.write();
         // SAFETY: the stream is done, and the heap deals out nothing of them any more. Graphs that name them are not started
         // again, since nothing gets their places any more.
         unused

@@ -12,6 +12,7 @@ use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as Attribute;
 use cudarc::cublaslt::{result as lt, sys};
 
 use super::card::{Address, CardError, Format, Matrix, Product};
+use super::tally;
 
 /// What an algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,6 +105,10 @@ impl Products {
         let shape = Shape::of(product);
         if !self.plans.contains_key(&shape) {
             let plan = self.plan(product)?;
+            tally::count(|tally| match plan {
+                Some(_) => tally.products += 1,
+                None => tally.plain_products += 1,
+            });
             self.plans.insert(shape, plan);
         }
         let Some(Some(plan)) = self.plans.get(&shape) else { return Ok(false) };
@@ -162,8 +167,10 @@ impl Products {
                 plan.algorithm = found.algo;
                 Ok(Some(plan))
             }
-            // What it cannot do is no failure: there is the older way.
-            Err(_) => Ok(None),
+            // What it cannot do is no failure: there is the older way. Any other error would be taken for that from then on,
+            // and other ranks or runs would get other bits.
+            Err(error) if error.0 == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => Ok(None),
+            Err(error) => Err(fail("cublasLtMatmulAlgoGetHeuristic")(error)),
         }
     }
 }

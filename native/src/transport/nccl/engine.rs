@@ -37,6 +37,10 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// How often a wait looks at the other transport and at every communicator.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// A message's blocks wait for its sender, on multiprocessors that nobody else has meanwhile, and by itself NCCL takes some
+/// dozen where cards are well connected. `NCCL_MAX_CTAS` says otherwise.
+const BLOCKS_OF_MESSAGES: u8 = 8;
+
 /// A communicator and the queue that its work is put on.
 struct Channel {
     communicator: Communicator,
@@ -147,7 +151,7 @@ impl<'t> Nccl<'t> {
         links.dedup();
         for (from, to) in links {
             if from != to && (from == rank || to == rank) {
-                let channel = nccl.join(&[from, to])?;
+                let channel = nccl.join(&[from, to], Some(BLOCKS_OF_MESSAGES))?;
                 nccl.links.insert((from, to), channel);
                 nccl.try_out(from, to)?;
             }
@@ -155,7 +159,7 @@ impl<'t> Nccl<'t> {
         groups.sort_unstable();
         groups.dedup();
         for group in groups.into_iter().filter(|group| group.len() > 1) {
-            let channel = nccl.join(&group)?;
+            let channel = nccl.join(&group, None)?;
             nccl.axes.insert(group.clone(), channel);
             nccl.try_out_sums(group)?;
         }
@@ -187,7 +191,7 @@ impl<'t> Nccl<'t> {
     }
 
     /// The communicator of `ranks`, of which this rank is one: the first makes the id and gives it to the others.
-    fn join(&mut self, ranks: &[usize]) -> Result<Channel, StartError> {
+    fn join(&mut self, ranks: &[usize], blocks: Option<u8>) -> Result<Channel, StartError> {
         let rank = self.patience.rank;
         let mut group = match Group::new(ranks.to_vec(), rank) {
             Ok(group) => group,
@@ -202,7 +206,7 @@ impl<'t> Nccl<'t> {
         self.card.choose().map_err(NcclError::from)?;
         let peer = ranks.iter().copied().find(|other| *other != rank).unwrap_or(rank);
         let place = (group.member(), group.size());
-        let communicator = Communicator::join(&self.library, id, place, peer, self.patience.clone())?;
+        let communicator = Communicator::join(&self.library, id, place, peer, blocks, self.patience.clone())?;
         let queue = self.card.another().map_err(NcclError::from)?;
         Ok(Channel { communicator, queue, sending: VecDeque::new(), arriving: VecDeque::new() })
     }
@@ -411,7 +415,7 @@ impl<'t> Nccl<'t> {
     /// mark behind it.
     fn collective(&mut self, call: &Call<'_>, from: &Memory, to: &Memory) -> Result<Box<dyn Mark>, StartError> {
         if !self.axes.contains_key(call.ranks) {
-            let channel = self.join(call.ranks)?;
+            let channel = self.join(call.ranks, None)?;
             self.axes.insert(call.ranks.to_vec(), channel);
         }
         let missing = || NcclError::Missing("no communicator has been made".to_string());

@@ -44,8 +44,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Calls return at once; their end is asked for.
-    pub fn not_blocking() -> Config {
+    /// Calls return at once; their end is asked for. At most `blocks` blocks of the card work on a transfer, where there is a
+    /// limit.
+    pub fn not_blocking(blocks: Option<u8>) -> Config {
         /// `NCCL_CONFIG_UNDEF_INT`.
         const UNDEFINED: c_int = c_int::MIN;
         Config {
@@ -55,8 +56,8 @@ impl Config {
             version: 21_801,
             blocking: 0,
             cga_cluster_size: UNDEFINED,
-            min_ctas: UNDEFINED,
-            max_ctas: UNDEFINED,
+            min_ctas: blocks.map_or(UNDEFINED, |_| 1),
+            max_ctas: blocks.map_or(UNDEFINED, c_int::from),
             net_name: std::ptr::null(),
             split_share: UNDEFINED,
             traffic_class: UNDEFINED,
@@ -185,6 +186,9 @@ impl Library {
     pub fn load() -> Result<Arc<Library>, NcclError> {
         static LIBRARY: OnceLock<Result<Arc<Library>, NcclError>> = OnceLock::new();
         let load = || {
+            // It asks for these by their names, and ends without them: where the system's loader would not look, they are
+            // loaded now.
+            [Which::Driver, Which::Nvml].into_iter().for_each(|which| _ = search(which));
             let search = search(Which::Nccl);
             match &search.found {
                 Some(path) => Library::at(path).map(Arc::new),

@@ -171,7 +171,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 
 impl Communicator {
     /// Joins the communicator of `id` as `member` of `size`; returns when all members have. The GPU in use must be
-    /// this rank's.
+    /// this rank's. Its calls take at most `blocks` blocks of the card, where there is a limit.
     ///
     /// # Errors
     /// [`NcclError`].
@@ -180,10 +180,11 @@ impl Communicator {
         id: UniqueId,
         (member, size): (usize, usize),
         peer: usize,
+        blocks: Option<u8>,
         patience: Patience,
     ) -> Result<Communicator, NcclError> {
         let mut raw: RawComm = std::ptr::null_mut();
-        let mut config = Config::not_blocking();
+        let mut config = Config::not_blocking(blocks);
         // SAFETY: both pointers are valid during the call, which copies the configuration.
         let code =
             unsafe { (library.functions().init_rank_config)(&mut raw, size as i32, id, member as i32, &mut config) };
@@ -473,7 +474,7 @@ pub fn selftest(library: Arc<Library>, card: &Arc<dyn Card>) -> Result<f64, Nccl
     let to = Memory::zeros(card, bytes.len() as u64)?;
     card.finish()?;
     let patience = Patience { rank: 0, longest: Duration::from_secs(60), ending: Ending::default() };
-    let mut communicator = Communicator::join(&library, library.unique_id()?, (0, 1), 0, patience)?;
+    let mut communicator = Communicator::join(&library, library.unique_id()?, (0, 1), 0, None, patience)?;
     let size = bytes.len() as u64;
     let (source, target) = (from.at().number(), to.at().number());
     let stream = card.stream();

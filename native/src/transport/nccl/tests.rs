@@ -141,7 +141,7 @@ fn joined(longest_ms: u64) -> (Arc<Library>, Result<Communicator, NcclError>, En
     let ending = Ending::default();
     let patience = Patience { rank: 1, longest: Duration::from_millis(longest_ms), ending: ending.clone() };
     let id = library.unique_id().expect("an id");
-    let communicator = Communicator::join(&library, id, (1, 2), 0, patience);
+    let communicator = Communicator::join(&library, id, (1, 2), 0, None, patience);
     (library, communicator, ending)
 }
 
