@@ -3,7 +3,9 @@
 //!
 //! A library that is found is loaded by its path and stays loaded. Whoever later asks for it by name (as `cudarc` does,
 //! which panics where nothing has that name) then gets the same one, from Python wheels too, which stand in no folder
-//! that the system searches.
+//! that the system searches. But `cudarc` asks for a toolkit's `libX.so` first, as which no wheel is known: where the
+//! system's loader finds that, it is what is called. So it is the first that is looked at here, too, and a person who names
+//! another file hears that it would not be.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -49,8 +51,8 @@ impl Which {
             Which::Driver => &["libcuda.so.1", "libcuda.so"],
             Which::Nvrtc if driver_is_12() => &["libnvrtc.so.12"],
             Which::Cublas if driver_is_12() => &["libcublas.so.12"],
-            Which::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
-            Which::Cublas => &["libcublas.so.13", "libcublas.so.12", "libcublas.so"],
+            Which::Nvrtc => &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"],
+            Which::Cublas => &["libcublas.so", "libcublas.so.13", "libcublas.so.12"],
             Which::Nccl => &["libnccl.so.2", "libnccl.so"],
             Which::Nvml => &["libnvidia-ml.so.1"],
         }
@@ -158,7 +160,18 @@ fn look_for(which: Which, folders: &[PathBuf]) -> Search {
         }
         match load(&path) {
             Ok(()) => {
-                found = Some(place_of(&path));
+                let place = place_of(&path);
+                match overruled(which, &place) {
+                    Some(other) => {
+                        let why = format!(
+                            "the system's loader has {} for it, which would be called instead: take that folder out of \
+                             LD_LIBRARY_PATH",
+                            other.display()
+                        );
+                        broken.push((place, why));
+                    }
+                    None => found = Some(place),
+                }
                 break;
             }
             Err(error) if path.is_absolute() && path.exists() => broken.push((path, error)),
@@ -212,18 +225,39 @@ fn place_of(path: &Path) -> PathBuf {
     if path.is_absolute() {
         return path.to_owned();
     }
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let stem = path.to_string_lossy();
-    let stem = stem.split(".so").next().unwrap_or_default();
-    // cuBLAS brings cuBLASLt, whose name only goes on.
+    let name = path.to_string_lossy();
+    loaded(name.split(".so").next().unwrap_or_default()).into_iter().next().unwrap_or(path.to_owned())
+}
+
+/// The files of this process that are called `stem`.so, or that and a version: cuBLAS brings cuBLASLt, whose name only goes
+/// on.
+fn loaded(stem: &str) -> Vec<PathBuf> {
     let is_it = |file: &&str| {
-        let name = file.rsplit('/').next().and_then(|name| name.strip_prefix(stem));
-        name.is_some_and(|rest| rest == ".so" || rest.starts_with(".so."))
+        let rest = file.rsplit('/').next().and_then(|name| name.strip_prefix(stem));
+        rest.is_some_and(|rest| rest == ".so" || rest.starts_with(".so."))
     };
-    maps.lines()
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files: Vec<PathBuf> = maps
+        .lines()
         .filter_map(|line| line.find('/').map(|at| &line[at..]))
-        .find(is_it)
-        .map_or(path.to_owned(), PathBuf::from)
+        .filter(is_it)
+        .map(PathBuf::from)
+        .collect();
+    files.dedup();
+    files
+}
+
+/// The file that the bindings would call where `place` has been found: one that the system's loader has by a shorter name.
+fn overruled(which: Which, place: &Path) -> Option<PathBuf> {
+    let stem = match which {
+        Which::Nvrtc => "libnvrtc",
+        Which::Cublas => "libcublas",
+        // Called by their own path, or there is one on a machine.
+        Which::Driver | Which::Nccl | Which::Nvml => return None,
+    };
+    load(Path::new(&format!("{stem}.so"))).ok()?;
+    let whole = |path: &Path| path.canonicalize().unwrap_or(path.to_owned());
+    loaded(stem).into_iter().find(|other| whole(other) != whole(place))
 }
 
 /// Where CUDA and Python put such libraries.
