@@ -19,7 +19,9 @@ use tiny::{losses, pipeplan};
 fn card() -> Option<&'static Path> {
     static CARD: OnceLock<Option<PathBuf>> = OnceLock::new();
     let make = || {
-        let folder = std::env::temp_dir().join(format!("pipeplan-fake-cuda-{}", std::process::id()));
+        let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("pipeplan-fake-cuda");
+        // One process at a time makes one, and what it logs is of no use to the next.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("cache")).expect("a folder");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/cuda.c");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_string());
@@ -113,8 +115,10 @@ fn planned(name: &str, spec: &str) -> PathBuf {
     // Tests plan the same at the same time.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let file =
-        |what: &str| std::env::temp_dir().join(format!("pipeplan-cuda-{}-{number}-{name}{what}", std::process::id()));
+    let file = |what: &str| {
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("pipeplan-cuda-{}-{number}-{name}{what}", std::process::id()))
+    };
     let (spec_file, plan_file) = (file(".toml"), file(".json"));
     std::fs::write(&spec_file, spec).expect("a spec is written");
     let output = pipeplan(&["plan", &spec_file.to_string_lossy(), "-o", &plan_file.to_string_lossy()]).output();

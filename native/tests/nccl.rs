@@ -14,7 +14,8 @@ use serde_json::Value;
 fn library() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let compile = || {
-        let out = std::env::temp_dir().join(format!("pipeplan-fake-nccl-{}.so", std::process::id()));
+        let out = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("pipeplan-fake-nccl-{}.so", std::process::id()));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/nccl.c");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_string());
         let flags = ["-O1", "-w", "-shared", "-fPIC", "-pthread", source, "-o"];
@@ -37,7 +38,10 @@ fn plan(name: &str, copies: u32) -> PathBuf {
 
 /// The same, with `more` about what runs in parallel.
 fn plan_of(name: &str, copies: u32, more: &str) -> PathBuf {
-    let file = |what: &str| std::env::temp_dir().join(format!("pipeplan-nccl-{}-{name}{what}", std::process::id()));
+    let file = |what: &str| {
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("pipeplan-nccl-{}-{name}{what}", std::process::id()))
+    };
     let spec = format!(
         "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
          pipeline = 2\ndata = {copies}\nzero = {}\n{more}[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\n",
@@ -94,7 +98,8 @@ fn expected_messages(plan: &Plan, rank: usize, steps: usize) -> Vec<String> {
 fn tensors_over_nccl_train_as_threads_do_bit_for_bit_in_the_programs_order() {
     let Some(library) = library() else { return };
     let path = plan("order", 2);
-    let log = std::env::temp_dir().join(format!("pipeplan-nccl-log-{}", std::process::id()));
+    let log =
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pipeplan-nccl-log-{}", std::process::id()));
     let variables = [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("FAKE_NCCL_LOG", &*log.to_string_lossy())]
         .map(|(name, value)| (name, value.to_string()));
     let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -22,7 +22,8 @@ fn processes_over_tcp_train_as_threads_do_bit_for_bit() {
         let arguments = ["run", plan, "--steps", "2", "--json"];
         let threads = losses(&run(&arguments));
         assert_eq!(threads.len(), 2);
-        let trace = std::env::temp_dir().join(format!("pipeplan-tcp-{}-{ranks}.json", std::process::id()));
+        let trace = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("pipeplan-tcp-{}-{ranks}.json", std::process::id()));
         let over_tcp =
             run(&[&arguments[..], &["--transport", "tcp", "--trace", trace.to_str().expect("a path")]].concat());
         assert_eq!(losses(&over_tcp), threads, "{ranks} ranks, {schedule}");

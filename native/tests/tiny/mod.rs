@@ -102,7 +102,8 @@ pub fn plan(name: &str, ranks: usize, schedule: &str) -> PathBuf {
 /// The same with more lines under `[parallel]`.
 pub fn plan_with(name: &str, ranks: usize, schedule: &str, parallel: &str) -> PathBuf {
     let file = |what: &str| {
-        std::env::temp_dir().join(format!("pipeplan-{name}-{}-{ranks}-{schedule}{what}", std::process::id()))
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("pipeplan-{name}-{}-{ranks}-{schedule}{what}", std::process::id()))
     };
     let chunks = if schedule == "zb-v" { 2 } else { 1 };
     let spec = format!(
