@@ -2,9 +2,12 @@
 //!
 //! - A start time for each op. In a split problem B and W stand apart: a fused BW is never better, for it may
 //!   be replaced in place by its two halves, which take no more memory.
+//! - Where a BW takes less time than its halves, or holds less, a literal says for each of them whether it is whole. Then
+//!   its B stands for all of it, and its W, which follows at once, for nothing. What B and W take at least is known
+//!   beforehand; when they end follows from the literal.
 //! - Dependencies with durations and hops; microbatches in order for each kind and stage. Microbatches that
 //!   travel the same way are alike, so any schedule can be renumbered to be so: the n-th B starts no sooner
-//!   than n F have ended, whichever they were.
+//!   than n F have ended, whichever they were. Of W only those of cut backwards are in order.
 //! - On each rank the ops exclude each other.
 //! - Memory: what is held when an op starts depends only on which ops of its rank came before. One literal
 //!   for each pair of ops whose order matters and is open; then one linear row an op.
@@ -35,9 +38,19 @@ const PROBE_STEPS: u64 = 20_000;
 struct Job {
     op: Op,
     rank: usize,
-    /// In ticks of [`Jobs::unit_ns`].
+    /// What it takes at least, in ticks of [`Jobs::unit_ns`]: of a B and W that may be one, their share of that.
     ticks: i32,
-    start: Option<DomainId>,
+    /// What it takes where its backward is cut, and a B where it is whole.
+    cut_ticks: i32,
+    whole_ticks: i32,
+}
+
+/// The variables of the solver for a job.
+struct Times {
+    start: DomainId,
+    end: AffineView<DomainId>,
+    /// Of a B or W, whether its backward is whole, where that is open.
+    whole: Option<Literal>,
 }
 
 struct Jobs {
@@ -60,7 +73,10 @@ impl Jobs {
         };
         let mut unit_ns = 0;
         for stage in 0..stages {
-            kinds.iter().for_each(|kind| unit_ns = gcd(unit_ns, duration(problem, stage, *kind)));
+            let whole = may_fuse(problem, stage).then_some(OpKind::BW);
+            for kind in kinds.iter().copied().chain(whole) {
+                unit_ns = gcd(unit_ns, problem.cost(stage).duration(kind));
+            }
         }
         for from in 0..problem.ranks() {
             (0..problem.ranks()).for_each(|to| unit_ns = gcd(unit_ns, problem.hop(from, to)));
@@ -76,8 +92,17 @@ impl Jobs {
                 for microbatch in 0..microbatches {
                     let op = Op::new(stage, *kind, microbatch);
                     index[(row * stages + stage) * microbatches + microbatch] = jobs.len();
-                    let ticks = (duration(problem, stage, *kind) / unit_ns) as i32;
-                    jobs.push(Job { op, rank: problem.rank_of(stage, microbatch), ticks, start: None });
+                    let of = |kind: OpKind| (problem.cost(stage).duration(kind) / unit_ns) as i32;
+                    let (cut_ticks, whole_ticks) = (of(*kind), of(OpKind::BW));
+                    let first = of(OpKind::B).min(whole_ticks);
+                    let ticks = match kind {
+                        OpKind::B if may_fuse(problem, stage) => first,
+                        // Each rounded down, BW may be longer than both.
+                        OpKind::W if may_fuse(problem, stage) => (whole_ticks - first).min(cut_ticks),
+                        _ => cut_ticks,
+                    };
+                    let rank = problem.rank_of(stage, microbatch);
+                    jobs.push(Job { op, rank, ticks, cut_ticks, whole_ticks });
                 }
             }
         }
@@ -138,44 +163,45 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
         (Objective::LongestSpan, Placement::TwoWay) => 3 * upper_ns,
         (Objective::LongestSpan, _) => 2 * upper_ns,
     };
-    let mut jobs = Jobs::of(problem, horizon_ns);
+    let jobs = Jobs::of(problem, horizon_ns);
     let unit_ns = jobs.unit_ns;
     let horizon = horizon_ns.div_ceil(unit_ns) as i32;
     let mut solver = Solver::default();
-    for job in &mut jobs.jobs {
-        job.start = Some(solver.new_bounded_integer(0, (horizon - job.ticks).max(0)));
-    }
-    let starts: Vec<DomainId> = jobs.jobs.iter().filter_map(|job| job.start).collect();
+    let times = post_times(problem, &jobs, horizon, &mut solver);
     let most = upper_ns.div_ceil(unit_ns) as i32;
     let least = ((best.lower_ns / unit_ns).saturating_sub(jobs.slack) as i32).min(most);
     let cost = solver.new_bounded_integer(least, most);
-    // `a` + `gap` <= `b`.
+    // `a`, then `gap`, then `b`.
     let after = |solver: &mut Solver, a: usize, gap: i32, b: usize| {
         let tag = solver.new_constraint_tag();
-        let rows = constraints::binary_less_than_or_equals(starts[a].offset(gap), starts[b].scaled(1), tag);
+        let rows = constraints::binary_less_than_or_equals(times[a].end.offset(gap), times[b].start.scaled(1), tag);
         solver.add_constraint(rows).post();
     };
     for (a, b, hop) in jobs.dependencies(problem) {
-        after(&mut solver, a, jobs.jobs[a].ticks + (hop / unit_ns) as i32, b);
+        // Of a backward that may be whole, `post_times` has it.
+        if times[a].whole.is_none() || jobs.jobs[b].op.kind() != OpKind::W {
+            after(&mut solver, a, (hop / unit_ns) as i32, b);
+        }
     }
     for lane in jobs.lanes(problem) {
         for row in 0..3 {
             for stage in 0..jobs.stages {
                 for microbatch in lane.clone().skip(1) {
                     if let (Some(a), Some(b)) = (jobs.at(row, stage, microbatch - 1), jobs.at(row, stage, microbatch))
+                        && (row < 2 || !may_fuse(problem, stage))
                     {
-                        after(&mut solver, a, jobs.jobs[a].ticks, b);
+                        after(&mut solver, a, 0, b);
                     }
                 }
             }
         }
     }
-    pin_first_starts(problem, &jobs, &starts, &mut solver);
+    pin_first_starts(problem, &jobs, &times, &mut solver);
     for rank in 0..problem.ranks() {
         let tasks: Vec<_> = (0..jobs.jobs.len())
             .filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0)
             .map(|job| ArgDisjunctiveTask {
-                start_time: starts[job].scaled(1),
+                start_time: times[job].start.scaled(1),
                 processing_time: jobs.jobs[job].ticks,
             })
             .collect();
@@ -184,17 +210,65 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
             solver.add_constraint(constraints::disjunctive_strict(tasks, tag)).post();
         }
         let mut order = Orders { known: std::collections::BTreeMap::new() };
-        post_apart(problem, &jobs, &starts, rank, &mut order, &mut solver);
-        post_objective(problem, &jobs, &starts, rank, cost, &mut solver);
-        post_memory(problem, &jobs, &starts, rank, &mut order, &mut solver)?;
+        post_apart(problem, &jobs, &times, rank, &mut order, &mut solver);
+        post_objective(problem, &jobs, &times, rank, cost, &mut solver);
+        post_memory(problem, &jobs, &times, rank, &mut order, &mut solver)?;
+        post_order_of_cut(problem, &jobs, &times, rank, &mut order, &mut solver);
+        post_whole(problem, &jobs, &times, &mut order, &mut solver);
     }
-    probe(problem, &jobs, &starts, cost, &mut solver, best, clock)
+    probe(problem, &jobs, &times, cost, &mut solver, best, clock)
+}
+
+/// When jobs start and end. Where a backward is whole its B ends with all of it, and W stands where its share of that
+/// does.
+fn post_times(problem: &Problem, jobs: &Jobs, horizon: i32, solver: &mut Solver) -> Vec<Times> {
+    let starts: Vec<DomainId> =
+        jobs.jobs.iter().map(|job| solver.new_bounded_integer(0, (horizon - job.ticks).max(0))).collect();
+    let mut times: Vec<Times> = jobs
+        .jobs
+        .iter()
+        .zip(starts)
+        .map(|(job, start)| Times { start, end: start.offset(job.ticks), whole: None })
+        .collect();
+    for stage in (0..jobs.stages).filter(|stage| may_fuse(problem, *stage)) {
+        for microbatch in 0..jobs.microbatches {
+            let (Some(b), Some(w)) = (jobs.at(1, stage, microbatch), jobs.at(2, stage, microbatch)) else { continue };
+            let whole = solver.new_literal();
+            let [b_start, w_start] = [b, w].map(|job| times[job].start);
+            let ends = [b, w].map(|job| solver.new_bounded_integer(jobs.jobs[job].ticks, horizon));
+            let mut no_later = |a: AffineView<DomainId>, b: AffineView<DomainId>, when: Option<Literal>| {
+                let tag = solver.new_constraint_tag();
+                let row = solver.add_constraint(constraints::binary_less_than_or_equals(a, b, tag));
+                match when {
+                    Some(literal) => row.implied_by(literal),
+                    None => row.post(),
+                }
+            };
+            let [cut, all] = [!whole, whole];
+            let Job { ticks: first, cut_ticks: b_ticks, whole_ticks, .. } = jobs.jobs[b];
+            let Job { ticks: second, cut_ticks: w_ticks, .. } = jobs.jobs[w];
+            let [b_end, w_end] = ends.map(|end| end.scaled(1));
+            no_later(b_start.offset(first), b_end, None);
+            no_later(b_start.offset(b_ticks), b_end, Some(cut));
+            no_later(b_start.offset(whole_ticks), b_end, Some(all));
+            no_later(w_start.offset(second), w_end, None);
+            no_later(w_start.offset(w_ticks), w_end, Some(cut));
+            no_later(b_end, w_end, Some(all));
+            no_later(b_start.offset(first), w_start.scaled(1), None);
+            no_later(b_end, w_start.scaled(1), Some(cut));
+            no_later(w_start.scaled(1), b_start.offset(first), Some(all));
+            for (job, end) in [(b, b_end), (w, w_end)] {
+                (times[job].end, times[job].whole) = (end, Some(whole));
+            }
+        }
+    }
+    times
 }
 
 /// Ops start as soon as they can, so under the longest span no rank puts off its first op. Where the first
 /// `P` stages lie on different ranks, that op starts as soon as the path through them allows, whatever the
 /// order: it is the first op of each rank on its way.
-fn pin_first_starts(problem: &Problem, jobs: &Jobs, starts: &[DomainId], solver: &mut Solver) {
+fn pin_first_starts(problem: &Problem, jobs: &Jobs, times: &[Times], solver: &mut Solver) {
     let ranks = problem.ranks();
     let mut seen = vec![false; ranks];
     (0..ranks).for_each(|stage| seen[problem.rank_of(stage, 0)] = true);
@@ -208,7 +282,7 @@ fn pin_first_starts(problem: &Problem, jobs: &Jobs, starts: &[DomainId], solver:
     for stage in 0..ranks {
         if let Some(job) = jobs.at(0, stage, 0) {
             let tag = solver.new_constraint_tag();
-            solver.add_clause([starts[job].upper_bound_predicate(head)], tag);
+            solver.add_clause([times[job].start.upper_bound_predicate(head)], tag);
             head += jobs.jobs[job].ticks;
             if stage + 1 < ranks {
                 let hop = problem.hop(problem.rank_of(stage, 0), problem.rank_of(stage + 1, 0));
@@ -228,23 +302,22 @@ fn one_by_one(problem: &Problem, microbatch: usize) -> Nanos {
     compute + hops
 }
 
-fn post_objective(
-    problem: &Problem,
-    jobs: &Jobs,
-    starts: &[DomainId],
-    rank: usize,
-    cost: DomainId,
-    solver: &mut Solver,
-) {
-    // First and last microbatches are enough, for each kind and stage keeps their order.
+fn post_objective(problem: &Problem, jobs: &Jobs, times: &[Times], rank: usize, cost: DomainId, solver: &mut Solver) {
+    // First and last microbatches are enough, for each kind and stage keeps their order; but for W where backwards may
+    // be whole.
     let lanes = jobs.lanes(problem);
+    let any_last = |row: usize, stage: usize| row == 2 && may_fuse(problem, stage);
     let mine = |row: usize, stage: usize, microbatch: usize| {
         jobs.at(row, stage, microbatch).filter(|job| jobs.jobs[*job].rank == rank)
     };
     let stages = 0..jobs.stages;
     let lasts: Vec<usize> = lanes
         .iter()
-        .flat_map(|lane| stages.clone().flat_map(move |stage| [1, 2].map(|row| (row, stage, lane.end - 1))))
+        .flat_map(|lane| stages.clone().flat_map(|stage| [1, 2].map(|row| (row, stage, lane.clone()))))
+        .flat_map(|(row, stage, lane)| {
+            let from = if any_last(row, stage) { lane.start } else { lane.end - 1 };
+            (from..lane.end).map(move |microbatch| (row, stage, microbatch))
+        })
         .filter_map(|(row, stage, microbatch)| mine(row, stage, microbatch))
         .collect();
     let firsts: Vec<usize> = match problem.objective() {
@@ -256,7 +329,7 @@ fn post_objective(
             .collect(),
     };
     for last in lasts {
-        let end = starts[last].offset(jobs.jobs[last].ticks);
+        let end = times[last].end;
         if firsts.is_empty() {
             let tag = solver.new_constraint_tag();
             let row = constraints::binary_less_than_or_equals(end, cost.scaled(1), tag);
@@ -264,27 +337,74 @@ fn post_objective(
         }
         for first in &firsts {
             let tag = solver.new_constraint_tag();
-            let terms = vec![end, starts[*first].scaled(-1), cost.scaled(-1)];
+            let terms = vec![end, times[*first].start.scaled(-1), cost.scaled(-1)];
             solver.add_constraint(constraints::less_than_or_equals(terms, 0, tag)).post();
         }
     }
 }
 
 /// Ops without duration, which take no part in keeping ops apart, are not within another op either: they come before it
-/// or after it.
-fn post_apart(
+/// or after it. Nor is any op within what a cut backward takes more than its share of a whole one.
+fn post_apart(problem: &Problem, jobs: &Jobs, times: &[Times], rank: usize, order: &mut Orders, solver: &mut Solver) {
+    let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
+    let is_short = |job: usize| jobs.jobs[job].ticks == 0;
+    let has_more = |job: usize| jobs.jobs[job].cut_ticks > jobs.jobs[job].ticks;
+    for (at, &one) in mine.iter().enumerate() {
+        for &other in &mine[at + 1..] {
+            let is_open = is_short(one) != is_short(other) || has_more(one) || has_more(other);
+            if is_open && known_order(jobs, problem, one, other).is_none() {
+                order.literal(times, one, other, solver);
+            }
+        }
+    }
+}
+
+/// Of cut backwards of a stage, the first has its W first.
+fn post_order_of_cut(
     problem: &Problem,
     jobs: &Jobs,
-    starts: &[DomainId],
+    times: &[Times],
     rank: usize,
     order: &mut Orders,
     solver: &mut Solver,
 ) {
-    let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
-    let (short, long): (Vec<usize>, Vec<usize>) = mine.into_iter().partition(|job| jobs.jobs[*job].ticks == 0);
-    for &short in &short {
-        for &long in long.iter().filter(|long| known_order(jobs, problem, short, **long).is_none()) {
-            order.literal(jobs, starts, short, long, solver);
+    for one in (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank) {
+        let first = jobs.jobs[one].op;
+        for other in one + 1..jobs.jobs.len() {
+            let second = jobs.jobs[other].op;
+            if first.kind() == OpKind::W
+                && (second.kind(), second.stage(), jobs.jobs[other].rank) == (OpKind::W, first.stage(), rank)
+                && let (Some(one_whole), Some(other_whole)) = (times[one].whole, times[other].whole)
+                && is_same_way(jobs, problem, one, other)
+            {
+                let before = order.literal(times, one, other, solver);
+                let tag = solver.new_constraint_tag();
+                let either = [one_whole, other_whole].map(|whole| whole.get_true_predicate());
+                solver.add_clause(either.into_iter().chain([before.get_true_predicate()]), tag);
+            }
+        }
+    }
+}
+
+/// A whole backward comes before another op, or behind it, with both its halves.
+fn post_whole(problem: &Problem, jobs: &Jobs, times: &[Times], order: &mut Orders, solver: &mut Solver) {
+    let known: Vec<(usize, usize)> = order.known.keys().copied().collect();
+    for (one, other) in known {
+        for (weight, other) in [(one, other), (other, one)] {
+            let op = jobs.jobs[weight].op;
+            let (OpKind::W, Some(whole)) = (op.kind(), times[weight].whole) else { continue };
+            let Some(input) = jobs.at(1, op.stage(), op.microbatch()) else { continue };
+            let behind = order.literal(times, weight, other, solver);
+            let with_input = match known_order(jobs, problem, input, other) {
+                Some(true) => solver.get_true_literal(),
+                Some(false) => solver.get_false_literal(),
+                None => order.literal(times, input, other, solver),
+            };
+            for (a, b) in [(behind, with_input), (with_input, behind)] {
+                let tag = solver.new_constraint_tag();
+                let clause = [whole.get_false_predicate(), a.get_false_predicate(), b.get_true_predicate()];
+                solver.add_clause(clause, tag);
+            }
         }
     }
 }
@@ -293,7 +413,7 @@ fn post_apart(
 fn post_memory(
     problem: &Problem,
     jobs: &Jobs,
-    starts: &[DomainId],
+    times: &[Times],
     rank: usize,
     order: &mut Orders,
     solver: &mut Solver,
@@ -301,29 +421,33 @@ fn post_memory(
     let Some(limit) = problem.limit_bytes(rank) else { return Ok(()) };
     let free = limit as i64 - problem.static_bytes(rank) as i64;
     let mine: Vec<usize> = (0..jobs.jobs.len()).filter(|job| jobs.jobs[*job].rank == rank).collect();
-    // Where BW may hold less than B and then W, each op is given the least of both: the bound stays a bound,
-    // and a schedule is looked at by `value`, which may fuse.
-    let least = |op: Op| -> (i64, i64) {
+    let bytes = |op: Op, kind: OpKind| {
         let cost = problem.cost(op.stage());
-        let (takes, gives) = (cost.takes(op.kind()) as i64, cost.gives(op.kind()) as i64);
-        let both = cost.takes(OpKind::BW) as i64;
-        match op.kind() {
-            OpKind::B if may_fuse(problem, op.stage()) => (takes.min(both), cost.backward_input_bytes.min(0)),
-            OpKind::W if may_fuse(problem, op.stage()) => {
-                (takes.min(both), cost.backward_weight_bytes + cost.backward_input_bytes.max(0))
-            }
-            _ => (takes, takes - gives),
+        (cost.takes(kind) as i64, cost.takes(kind) as i64 - cost.gives(kind) as i64)
+    };
+    let of = |job: usize| bytes(jobs.jobs[job].op, jobs.jobs[job].op.kind());
+    let takes = |job: usize| of(job).0;
+    // Of a whole backward too, what B and W leave is what BW does.
+    let leaves = |job: usize| of(job).1;
+    // How much more an op takes where its backward is whole: B as much as BW, and W no more than was taken with B.
+    let more_whole = |job: usize| {
+        let op = jobs.jobs[job].op;
+        let whole = bytes(op, OpKind::BW).0;
+        match (op.kind(), times[job].whole) {
+            (OpKind::B, Some(_)) => whole - takes(job),
+            (OpKind::W, Some(_)) => (whole - bytes(op, OpKind::B).1 - takes(job)).min(0),
+            _ => 0,
         }
     };
-    let takes = |job: usize| least(jobs.jobs[job].op).0;
-    let leaves = |job: usize| least(jobs.jobs[job].op).1;
     // Bytes in the largest unit that measures all of them. Where sums are still too long for the solver, the
     // rows are rounded so that they forbid less: the bound stays a bound, and `value` looks at the schedule.
     let mut exact_unit = 0u64;
     let mut all = 0u64;
     for job in &mine {
-        exact_unit = gcd(exact_unit, leaves(*job).unsigned_abs());
-        all = all.saturating_add(leaves(*job).unsigned_abs());
+        for bytes in [leaves(*job), more_whole(*job)] {
+            exact_unit = gcd(exact_unit, bytes.unsigned_abs());
+            all = all.saturating_add(bytes.unsigned_abs());
+        }
     }
     let exact_unit = exact_unit.max(1) as i64;
     let unit = exact_unit.max(all.div_ceil(MOST_BYTE_UNITS) as i64);
@@ -333,18 +457,22 @@ fn post_memory(
         let before_it = |before: usize| known_order(jobs, problem, before, after) == Some(true);
         let fixed: i64 = others().filter(|before| before_it(*before)).map(leaves).sum();
         let room = free - takes(after) - fixed;
+        let more = more_whole(after);
         let most: i64 = others().filter(|before| open(*before)).map(|before| leaves(before).max(0)).sum();
         let least: i64 = others().filter(|before| open(*before)).map(|before| leaves(before).min(0)).sum();
-        if least > room {
+        if least + more.min(0) > room {
             return Err(Refused::Infeasible);
         }
-        if most <= room {
+        if most + more.max(0) <= room {
             continue;
         }
         let mut terms: Vec<AffineView<DomainId>> = Vec::new();
         for before in others().filter(|before| open(*before)) {
-            let literal = order.literal(jobs, starts, before, after, solver);
+            let literal = order.literal(times, before, after, solver).get_integer_variable();
             terms.push(literal.scaled(leaves(before).div_euclid(unit) as i32));
+        }
+        if let Some(whole) = times[after].whole.filter(|_| more != 0) {
+            terms.push(whole.get_integer_variable().scaled(more.div_euclid(unit) as i32));
         }
         let room = room.div_euclid(unit) + i64::from(unit > exact_unit);
         let tag = solver.new_constraint_tag();
@@ -360,58 +488,40 @@ fn may_fuse(problem: &Problem, stage: usize) -> bool {
     problem.backward() == Backward::Split && gains
 }
 
-/// What an op of `kind` takes at least: where BW is shorter than B and then W, their share of it. The bound stays a
-/// bound, and a schedule is looked at by `value`, which may fuse.
-fn duration(problem: &Problem, stage: usize, kind: OpKind) -> Nanos {
-    let [b, w] = problem.cost(stage).least_backward();
-    match kind {
-        OpKind::B => b,
-        OpKind::W => w,
-        kind => problem.cost(stage).duration(kind),
-    }
-}
-
 struct Orders {
     known: std::collections::BTreeMap<(usize, usize), Literal>,
 }
 
 impl Orders {
     /// True where `before` ends before `after` starts; false where the other way round.
-    fn literal(
-        &mut self,
-        jobs: &Jobs,
-        starts: &[DomainId],
-        before: usize,
-        after: usize,
-        solver: &mut Solver,
-    ) -> AffineView<DomainId> {
+    fn literal(&mut self, times: &[Times], before: usize, after: usize, solver: &mut Solver) -> Literal {
         let flipped = before > after;
         let key = (before.min(after), before.max(after));
         let literal = *self.known.entry(key).or_insert_with(|| {
             let literal = solver.new_literal();
             for (literal, first, second) in [(literal, key.0, key.1), (!literal, key.1, key.0)] {
                 let tag = solver.new_constraint_tag();
-                let row = constraints::binary_less_than_or_equals(
-                    starts[first].offset(jobs.jobs[first].ticks),
-                    starts[second].scaled(1),
-                    tag,
-                );
-                solver.add_constraint(row).implied_by(literal);
+                let (end, start) = (times[first].end, times[second].start.scaled(1));
+                solver.add_constraint(constraints::binary_less_than_or_equals(end, start, tag)).implied_by(literal);
             }
             literal
         });
-        if flipped { (!literal).get_integer_variable() } else { literal.get_integer_variable() }
+        if flipped { !literal } else { literal }
     }
+}
+
+/// Whether the microbatches of two ops travel the same way.
+fn is_same_way(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> bool {
+    let is_second = |job: usize| jobs.jobs[job].op.microbatch() >= jobs.microbatches / 2;
+    *problem.placement() != Placement::TwoWay || is_second(a) == is_second(b)
 }
 
 /// Whether `a` comes before `b` in every schedule that is looked for, after it in every one, or neither.
 fn known_order(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> Option<bool> {
-    let (a, b) = (jobs.jobs[a].op, jobs.jobs[b].op);
-    let half = jobs.microbatches / 2;
-    let lane = |op: Op| *problem.placement() == Placement::TwoWay && op.microbatch() >= half;
-    if lane(a) != lane(b) {
+    if !is_same_way(jobs, problem, a, b) {
         return None;
     }
+    let (a, b) = (jobs.jobs[a].op, jobs.jobs[b].op);
     // An op is surely before another where dependencies lead from it to one of the same or an earlier
     // microbatch: F of a stage before F of a later one and before every B of an earlier one, and so on.
     let leads = |a: Op, b: Op| {
@@ -421,7 +531,7 @@ fn known_order(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> Option<boo
             (OpKind::F, _) => true,
             (OpKind::B | OpKind::BW, OpKind::B | OpKind::BW) => b.stage() <= a.stage(),
             (OpKind::B, OpKind::W) => b.stage() <= a.stage(),
-            (OpKind::W, OpKind::W) => a.stage() == b.stage(),
+            (OpKind::W, OpKind::W) => a.stage() == b.stage() && !may_fuse(problem, a.stage()),
             _ => false,
         };
         along && a.microbatch() <= b.microbatch()
@@ -438,7 +548,7 @@ fn known_order(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> Option<boo
 fn probe(
     problem: &Problem,
     jobs: &Jobs,
-    starts: &[DomainId],
+    times: &[Times],
     cost: DomainId,
     solver: &mut Solver,
     best: &mut Exact,
@@ -466,16 +576,15 @@ fn probe(
                 let solution = satisfiable.solution();
                 let ticks = solution.get_integer_value(cost) as u64;
                 seen = Some(ticks);
-                let schedule = rows(problem, jobs, |job| solution.get_integer_value(starts[job]));
-                let fused = fuse(problem, &schedule);
-                for schedule in core::iter::once(schedule).chain(fused) {
-                    if let Some(value_ns) = value(problem, &schedule)
-                        && value_ns < best.value_ns
-                    {
-                        best.schedule = Some(schedule);
-                        best.value_ns = value_ns;
-                        seen = Some(ticks.min(value_ns.div_ceil(unit_ns)));
-                    }
+                let is_whole = |job: usize| times[job].whole.is_some_and(|whole| solution.get_literal_value(whole));
+                let start = |job: usize| solution.get_integer_value(times[job].start);
+                let schedule = rows(problem, jobs, start, is_whole);
+                if let Some(value_ns) = value(problem, &schedule)
+                    && value_ns < best.value_ns
+                {
+                    best.schedule = Some(schedule);
+                    best.value_ns = value_ns;
+                    seen = Some(ticks.min(value_ns.div_ceil(unit_ns)));
                 }
                 false
             }
@@ -504,41 +613,24 @@ fn probe(
     }
 }
 
-/// The schedule with each B that stands right before its W fused with it, where that may hold less.
-fn fuse(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
-    if !(0..problem.stage_count()).any(|stage| may_fuse(problem, stage)) {
-        return None;
-    }
-    let fused = schedule.rows.iter().map(|row| {
-        let mut fused: Vec<Op> = Vec::with_capacity(row.len());
-        for op in row {
-            match fused.last_mut() {
-                Some(last)
-                    if op.kind() == OpKind::W
-                        && *last == Op::new(op.stage(), OpKind::B, op.microbatch())
-                        && may_fuse(problem, op.stage()) =>
-                {
-                    *last = Op::new(op.stage(), OpKind::BW, op.microbatch());
-                }
-                _ => fused.push(*op),
-            }
-        }
-        fused
-    });
-    Some(Schedule::of(fused.collect()))
-}
-
-fn rows(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32) -> Schedule {
+fn rows(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32, is_whole: impl Fn(usize) -> bool) -> Schedule {
     // By start; ops without duration at the same time in an order that keeps dependencies.
     type Place = (i32, bool, usize, usize, usize);
     let mut rows: Vec<Vec<(Place, Op)>> = vec![Vec::new(); problem.ranks()];
     for (index, job) in jobs.jobs.iter().enumerate() {
-        let (kind, along) = match job.op.kind() {
-            OpKind::F => (0, job.op.stage()),
-            OpKind::B | OpKind::BW => (1, jobs.stages - job.op.stage()),
-            OpKind::W => (2, job.op.stage()),
+        let (op, ticks) = match job.op.kind() {
+            OpKind::B if is_whole(index) => {
+                (Op::new(job.op.stage(), OpKind::BW, job.op.microbatch()), job.whole_ticks)
+            }
+            OpKind::W if is_whole(index) => continue,
+            _ => (job.op, job.cut_ticks),
         };
-        rows[job.rank].push(((start(index), job.ticks > 0, job.op.microbatch(), kind, along), job.op));
+        let (kind, along) = match op.kind() {
+            OpKind::F => (0, op.stage()),
+            OpKind::B | OpKind::BW => (1, jobs.stages - op.stage()),
+            OpKind::W => (2, op.stage()),
+        };
+        rows[job.rank].push(((start(index), ticks > 0, op.microbatch(), kind, along), op));
     }
     let in_order = rows.into_iter().map(|mut row| {
         row.sort();
