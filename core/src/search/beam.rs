@@ -34,6 +34,8 @@ const SHARE_BITS: u32 = 32;
 struct About {
     /// What F, B and W keep their rank busy for at least, whether B and W run apart or as one.
     least: [u64; 3],
+    /// What W takes behind a B that has run by itself.
+    weights: u64,
     /// Whether B and W take less time or memory as one.
     gains: bool,
     /// The lowest lane of its chain on its rank.
@@ -138,11 +140,10 @@ impl<'f> Beam<'f> {
                 let is_lowest = flat.lanes_of[lane.rank]
                     .iter()
                     .all(|other| *other >= index || flat.lanes[*other].chain != lane.chain);
-                let [_, b_takes, w_takes, whole_takes] = lane.takes;
-                let gains = whole < b + w || whole_takes < b_takes.max(lane.net(B) + w_takes);
                 About {
                     least,
-                    gains,
+                    weights: if flat.fused { 0 } else { w },
+                    gains: lane.gains_whole(),
                     is_lowest,
                     share: [share(lane.net(F)), share(lane.net(F) + lane.net(B))],
                     fills: 0,
@@ -299,7 +300,10 @@ impl<'f> Beam<'f> {
             for &lane in &flat.lanes_of[rank] {
                 for kind in self.kinds(lane) {
                     let about = &flat.lanes[lane];
-                    if about.net(*kind) <= 0
+                    // Whether a backward is cut may not be settled by a gap that only its B fits in.
+                    let is_settled = *kind != B || !self.gains(lane);
+                    if is_settled
+                        && about.net(*kind) <= 0
                         && let Some(start) = self.arrival(state, lane, *kind)
                         && state.held[rank] + about.takes[*kind as usize] <= flat.limit[rank]
                     {
@@ -341,11 +345,16 @@ impl<'f> Beam<'f> {
     }
 
     fn kinds(&self, lane: usize) -> &'static [u32] {
-        match (self.flat.fused, self.whole.is_some() && self.lanes[lane].gains) {
+        match (self.flat.fused, self.gains(lane)) {
             (true, _) => &[F, BW],
             (false, false) => &[F, B, W],
             (false, true) => &[F, B, W, BW],
         }
+    }
+
+    /// Whether a backward of the lane may run cut or whole, and may be better whole.
+    fn gains(&self, lane: usize) -> bool {
+        self.whole.is_some() && self.lanes[lane].gains
     }
 
     /// When the next op of a kind may start as far as other ranks go; none where that is not known yet, or none is left.
@@ -436,7 +445,8 @@ impl<'f> Beam<'f> {
         let end = start + lane.duration[kind as usize];
         state.hash ^= mark(index, &state.done[index]);
         let [f, b, w] = &mut state.done[index];
-        let least = match kind {
+        // What is left of the rank's work: behind a B by itself a whole W.
+        let (least, more) = match kind {
             F => {
                 if lane.last {
                     state.arrive[flat.slots + lane.offset + *f as usize] = end;
@@ -445,11 +455,11 @@ impl<'f> Beam<'f> {
                     state.arrive[next.offset + *f as usize] = end + next.hop_f;
                 }
                 *f += 1;
-                about.least[0]
+                (about.least[0], 0)
             }
             W => {
                 *w += 1;
-                about.least[2]
+                (about.weights, 0)
             }
             _ => {
                 if !lane.first {
@@ -459,12 +469,14 @@ impl<'f> Beam<'f> {
                 *b += 1;
                 if kind == BW {
                     *w += 1;
+                    (about.least[1] + about.least[2], 0)
+                } else {
+                    (about.least[1] + about.least[2], about.weights)
                 }
-                about.least[1] + if kind == BW { about.least[2] } else { 0 }
             }
         };
         state.hash ^= mark(index, &state.done[index]);
-        state.left[rank] -= least;
+        state.left[rank] = state.left[rank] - least + more;
         state.held[rank] += lane.net(kind);
         state.free[rank] = end;
         state.first[rank] = state.first[rank].min(start);
@@ -566,7 +578,7 @@ impl<'f> Beam<'f> {
         for &lane in &self.flat.lanes_of[rank] {
             let [f, b, w] = state.done[lane];
             if w < b {
-                soonest = soonest.min(ready + self.lanes[lane].least[2]);
+                soonest = soonest.min(ready + self.lanes[lane].weights);
             }
             if b < f {
                 let arrival = self.arrival(state, lane, B).unwrap_or(0);
@@ -591,7 +603,9 @@ impl<'f> Beam<'f> {
                 held += (until * u128::from(about.share[0])) >> SHARE_BITS;
             }
             if !self.flat.fused {
-                held += (u128::from(f - w) * u128::from(about.least[2]) * u128::from(about.share[1])) >> SHARE_BITS;
+                let weights =
+                    u128::from(f - b) * u128::from(about.least[2]) + u128::from(b - w) * u128::from(about.weights);
+                held += (weights * u128::from(about.share[1])) >> SHARE_BITS;
             }
             sum += more + held;
         }

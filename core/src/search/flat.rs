@@ -71,6 +71,13 @@ impl Lane {
     pub fn net(&self, kind: u32) -> i64 {
         self.takes[kind as usize] - self.gives[kind as usize]
     }
+
+    /// Whether BW takes less time, or less memory, than B and then W.
+    pub fn gains_whole(&self) -> bool {
+        let [_, b, w, whole] = self.duration;
+        let [_, b_takes, w_takes, whole_takes] = self.takes;
+        whole < b + w || whole_takes < b_takes.max(self.net(B) + w_takes)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -274,10 +281,25 @@ impl Flat {
     /// Where the backward may be cut, a BW becomes B and W: no op ends later and no rank holds more, since
     /// what the stage before waits for is there sooner.
     pub fn rows(&self, schedule: &Schedule) -> Option<Rows> {
+        let mut rows = self.mixed_rows(schedule)?;
+        if !self.fused {
+            for row in &mut rows {
+                let cut = |code: &Code| match kind_of(*code) {
+                    BW => [Some(*code & !3 | B), Some(*code & !3 | W)],
+                    _ => [Some(*code), None],
+                };
+                *row = row.iter().flat_map(cut).flatten().collect();
+            }
+        }
+        (0..self.ranks).all(|rank| self.is_complete(rank, &rows[rank])).then_some(rows)
+    }
+
+    /// The rows of `schedule`, with every BW as it is; none where its ops are none of this problem.
+    pub fn mixed_rows(&self, schedule: &Schedule) -> Option<Rows> {
         if schedule.rows.len() != self.ranks {
             return None;
         }
-        let mut rows: Rows = schedule
+        schedule
             .rows
             .iter()
             .enumerate()
@@ -300,17 +322,7 @@ impl Flat {
                     })
                     .collect::<Option<Vec<Code>>>()
             })
-            .collect::<Option<Rows>>()?;
-        if !self.fused {
-            for row in &mut rows {
-                let cut = |code: &Code| match kind_of(*code) {
-                    BW => [Some(*code & !3 | B), Some(*code & !3 | W)],
-                    _ => [Some(*code), None],
-                };
-                *row = row.iter().flat_map(cut).flatten().collect();
-            }
-        }
-        (0..self.ranks).all(|rank| self.is_complete(rank, &rows[rank])).then_some(rows)
+            .collect()
     }
 
     /// Whether `row` holds every op of `rank` once, F before B before W on each lane, within the limit.

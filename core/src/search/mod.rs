@@ -250,15 +250,28 @@ fn search(
         {
             keep(&mut found, schedule, cost_ns, "mixed");
         }
+        let note = |cost_ns: Nanos| {
+            if cost_ns < scope.floor
+                && let Some(noted) = scope.below_floor
+            {
+                noted.set(true);
+            }
+        };
+        let mut orders = alloc::vec![found.schedule.clone()];
         if found.cost_ns > found.bound_ns.max(scope.floor) {
-            let (below, effort) = (found.cost_ns, effort.0);
-            found.ops += whole::grown(problem, effort, below, |schedule, cost_ns| {
-                if cost_ns < scope.floor
-                    && let Some(noted) = scope.below_floor
-                {
-                    noted.set(true);
-                }
+            let below = found.cost_ns;
+            found.ops += whole::grown(problem, effort.0, below, |schedule, cost_ns| {
+                note(cost_ns);
+                orders.push(schedule.clone());
                 keep(&mut found, schedule, cost_ns, "grown");
+            });
+        }
+        if found.cost_ns > found.bound_ns.max(scope.floor) {
+            let below = found.cost_ns;
+            found.ops += whole::improved(problem, &orders, effort.0 / 2, below, |schedule, cost_ns| {
+                note(cost_ns);
+                keep(&mut found, schedule, cost_ns, "improved");
+                if found.cost_ns > found.bound_ns.max(scope.floor) && cost_ns >= scope.floor { cost_ns } else { 0 }
             });
         }
         return Ok(found);

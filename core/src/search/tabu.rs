@@ -30,6 +30,10 @@ const ALONG: usize = 2;
 const PATIENCE: u32 = 200;
 /// Steps for which the ops of a move that cannot be made are left alone.
 const REFUSED: u32 = 40;
+/// Where backwards may be cut or whole, one step in so many changes one; and one change in so many stays that is for the
+/// worse.
+const FLIPS: u64 = 4;
+const WORSE: u64 = 6;
 
 /// Ops that are moved, for the list of those which may not be moved again.
 type Moved = [u32; ALONG + 1];
@@ -48,6 +52,9 @@ pub(super) struct Tabu {
     /// By node: the step from which on it may be moved again.
     until: Vec<u32>,
     best: Vec<Vec<u32>>,
+    /// The best order as codes, kept only where backwards may change between cut and whole.
+    best_mix: Rows,
+    mixes: bool,
     pub best_cost: Cost,
     /// By rank: whether its row is another one than in the best order.
     changed: Vec<bool>,
@@ -66,10 +73,21 @@ pub(super) struct Tabu {
 impl Tabu {
     /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever.
     pub fn new(flat: &Flat, rows: &[Vec<Code>]) -> Option<Tabu> {
-        let walk = Walk::new(flat, rows)?;
+        Tabu::start(flat, rows, false)
+    }
+
+    /// As [`Tabu::new`], where backwards that gain from it also change between cut and whole.
+    pub fn mixed(flat: &Flat, rows: &[Vec<Code>]) -> Option<Tabu> {
+        Tabu::start(flat, rows, true)
+    }
+
+    fn start(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<Tabu> {
+        let walk = Walk::new(flat, rows, mixes)?;
         Some(Tabu {
             until: alloc::vec![0; walk.nodes.len()],
             best: walk.rows.clone(),
+            best_mix: if mixes { walk.codes(&walk.rows) } else { Rows::new() },
+            mixes,
             best_cost: walk.cost,
             changed: alloc::vec![false; walk.rows.len()],
             step: 1,
@@ -85,7 +103,7 @@ impl Tabu {
 
     /// The best order so far.
     pub fn best(&self) -> Rows {
-        self.walk.codes(&self.best)
+        if self.mixes { self.best_mix.clone() } else { self.walk.codes(&self.best) }
     }
 
     /// Ops run or estimated so far.
@@ -102,6 +120,12 @@ impl Tabu {
             self.go_back(flat, random);
         }
         self.trace(flat, random);
+        if self.mixes
+            && random.below(FLIPS) == 0
+            && let Some(better) = self.flip(flat, random)
+        {
+            return better;
+        }
         match self.choose(flat, random) {
             Some(chosen) => self.apply(flat, &chosen, random),
             None => {
@@ -120,15 +144,24 @@ impl Tabu {
         for node in chosen.moved.into_iter().filter(|node| *node != NONE) {
             self.until[node as usize] = self.step + tenure + if made { 0 } else { REFUSED };
         }
-        let cost = self.walk.cost;
         self.changed[chosen.shift.rank] |= made;
-        if !made || cost >= self.best_cost {
+        made && self.keep_best()
+    }
+
+    /// Keeps the order where it stands if it is the best so far, and says whether it is.
+    fn keep_best(&mut self) -> bool {
+        let cost = self.walk.cost;
+        if cost >= self.best_cost {
             return false;
         }
         if cost.objective < self.best_cost.objective {
             self.idle = 0;
         }
         self.best_cost = cost;
+        if self.mixes {
+            self.best_mix = self.walk.codes(&self.walk.rows);
+            return true;
+        }
         for ((best, row), changed) in self.best.iter_mut().zip(&self.walk.rows).zip(&mut self.changed) {
             if core::mem::take(changed) {
                 best.clone_from(row);
@@ -137,10 +170,49 @@ impl Tabu {
         true
     }
 
+    /// Cuts a whole backward of the critical path, or makes a cut one whole: none where there is none that may change,
+    /// or else whether that led to a new best order. A change for the worse is mostly taken back.
+    fn flip(&mut self, flat: &Flat, random: &mut Random) -> Option<bool> {
+        let count = self.path.len();
+        let first = random.below(count.max(1) as u64) as usize;
+        let backward = |turn: usize| self.walk.backward(flat, self.path[(first + turn) % count].0);
+        let may_change = |(backward, _): &(u32, u32)| self.until[*backward as usize] <= self.step;
+        let (input, weights) = (0..count).filter_map(backward).find(may_change)?;
+        let walk = &mut self.walk;
+        let before = walk.cost;
+        let rank = walk.nodes[input as usize].rank as usize;
+        let place = |walk: &Walk, id: u32| walk.states[id as usize].place as usize;
+        let was_whole = walk.is_whole(input);
+        let at = if was_whole {
+            let (from, to) = (place(walk, input) + 1, walk.rows[rank].len() - walk.nothing[rank]);
+            match random.below(3) {
+                0 => from,
+                1 => to,
+                _ => from + random.below((to - from + 1) as u64) as usize,
+            }
+        } else {
+            place(walk, weights)
+        };
+        let made = if was_whole { walk.part(flat, input, at) } else { walk.join(flat, input) };
+        self.until[input as usize] = self.step + 6 + random.below(10) as u32 + if made { 0 } else { REFUSED };
+        if made && walk.cost.objective > before.objective && random.below(WORSE) > 0 {
+            if was_whole {
+                walk.join(flat, input);
+            } else {
+                walk.part(flat, input, at);
+            }
+        }
+        Some(made && self.keep_best())
+    }
+
     /// Goes on from the best order, some random moves aside.
     fn go_back(&mut self, flat: &Flat, random: &mut Random) {
         self.idle = 0;
-        self.walk.start_at(flat, &self.best);
+        if self.mixes {
+            self.walk.start_at_codes(flat, &self.best_mix);
+        } else {
+            self.walk.start_at(flat, &self.best);
+        }
         self.changed.fill(false);
         self.until.fill(0);
         for _ in 0..1 + random.below(4) {
@@ -152,7 +224,7 @@ impl Tabu {
     fn shake(&mut self, flat: &Flat, random: &mut Random) {
         for _ in 0..20 {
             let rank = random.below(flat.ranks as u64) as usize;
-            let length = self.walk.rows[rank].len() as u64;
+            let length = (self.walk.rows[rank].len() - self.walk.nothing[rank]) as u64;
             if length < 2 {
                 continue;
             }
@@ -178,7 +250,10 @@ impl Tabu {
         let walk = &self.walk;
         let worst = walk.cost.objective.saturating_add(walk.shift);
         let ends = || {
-            let last = |rank: usize| walk.rows[rank].last().map(|id| (rank, *id));
+            let last = |rank: usize| {
+                let place = walk.rows[rank].len().checked_sub(1 + walk.nothing[rank])?;
+                Some((rank, walk.rows[rank][place]))
+            };
             let is_worst = |(rank, id): &(usize, u32)| walk.states[*id as usize].end + walk.weight[*rank] == worst;
             (0..flat.ranks).filter_map(last).filter(is_worst)
         };

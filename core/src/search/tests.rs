@@ -124,6 +124,23 @@ proptest! {
         }
     }
 
+    /// Where backwards change between cut and whole as well: against the simulator, which knows nothing of the walk.
+    #[test]
+    fn local_search_keeps_mixed_orders_valid_and_knows_their_cost(problem in problems(), seed in any::<u64>()) {
+        let flat = Flat::new(&problem);
+        let mut random = Random::new(seed);
+        let mut search = tabu::Tabu::mixed(&flat, &flat.serial()).expect("one after the other runs");
+        for _ in 0..60 {
+            search.step(&flat, &mut random);
+            let schedule = whole::numbered(&flat, &search.best());
+            prop_assert_eq!(crate::check::check_schedule(&problem, &schedule), Ok(()));
+            let timeline = simulate(&problem, &schedule).expect("an order that runs");
+            prop_assert_eq!(timeline.cost_ns(problem.objective()), search.best_cost.objective);
+            let again = tabu::Tabu::mixed(&flat, &search.best()).expect("an order that runs");
+            prop_assert_eq!(again.best_cost, search.best_cost);
+        }
+    }
+
     /// On one chain as on two, whatever the limit leaves.
     #[test]
     fn microbatches_taken_out_and_put_in_leave_a_valid_order(problem in problems(), seed in any::<u64>()) {

@@ -14,6 +14,8 @@ use crate::problem::Objective;
 
 pub(super) const NONE: u32 = u32::MAX;
 const NEVER: u64 = u64::MAX;
+/// What a W is of which the backward is whole: nothing.
+const NOTHING: Code = Code::MAX;
 
 /// One op of one microbatch: what it does to its rank.
 #[derive(Clone, Copy)]
@@ -83,22 +85,25 @@ pub(super) struct Walk {
     taken: Vec<u32>,
     at: Vec<u32>,
     blocked: Vec<u32>,
+    /// By rank: the W of whole backwards, which stand behind all else in its row.
+    pub nothing: Vec<usize>,
     /// Ops timed or looked at so far.
     pub ops: u64,
 }
 
 impl Walk {
-    /// `rows`, which have to be valid; none where the ranks wait for each other for ever.
-    pub fn new(flat: &Flat, rows: &[Vec<Code>]) -> Option<Walk> {
+    /// `rows`, which have to be valid; none where the ranks wait for each other for ever. `mixes` says whether backwards
+    /// may change between cut and whole: then those of a stage may have their W in any order.
+    pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<Walk> {
         let (nodes, states) = nodes(flat);
-        let (needs, needed) = links(flat);
+        let (needs, needed) = links(flat, mixes);
         let count = nodes.len();
         let mut walk = Walk {
             states,
             needs,
             needed,
             rows: Vec::new(),
-            held: rows.iter().map(|row| vec![0; row.len()]).collect(),
+            held: Vec::new(),
             weight: vec![0; flat.ranks],
             shift: 0,
             cost: Cost::WORST,
@@ -110,16 +115,121 @@ impl Walk {
             taken: Vec::new(),
             at: vec![0; flat.ranks],
             blocked: vec![NONE; flat.ranks],
+            nothing: vec![0; flat.ranks],
             ops: 0,
             nodes,
         };
-        let rows = numbered(flat, rows);
+        let (rows, whole) = numbered(flat, rows);
+        walk.held = rows.iter().map(|row| vec![0; row.len()]).collect();
+        whole.iter().for_each(|backward| walk.make(flat, *backward, true));
         walk.start_at(flat, &rows).then_some(walk)
     }
 
     /// The codes of rows of nodes.
     pub fn codes(&self, rows: &[Vec<u32>]) -> Rows {
-        rows.iter().map(|row| row.iter().map(|node| self.nodes[*node as usize].code).collect()).collect()
+        let codes = |row: &Vec<u32>| {
+            row.iter().map(|node| self.nodes[*node as usize].code).filter(|code| *code != NOTHING).collect()
+        };
+        rows.iter().map(codes).collect()
+    }
+
+    /// Goes on from rows of codes, whichever backwards are whole there; false where the ranks wait for each other for ever.
+    pub fn start_at_codes(&mut self, flat: &Flat, rows: &[Vec<Code>]) -> bool {
+        let (rows, whole) = numbered(flat, rows);
+        for backward in flat.slots as u32..2 * flat.slots as u32 {
+            if self.is_whole(backward) && !flat.fused {
+                self.make(flat, backward, false);
+            }
+        }
+        whole.iter().for_each(|backward| self.make(flat, *backward, true));
+        self.start_at(flat, &rows)
+    }
+
+    /// The B of a backward that may change between cut and whole, and its W, for either of them.
+    pub fn backward(&self, flat: &Flat, id: u32) -> Option<(u32, u32)> {
+        let (kind, slot) = (id as usize / flat.slots, id % flat.slots as u32);
+        let number = |kind: usize| (kind * flat.slots) as u32 + slot;
+        (kind > 0 && !flat.fused && flat.lanes[lane_of(self.nodes[number(1) as usize].code)].gains_whole())
+            .then(|| (number(1), number(2)))
+    }
+
+    /// Whether a backward, named by its B, is whole.
+    pub fn is_whole(&self, backward: u32) -> bool {
+        kind_of(self.nodes[backward as usize].code) == BW
+    }
+
+    /// Makes a backward whole or cut where its B and W stand; ways and bytes are left as they were.
+    fn make(&mut self, flat: &Flat, backward: u32, whole: bool) {
+        let index = lane_of(self.nodes[backward as usize].code);
+        let (lane, weights) = (&flat.lanes[index], backward as usize + flat.slots);
+        let kind = if whole { BW } else { B };
+        for (id, kind) in [(backward as usize, kind), (weights, W)] {
+            let is_nothing = whole && kind == W;
+            let node = &mut self.nodes[id];
+            node.code = if is_nothing { NOTHING } else { code(index, kind) };
+            node.takes = if is_nothing { 0 } else { lane.takes[kind as usize] };
+            node.net = if is_nothing { 0 } else { lane.net(kind) };
+            self.states[id].duration = if is_nothing { 0 } else { lane.duration[kind as usize] };
+        }
+        let nothing = &mut self.nothing[lane.rank];
+        *nothing = if whole { *nothing + 1 } else { *nothing - 1 };
+    }
+
+    /// Makes a cut backward whole where its B stands; false, and nothing is changed, where memory lacks.
+    pub fn join(&mut self, flat: &Flat, backward: u32) -> bool {
+        let weights = backward + flat.slots as u32;
+        let rank = self.nodes[backward as usize].rank as usize;
+        let (from, at) =
+            (self.states[backward as usize].place as usize, self.states[weights as usize].place as usize);
+        self.make(flat, backward, true);
+        if !self.holds(flat, rank, from) {
+            self.make(flat, backward, false);
+            return false;
+        }
+        let to = self.rows[rank].len() - self.nothing[rank];
+        let mut ops = self.rows[rank][at + 1..=to].to_vec();
+        ops.push(weights);
+        let moved = self.change(flat, Shift { rank, from: at, count: 1, ahead: false }, &ops);
+        debug_assert!(moved, "a W stands in the way of nothing");
+        self.hold(rank, from, self.rows[rank].len());
+        self.time(flat, rank, from, from + 1);
+        true
+    }
+
+    /// Cuts a whole backward, with its W at place `at`, which is behind its B; false, and nothing is changed, where memory
+    /// lacks.
+    pub fn part(&mut self, flat: &Flat, backward: u32, at: usize) -> bool {
+        let weights = backward + flat.slots as u32;
+        let rank = self.nodes[backward as usize].rank as usize;
+        let (from, to) =
+            (self.states[backward as usize].place as usize, self.states[weights as usize].place as usize);
+        let mut ops = self.rows[rank][at..to].to_vec();
+        ops.insert(0, weights);
+        self.change(flat, Shift { rank, from: at, count: 1, ahead: true }, &ops);
+        self.make(flat, backward, false);
+        if !self.holds(flat, rank, from) {
+            self.make(flat, backward, true);
+            ops.remove(0);
+            ops.push(weights);
+            self.change(flat, Shift { rank, from: at, count: 1, ahead: false }, &ops);
+            return false;
+        }
+        self.hold(rank, from, self.rows[rank].len());
+        self.time(flat, rank, from, at + 1);
+        true
+    }
+
+    /// Whether a rank keeps its limit from a place on.
+    fn holds(&mut self, flat: &Flat, rank: usize, from: usize) -> bool {
+        let row = &self.rows[rank][from..];
+        self.ops += row.len() as u64 / 2;
+        let mut held = self.held[rank][from];
+        row.iter().all(|id| {
+            let node = &self.nodes[*id as usize];
+            let fits = held + node.takes <= flat.limit[rank];
+            held += node.net;
+            fits
+        })
     }
 
     /// Goes on from `rows`; false where the ranks wait for each other for ever.
@@ -449,7 +559,7 @@ fn number(flat: &Flat, kind: usize, lane: usize, n: usize) -> u32 {
 
 /// By node, what it needs on its own rank, and what there needs it: the same op of the microbatch before, the job
 /// before on its lane, and the same job on a neighbouring stage.
-fn links(flat: &Flat) -> (Vec<[u32; 3]>, Vec<[u32; 3]>) {
+fn links(flat: &Flat, mixes: bool) -> (Vec<[u32; 3]>, Vec<[u32; 3]>) {
     let kinds = if flat.fused { 2 } else { 3 };
     let mut needs = vec![[NONE; 3]; kinds * flat.slots];
     let mut needed = needs.clone();
@@ -461,7 +571,7 @@ fn links(flat: &Flat) -> (Vec<[u32; 3]>, Vec<[u32; 3]>) {
         for n in 0..lane.count {
             for kind in 0..kinds {
                 let id = number(flat, kind, index, n);
-                if n > 0 {
+                if n > 0 && !(mixes && kind == 2) {
                     link(0, number(flat, kind, index, n - 1), id);
                 }
                 if kind > 0 {
@@ -477,19 +587,37 @@ fn links(flat: &Flat) -> (Vec<[u32; 3]>, Vec<[u32; 3]>) {
     (needs, needed)
 }
 
-/// Rows of nodes: the n-th op of a lane and kind is that of its n-th microbatch.
-fn numbered(flat: &Flat, rows: &[Vec<Code>]) -> Vec<Vec<u32>> {
+/// Rows of nodes, and the B of whole backwards among others that are cut. The n-th op of a lane and kind is that of its
+/// n-th microbatch; a W that of the first cut backward that has none yet.
+fn numbered(flat: &Flat, rows: &[Vec<Code>]) -> (Vec<Vec<u32>>, Vec<u32>) {
     let mut next = vec![[0usize; 3]; flat.lanes.len()];
-    let mut node = |code: &Code| {
-        let kind = match kind_of(*code) {
-            F => 0,
-            W => 2,
-            _ => 1,
-        };
-        let lane = lane_of(*code);
-        let n = next[lane][kind];
-        next[lane][kind] += 1;
-        number(flat, kind, lane, n)
-    };
-    rows.iter().map(|row| row.iter().map(&mut node).collect()).collect()
+    let mut all_whole = Vec::new();
+    let mut numbered = Vec::with_capacity(rows.len());
+    for row in rows {
+        let mut nodes = Vec::with_capacity(row.len());
+        let from = all_whole.len();
+        for &code in row {
+            let lane = lane_of(code);
+            let kind = match kind_of(code) {
+                F => 0,
+                W => 2,
+                _ => 1,
+            };
+            if kind == 2 {
+                let is_whole = |n: usize| all_whole[from..].contains(&number(flat, 1, lane, n));
+                while is_whole(next[lane][2]) {
+                    next[lane][2] += 1;
+                }
+            }
+            let id = number(flat, kind, lane, next[lane][kind]);
+            next[lane][kind] += 1;
+            nodes.push(id);
+            if kind_of(code) == BW && !flat.fused {
+                all_whole.push(id);
+            }
+        }
+        nodes.extend(all_whole[from..].iter().map(|backward| backward + flat.slots as u32));
+        numbered.push(nodes);
+    }
+    (numbered, all_whole)
 }

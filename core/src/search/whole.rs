@@ -6,7 +6,8 @@
 //!
 //! So the problem is also searched with all backwards whole, and with those whole that hold less ([`variants`]). And in
 //! each order that a search finds, backwards are put together, or cut, one by one and in groups, as long as that makes
-//! it shorter ([`mixed`]). Small problems have orders grown with both ([`grown`]).
+//! it shorter ([`mixed`]). Small problems have orders grown with both ([`grown`]). Local search from what all this leads
+//! to changes backwards too ([`improved`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,6 +16,8 @@ use super::beam::{self, Beam};
 use super::eval::Cost;
 use super::flat::{B, Code, F, Flat, W, kind_of, lane_of};
 use super::pairs;
+use super::random::Random;
+use super::tabu::Tabu;
 use crate::op::{Op, OpKind};
 use crate::placement::Placement;
 use crate::problem::{Backward, Problem};
@@ -131,8 +134,48 @@ pub(super) fn grown(problem: &Problem, effort: u64, below: Nanos, mut offer: imp
     beam.ops
 }
 
+/// Orders that cost less than `below`, by local search from `orders`, in which backwards change between cut and whole
+/// too; and how many ops were run for that, which is about `effort`. `offer` says what the next has to cost less than.
+pub(super) fn improved(
+    problem: &Problem,
+    orders: &[Schedule],
+    effort: u64,
+    below: Nanos,
+    mut offer: impl FnMut(Schedule, Nanos) -> Nanos,
+) -> u64 {
+    let flat = Flat::new(problem);
+    let mut random = Random::new(5);
+    let rows = orders.iter().filter_map(|order| flat.mixed_rows(order));
+    let mut searches: Vec<Tabu> = rows.filter_map(|rows| Tabu::mixed(&flat, &rows)).collect();
+    let (mut below, mut ops) = (below, 0);
+    let mut left = effort;
+    while left > 0 && below > 0 && !searches.is_empty() {
+        // All of them for a while, then the better half, and so on to the best.
+        let share = if searches.len() == 1 { left } else { left / 2 / searches.len() as u64 };
+        for search in &mut searches {
+            let from = search.ops();
+            while search.ops() - from < share && below > 0 {
+                if search.step(&flat, &mut random) && search.best_cost.objective < below {
+                    let schedule = numbered(&flat, &search.best());
+                    if let Some(cost) = pairs::cost(problem, &schedule).filter(|cost| cost.objective < below) {
+                        below = offer(schedule, cost.objective);
+                    }
+                }
+            }
+            ops += search.ops() - from;
+        }
+        left = effort.saturating_sub(ops);
+        if searches.len() == 1 {
+            break;
+        }
+        searches.sort_by_key(|search| search.best_cost);
+        searches.truncate(searches.len() / 2);
+    }
+    ops
+}
+
 /// The schedule of rows with backwards cut and whole: a W is that of the first B that has none yet.
-fn numbered(flat: &Flat, rows: &[Vec<Code>]) -> Schedule {
+pub(super) fn numbered(flat: &Flat, rows: &[Vec<Code>]) -> Schedule {
     let mut next = alloc::vec![[0usize; 2]; flat.lanes.len()];
     let mut cut: Vec<VecDeque<usize>> = alloc::vec![VecDeque::new(); flat.lanes.len()];
     let mut op = |code: &Code| {
