@@ -1,8 +1,11 @@
 //! How often `search::best` misses an optimum that the exact solver proves, on random problems by kind:
-//! `cargo run -p pipeplan-tests --example missed_optima -- [only=KIND] [from=SEED] [n=COUNT] [steps=STEPS] [effort=OPS]`.
+//! `cargo run -p pipeplan-tests --example missed_optima -- [only=KIND] [from=SEED] [n=COUNT] [steps=STEPS] [effort=OPS]
+//! [print=1]`.
 //!
-//! The kinds are placements, each with limits anywhere, tight, or exactly the least with which any schedule exists. The
-//! same problems come up on every machine, so two versions of the search can be held against each other.
+//! The kinds are placements, each with limits anywhere, tight, or exactly the least with which any schedule exists; and
+//! all of them once more mixed, with backwards that may be better whole than cut. The same problems come up on every
+//! machine, so two versions of the search can be held against each other. `print=1` writes each as a line of JSON with
+//! what the search found, for another solver to read.
 
 use pipeplan_core::problem::Statement;
 use pipeplan_core::search::{self, Effort, Flow, Frontier};
@@ -10,9 +13,11 @@ use pipeplan_exact::{Budget, solve};
 use pipeplan_tests::random::{self, Random};
 use serde_json::{Value, json};
 
+const MEMORY: [&str; 3] = ["least", "tight", "any"];
+
 fn main() {
     let (mut only, mut from, mut count, mut steps, mut effort) = (String::new(), 0, 40, 60_000, Effort::default());
-    let (mut mixed, mut print) = (false, false);
+    let mut print = false;
     for argument in std::env::args().skip(1) {
         let (key, value) = argument.split_once('=').expect("KEY=VALUE");
         let number = || value.parse().expect("a number");
@@ -22,14 +27,13 @@ fn main() {
             "n" => count = number(),
             "steps" => steps = number(),
             "effort" => effort = Effort(number()),
-            "mixed" => mixed = number() > 0,
             "print" => print = number() > 0,
-            _ => panic!("{key} is none of only, from, n, steps and effort"),
+            _ => panic!("{key} is none of only, from, n, steps, effort and print"),
         }
     }
     for placement in ["linear", "looped", "v", "wave", "two-way"] {
-        for memory in ["least", "tight", "any"] {
-            let kind = format!("{placement} {memory}");
+        for (memory, mixed) in [false, true].into_iter().flat_map(|mixed| MEMORY.map(|memory| (memory, mixed))) {
+            let kind = format!("{placement} {memory}{}", if mixed { " mixed" } else { "" });
             if !kind.contains(&only) {
                 continue;
             }
@@ -64,7 +68,7 @@ fn main() {
                 }
             }
             println!(
-                "{kind:13} {count} tried, {proved} proved, {} missed, at most {over:.2} %; {:.1} ms each, {:.0} at most",
+                "{kind:19} {count} tried, {proved} proved, {} missed, at most {over:.2} %; {:.1} ms each, {:.0} at most",
                 missed.len(),
                 1e3 * seconds / count as f64,
                 1e3 * most,
@@ -98,7 +102,7 @@ fn statement(placement: &str, memory: &str, seed: u64, mixed: bool) -> Value {
         let times = [random.within(1, 30), random.within(1, 30), random.within(0, 30)];
         let mut stage = random::stage(times, [forward as i64, kept as i64, 0]);
         if mixed {
-            stage["backward_ns"] = json!(times[1].max(times[2]) + random.within(0, times[1].min(times[2])));
+            random::gain_whole(&mut random, &mut stage);
         }
         stage
     };

@@ -1,7 +1,7 @@
 //! How far `search::best` stays from the bound on random problems, by kind of problem:
 //! `cargo run --release -p pipeplan-tests --example random_gaps -- [EFFORT] [n=COUNT] [only=KIND] [list]`.
 //!
-//! Stages differ in cost or are alike; ranks and microbatches are odd as often as even; limits lie anywhere
+//! Stages differ in cost or are alike, and in the mixed kinds backwards may be better whole than cut; ranks and microbatches are odd as often as even; limits lie anywhere
 //! between the least and what 1F1B holds twice. The same numbers come up on every machine, so two versions of
 //! the search can be held against each other.
 
@@ -27,19 +27,20 @@ fn main() {
     }
     let mut table: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for placement in ["linear", "looped", "v", "wave", "two-way"] {
-        for unequal in [false, true] {
+        for (unequal, mixed) in [(false, false), (true, false), (false, true), (true, true)] {
             for large in [false, true] {
                 let kind = format!(
-                    "{placement} {} {}",
+                    "{placement} {} {}{}",
                     if unequal { "unequal" } else { "equal" },
-                    if large { "large" } else { "small" }
+                    if large { "large" } else { "small" },
+                    if mixed { " mixed" } else { "" }
                 );
                 if !kind.contains(&only) {
                     continue;
                 }
                 for index in 0..count {
                     let mut random = Random(index);
-                    let file = statement(&mut random, placement, unequal, large);
+                    let file = statement(&mut random, placement, unequal, large, mixed);
                     let read = |file: &Value| {
                         let statement = Statement::read(file).expect("a statement");
                         statement.problem(statement.placements().remove(0)).expect("a placement")
@@ -76,10 +77,10 @@ fn main() {
     }
     let mut all = Vec::new();
     for (kind, rows) in &table {
-        println!("{kind:24} {}", summary(rows));
+        println!("{kind:30} {}", summary(rows));
         all.extend(rows);
     }
-    println!("{:24} {}", "all", summary(&all));
+    println!("{:30} {}", "all", summary(&all));
 }
 
 fn summary(rows: &[(f64, f64)]) -> String {
@@ -95,7 +96,7 @@ fn summary(rows: &[(f64, f64)]) -> String {
     )
 }
 
-fn statement(random: &mut Random, placement: &str, unequal: bool, large: bool) -> Value {
+fn statement(random: &mut Random, placement: &str, unequal: bool, large: bool, mixed: bool) -> Value {
     let two_way = placement == "two-way";
     let ranks = match (two_way, large) {
         (false, false) => random.within(2, 4),
@@ -120,7 +121,16 @@ fn statement(random: &mut Random, placement: &str, unequal: bool, large: bool) -
         let times = base.map(&mut spread);
         random::stage(times, [forward as i64, kept as i64, 0])
     };
-    let stages: Vec<Value> = (0..ranks * chunks).map(|_| stage()).collect();
+    let mut stages: Vec<Value> = (0..ranks * chunks).map(|_| stage()).collect();
+    if mixed {
+        // Stages that are alike gain alike.
+        let alike = random.clone();
+        for stage in &mut stages {
+            let mut gains = if unequal { random.clone() } else { alike.clone() };
+            random::gain_whole(&mut gains, stage);
+            *random = gains;
+        }
+    }
     let hop = random.pick(&[0, 0, 5, 20]);
     json!({
         "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement, "stages": stages,

@@ -49,6 +49,23 @@ impl Random {
     }
 }
 
+/// Makes the backward of a stage one that may be better whole: it takes less time than its halves, or holds less since B
+/// makes again what F did not keep and W uses it up at once, or both.
+pub fn gain_whole(random: &mut Random, stage: &mut Value) {
+    let number = |stage: &Value, key: &str| stage[key].as_u64().unwrap_or(0);
+    let [b, w] = ["backward_input_ns", "backward_weight_ns"].map(|key| number(stage, key));
+    let gains = random.below(3);
+    if gains != 1 {
+        stage["backward_ns"] = json!(b.max(w) + random.within(0, b.min(w)));
+    }
+    if gains != 0 {
+        let again = random.within(1, 8);
+        stage["backward_input_bytes"] = json!(again);
+        stage["backward_weight_bytes"] = json!(-((number(stage, "forward_bytes") + again) as i64));
+        stage["backward_workspace_bytes"] = json!(random.below(again));
+    }
+}
+
 /// A stage of a problem file: durations of F, B and W, and the bytes that are held after F, after B and after W.
 pub fn stage(times: [u64; 3], held: [i64; 3]) -> Value {
     json!({
