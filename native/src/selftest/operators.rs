@@ -431,20 +431,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     ] {
         let scale_e12 = cap_e12.map(|_| 300_000_000_000);
         let heads = Heads { scale_e12, cap_e12, ..Heads::usual(sequence, [query, key_value], width) };
-        let spread = Spread { heads, value_width, ways: 1, window };
-        let (n, q, k) = (2 * sequence, query * width, key_value * width);
-        let (o, v) = (query * value_width, key_value * value_width);
-        let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, v], 22)];
-        let outputs: [(&[u64], Dtype); 2] = [(&[n, o], t), (&[n, query], F)];
-        let case = Case::new(Kernel::SpreadAttention(spread), t, inputs.clone(), &outputs);
-        let saved = case.reference();
-        cases.push(case);
-        let mut all = vec![random(&[n, o], 23)];
-        all.extend(inputs);
-        all.push(Tensor::new(&[n, o], t, saved[0].data.clone()));
-        all.push(Tensor::new(&[n, query], F, saved[1].data.clone()));
-        let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, v], t)];
-        cases.push(Case::new(Kernel::SpreadAttentionGrad(spread), t, all, &outputs));
+        cases.extend(attention_cases(t, Spread { heads, value_width, ways: 1, window }));
     }
     cases.extend(packed_cases(t));
     cases.extend(member_cases(t));
@@ -500,6 +487,25 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     let inputs = vec![logits, targets, Tensor::new(&[n], F, l.data)];
     cases.push(Case::new(Kernel::CrossEntropyGrad { microbatches: 3 }, t, inputs, &[(&[n, vocabulary], t)]));
     cases
+}
+
+/// Attention of two sequences and its gradients, in the format `t`.
+pub fn attention_cases(t: Dtype, spread: Spread) -> [Case; 2] {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let Spread { heads: Heads { sequence, query, key_value, width, .. }, value_width, .. } = spread;
+    let (n, q, k) = (2 * sequence, query * width, key_value * width);
+    let (o, v) = (query * value_width, key_value * value_width);
+    let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, v], 22)];
+    let outputs: [(&[u64], Dtype); 2] = [(&[n, o], t), (&[n, query], F)];
+    let forward = Case::new(Kernel::SpreadAttention(spread), t, inputs.clone(), &outputs);
+    let saved = forward.reference();
+    let mut all = vec![random(&[n, o], 23)];
+    all.extend(inputs);
+    all.push(Tensor::new(&[n, o], t, saved[0].data.clone()));
+    all.push(Tensor::new(&[n, query], F, saved[1].data.clone()));
+    let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, v], t)];
+    [forward, Case::new(Kernel::SpreadAttentionGrad(spread), t, all, &outputs)]
 }
 
 /// Rows that are made of whole packs of 16 bytes, which the kernels then take at once.

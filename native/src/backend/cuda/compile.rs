@@ -52,38 +52,63 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
 
 /// The same with `more` options, and what the compiler says.
 fn compile_with((major, minor): (u32, u32), more: &[&str]) -> Result<(Vec<u8>, String), CardError> {
+    let architecture = format!("--gpu-architecture=sm_{major}{minor}");
+    let options = [&[architecture.as_str()], more].concat();
+    translate(&source::for_gpu(), &options, (sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN))
+}
+
+/// What the compiler makes of `source` before it becomes machine code: PTX for GPUs of `capability` and later, which names the
+/// lines of the source.
+///
+/// # Errors
+/// As [`compile()`].
+pub fn assembly(source: &str, (major, minor): (u32, u32)) -> Result<String, CardError> {
+    let architecture = format!("--gpu-architecture=compute_{major}{minor}");
+    let options = [architecture.as_str(), "-lineinfo"];
+    let (text, _) = translate(source, &options, (sys::nvrtcGetPTXSize, sys::nvrtcGetPTX))?;
+    let text = text.strip_suffix(b"\0").unwrap_or(&text);
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// Functions that say how long a result is, and write it.
+type Results = (
+    unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+    unsafe fn(sys::nvrtcProgram, *mut std::ffi::c_char) -> sys::nvrtcResult,
+);
+
+/// What `results` give of `source` compiled with `options`, and what the compiler says.
+fn translate(source: &str, options: &[&str], (size_of, write): Results) -> Result<(Vec<u8>, String), CardError> {
     let search = libraries::search(Which::Nvrtc);
     if search.found.is_none() {
         return Err(CardError::Missing(vec![search.to_string()]));
     }
     guarded("compiling the kernels", || {
-        let text = CString::new(source::for_gpu()).map_err(|error| CardError::Compile(error.to_string()))?;
+        let text = CString::new(source).map_err(|error| CardError::Compile(error.to_string()))?;
         let fail = |error: nvrtc::NvrtcError| CardError::Compile(format!("{error:?}"));
         let program = nvrtc::create_program(&text, Some(c"pipeplan")).map_err(fail)?;
-        let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_string()];
-        options.extend(more.iter().map(ToString::to_string));
+        let options: Vec<String> = options.iter().chain(&["--std=c++17"]).map(ToString::to_string).collect();
         // SAFETY: `program` was just made and is destroyed once, below.
         let compiled = unsafe { nvrtc::compile_program(program, &options) };
         // SAFETY: `program` has been compiled, if in vain.
         let log = unsafe { nvrtc::get_program_log(program) }.unwrap_or_default();
         let log: String = log.iter().map(|byte| char::from(*byte as u8)).collect();
         let log = log.trim_matches(['\0', '\n']).to_string();
-        let image = match compiled {
+        let result = match compiled {
             Ok(()) => {
                 let mut size = 0;
                 // SAFETY: asks for the size of what was compiled, then fills a buffer of that size.
                 unsafe {
-                    sys::nvrtcGetCUBINSize(program, &mut size).result().map_err(fail)?;
-                    let mut image = vec![0u8; size];
-                    sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result().map_err(fail)?;
-                    Ok((image, log))
+                    size_of(program, &mut size).result().map_err(fail)?;
+                    let mut result = vec![0u8; size];
+                    write(program, result.as_mut_ptr().cast()).result().map_err(fail)?;
+                    Ok((result, log))
                 }
             }
             Err(error) => Err(CardError::Compile(format!("{error:?} with {options:?}\n{log}"))),
         };
         // SAFETY: as above; nothing uses it from here on.
         let _ = unsafe { nvrtc::destroy_program(program) };
-        image
+        result
     })
 }
 

@@ -1,0 +1,194 @@
+//! What NVRTC makes of the kernels, run without a GPU by `pipeplan-ptx`: every operator against the CPU in `f64`, where any
+//! access out of bounds, unaligned or of unwritten bytes, any race, and any barrier or instruction of a warp that not all its
+//! threads reach, is a fault.
+#![cfg(feature = "cuda")]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use pipeplan::backend::cuda::card::{Card, CardError, Format, Memory};
+use pipeplan::backend::cuda::launch::Context;
+use pipeplan::backend::cuda::{compile, source};
+use pipeplan::runner::optimizer::AdamW;
+use pipeplan::selftest::{Row, operators};
+use pipeplan_core::graph::{Heads, Spread};
+use pipeplan_core::model::Dtype;
+use pipeplan_ptx::Module;
+
+#[path = "ptx/card.rs"]
+mod card;
+
+use card::Interpreted;
+
+/// Of an H100.
+const CAPABILITY: (u32, u32) = (9, 0);
+
+/// `source` as NVRTC translates it; nothing (said plainly) without NVRTC.
+fn translated(source: &str) -> Option<Arc<Module>> {
+    match compile::assembly(source, CAPABILITY) {
+        Ok(text) => Some(Arc::new(Module::read(&text).unwrap_or_else(|fault| panic!("{fault}")))),
+        Err(error @ CardError::Missing(_)) => {
+            eprintln!("SKIPPED: what NVRTC makes of the kernels is not run: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// All kernels, as they are.
+fn module() -> Option<Arc<Module>> {
+    static MODULE: OnceLock<Option<Arc<Module>>> = OnceLock::new();
+    MODULE.get_or_init(|| translated(&source::for_gpu())).clone()
+}
+
+/// What is there because all kernels are made for both formats, and no launch names.
+const NEVER_LAUNCHED: [&str; 4] = ["cast_from_f32", "cast_to_f32", "own_tokens_bf16", "shared_cross_entropy_bf16"];
+
+#[test]
+fn every_operator_is_right_and_does_nothing_that_a_card_would_not_forgive() {
+    let Some(module) = module() else { return };
+    let interpreted = Arc::new(Interpreted::new(Arc::clone(&module), 1, false));
+    let card: Arc<dyn Card> = interpreted.clone();
+    let mut rows: Vec<Row> = operators::cases().iter().map(|case| case.check(&card)).collect();
+    rows.extend(operators::fused(&card));
+    rows.iter().for_each(|row| println!("{:70} {:50} {}", row.name, row.found, row.against));
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.passed != Some(true)).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(rows.len() > 200, "{} rows", rows.len());
+    beside_the_graph(&card).unwrap_or_else(|error| panic!("{error}"));
+    let ran = interpreted.ran();
+    for (kernel, ran) in &ran {
+        println!("{kernel:40} {:6} launches, {:12} instructions of warps", ran.launches, ran.counts.instructions);
+    }
+    let never: BTreeSet<&str> = module.kernels().filter(|kernel| !ran.contains_key(*kernel)).collect();
+    assert_eq!(never, BTreeSet::from(NEVER_LAUNCHED));
+}
+
+/// What is launched beside operators: the optimizer's step, and what members of a group have combined.
+fn beside_the_graph(card: &Arc<dyn Card>) -> Result<(), CardError> {
+    let context = Context::new(Arc::clone(card));
+    let floats = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+    let held = |values: &[f32]| Memory::holding(card, &floats(values));
+    const ELEMENTS: u64 = 1300;
+    let some: Vec<f32> = (0..ELEMENTS).map(|at| (at % 97) as f32 - 40.0).collect();
+    for format in [Format::F32, Format::Bf16] {
+        // The second half of a float's bytes is one of bf16, and whole numbers this small are exact in it.
+        let narrow: Vec<u8> = match format {
+            Format::F32 => floats(&some),
+            Format::Bf16 => some.iter().flat_map(|value| value.to_le_bytes()[2..].to_vec()).collect(),
+        };
+        let from = [(); 3].map(|()| Memory::holding(card, &narrow));
+        let from = from.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let places: Vec<_> = from.iter().map(Memory::at).collect();
+        let to = Memory::new(card, ELEMENTS * format.bytes())?;
+        context.combine(true, format, &places, to.at(), ELEMENTS)?;
+        assert_eq!(to.read()?, narrow);
+        context.combine(false, format, &places[..1], to.at(), ELEMENTS)?;
+        assert_eq!(to.read()?, narrow);
+        // The first step goes by the rate against the gradient's sign, whatever its size.
+        let optimizer = AdamW { weight_decay: 0.0, ..AdamW::default() };
+        let (master, gradient) = (held(&some)?, held(&some)?);
+        let [mean, square] = [Memory::zeros(card, 4 * ELEMENTS)?, Memory::zeros(card, 4 * ELEMENTS)?];
+        let places = [&to, &master, &gradient, &mean, &square].map(Memory::at);
+        context.adamw(&optimizer, 0, format, places, ELEMENTS, true)?;
+        assert!(gradient.read()?.iter().all(|byte| *byte == 0));
+        for (old, new) in some.iter().zip(master.read()?.chunks_exact(4)) {
+            let new = f32::from_le_bytes([new[0], new[1], new[2], new[3]]);
+            let direction = if *old == 0.0 { 0.0 } else { old.signum() };
+            let expected = f64::from(*old) - optimizer.rate(0) * f64::from(direction);
+            assert!((f64::from(new) - expected).abs() < 1e-5 * expected.abs().max(1.0), "{old}: {new} {expected}");
+        }
+    }
+    Ok(())
+}
+
+/// Attention as `heads` says, in both formats.
+fn attention(card: &Arc<dyn Card>, formats: &[Dtype], spread: Spread) -> Vec<Row> {
+    formats
+        .iter()
+        .flat_map(|format| operators::attention_cases(*format, spread))
+        .map(|case| case.check(card))
+        .collect()
+}
+
+/// The kernels of attention alone, those on tensor cores for one width: as they are, and with faults.
+fn attention_source() -> String {
+    let kept = ["prelude.cuh", "elementwise.cu", "attention.cu", "attention_tensor.cu"];
+    let files = source::FILES.iter().filter(|(name, _)| kept.contains(name));
+    let all: String = files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect();
+    // Templates that nothing is made of cost nothing.
+    let lines = all.lines().map(|line| if line.starts_with("KERNEL") { "" } else { line });
+    let all = lines.collect::<Vec<_>>().join("\n");
+    let (before, _) = all.split_once("TENSOR_KERNELS(32, 32, 4)").expect("the first width");
+    format!("{before}TENSOR_KERNELS(64, 64, 4)\nTENSOR_GRADS_AT_ONCE(64, 64, 4)\n")
+}
+
+/// Faults that someone could make in the kernels of attention: text, what it becomes, and what is then found.
+const FAULTS: [(&str, &str, &str); 12] = [
+    // Barriers that are missing: between the keys and who multiplies with them, and before they are overwritten.
+    (
+        "// The keys are there, and nobody reads the values before any more.\n        wait_for_copies();\n        __syncthreads();",
+        "wait_for_copies();",
+        "reads what nobody has written: shared memory",
+    ),
+    (
+        "// The values are there, and nobody reads these keys any more.\n        wait_for_copies();\n        __syncthreads();",
+        "wait_for_copies();",
+        "a race",
+    ),
+    (
+        "any more.\n        wait_for_copies();\n        __syncthreads();\n        ll query = query_of(step);",
+        "\n wait_for_copies();\n ll query = query_of(step);",
+        "reads what nobody has written: shared memory",
+    ),
+    // Copies that nobody waits for.
+    (
+        "// The values are there, and nobody reads these keys any more.\n        wait_for_copies();",
+        "",
+        "still copies there",
+    ),
+    // The next tile comes into the buffer that is read.
+    (
+        "if (goes_on && buffers == 2) fetch(1 - now, key + TILE);",
+        "if (goes_on && buffers == 2) fetch(now, key + TILE);",
+        "another thread still copies there",
+    ),
+    // Rows of shared memory that matrices cannot be loaded from.
+    ("bf16 v[TILE][D + 8];", "bf16 v[TILE][D + 4];", "not aligned to the 16 bytes"),
+    // More shared memory than the launch asks for.
+    ("bf16 v[TILE][D + 8];", "bf16 v[TILE][D + 16];", "nothing is in shared memory"),
+    // Rows beyond the sequence.
+    ("i < rows ? i : 0) * row_length + j, i < rows)", "i) * row_length + j, true)", "reads where nothing is"),
+    ("if (row + 8 < rows) *(unsigned*)", "if (row < rows) *(unsigned*)", "a race: it writes"),
+    // Operands in another order.
+    ("mma(c[2 * n], left, right[0], right[1]);", "mma(c[2 * n], left, right[1], right[0]);", "e"),
+    ("\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])", "\"r\"(a[0]), \"r\"(a[2]), \"r\"(a[1]), \"r\"(a[3])", "e"),
+    // Lanes that do not take part.
+    (
+        "now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));",
+        "if (lane < 30) now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));",
+        "inactive lanes",
+    ),
+];
+
+#[test]
+fn faults_in_the_kernels_of_attention_are_found() {
+    let source = attention_source();
+    let Some(module) = translated(&source) else { return };
+    // Sequences that end within a tile, and whose last row is the memory's.
+    let spread = Spread { heads: Heads::usual(134, [1, 1], 64), value_width: 64, ways: 1, window: 134 };
+    let rows = |module| {
+        let card: Arc<dyn Card> = Arc::new(Interpreted::new(module, 1, false));
+        attention(&card, &[Dtype::Bf16], spread)
+    };
+    let failed: Vec<Row> = rows(module).into_iter().filter(|row| row.passed != Some(true)).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    for (text, fault, found) in FAULTS {
+        let changed = source.replace(text, fault);
+        assert_ne!(changed, source, "{text}");
+        let rows = translated(&changed).map(rows).expect("NVRTC is there");
+        let failed = |row: &Row| row.passed == Some(false) && row.found.contains(found);
+        rows.iter().for_each(|row| println!("{fault}\n    {} {}", row.found, row.against));
+        assert!(rows.iter().any(failed), "{fault}: {rows:#?}");
+    }
+}
