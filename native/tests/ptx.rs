@@ -192,3 +192,78 @@ fn faults_in_the_kernels_of_attention_are_found() {
         assert!(rows.iter().any(failed), "{fault}: {rows:#?}");
     }
 }
+
+/// Sizes of attention beyond those of the selftest: several tiles both ways, widths with a kernel of their own and without, windows
+/// that begin and end within tiles, groups of heads, caps.
+#[test]
+#[ignore = "minutes: cargo test --release -p pipeplan --test ptx -- --ignored --nocapture larger"]
+fn larger_attention_is_right_too() {
+    let Some(module) = module() else { return };
+    let card: Arc<dyn Card> = Arc::new(Interpreted::new(module, 3, false));
+    let mut rows = Vec::new();
+    for (sequence, query, key_value, width, value_width, window, capped) in [
+        (257, 4, 1, 16, 16, 257, false),
+        (321, 8, 2, 32, 32, 321, false),
+        (300, 2, 1, 32, 32, 64, true),
+        (256, 4, 4, 64, 64, 256, false),
+        (449, 4, 2, 64, 64, 130, false),
+        (383, 3, 1, 64, 64, 383, true),
+        (200, 2, 1, 80, 80, 200, false),
+        (260, 4, 2, 96, 96, 100, true),
+        (321, 4, 1, 128, 128, 321, false),
+        (385, 2, 2, 128, 128, 129, true),
+        (200, 2, 1, 160, 160, 200, false),
+        (331, 4, 4, 192, 128, 331, false),
+        (330, 4, 2, 192, 128, 65, true),
+        (321, 4, 2, 256, 256, 321, false),
+        (320, 2, 1, 256, 256, 64, true),
+        (193, 1, 1, 256, 256, 1, false),
+    ] {
+        let cap_e12 = capped.then_some(3_000_000_000_000);
+        let heads = Heads { cap_e12, ..Heads::usual(sequence, [query, key_value], width) };
+        let spread = Spread { heads, value_width, ways: 1, window };
+        // In floats a block goes the same way whatever the width: the larger of them would take hours.
+        let formats: &[Dtype] = if width <= 32 { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::Bf16] };
+        for row in attention(&card, formats, spread) {
+            println!("{:70} {:50} {}", row.name, row.found, row.against);
+            rows.push(row);
+        }
+    }
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.passed != Some(true)).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// What each kernel does to memory in the operators' cases: by kernel and line, how often passes over the banks of shared
+/// memory, or sectors of global memory, are more than its bytes need.
+#[test]
+#[ignore = "a table: cargo test --release -p pipeplan --test ptx -- --ignored --nocapture traffic"]
+fn traffic_of_the_kernels() {
+    let Some(module) = module() else { return };
+    let interpreted = Arc::new(Interpreted::new(Arc::clone(&module), 5, true));
+    let card: Arc<dyn Card> = interpreted.clone();
+    // Whole tiles, as in training; the other kernels as in the selftest.
+    for (width, value_width) in [(32, 32), (64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (48, 48)] {
+        let heads = Heads::usual(256, [2, 1], width);
+        let rows = attention(&card, &[Dtype::Bf16], Spread { heads, value_width, ways: 1, window: 256 });
+        assert!(rows.iter().all(|row| row.passed == Some(true)), "{rows:#?}");
+    }
+    let others = operators::cases().into_iter().filter(|case| !case.name().contains("attention"));
+    others.for_each(|case| drop(case.check(&card)));
+    println!("{:42} {:>8} {:>6} {:>28}", "kernel", "shared", "global", "worst lines: taken / needed");
+    for (kernel, ran) in interpreted.ran() {
+        let sum = |is_shared: bool| {
+            let of = ran.counts.traffic.iter().filter(|(_, traffic)| traffic.is_shared == is_shared);
+            let (taken, needed) =
+                of.fold((0, 0), |sum, (_, traffic)| (sum.0 + traffic.taken, sum.1 + traffic.needed));
+            if needed == 0 { "-".to_string() } else { format!("{:.2}", taken as f64 / needed as f64) }
+        };
+        let mut worst: Vec<_> =
+            ran.counts.traffic.iter().filter(|(_, traffic)| traffic.taken > traffic.needed).collect();
+        worst.sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.taken - traffic.needed));
+        let lines = worst.iter().take(4).map(|(line, traffic)| {
+            let space = if traffic.is_shared { "shared" } else { "global" };
+            format!("{} {space} {}/{}", module.place(*line), traffic.taken, traffic.needed)
+        });
+        println!("{kernel:42} {:>8} {:>6}   {}", sum(true), sum(false), lines.collect::<Vec<_>>().join(", "));
+    }
+}

@@ -113,8 +113,8 @@ impl Module {
         self.kernels.get(kernel).map(|kernel| (kernel.static_bytes, kernel.most_threads))
     }
 
-    /// For people.
-    fn place(&self, line: Line) -> String {
+    /// A place, for people.
+    pub fn place(&self, line: Line) -> String {
         match self.files.get(&line.file) {
             Some(file) if line.line > 0 => format!("{file}:{} (PTX line {})", line.line, line.ptx),
             _ => format!("PTX line {}", line.ptx),

@@ -187,7 +187,8 @@ impl Case {
         )
     }
 
-    fn name(&self) -> String {
+    /// Its operator, format and sizes.
+    pub fn name(&self) -> String {
         format!("{} {} {}", self.kernel.name(), self.format.name(), self.sizes())
     }
 
