@@ -189,7 +189,9 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["plan", "."], "", ". cannot be read"),
         (&["plan", "-"], "{\n\"ranks\": }", "standard input: this is no JSON: line 2, column 10"),
         (&["plan", "-"], "ranks = 2\nranks = 3\n", "this is no TOML: line 2"),
-        (&["plan", "-"], "", "model: found nothing"),
+        (&["plan", "-"], "", "standard input is empty"),
+        (&["check", "-"], "", "standard input is empty"),
+        (&["plan", "-"], "name = \"x\"", "model: found nothing"),
         (
             &["compare", "-"],
             &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"),
@@ -244,6 +246,56 @@ fn what_cannot_be_written_is_no_fault_of_the_input() {
     let (code, _, stderr) = run(&["plan", "-", "-o", "no-such-folder/plan.json"], PROBLEM);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("no-such-folder/plan.json cannot be written"), "{stderr}");
+    // Before the steps whose measurement would be lost.
+    let (code, stdout, stderr) = run(&["run", "-", "--trace", "no-such-folder/trace.json"], TINY);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("no-such-folder/trace.json cannot be written"), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_nothing() {
+    // What `head` does, and a terminal that is closed.
+    for (which, arguments) in [("1", &["run", "-", "--steps", "6"][..]), ("2", &["plan", "no-such-file.toml"])] {
+        let script = format!("exec {which}> >(exec true); sleep 0.2; \"$0\" \"$@\"");
+        let program = command(&[]).get_program().to_owned();
+        let mut child = Command::new("bash")
+            .args(["-c", &script])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let _ = child.stdin.take().unwrap().write_all(TINY.as_bytes());
+        let expected = if which == "1" { 0 } else { 2 };
+        assert_eq!(child.wait().unwrap().code(), Some(expected), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_models_config_is_told_how_to_become_a_spec() {
+    let folder = folder();
+    let config = path(&folder, "my \"7B\".json");
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu",
+    });
+    write(&config, &sizes.to_string());
+    let error = refused(&["plan", &config], "");
+    assert!(error.contains("describes a model") && error.lines().count() < 12, "{error}");
+    // What it says to write is a spec.
+    let fields = ["model.", "cluster.", "parallel.", "training."];
+    let lines: Vec<&str> = error
+        .lines()
+        .filter_map(|line| fields.iter().find_map(|field| Some(&line[line.find(field)?..])))
+        .filter(|line| line.contains(" = "))
+        .collect();
+    assert_eq!(lines.len(), 5, "{error}");
+    let spec = path(&folder, "spec.toml");
+    write(&spec, &lines.join("\n"));
+    assert!(printed(&["plan", &spec, "--schedule", "1f1b"], "").contains("8 ranks"));
 }
 
 #[test]
@@ -300,11 +352,16 @@ impl Served {
 
     /// The whole answer to one request.
     fn ask(&self, request_line: &str) -> String {
+        String::from_utf8_lossy(&self.ask_with(request_line, "")).into_owned()
+    }
+
+    /// As [`Self::ask`], with another header.
+    fn ask_with(&self, request_line: &str, header: &str) -> Vec<u8> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        write!(stream, "{request_line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "{request_line} HTTP/1.1\r\nHost: localhost\r\n{header}Connection: close\r\n\r\n").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        String::from_utf8_lossy(&answer).into_owned()
+        answer
     }
 }
 
@@ -349,6 +406,42 @@ fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
     let (code, _, stderr) = run(&["serve", "--web", &web, "--port", &taken], "");
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("--port 0 takes a free port"), "{stderr}");
+}
+
+#[test]
+fn the_page_is_served_compressed_to_who_takes_that() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let script = "let row = ['0F0', '1F0'];\n".repeat(1000);
+    write(&format!("{web}/app.js"), &script);
+    let served = Served::start(&["--web", &web]);
+    let compressed = || {
+        let answer = served.ask_with("GET /app.js", "Accept-Encoding: gzip, br\r\n");
+        let end = answer.windows(4).position(|part| part == b"\r\n\r\n").expect("headers");
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        head.contains("Content-Encoding: gzip").then(|| answer[end + 4..].to_vec())
+    };
+    // That is done while a page may already be asked for.
+    let packed = (0..200).find_map(|_| {
+        compressed().or_else(|| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            None
+        })
+    });
+    let packed = packed.expect("compressed by now");
+    assert!(packed.len() * 20 < script.len(), "{} bytes", packed.len());
+    let file = path(&folder, "app.js.gz");
+    std::fs::write(&file, &packed).unwrap();
+    let plain = Command::new("gzip").args(["-dc", &file]).output().unwrap();
+    assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
+    assert!(plain.stdout == script.as_bytes());
+    assert!(served.ask("GET /app.js").ends_with(&script), "to all others as it is");
+    // What is built anew is not answered with what was.
+    write(&format!("{web}/app.js"), &script.replace("row", "bar"));
+    assert_eq!(compressed(), None);
+    assert!(served.ask("GET /app.js").contains("let bar"));
 }
 
 #[test]

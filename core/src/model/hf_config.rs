@@ -60,6 +60,12 @@ const UNKNOWN_PARTS: [(&[&str], &str); 8] = [
     (&["llama4_text", "smollm3"], "layers without positions between others"),
 ];
 
+/// Whether `value` is such a file, and no spec that holds or names one.
+pub fn looks_like_one(value: &Value) -> bool {
+    let has = |key: &str| value.get(key).is_some();
+    (has("model_type") || has("architectures")) && !has("model") && !has("problem")
+}
+
 /// The sizes that `value`, the content of a `config.json` at the field `path`, describes. None where something is
 /// missing or wrong, with every fault among `faults`.
 pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use miette::{Diagnostic, LabeledSpan, MietteHandlerOpts, NamedSource, SourceCode};
 
+use super::output;
+
 /// A failed command.
 #[derive(Debug)]
 pub struct Failure(Box<Inner>);
@@ -71,7 +73,7 @@ impl Failure {
     pub fn report(self) -> ExitCode {
         let code = ExitCode::from(self.0.code);
         let text = format!("{:?}", miette::Report::new(self));
-        anstream::eprintln!("{}", text.trim_end());
+        output::tell(text.trim_end());
         code
     }
 }

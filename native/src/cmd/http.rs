@@ -8,6 +8,16 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What is asked for.
+pub struct Request<'a> {
+    /// `GET` and the like.
+    pub method: &'a str,
+    /// The path with its query.
+    pub path: &'a str,
+    /// Whether the other end takes what is compressed by gzip.
+    pub takes_gzip: bool,
+}
+
 /// What is sent back.
 pub struct Reply {
     /// The status line after the version: `200 OK`.
@@ -16,6 +26,8 @@ pub struct Reply {
     pub content_type: &'static str,
     /// The content.
     pub body: Vec<u8>,
+    /// Whether that is compressed by gzip.
+    pub is_gzip: bool,
 }
 
 /// A silent peer is let go after this.
@@ -23,11 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest request that is read, headers included.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
-/// Answers every request on `listener` until it fails: `answer` gets the method and the path with its query.
+/// Answers every request on `listener` until it fails.
 ///
 /// # Errors
 /// What stopped the listening.
-pub fn serve(listener: &TcpListener, answer: impl Fn(&str, &str) -> Reply + Send + Sync + 'static) -> io::Error {
+pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> io::Error {
     let answer = Arc::new(answer);
     loop {
         match listener.accept() {
@@ -42,32 +54,45 @@ pub fn serve(listener: &TcpListener, answer: impl Fn(&str, &str) -> Reply + Send
     }
 }
 
-fn talk(mut stream: TcpStream, answer: &dyn Fn(&str, &str) -> Reply) -> io::Result<()> {
+fn talk(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new(&stream).take(MAX_REQUEST_BYTES);
     let mut request = String::new();
     lines.read_line(&mut request)?;
-    let mut header = String::new();
+    let (mut header, mut takes_gzip) = (String::new(), false);
     while lines.read_line(&mut header)? > 2 {
+        takes_gzip |= accepts_gzip(&header);
         header.clear();
     }
     let mut words = request.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let reply = answer(method, path);
+    let reply = answer(&Request { method, path, takes_gzip });
     // Plans and pages change while somebody works on them: a browser is to ask again each time.
     let head = format!(
         "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-cache\r\n\
-         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
+         X-Content-Type-Options: nosniff\r\nVary: Accept-Encoding\r\n{}Connection: close\r\n\r\n",
         reply.status,
         reply.content_type,
         reply.body.len(),
+        if reply.is_gzip { "Content-Encoding: gzip\r\n" } else { "" },
     );
     stream.write_all(head.as_bytes())?;
     if method != "HEAD" {
         stream.write_all(&reply.body)?;
     }
     stream.flush()
+}
+
+/// Whether a header says that gzip is taken.
+fn accepts_gzip(header: &str) -> bool {
+    let Some((name, value)) = header.split_once(':') else { return false };
+    let is_taken = |coding: &str| {
+        let mut parts = coding.split(';').map(str::trim);
+        let refused = |weight: &str| weight.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0);
+        parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip")) && !parts.any(refused)
+    };
+    name.eq_ignore_ascii_case("accept-encoding") && value.split(',').any(is_taken)
 }
 
 #[cfg(test)]
@@ -79,15 +104,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            serve(&listener, |method, path| Reply {
+            serve(&listener, |request| Reply {
                 status: "200 OK",
                 content_type: "text/plain",
-                body: format!("{method} {path}").into_bytes(),
+                body: format!("{} {} {}", request.method, request.path, request.takes_gzip).into_bytes(),
+                is_gzip: false,
             })
         });
         let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
         for (request, end) in [
-            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b"),
+            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b false"),
+            ("GET / HTTP/1.1\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / true"),
+            ("GET / HTTP/1.1\r\nAccept-Encoding: gzip;q=0, br\r\n\r\n", "GET / false"),
             ("HEAD / HTTP/1.1\r\n\r\n", "close\r\n\r\n"),
         ] {
             let mut stream = TcpStream::connect(address).unwrap();

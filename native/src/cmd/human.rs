@@ -6,6 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use owo_colors::{AnsiColors, OwoColorize};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
+use pipeplan_core::lower::{Lowering, lower_as};
 use pipeplan_core::op::OpKind;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
@@ -158,10 +159,16 @@ pub fn summary(plan: &Plan) -> String {
     let Messages { lowering, transport } = plan.spec.messages;
     let carried = execute(problem, &plan.program, Carrier::of(transport)).map(|timeline| timeline.cost_ns(objective));
     if let Some(carried) = carried.filter(|carried| *carried > cost) {
+        // What could be done about it.
+        let overlapped = Lowering::Overlapped { prefetch: 0 };
+        let program = lower_as(problem, &plan.schedule, overlapped).ok();
+        let beside = program.and_then(|program| execute(problem, &program, Carrier::of(transport)));
+        let beside = beside.map(|timeline| timeline.cost_ns(objective)).filter(|beside| *beside < carried);
         let _ = writeln!(
             text,
-            "as carried    {}, waits at transfers included: {lowering} messages on {transport} transport",
-            duration(carried)
+            "as carried    {}, waits at transfers included: {lowering} messages on {transport} transport{}",
+            duration(carried),
+            beside.map_or_else(String::new, |ns| format!("; {} with `--lowering {overlapped}`", duration(ns)))
         );
     }
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use pipeplan_core::fields::Faults;
 use pipeplan_core::json::{self, Syntax};
 use pipeplan_core::link;
+use pipeplan_core::model::hf_config;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
 use pipeplan_core::spec::{self, Spec, SpecError};
 use pipeplan_core::trace::Trace;
@@ -74,6 +75,9 @@ pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
 
 /// Reads a spec, and the file that its `model.config` names.
 fn read_spec(source: &Source) -> Result<Result<Spec, SpecError>, Failure> {
+    if source.text.trim().is_empty() {
+        return Err(Failure::input(format!("{} is empty", source.name)));
+    }
     if link::looks_like_one(&source.text) {
         return Ok(Spec::read(&source.text));
     }
@@ -81,6 +85,21 @@ fn read_spec(source: &Source) -> Result<Result<Spec, SpecError>, Failure> {
         Ok(value) => value,
         Err(error) => return Ok(Err(error)),
     };
+    if hf_config::looks_like_one(&value) {
+        // Only a file has a name that a spec could give.
+        let file = Path::new(&source.name).file_name().filter(|_| Path::new(&source.name).exists());
+        let file = file.and_then(|file| file.to_str()).unwrap_or("config.json");
+        let said = Failure::input(format!("{} describes a model, and a spec says how to train it", source.name));
+        return Err(said.with_help(format!(
+            "write a spec beside it and plan that, such as:\n\
+             model.config = {}\n\
+             cluster.device = \"h100\"\n\
+             parallel.pipeline = 8\n\
+             training.microbatches = 32\n\
+             training.sequence = 4096",
+            Value::from(file)
+        )));
+    }
     let named = value.pointer("/model/config").and_then(Value::as_str).map(PathBuf::from);
     if let (Some(named), Some(config)) = (named, value.pointer_mut("/model/config")) {
         *config = config_file(source, &named)?;

@@ -46,6 +46,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(path) = &args.output {
+        output::expect_room_at(path)?;
+    }
     let spec = args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?);
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);

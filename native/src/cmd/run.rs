@@ -197,6 +197,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Backend::Modelled => Workload::of_planned_times(&plan, args.slowdown),
     };
+    // Rank 0 writes, and its host alone may have the folder.
+    if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
+        output::expect_room_at(path)?;
+    }
     let text = text(args.data.as_deref())?;
     let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);

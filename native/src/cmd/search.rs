@@ -15,7 +15,7 @@ use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::{self, Spec, Work};
 
 use super::fail::Failure;
-use super::{human, input, interrupt};
+use super::{human, input, interrupt, output};
 
 /// How hard to search for `best`.
 #[derive(clap::Args, Clone, Copy, Default)]
@@ -63,7 +63,7 @@ impl Measured {
         }
         if measured < all {
             let of = format!("{measured} of {all} operators of a layer, the embedding and the head are measured");
-            anstream::eprintln!("{}: {of}, the others estimated", source.name);
+            output::tell(&format!("{}: {of}, the others estimated", source.name));
         }
         work.profile = Some(Arc::new(profile));
         Ok(spec)

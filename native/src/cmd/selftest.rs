@@ -125,6 +125,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let only = args.only.map(Part::from);
         return worker::work(Asked { device, only, apart: args.apart, deadline, past: BTreeSet::new() });
     }
+    if let Some(path) = &args.profile {
+        output::expect_room_at(path)?;
+    }
     let report = on_device(&args, device, deadline)?;
     let written = match (&args.profile, &report.profile) {
         (None, _) => Ok(()),
@@ -157,7 +160,7 @@ fn on_device(args: &Args, device: Device, deadline: Instant) -> Result<Report, F
     // The table comes last; meanwhile a person sees that something happens.
     let tell = |row: &Row| {
         if !args.json {
-            anstream::eprintln!("{:>4}  {}: {}", mark(row), row.group, row.name);
+            output::tell(&format!("{:>4}  {}: {}", mark(row), row.group, row.name));
         }
     };
     let mut report = worker::watch(command, deadline, worker::SILENCE, tell)?;

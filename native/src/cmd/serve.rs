@@ -1,14 +1,16 @@
 //! `pipeplan serve`
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 
 use super::fail::Failure;
-use super::http::{self, Reply};
+use super::http::{self, Reply, Request};
 use super::{input, output};
 
 const EXAMPLES: &str = "\
@@ -61,7 +63,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Failure::work(format!("{wanted} cannot be listened on: {error}")).with_help("--port 0 takes a free port")
     })?;
     let at = listener.local_addr().unwrap_or(wanted);
-    let files = Files { site, plan: args.plan, trace: args.trace };
+    let files = Arc::new(Files { site, plan: args.plan, trace: args.trace, packed: OnceLock::new() });
     let query: Vec<&str> =
         [files.plan.as_ref().map(|_| "plan=plan.json"), files.trace.as_ref().map(|_| "trace=trace.json")]
             .into_iter()
@@ -74,7 +76,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     } else {
         output::print(&format!("{address}\n"))?;
     }
-    let error = http::serve(&listener, move |method, path| answer(method, path, &files));
+    let ahead = Arc::clone(&files);
+    std::thread::spawn(move || ahead.pack());
+    let error = http::serve(&listener, move |request| answer(request, &files));
     Err(Failure::work(format!("the server failed: {error}")))
 }
 
@@ -111,6 +115,18 @@ impl Site {
         }
     }
 
+    /// The files of the page.
+    fn paths(&self) -> Vec<PathBuf> {
+        match self {
+            Site::Folder(folder) => {
+                let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+                entries.map(|entry| PathBuf::from(entry.file_name())).collect()
+            }
+            #[cfg(feature = "embed-web")]
+            Site::Embedded => EMBEDDED.files().map(|file| file.path().to_owned()).collect(),
+        }
+    }
+
     fn read(&self, path: &Path) -> Option<Vec<u8>> {
         match self {
             Site::Folder(folder) => read_file(&folder.join(path)),
@@ -124,6 +140,15 @@ struct Files {
     site: Site,
     plan: Option<PathBuf>,
     trace: Option<PathBuf>,
+    /// The page's files, compressed ahead: who sits at this machine would wait for that longer than for the files as they
+    /// are, and who sits behind a slow line is served a third of the bytes.
+    packed: OnceLock<BTreeMap<PathBuf, Packed>>,
+}
+
+struct Packed {
+    /// The length and the checksum of the file, which may be another one by now.
+    of: (usize, u32),
+    gzip: Vec<u8>,
 }
 
 impl Files {
@@ -141,6 +166,57 @@ impl Files {
         };
         Some((path, bytes?))
     }
+
+    /// Compresses what is worth it.
+    fn pack(&self) {
+        let pack = |path: PathBuf| {
+            let plain = self.site.read(&path)?;
+            let worth = plain.len() >= LEAST_PACKED_BYTES && content_type(&path) != "image/png";
+            worth.then(|| (path, Packed { of: (plain.len(), crc32(&plain)), gzip: gzip(&plain) }))
+        };
+        // Nobody else sets it.
+        let _ = self.packed.set(self.site.paths().into_iter().filter_map(pack).collect());
+    }
+
+    /// The file at `path`, whose content is `plain`, compressed; none where that has not been done.
+    fn packed(&self, path: &Path, plain: &[u8]) -> Option<Vec<u8>> {
+        let known = self.packed.get()?.get(path)?;
+        (known.of == (plain.len(), crc32(plain))).then(|| known.gzip.clone())
+    }
+}
+
+/// Shorter files are sent as they are.
+const LEAST_PACKED_BYTES: usize = 1024;
+
+/// `plain` in the format of gzip (RFC 1952).
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    // No name, no time, an unknown system.
+    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+    packed.extend(miniz_oxide::deflate::compress_to_vec(plain, 6));
+    packed.extend(crc32(plain).to_le_bytes());
+    // Modulo 2³², as the format has it.
+    packed.extend((plain.len() as u32).to_le_bytes());
+    packed
+}
+
+/// The checksum of gzip and PNG: CRC-32 of ISO 3309, bits reflected.
+fn crc32(bytes: &[u8]) -> u32 {
+    static TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let (mut rest, mut bit) = (byte as u32, 0);
+            while bit < 8 {
+                rest = if rest & 1 == 1 { 0xedb8_8320 ^ (rest >> 1) } else { rest >> 1 };
+                bit += 1;
+            }
+            table[byte] = rest;
+            byte += 1;
+        }
+        table
+    };
+    let step = |rest: u32, byte: &u8| TABLE[usize::from(rest as u8 ^ byte)] ^ (rest >> 8);
+    !bytes.iter().fold(!0, step)
 }
 
 fn read_file(path: &Path) -> Option<Vec<u8>> {
@@ -151,16 +227,22 @@ fn read_file(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn answer(method: &str, url: &str, files: &Files) -> Reply {
-    const TEXT: &str = "text/plain; charset=utf-8";
-    if !matches!(method, "GET" | "HEAD") {
-        let body = b"only GET and HEAD are answered\n".to_vec();
-        return Reply { status: "405 Method Not Allowed", content_type: TEXT, body };
+fn answer(request: &Request, files: &Files) -> Reply {
+    let plainly = |status, body: &str| Reply {
+        status,
+        content_type: "text/plain; charset=utf-8",
+        body: body.as_bytes().to_vec(),
+        is_gzip: false,
+    };
+    if !matches!(request.method, "GET" | "HEAD") {
+        return plainly("405 Method Not Allowed", "only GET and HEAD are answered\n");
     }
-    match files.find(url) {
-        Some((path, body)) => Reply { status: "200 OK", content_type: content_type(&path), body },
-        None => Reply { status: "404 Not Found", content_type: TEXT, body: b"there is no such file\n".to_vec() },
-    }
+    let Some((path, body)) = files.find(request.path) else {
+        return plainly("404 Not Found", "there is no such file\n");
+    };
+    let packed = request.takes_gzip.then(|| files.packed(&path, &body)).flatten();
+    let is_gzip = packed.is_some();
+    Reply { status: "200 OK", content_type: content_type(&path), body: packed.unwrap_or(body), is_gzip }
 }
 
 fn content_type(path: &Path) -> &'static str {

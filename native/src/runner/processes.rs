@@ -5,6 +5,7 @@
 //! between hosts: times of a step count from the moment at which each process saw the vote end.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +104,8 @@ impl Watch {
             if !seen.load(Ordering::SeqCst) {
                 let Shared { workload, board, .. } = &*shared;
                 let was = board.report(&workload.problem, &workload.program).swap_remove(rank);
-                eprintln!("{was}; {}", TransportError::Ending);
+                // Nobody may be there to read it any more.
+                let _ = writeln!(std::io::stderr(), "{was}; {}", TransportError::Ending);
             }
         });
         Watch { over }

@@ -1,5 +1,7 @@
 //! A run on a person's screen.
 
+use std::io::Write;
+
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Observer, StepReport};
@@ -42,7 +44,8 @@ pub fn line(report: &StepReport) -> String {
 
 impl Observer for Progress {
     fn step_ended(&mut self, report: &StepReport) {
-        self.bar.suspend(|| println!("{}", line(report)));
+        // A reader that has seen enough, such as `head`, does not end the run.
+        self.bar.suspend(|| drop(writeln!(std::io::stdout(), "{}", line(report))));
         if let Some(loss) = report.loss {
             self.bar.set_message(format!("loss {loss:.4}"));
         }
