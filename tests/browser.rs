@@ -273,6 +273,12 @@ fn plans_are_kept_compared_undone_and_saved() {
     let said = label().as_str().unwrap_or_default().to_owned();
     assert!(said.starts_with("Timeline of 1F1B") && said.contains("Kept below: Best, "), "{said}");
     assert!(height() > alone + 80.0, "{} after {alone}", height());
+    let title = browser.script("return document.title", json!([]));
+    assert!(
+        title.as_str().is_some_and(|title| title.starts_with("1F1B, ") && title.ends_with("pipeplan")),
+        "{title}"
+    );
+    assert!(browser.text("[data-test='idea']").contains("one forward, one backward"));
     browser.picture("kept.png");
 
     let comparison: Value = serde_json::from_str(&printed(["compare", &link, "--json"])).unwrap();
@@ -405,6 +411,15 @@ fn loading_anew_loses_nothing() {
     reload();
     planned(&browser, "1F1B");
     assert_eq!((measured(), kept()), (None, None));
+
+    // What is too much for the browser to remember is said to be.
+    let large = process::output("reload-large.json");
+    let text = std::fs::read_to_string(&plan).unwrap();
+    std::fs::write(&large, format!("{text}{}", " ".repeat(25 << 20))).unwrap();
+    open(&browser, &large);
+    planned(&browser, "ZB-H1");
+    assert!(browser.text("[data-test='notice']").contains("too large for the browser to remember"));
+    let _ = std::fs::remove_file(large);
     browser.no_errors();
 }
 
@@ -441,6 +456,21 @@ fn an_order_of_ones_own_is_opened() {
     // The form's own schedule is there again after any change.
     choose(&browser, "schedule", "1f1b");
     planned(&browser, "1F1B");
+    let picked = browser.find("[data-test='open-file']").property("accept");
+    assert!(picked.as_str().is_some_and(|kinds| kinds.contains(".txt") && kinds.contains(".csv")), "{picked}");
+    // So is the model of a checkpoint.
+    let config = process::output("config.json");
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048, "rope_theta": 500_000.0, "tie_word_embeddings": true, "hidden_act": "silu",
+    });
+    std::fs::write(&config, sizes.to_string()).unwrap();
+    open(&browser, &config);
+    planned(&browser, "Best");
+    for (path, value) in [("model.layers", "16"), ("model.vocab", "128256"), ("training.sequence", "2048")] {
+        assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
+    }
     browser.no_errors();
 }
 

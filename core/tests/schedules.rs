@@ -137,6 +137,44 @@ fn in_flight_microbatches_are_those_of_the_papers() {
     assert_eq!(peaks("interleaved-1f1b", 4, 2, 8), [11, 9, 7, 5]);
 }
 
+/// What the ideas say of bubble and activations beside 1F1B's, where F, B and W take as long.
+#[test]
+fn ideas_say_what_is_so() {
+    const RANKS: usize = 8;
+    const MICROBATCHES: usize = 32;
+    // Of a whole rank, whatever its chunks.
+    let figures = |name: &str| {
+        let problem = problem(name, RANKS, 2, MICROBATCHES, [1, 1, 1], 0).expect("exists");
+        let timeline = simulate(&problem, &build(name, &problem).expect("exists")).expect("valid");
+        let chunks = problem.chunks() as f64;
+        let idle = timeline.longest_span_ns() as f64 / chunks - 3.0 * MICROBATCHES as f64;
+        let held = (0..RANKS).map(|rank| timeline.peak_bytes(&problem, rank)).max().expect("ranks");
+        (idle, held as f64 / 3.0 / chunks)
+    };
+    let (idle, held) = figures("1f1b");
+    assert_eq!(held, RANKS as f64);
+    let hardly = 0.0..=0.1;
+    for (name, bubble, activations) in [
+        ("gpipe", 1.0..=1.0, 4.0..=4.0),
+        ("eager-1f1b", 0.0..=1.0, 1.8..=2.0),
+        ("interleaved-1f1b", 0.5..=0.5, 1.2..=1.5),
+        ("looped-bfs", 0.5..=0.5, 4.0..=4.0),
+        ("zb-h1", 0.33..=0.34, 1.0..=1.1),
+        ("zb-h2", hardly.clone(), 1.8..=2.1),
+        ("zb-v", hardly, 0.9..=1.0),
+        ("v-half", 0.1..=0.7, 0.5..=0.65),
+        ("v-min", 0.3..=1.0, 0.3..=0.5),
+    ] {
+        let (own_idle, own_held) = figures(name);
+        let said = (own_idle / idle, own_held / held);
+        assert!(bubble.contains(&said.0) && activations.contains(&said.1), "{name}: {said:?}");
+    }
+    for published in published() {
+        let idea = published.idea;
+        assert!(idea.ends_with('.') && (60..220).contains(&idea.len()), "{}: {idea}", published.name);
+    }
+}
+
 #[test]
 fn uneven_interleaved_shapes_run() {
     // The circles that groups of P and a small rest make: P, M, V.

@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::planner::BEST;
 use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
+use pipeplan_core::schedule;
 use pipeplan_core::timeline::{Span, Timeline};
 
 use crate::draw::lane::Lane;
@@ -209,6 +211,22 @@ impl Scene {
             text::percent(figures.bubble_ratio),
             text::bytes(self.peak_bytes())
         )
+    }
+
+    /// The plan in a few words.
+    pub fn summary(&self) -> String {
+        format!("{}, {}", wire::title(&self.schedule), text::duration(self.figures.makespan_ns as f64))
+    }
+
+    /// What the schedule does, in a few sentences, and who published it; empty where it comes from elsewhere.
+    pub fn idea(&self) -> String {
+        match schedule::find(&self.schedule) {
+            Some(published) => format!("{} ({})", published.idea, published.source),
+            None if self.schedule == BEST => {
+                "The fastest that a search finds within the limit; it starts from all the others.".to_owned()
+            }
+            None => String::new(),
+        }
     }
 
     fn find(&self, op: Op) -> Option<(usize, usize)> {

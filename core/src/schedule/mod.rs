@@ -93,6 +93,8 @@ pub struct Published {
     pub name: &'static str,
     /// The name a person reads: `1F1B`.
     pub title: &'static str,
+    /// What it does, and what that brings and costs, for who meets it for the first time. Whole sentences.
+    pub idea: &'static str,
     /// Paper and section.
     pub source: &'static str,
     /// How it wants stages dealt, given how many chunks a rank the person asked for (at least 1).
@@ -148,6 +150,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "gpipe",
         title: "GPipe",
+        idea: "All forwards, then all backwards. Simple; each rank keeps the activations of all microbatches.",
         source: "Huang et al., arXiv:1811.06965, §2.3",
         shape: one_stage_each,
         splits_backward: false,
@@ -157,6 +160,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "1f1b",
         title: "1F1B",
+        idea: "Each rank alternates as soon as it can: one forward, one backward. GPipe's bubble, but a rank keeps \
+              no more microbatches than there are ranks from it to the last.",
         source: "Narayanan et al., arXiv:2104.04473, §2.2.1",
         shape: one_stage_each,
         splits_backward: false,
@@ -166,6 +171,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "eager-1f1b",
         title: "Eager 1F1B",
+        idea: "1F1B with about twice as many forwards ahead: transfers hide behind compute, and activations nearly \
+              double.",
         source: "Zhuang et al., arXiv:2211.05322",
         shape: one_stage_each,
         splits_backward: false,
@@ -175,6 +182,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "interleaved-1f1b",
         title: "Interleaved 1F1B",
+        idea: "1F1B over several smaller stages a rank, dealt round and round: ranks fill and drain sooner, so that \
+              the bubble shrinks by the number of chunks; more transfers and more activations.",
         source: "Narayanan et al., arXiv:2104.04473, §2.2.2",
         shape: several_looped,
         splits_backward: false,
@@ -184,6 +193,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "looped-bfs",
         title: "Looped BFS",
+        idea: "Several stages a rank, dealt round and round; each stage runs all microbatches before the next has \
+              its turn. A smaller bubble than GPipe's, and as many activations.",
         source: "Lamy-Poirier, arXiv:2211.05953, §4",
         shape: several_looped,
         splits_backward: false,
@@ -193,6 +204,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-h1",
         title: "ZB-H1",
+        idea: "1F1B with the backward cut in two: B goes on to the rank before at once, W waits to fill bubbles. A \
+              third of 1F1B's bubble where F, B and W take as long, in about its memory.",
         source: "Qi et al., arXiv:2401.10241, §2.1",
         shape: one_stage_each,
         splits_backward: true,
@@ -202,6 +215,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-h2",
         title: "ZB-H2",
+        idea: "ZB-H1 with more forwards ahead: hardly any bubble, for about twice 1F1B's activations.",
         source: "Qi et al., arXiv:2401.10241, §2.2",
         shape: one_stage_each,
         splits_backward: true,
@@ -211,6 +225,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "interleaved-zb",
         title: "Interleaved ZB",
+        idea: "Interleaved 1F1B with the backward cut in two: W fills what would be idle.",
         source: "Qi et al., arXiv:2401.10241; torch.distributed.pipelining",
         shape: several_looped,
         splits_backward: true,
@@ -220,6 +235,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-v",
         title: "ZB-V",
+        idea: "Two chunks a rank, down the ranks and back up, and the backward cut in two: where F, B and W take as \
+              long, hardly any bubble in 1F1B's memory.",
         source: "Qi et al., arXiv:2401.10241, §6",
         shape: two_in_a_v,
         splits_backward: true,
@@ -229,6 +246,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "v-half",
         title: "V-Half",
+        idea: "Chunks in a V, started in a rhythm that keeps about half of 1F1B's activations; more bubble than \
+              ZB-V.",
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
@@ -238,6 +257,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "v-min",
         title: "V-Min",
+        idea: "Chunks in a V, started in the rhythm that keeps the least: about a third of 1F1B's activations, for \
+              more bubble still.",
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
@@ -247,6 +268,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "dualpipe-v",
         title: "DualPipeV",
+        idea: "DualPipe folded into a V, with one copy of the model: a forward of one chunk is paired with a \
+              backward of the other, so that transfers hide behind compute.",
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1; cut in half",
         shape: two_in_a_v,
         splits_backward: true,
@@ -256,6 +279,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "wave",
         title: "Waves (Hanayo)",
+        idea: "Chunks down the ranks and back up, again and again, each op as soon as it can: small stages, small \
+              bubbles, and whole backwards.",
         source: "Liu et al., arXiv:2308.15762, §3",
         shape: several_in_waves,
         splits_backward: false,
@@ -265,6 +290,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-wave",
         title: "ZB waves",
+        idea: "Waves with the backward cut in two: W fills what would be idle.",
         source: "Qi et al., arXiv:2401.10241, §6, for any number of chunks",
         shape: several_in_waves,
         splits_backward: true,
@@ -274,6 +300,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "chimera",
         title: "Chimera",
+        idea: "Two copies of the model, one down the ranks and one up. Microbatches enter at both ends and fill \
+              each other's bubbles, for twice the weights.",
         source: "Li and Hoefler, arXiv:2107.06925, §3",
         shape: two_way,
         splits_backward: false,
@@ -283,6 +311,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "dualpipe",
         title: "DualPipe",
+        idea: "Two copies of the model, microbatches from both ends: a forward of one way is paired with a backward \
+              of the other, so that transfers hide behind compute, for twice the weights.",
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1",
         shape: two_way,
         splits_backward: true,

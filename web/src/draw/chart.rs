@@ -214,7 +214,7 @@ impl Plot {
         if let Some(limit) = marks.limit_bytes {
             self.draw_limit(&mut svg, limit);
         }
-        self.draw_published(&mut svg, &marks.published);
+        self.draw_published(&mut svg, chart, marks);
         for (index, point) in chart.curve.iter().enumerate() {
             let class = if marks.picked == Some(index) { "picked" } else { "point" };
             self.draw_point(&mut svg, class, point);
@@ -247,31 +247,66 @@ impl Plot {
         }
     }
 
-    /// Published schedules with their names, where the names have room: the fastest come first.
-    fn draw_published(&self, svg: &mut String, published: &[ChartPoint]) {
-        let mut by_cost: Vec<&ChartPoint> = published.iter().collect();
+    /// Published schedules with their names, where the names have room: the fastest come first. A name stays off other
+    /// names and all points, and off lines too where it can.
+    fn draw_published(&self, svg: &mut String, chart: &Chart, marks: &Marks) {
+        let mut by_cost: Vec<&ChartPoint> = marks.published.iter().collect();
         by_cost.sort_by_key(|point| (point.cost_ns, point.bytes));
-        // Left, right and baseline of the names so far.
-        let mut taken: Vec<(f64, f64, f64)> = Vec::new();
+        let at = |point: &ChartPoint| (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
+        let around = |point: &ChartPoint| {
+            let (x, y) = at(point);
+            Area { left: x - 4.0, right: x + 4.0, top: y - 4.0, bottom: y + 4.0 }
+        };
+        let mut taken: Vec<Area> = marks.published.iter().chain(&marks.plan).map(around).collect();
+        let lines = self.lines(&chart.curve, marks.limit_bytes);
         for point in by_cost {
+            let _ = write!(svg, "<g><title>{}</title>", describe(point));
             self.draw_point(svg, "published", point);
-            let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
-            let width = point.by.chars().count() as f64 * LETTER_PX;
-            let fits_right = x + 7.0 + width <= self.width_px - RIGHT;
-            let left = if fits_right { x + 7.0 } else { x - 7.0 - width };
-            let places = [y - 5.0, y + 13.0].into_iter().filter(|y| (TOP + 8.0..HEIGHT - BOTTOM - 2.0).contains(y));
-            let is_free = |baseline: &f64| {
-                let apart = |(from, to, other): &(f64, f64, f64)| {
-                    left + width < *from || left > *to || (baseline - other).abs() > 11.0
-                };
-                left >= LEFT && taken.iter().all(apart)
-            };
-            if let Some(baseline) = places.into_iter().find(is_free) {
-                taken.push((left, left + width, baseline));
+            svg.push_str("</g>");
+            let ((x, y), width) = (at(point), point.by.chars().count() as f64 * LETTER_PX);
+            let (right, left, middle) = (x + 7.0, x - 7.0 - width, x - width / 2.0);
+            let beside = [y - 5.0, y + 13.0, y + 4.0].into_iter().flat_map(|y| [(right, y), (left, y)]);
+            let places: Vec<(f64, f64, Area)> = beside
+                .chain([(middle, y - 9.0), (middle, y + 16.0)])
+                .map(|(left, baseline)| {
+                    let (top, bottom) = (baseline - 9.0, baseline + 2.0);
+                    (left, baseline, Area { left, right: left + width, top, bottom })
+                })
+                .filter(|(_, _, area)| self.holds(area) && !taken.iter().any(|other| other.meets(area)))
+                .collect();
+            let off_lines = places.iter().find(|(_, _, area)| !lines.iter().any(|line| line.meets(area)));
+            if let Some((left, baseline, area)) = off_lines.or(places.first()) {
+                taken.push(*area);
                 let _ =
                     write!(svg, "<text class=\"published\" x=\"{left:.1}\" y=\"{baseline:.1}\">{}</text>", point.by);
             }
         }
+    }
+
+    /// Whether `area` lies within the axes.
+    fn holds(&self, area: &Area) -> bool {
+        area.left >= LEFT && area.right <= self.width_px - RIGHT && area.top >= TOP && area.bottom <= HEIGHT - BOTTOM
+    }
+
+    /// The lines of the curve and of the limit.
+    fn lines(&self, curve: &[ChartPoint], limit: Option<u64>) -> Vec<Area> {
+        let (mut lines, mut from) = (Vec::new(), None::<(f64, f64)>);
+        for point in curve {
+            let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
+            if let Some((before_x, before_y)) = from {
+                lines.push(Area { left: before_x, right: x, top: before_y - 1.0, bottom: before_y + 1.0 });
+                lines.push(Area { left: x - 1.0, right: x + 1.0, top: before_y.min(y), bottom: before_y.max(y) });
+            }
+            from = Some((x, y));
+        }
+        if let Some((x, y)) = from {
+            lines.push(Area { left: x, right: self.width_px, top: y - 1.0, bottom: y + 1.0 });
+        }
+        if let Some(limit) = limit {
+            let x = self.x_of(limit as f64);
+            lines.push(Area { left: x - 1.0, right: x + 1.0, top: TOP, bottom: HEIGHT - BOTTOM });
+        }
+        lines
     }
 
     fn draw_point(&self, svg: &mut String, class: &str, point: &ChartPoint) {
@@ -282,6 +317,21 @@ impl Plot {
             _ => 4.5,
         };
         let _ = write!(svg, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
+    }
+}
+
+/// A part of a drawing, in its pixels.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Area {
+    fn meets(&self, other: &Area) -> bool {
+        self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
     }
 }
 
@@ -367,6 +417,49 @@ mod tests {
         };
         assert!(drawn(2500).contains("<path class=\"limit\""));
         assert!(!drawn(90_000).contains("<path class=\"limit\"") && drawn(90_000).contains("limit 87.89 KiB →"));
+    }
+
+    /// Left end, baseline and text of each name in a drawing.
+    fn names(svg: &str) -> Vec<(f64, f64, &str)> {
+        let name = |part: &'_ str| -> Option<(f64, f64, usize)> {
+            let number = |key: &str| part.split_once(key)?.1.split_once('"')?.0.parse().ok();
+            Some((number("x=\"")?, number("y=\"")?, part.find('>')?))
+        };
+        svg.split("<text class=\"published\" ")
+            .skip(1)
+            .map(|part| {
+                let (x, y, end) = name(part).expect("two numbers");
+                (x, y, part[end + 1..].split('<').next().unwrap_or_default())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn names_stand_off_points_each_other_and_lines_where_there_is_room() {
+        let chart = chart(&[(1000, 400), (2000, 200), (3000, 150)]);
+        let named = |bytes, cost_ns, by: &str| ChartPoint { by: by.to_owned(), ..point(bytes, cost_ns) };
+        // One that would be crossed by the curve to its right, and two beside each other.
+        let published =
+            vec![named(1900, 210, "ZB-V"), named(2400, 300, "V-Half"), named(2430, 305, "Interleaved ZB")];
+        let marks = Marks { published, ..Marks::default() };
+        let plot = Plot::new(&chart, &marks, Measure::Bubble, 700.0).unwrap();
+        let svg = plot.svg(&chart, &marks);
+        let areas: Vec<Area> = names(&svg)
+            .into_iter()
+            .map(|(left, baseline, text)| {
+                let right = left + text.chars().count() as f64 * LETTER_PX;
+                Area { left, right, top: baseline - 9.0, bottom: baseline + 2.0 }
+            })
+            .collect();
+        assert_eq!(areas.len(), 3, "{svg}");
+        let lines = plot.lines(&chart.curve, None);
+        for (index, area) in areas.iter().enumerate() {
+            assert!(!areas[..index].iter().chain(&lines).any(|other| other.meets(area)), "{area:?}\n{svg}");
+            for point in &marks.published {
+                let (x, y) = (plot.x_of(point.bytes as f64), plot.y_of(point.bubble_ratio));
+                assert!(!(area.left..area.right).contains(&x) || !(area.top..area.bottom).contains(&y), "{svg}");
+            }
+        }
     }
 
     proptest! {

@@ -9,6 +9,32 @@ pub fn window() -> Option<Window> {
     web_sys::window()
 }
 
+/// Names the page, for tabs and the history.
+pub fn set_title(title: &str) {
+    if let Some(document) = window().and_then(|window| window.document()) {
+        document.set_title(title);
+    }
+}
+
+/// Width of a sheet of paper between its margins, in CSS pixels: A4's and US Letter's, upright, are a little more.
+const PAPER_PX: f64 = 680.0;
+
+/// Before the page is printed, says in `--paper` by how much what is as wide as the screen's `.stage` has to shrink.
+pub fn fit_paper() {
+    let fit = Closure::<dyn FnMut()>::new(|| {
+        let Some(document) = window().and_then(|window| window.document()) else { return };
+        let stage = document.query_selector(".stage").ok().flatten();
+        if let (Some(root), Some(stage)) = (document.document_element(), stage) {
+            let scale = (PAPER_PX / f64::from(stage.client_width().max(1))).min(1.0);
+            let _ = root.set_attribute("style", &format!("--paper:{scale:.4}"));
+        }
+    });
+    if let Some(window) = window() {
+        let _ = window.add_event_listener_with_callback("beforeprint", fit.as_ref().unchecked_ref());
+    }
+    fit.forget();
+}
+
 /// Takes an element out of the page.
 pub fn remove(id: &str) {
     let document = window().and_then(|window| window.document());

@@ -21,7 +21,10 @@ pub fn Compare() -> impl IntoView {
     };
     view! {
         <section class="panel compare" aria-label="Comparison of schedules">
-            <h2>"Compare"</h2>
+            <div class="toolbar">
+                <h2>"Compare"</h2>
+                <span class="note">"Choose a schedule to see its timeline."</span>
+            </div>
             <div class="scroll">
                 <table data-test="compare">
                     <thead>

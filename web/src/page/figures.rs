@@ -26,7 +26,7 @@ pub fn FigureRow() -> impl IntoView {
             <div class="figure" data-test="figure-bubble">
                 <h2>"Bubble "<span class="what">"time ranks wait"</span></h2>
                 <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
-                <p class="note">{move || of(busiest)}</p>
+                <p class="note">{move || scene().map(|scene| busiest(&scene))}</p>
             </div>
             <div class="figure" data-test="figure-peak">
                 <h2>"Peak memory "<span class="what">"fullest rank"</span></h2>

@@ -19,9 +19,9 @@ pub fn Files() -> impl IntoView {
     let has_plan = move || planner.scene.with(Option::is_some);
     view! {
         <div class="files">
-            <label class="button" title="A plan, a measured trace or a spec; or drop the file anywhere">
+            <label class="button" title="A plan, a measured trace, a spec, an order of ops, or a model's config.json; or drop the file anywhere">
                 "Open…"
-                <input type="file" multiple accept=".json,.toml" data-test="open-file" on:change=picked />
+                <input type="file" multiple accept=".json,.toml,.txt,.csv" data-test="open-file" on:change=picked />
             </label>
             <button type="button" data-test="export-plan" prop:disabled=move || !has_plan() on:click=move |_| planner.export()
                 title="Download the plan file, which `pipeplan run` executes">"Export plan"</button>

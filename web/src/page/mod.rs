@@ -37,10 +37,21 @@ fn Page() -> impl IntoView {
     planner.open_address();
     on_fragment_change(planner);
     files::accept_dropped_files(planner);
+    browser::fit_paper();
     let state = move || match (planner.faults.with(Vec::is_empty), planner.busy.get()) {
         (false, _) => "faulty",
         (true, true) => "planning",
         (true, false) => "idle",
+    };
+    // Tells tabs and entries of the history apart.
+    Effect::new(move |_| {
+        let shown = planner.scene.with(|scene| scene.as_ref().map(|scene| format!("{} · pipeplan", scene.summary())));
+        browser::set_title(shown.as_deref().unwrap_or("pipeplan"));
+    });
+    // For those who do not see the picture change.
+    let said = move || match state() {
+        "idle" => planner.scene.with(|scene| scene.as_ref().map(|scene| scene.headline())),
+        _ => None,
     };
     view! {
         <header class="top">
@@ -54,6 +65,7 @@ fn Page() -> impl IntoView {
                     _ => String::new(),
                 }}
             </p>
+            <p class="unseen" role="status">{said}</p>
             <button type="button" class="form-toggle" data-test="form-toggle" aria-expanded=move || planner.form_open.get().to_string()
                 on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Change…"</button>
             <files::Files />

@@ -29,14 +29,14 @@ impl Item {
     }
 }
 
-/// Remembers `text`, and the part of the address after `#` that it belongs to. A text beyond what browsers store is
-/// not remembered; nor is the one before it, which it replaces.
-pub fn remember(item: Item, fragment: &str, text: &str) {
+/// Remembers `text`, and the part of the address after `#` that it belongs to. False where the text is beyond what the
+/// browser stores: then it is not remembered, nor is the one before it, which it replaces.
+#[must_use]
+pub fn remember(item: Item, fragment: &str, text: &str) -> bool {
     forget(item);
-    if let (Some(storage), Some(packed)) = (storage(), packing::pack(text)) {
-        // Fragments have no spaces: the address escapes them.
-        let _ = storage.set_item(item.key(), &format!("{fragment} {packed}"));
-    }
+    let (Some(storage), Some(packed)) = (storage(), packing::pack(text)) else { return false };
+    // Fragments have no spaces: the address escapes them.
+    storage.set_item(item.key(), &format!("{fragment} {packed}")).is_ok()
 }
 
 /// What was remembered under this fragment.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use leptos::prelude::*;
 use pipeplan_core::fields::Fault;
 use pipeplan_core::format::{order, svg};
+use pipeplan_core::model::hf_config;
 use pipeplan_core::planner::BEST;
 use pipeplan_core::spec::Spec;
 use pipeplan_core::timeline::Timeline;
-use serde_json::Value;
+use serde_json::{Value, json};
 use web_sys::Worker;
 
 use super::browser;
@@ -32,6 +33,8 @@ const LINK_AFTER_MS: i32 = 200;
 
 /// A plan that is kept goes where the one on screen takes so many times as long, or as short.
 const MOST_TIMES_AS_LONG: u64 = 20;
+/// Tokens of a sequence where nothing has said how many.
+const USUAL_SEQUENCE: u64 = 4096;
 /// Pixels of a saved drawing: a page of paper.
 const SVG_WIDTH: u32 = 1200;
 
@@ -363,7 +366,7 @@ impl Planner {
             }
             Said::Exported { text, purpose: Purpose::Proof } => self.start_prover(&text),
             Said::Exported { text, purpose: Purpose::Keep } if self.kept.with_untracked(Option::is_some) => {
-                session::remember(Item::Kept, "", &text)
+                self.remember(Item::Kept, "", &text);
             }
             Said::KeptOpened { picture } if self.kept.with_untracked(Option::is_none) => {
                 let before = self.extent();
@@ -377,7 +380,7 @@ impl Planner {
             Said::TraceOpened(summary) => {
                 let opening = self.opening_trace.try_update_value(Option::take).flatten();
                 if let Some(Opening { text, from: Origin::Person }) = opening {
-                    session::remember(Item::Trace, "", &text);
+                    self.remember(Item::Trace, "", &text);
                 }
                 self.trace.set(Some(summary));
             }
@@ -418,20 +421,19 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
+        self.notice.set(None);
         let opening = self.opening.get_value();
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         if let (Some(Opening { text, from: Origin::Person }), Some(link)) = (opening, self.link()) {
             // It is known again by its form's link, which stands in the address from now on.
-            session::remember(Item::Plan, &link, &text);
+            self.remember(Item::Plan, &link, &text);
             self.write_link_later();
         }
         self.remembers.set_value(true);
         self.shown.set_value(id);
-        let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule)).map(|_| {
-            let line = "This order of ops is the file's own. A change of the form plans anew, without it.";
-            Notice { wrong: false, lines: vec![line.to_owned()] }
-        });
-        self.notice.set(own);
+        if scene.as_ref().is_some_and(|scene| !is_schedule(&scene.schedule)) {
+            self.say("This order of ops is the file's own. A change of the form plans anew, without it.");
+        }
         self.show(scene.map(Arc::new));
     }
 
@@ -495,7 +497,7 @@ impl Planner {
         if keep {
             self.kept.set(self.scene.get_untracked());
             if let Some(text) = self.opened.get_value() {
-                session::remember(Item::Kept, "", &text);
+                self.remember(Item::Kept, "", &text);
             } else if let (false, Some(spec)) = (self.outdated.get_untracked(), self.read_form()) {
                 self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
             }
@@ -568,6 +570,8 @@ impl Planner {
             };
             self.busy.set(true);
             self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
+        } else if let Some(config) = config_of(text) {
+            self.open_config(config);
         } else {
             match Spec::read(text) {
                 Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
@@ -576,6 +580,30 @@ impl Planner {
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.complain(lines);
                 }
+            }
+        }
+    }
+
+    /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
+    fn open_config(self, config: Value) {
+        let mut value = self.form.with_untracked(Form::to_value);
+        if self.form.with_untracked(|form| form.kind) == Kind::Typed {
+            value = Form::default().to_value();
+        }
+        value["model"] = json!({ "config": config });
+        if value.pointer("/training/sequence").is_none() {
+            // The catalog's model said it, and stands in the form no more.
+            let said = self.resolved.with_untracked(|known| known["training"]["sequence"].as_u64());
+            let most = value["model"]["config"]["max_position_embeddings"].as_u64();
+            value["training"]["sequence"] = json!(said.unwrap_or(USUAL_SEQUENCE).min(most.unwrap_or(u64::MAX)));
+        }
+        match Spec::from_value(&value) {
+            Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
+            Err(faults) => {
+                let mut lines =
+                    vec!["The model of this config.json cannot be planned with the rest of the form.".to_owned()];
+                lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
+                self.complain(lines);
             }
         }
     }
@@ -689,6 +717,26 @@ impl Planner {
         });
     }
 
+    /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
+    fn remember(self, item: Item, fragment: &str, text: &str) {
+        if !session::remember(item, fragment, text) {
+            self.say("This file is too large for the browser to remember: it is gone when the page is loaded anew.");
+        }
+    }
+
+    /// Says something more that is no fault.
+    fn say(self, line: &str) {
+        self.notice.update(|notice| match notice {
+            Some(Notice { wrong: false, lines }) => {
+                if !lines.iter().any(|said| said == line) {
+                    lines.push(line.to_owned());
+                }
+            }
+            Some(Notice { wrong: true, .. }) => {}
+            None => *notice = Some(Notice { wrong: false, lines: vec![line.to_owned()] }),
+        });
+    }
+
     fn complain(self, lines: Vec<String>) {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
@@ -702,6 +750,12 @@ impl Planner {
     pub fn kind(self) -> Kind {
         self.form.with(|form| form.kind)
     }
+}
+
+/// What a model's `config.json` holds, where `text` is one.
+fn config_of(text: &str) -> Option<Value> {
+    let value = pipeplan_core::json::parse(text).ok()?;
+    hf_config::looks_like_one(&value).then_some(value)
 }
 
 /// Whether the planner makes schedules of this name.

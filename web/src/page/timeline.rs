@@ -50,6 +50,7 @@ pub fn TimelinePanel() -> impl IntoView {
     view! {
         <section class="panel timeline" aria-label="Timeline">
             <Toolbar />
+            <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
             {move || planner.no_plan.get().map(|reason| view! {
                 <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p></div>
             })}
@@ -220,7 +221,7 @@ fn Canvas() -> impl IntoView {
                 on:pointerleave=on_leave on:dblclick=on_double on:keydown=on_key></canvas>
             <Tooltip pointed pointer whole_width />
         </div>
-        <p class="hint">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all."</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all."</p>
         <legend::Guide />
     }
 }
