@@ -30,11 +30,35 @@ pub(super) fn image(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
     if let Some(image) = kept.as_ref().and_then(|place| std::fs::read(place).ok()).filter(|image| is_code(image)) {
         return Ok(image);
     }
+    // A card that is newer than the compiler: the driver makes the last step itself, and keeps it.
+    if let Some(older) = older_than(capability) {
+        return assembly(&source::for_gpu(), older).map(|text| [text.as_bytes(), b"\0"].concat());
+    }
     let image = compile(capability)?;
     if let Some(place) = kept {
         cache::keep(&place, &image);
     }
     Ok(image)
+}
+
+/// The newest capability that NVRTC knows below `capability`, where it does not know that itself.
+fn older_than(capability: (u32, u32)) -> Option<(u32, u32)> {
+    let known = guarded("nvrtcGetSupportedArchs", || {
+        let fail = |error| CardError::call("nvrtcGetSupportedArchs", format!("{error:?}"));
+        let mut count = 0;
+        // SAFETY: writes one int; then as many as it said there are.
+        unsafe {
+            sys::nvrtcGetNumSupportedArchs(&mut count).result().map_err(fail)?;
+            let mut all = vec![0; count.max(0) as usize];
+            sys::nvrtcGetSupportedArchs(all.as_mut_ptr()).result().map_err(fail)?;
+            Ok(all)
+        }
+    });
+    // Where it does not say, compiling will.
+    let known: Vec<(u32, u32)> =
+        known.ok()?.into_iter().map(|number| (number as u32 / 10, number as u32 % 10)).collect();
+    let is_known = known.contains(&capability);
+    known.into_iter().filter(|known| *known < capability && !is_known).max()
 }
 
 /// Whether `image` begins as machine code does.
@@ -53,7 +77,8 @@ pub fn compile(capability: (u32, u32)) -> Result<Vec<u8>, CardError> {
 /// The same with `more` options, and what the compiler says.
 fn compile_with((major, minor): (u32, u32), more: &[&str]) -> Result<(Vec<u8>, String), CardError> {
     let architecture = format!("--gpu-architecture=sm_{major}{minor}");
-    let options = [&[architecture.as_str()], more].concat();
+    // Checkers of memory then name the line.
+    let options = [&[architecture.as_str(), "-lineinfo"], more].concat();
     translate(&source::for_gpu(), &options, (sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN))
 }
 
@@ -136,6 +161,18 @@ mod tests {
             let most = spilled.iter().filter(|(_, bytes)| *bytes > 64).collect::<Vec<_>>();
             assert!(most.is_empty(), "sm_{}{}: {most:?}", capability.0, capability.1);
         }
+    }
+
+    #[test]
+    fn a_card_newer_than_the_compiler_gets_what_its_driver_finishes() {
+        if libraries::search(Which::Nvrtc).found.is_none() {
+            return eprintln!("SKIPPED: kernels are not compiled: {}", libraries::search(Which::Nvrtc));
+        }
+        assert_eq!(older_than((9, 0)), None);
+        let newest = older_than((999, 0)).expect("no compiler knows it");
+        let text =
+            assembly("extern \"C\" __global__ void nothing() {}", newest).unwrap_or_else(|error| panic!("{error}"));
+        assert!(text.contains(&format!(".target sm_{}{}", newest.0, newest.1)), "{text}");
     }
 
     /// By kernel: bytes of registers that are stored elsewhere, as the assembler says.
