@@ -86,6 +86,8 @@ const THREADS: u32 = 256;
 const MOST_BLOCKS: u64 = 1 << 16;
 /// Rows of a tile of `attention.cu`.
 const SMALL_TILE: u64 = 32;
+/// Floats of a row of scores there.
+const SCORES: u64 = SMALL_TILE + 8;
 /// Rows of a tile of `attention_tensor.cu`.
 const TILE: u64 = 64;
 /// Widths of keys and of values that `attention_tensor.cu` is compiled for.
@@ -614,7 +616,7 @@ impl Context {
         }
         let shared = SMALL_TILE * (small.0 * (widths.0 | 1) + small.1 * (widths.1 | 1)) * 4;
         // Beside it, two tiles of scores that the kernel declares itself.
-        let limit = limit.saturating_sub(2 * SMALL_TILE * (SMALL_TILE + 1) * 4);
+        let limit = limit.saturating_sub(2 * SMALL_TILE * SCORES * 4);
         if shared > limit {
             let width = widths.0;
             let reason = format!("heads {width} wide need {shared} bytes of shared memory, and the card has {limit}");

@@ -5,6 +5,8 @@
 // included). f[0]: what products of queries and keys are multiplied with; f[1]: what scores are capped by, or 0.
 
 #define SMALL_TILE 32
+// Floats from row to row of scores: the four rows that a warp takes the softmax of, eight columns each, lie in different banks.
+#define SCORES (SMALL_TILE + 8)
 
 struct Place {
     ll sequence, query_row, key_row, out_row, value_row, first, window;
@@ -70,7 +72,7 @@ __device__ __forceinline__ void clear(float* tile, int pitch) {
 }
 
 // c[i][j] = factor * sum over k of a[i][k] * b[j][k], 32 x 32.
-__device__ __forceinline__ void rows_by_rows(float (*c)[SMALL_TILE + 1], const float* a, const float* b, int width, float factor) {
+__device__ __forceinline__ void rows_by_rows(float (*c)[SCORES], const float* a, const float* b, int width, float factor) {
     for (int index = threadIdx.x; index < SMALL_TILE * SMALL_TILE; index += blockDim.x) {
         int i = index / SMALL_TILE, j = index % SMALL_TILE;
         float sum = 0.0f;
@@ -80,7 +82,7 @@ __device__ __forceinline__ void rows_by_rows(float (*c)[SMALL_TILE + 1], const f
 }
 
 // c[i][k] += sum over j of s[i][j] * b[j][k], or of s[j][i] * b[j][k] where transposed.
-__device__ __forceinline__ void scores_by_rows(float* c, const float (*s)[SMALL_TILE + 1], bool transposed, const float* b, int width) {
+__device__ __forceinline__ void scores_by_rows(float* c, const float (*s)[SCORES], bool transposed, const float* b, int width) {
     for (int index = threadIdx.x; index < SMALL_TILE * width; index += blockDim.x) {
         int i = index / width, k = index % width;
         float sum = 0.0f;
@@ -92,7 +94,7 @@ __device__ __forceinline__ void scores_by_rows(float* c, const float (*s)[SMALL_
 // p: q, k, v, o, l (float).
 template <class T> __device__ void attention(const Args& a) {
     DYNAMIC_SHARED(memory);
-    __shared__ float s[SMALL_TILE][SMALL_TILE + 1];
+    __shared__ float s[SMALL_TILE][SCORES];
     Place at = place_of(a, false);
     int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
     float *q = (float*)memory, *k = q + tile, *v = k + tile, *o = v + value_tile;
@@ -142,7 +144,7 @@ KERNEL_OF(attention, 256)
 // p: do, q, k, v, o, l.
 template <class T>
 __device__ __forceinline__ void score_grads(const Args& a, const Place& at, int head, ll query, ll key, const float* d_o, const float* q,
-                                            const float* k, const float* v, float (*s)[SMALL_TILE + 1], float (*ds)[SMALL_TILE + 1]) {
+                                            const float* k, const float* v, float (*s)[SCORES], float (*ds)[SCORES]) {
     int i = threadIdx.x / 8, part = threadIdx.x % 8;
     rows_by_rows(s, q, k, at.width, a.f[0]);
     rows_by_rows(ds, d_o, v, at.value, 1.0f);
@@ -169,7 +171,7 @@ __device__ __forceinline__ void score_grads(const Args& a, const Place& at, int 
 // p: do, q, k, v, o, l, dq.
 template <class T> __device__ void attention_grad_query(const Args& a) {
     DYNAMIC_SHARED(memory);
-    __shared__ float s[SMALL_TILE][SMALL_TILE + 1], ds[SMALL_TILE][SMALL_TILE + 1];
+    __shared__ float s[SMALL_TILE][SCORES], ds[SMALL_TILE][SCORES];
     Place at = place_of(a, false);
     int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
     float *d_o = (float*)memory, *q = d_o + value_tile, *k = q + tile, *v = k + tile, *dq = v + value_tile;
@@ -193,7 +195,7 @@ KERNEL_OF(attention_grad_query, 256)
 // p: do, q, k, v, o, l, dk, dv. A block sums over the query heads that share its keys.
 template <class T> __device__ void attention_grad_key(const Args& a) {
     DYNAMIC_SHARED(memory);
-    __shared__ float s[SMALL_TILE][SMALL_TILE + 1], ds[SMALL_TILE][SMALL_TILE + 1];
+    __shared__ float s[SMALL_TILE][SCORES], ds[SMALL_TILE][SCORES];
     Place at = place_of(a, true);
     int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
     float *d_o = (float*)memory, *q = d_o + value_tile, *k = q + tile, *v = k + tile, *dk = v + value_tile, *dv = dk + tile;

@@ -110,13 +110,17 @@ template <int D> __device__ __forceinline__ void put_tile(void* to, const float 
     }
 }
 
-// The two rows of one head that a thread's results belong to: do times o, over the columns.
+// The two rows of one head that a thread's results belong to: do times o, over the columns. Four threads share a row, and take
+// 16 bytes each at a time.
 template <int D> __device__ __forceinline__ float along_row(const void* d_o, const void* o, ll at) {
+    const int W = Pack<bf16>::WIDTH;
     float sum = 0.0f;
-    int part = threadIdx.x % 4;
-#pragma unroll 4
-    for (int j = part * 2; j < D; j += 8) {
-        for (int one = 0; one < 2; one++) sum += load(((const bf16*)d_o)[at + j + one]) * load(((const bf16*)o)[at + j + one]);
+    // Few values at a time: the registers are others'.
+#pragma unroll 1
+    for (int j = threadIdx.x % 4 * W; j < D; j += 4 * W) {
+        Pack<bf16> left = *(const Pack<bf16>*)((const bf16*)d_o + at + j), right = *(const Pack<bf16>*)((const bf16*)o + at + j);
+#pragma unroll
+        for (int k = 0; k < W; k++) sum += load(left.v[k]) * load(right.v[k]);
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);

@@ -210,9 +210,13 @@ template <class T> __device__ void rope(const Args& a) {
                 int head = pack * W / half, j = pack * W % half;
                 ll low = (head + 1) * width - a.n[4] + j, high = low + half;
                 Pack<T> u = *(const Pack<T>*)(in + low), v = *(const Pack<T>*)(in + high);
+                // As many pairs of a sine and a cosine, two in each pack of floats.
+                Pack<float> turns[W / 2];
+#pragma unroll
+                for (int k = 0; k < W / 2; k++) turns[k] = ((const Pack<float>*)(angles + 2 * j))[k];
 #pragma unroll
                 for (int k = 0; k < W; k++) {
-                    float sine = a.f[0] * angles[2 * (j + k)], cosine = angles[2 * (j + k) + 1];
+                    float sine = a.f[0] * turns[k / 2].v[k % 2 * 2], cosine = turns[k / 2].v[k % 2 * 2 + 1];
                     float first = load(u.v[k]), second = load(v.v[k]);
                     u.v[k] = Number<T>::of(first * cosine - second * sine);
                     v.v[k] = Number<T>::of(second * cosine + first * sine);
