@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -146,7 +146,7 @@ struct Files {
 }
 
 struct Packed {
-    /// The length and the checksum of the file, which may be another one by now.
+    /// That of the file, which may be another one by now.
     of: (usize, u32),
     gzip: Vec<u8>,
 }
@@ -172,7 +172,8 @@ impl Files {
         let pack = |path: PathBuf| {
             let plain = self.site.read(&path)?;
             let worth = plain.len() >= LEAST_PACKED_BYTES && content_type(&path) != "image/png";
-            worth.then(|| (path, Packed { of: (plain.len(), crc32(&plain)), gzip: gzip(&plain) }))
+            let packed = Packed { of: mark_of(&plain), gzip: worth.then(|| gzip(&plain)).flatten()? };
+            Some((path, packed))
         };
         // Nobody else sets it.
         let _ = self.packed.set(self.site.paths().into_iter().filter_map(pack).collect());
@@ -181,42 +182,25 @@ impl Files {
     /// The file at `path`, whose content is `plain`, compressed; none where that has not been done.
     fn packed(&self, path: &Path, plain: &[u8]) -> Option<Vec<u8>> {
         let known = self.packed.get()?.get(path)?;
-        (known.of == (plain.len(), crc32(plain))).then(|| known.gzip.clone())
+        (known.of == mark_of(plain)).then(|| known.gzip.clone())
     }
 }
 
 /// Shorter files are sent as they are.
 const LEAST_PACKED_BYTES: usize = 1024;
 
-/// `plain` in the format of gzip (RFC 1952).
-fn gzip(plain: &[u8]) -> Vec<u8> {
-    // No name, no time, an unknown system.
-    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-    packed.extend(miniz_oxide::deflate::compress_to_vec(plain, 6));
-    packed.extend(crc32(plain).to_le_bytes());
-    // Modulo 2³², as the format has it.
-    packed.extend((plain.len() as u32).to_le_bytes());
-    packed
+/// What tells one content of a file from another.
+fn mark_of(plain: &[u8]) -> (usize, u32) {
+    let mut crc = flate2::Crc::new();
+    crc.update(plain);
+    (plain.len(), crc.sum())
 }
 
-/// The checksum of gzip and PNG: CRC-32 of ISO 3309, bits reflected.
-fn crc32(bytes: &[u8]) -> u32 {
-    static TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            let (mut rest, mut bit) = (byte as u32, 0);
-            while bit < 8 {
-                rest = if rest & 1 == 1 { 0xedb8_8320 ^ (rest >> 1) } else { rest >> 1 };
-                bit += 1;
-            }
-            table[byte] = rest;
-            byte += 1;
-        }
-        table
-    };
-    let step = |rest: u32, byte: &u8| TABLE[usize::from(rest as u8 ^ byte)] ^ (rest >> 8);
-    !bytes.iter().fold(!0, step)
+/// `plain` in the format of gzip.
+fn gzip(plain: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(plain).ok()?;
+    encoder.finish().ok()
 }
 
 fn read_file(path: &Path) -> Option<Vec<u8>> {
