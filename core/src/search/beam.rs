@@ -99,10 +99,10 @@ const MOST_ORDERS: usize = 8;
 
 pub(super) struct Beam<'f> {
     flat: &'f Flat,
-    /// Where each backward may run cut or whole, the problem with all of them whole.
-    whole: Option<Flat>,
-    /// By rank, what one microbatch needs by itself, cut and whole.
-    alone: [Vec<i64>; 2],
+    /// Where each backward may run cut or whole, the problem with other backwards whole; each with what one microbatch
+    /// needs by itself, by rank, as for the problem itself.
+    others: Vec<(Flat, Vec<i64>)>,
+    alone: Vec<i64>,
     lanes: Vec<About>,
     /// Whether an op may start although the last one started later than it might have.
     waits: bool,
@@ -120,8 +120,10 @@ pub(super) struct Beam<'f> {
 }
 
 impl<'f> Beam<'f> {
-    /// For a small problem; `mixes` says whether each backward may run cut or whole.
-    pub fn new(flat: &'f Flat, mixes: bool) -> Beam<'f> {
+    /// For a small problem. Where each backward may run cut or whole, `others` are the problem with some or all of them
+    /// whole, in one of which microbatches can end one after the other wherever they can at all.
+    pub fn new(flat: &'f Flat, others: Vec<Flat>) -> Beam<'f> {
+        let mixes = !others.is_empty();
         let mut lanes: Vec<About> = flat
             .lanes
             .iter()
@@ -165,12 +167,15 @@ impl<'f> Beam<'f> {
             }
         }
         let per_slot = if flat.fused { 2 } else { 3 };
-        let whole = mixes.then(|| Flat { fused: true, ..flat.clone() });
-        let alone = |flat: &Flat| (0..flat.ranks).map(|rank| flat.least(rank)).collect();
+        let alone = |flat: &Flat| (0..flat.ranks).map(|rank| flat.least(rank)).collect::<Vec<i64>>();
+        let with_alone = |flat: Flat| {
+            let alone = alone(&flat);
+            (flat, alone)
+        };
         Beam {
             flat,
-            alone: [alone(flat), whole.as_ref().map(alone).unwrap_or_default()],
-            whole,
+            alone: alone(flat),
+            others: others.into_iter().map(with_alone).collect(),
             waits: false,
             jobs: per_slot * flat.slots,
             head: vec![[0; 2]; lanes.len()],
@@ -335,7 +340,7 @@ impl<'f> Beam<'f> {
                     (scratch.left[rank], scratch.now, scratch.hash) = (state.left[rank], state.now, state.hash);
                     self.ops += 4 + flat.lanes.len() as u64 / 2;
                     if bound < cutoff {
-                        let both = self.whole.is_some() && *kind == BW;
+                        let both = !self.others.is_empty() && *kind == BW;
                         let back = 1 + u32::from(both);
                         next[usize::from(both)].push(Next { bound, sum, back, parent, code });
                     }
@@ -354,7 +359,7 @@ impl<'f> Beam<'f> {
 
     /// Whether a backward of the lane may run cut or whole, and may be better whole.
     fn gains(&self, lane: usize) -> bool {
-        self.whole.is_some() && self.lanes[lane].gains
+        !self.others.is_empty() && self.lanes[lane].gains
     }
 
     /// When the next op of a kind may start as far as other ranks go; none where that is not known yet, or none is left.
@@ -378,11 +383,10 @@ impl<'f> Beam<'f> {
             let room = Room { rank, limit, held: state.held[rank], alone: alone[rank], in_turn };
             allowed(&room, flat, &state.done, lane, kind)
         };
-        let [cut, whole] = &self.alone;
         let turns: &[bool] = if self.flat.chains.len() > 1 { &[false, true] } else { &[false] };
         limit >= UNLIMITED
-            || turns.iter().any(|in_turn| fits(self.flat, cut, *in_turn))
-            || self.whole.as_ref().is_some_and(|flat| turns.iter().any(|in_turn| fits(flat, whole, *in_turn)))
+            || turns.iter().any(|in_turn| fits(self.flat, &self.alone, *in_turn))
+            || self.others.iter().any(|(flat, alone)| turns.iter().any(|in_turn| fits(flat, alone, *in_turn)))
             || (self.flat.chains.len() > 1
                 && state.held[rank] + self.flat.lanes[lane].takes[kind as usize] <= limit
                 && self.can_end(state, lane, kind))
@@ -398,6 +402,7 @@ impl<'f> Beam<'f> {
         };
         let mut held = state.held.clone();
         held[flat.lanes[lane].rank] += flat.lanes[lane].net(kind);
+        let is_whole = |lane: usize| flat.fused || (self.gains(lane) && flat.lanes[lane].holds_less_whole());
         let lanes_of = |chain: &Chain| chain.first_lane..chain.first_lane + chain.lanes;
         let oldest = |chain: &Chain| lanes_of(chain).map(|lane| done(lane, W)).min().unwrap_or(0);
         let mut next: Vec<u32> = flat.chains.iter().map(oldest).collect();
@@ -420,7 +425,7 @@ impl<'f> Beam<'f> {
                         && lanes_of(chain)
                             .rev()
                             .filter(|lane| done(*lane, B) <= n)
-                            .all(|lane| if flat.fused { run(lane, BW) } else { run(lane, B) && run(lane, W) });
+                            .all(|lane| if is_whole(lane) { run(lane, BW) } else { run(lane, B) && run(lane, W) });
                     if !ends {
                         held = before;
                         is_over = false;

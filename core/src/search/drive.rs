@@ -438,7 +438,7 @@ impl<'a, 'b> Search<'a, 'b> {
             return Some(known);
         }
         let flat = self.full.flat.clone();
-        let mut beam = Beam::new(&flat, false);
+        let mut beam = Beam::new(&flat, Vec::new());
         let is_over = beam.widen(self.allowed, |orders, ops| {
             self.grown += ops;
             for rows in orders {

@@ -75,8 +75,13 @@ impl Lane {
     /// Whether BW takes less time, or less memory, than B and then W.
     pub fn gains_whole(&self) -> bool {
         let [_, b, w, whole] = self.duration;
+        whole < b + w || self.holds_less_whole()
+    }
+
+    /// Whether BW takes less memory than B and then W.
+    pub fn holds_less_whole(&self) -> bool {
         let [_, b_takes, w_takes, whole_takes] = self.takes;
-        whole < b + w || whole_takes < b_takes.max(self.net(B) + w_takes)
+        whole_takes < b_takes.max(self.net(B) + w_takes)
     }
 }
 

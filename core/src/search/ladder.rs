@@ -30,7 +30,7 @@ use super::beam;
 use super::drive::{Known, Library};
 use super::flat::{F, Flat};
 use super::frontier::least_bytes;
-use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search};
+use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search, whole};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
 use crate::schedule::Schedule;
@@ -228,8 +228,14 @@ impl<'a> Ladder<'a> {
     /// Goes down the tree to the highest limit that is not above the one asked for, noting the ranges on the way.
     fn descend(&mut self) -> Bytes {
         let flat = Flat::new(self.problem);
-        let least_of = |(rank, more): (usize, Bytes)| least_bytes(self.problem, &flat, rank).saturating_sub(more);
-        let least = self.limited().map(least_of).max().unwrap_or(0);
+        let least_of = |problem: &Problem| {
+            let flat = Flat::new(problem);
+            let of = |(rank, more): (usize, Bytes)| least_bytes(problem, &flat, rank).saturating_sub(more);
+            self.limited().map(of).max().unwrap_or(0)
+        };
+        let variants = if whole::may_mix(self.problem) { whole::variants(self.problem) } else { Vec::new() };
+        let least =
+            variants.iter().map(|variant| least_of(&variant.problem)).fold(least_of(self.problem), Bytes::min);
         let Units { base, microbatch, chunk } = self.units(&flat);
         let full = u128::from(microbatch) * flat.ranks as u128;
         let mut units = alloc::vec![u64::try_from(full / 4).unwrap_or(u64::MAX), microbatch, chunk];

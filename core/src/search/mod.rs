@@ -218,8 +218,14 @@ fn search(
     scope: Scope,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
-    let mut found = search_orders(problem, effort, scope, observer)?;
     let may_mix = whole::may_mix(problem);
+    let mut found = match search_orders(problem, effort, scope, observer) {
+        // With less memory than cut backwards need, some have to be whole.
+        Err(why) if may_mix => {
+            whole_orders(problem, scope).into_iter().min_by_key(|found| found.cost_ns).ok_or(why)?
+        }
+        found => found?,
+    };
     if problem.overlap_permille() == 0 && !may_mix {
         return Ok(found);
     }
@@ -259,6 +265,13 @@ fn search(
         };
         let mut orders = alloc::vec![found.schedule.clone()];
         if found.cost_ns > found.bound_ns.max(scope.floor) {
+            for whole in whole_orders(problem, scope) {
+                found.ops += whole.ops;
+                keep(&mut found, whole.schedule.clone(), whole.cost_ns, whole.origin);
+                orders.push(whole.schedule);
+            }
+        }
+        if found.cost_ns > found.bound_ns.max(scope.floor) {
             let below = found.cost_ns;
             found.ops += whole::grown(problem, effort.0, below, |schedule, cost_ns| {
                 note(cost_ns);
@@ -291,6 +304,17 @@ fn search(
     }
     found.ops += hidden.ops;
     Ok(found)
+}
+
+/// The first orders with whole backwards: all, or those that hold less.
+fn whole_orders(problem: &Problem, scope: Scope) -> Vec<Found> {
+    let bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
+    let scope = Scope { floor: scope.floor, quick: true, bound_ns: Some(bound_ns), ..Scope::default() };
+    let order = |variant: &whole::Variant| {
+        let found = search_orders(&variant.problem, Effort(0), scope, &mut |_| Flow::Continue).ok()?;
+        Some(Found { schedule: variant.original(found.schedule.clone()), ..found })
+    };
+    whole::variants(problem).iter().filter_map(order).collect()
 }
 
 /// One search for an order of ops that run one by one.

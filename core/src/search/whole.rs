@@ -119,7 +119,9 @@ pub(super) fn grown(problem: &Problem, effort: u64, below: Nanos, mut offer: imp
     if !beam::is_small(&flat) {
         return 0;
     }
-    let mut beam = Beam::new(&flat, true);
+    let whole = Flat { fused: true, ..flat.clone() };
+    let some = problem.with_some_whole_backwards().map(|(problem, _)| Flat::new(&problem));
+    let mut beam = Beam::new(&flat, core::iter::once(whole).chain(some).collect());
     let mut best = below;
     beam.widen(effort, |orders, _| {
         for rows in orders {
