@@ -149,6 +149,26 @@ fn going_two_ways_hardly_an_optimum_is_missed() {
     assert!(missed.len() <= 1, "the search missed {} optima\n{}", missed.len(), missed.join("\n"));
 }
 
+/// Where backwards may be whole or cut, and a whole one takes less time or memory, two are, by 0.2 and 1.4 %; the number
+/// may only fall.
+#[test]
+fn where_backwards_mix_hardly_an_optimum_is_missed() {
+    let mut tally = Tally::default();
+    for placement in ["linear", "looped", "v", "wave"] {
+        for seed in 0..5 {
+            let mut file = wider_file(placement, seed);
+            let mut random = Random(seed);
+            let stages = file["stages"].as_array_mut().expect("stages");
+            stages.iter_mut().for_each(|stage| random::gain_whole(&mut random, stage));
+            file["backward"] = json!("split");
+            tally.add(&format!("{placement} {seed}"), &file, 60_000);
+        }
+    }
+    let Tally { tried, proved, missed, .. } = tally;
+    assert!(tried >= 15 && proved >= tried * 9 / 10, "only {proved} of {tried} are proved");
+    assert!(missed.len() <= 2, "the search missed {} optima\n{}", missed.len(), missed.join("\n"));
+}
+
 /// A table by placement: `cargo test -p pipeplan-tests --release --test optimal -- --ignored --nocapture`.
 #[test]
 #[ignore = "minutes: how far the search is from the optimum, by placement"]

@@ -273,11 +273,12 @@ fn search(
         }
         if found.cost_ns > found.bound_ns.max(scope.floor) {
             let below = found.cost_ns;
-            found.ops += whole::grown(problem, effort.0, below, |schedule, cost_ns| {
+            let (ops, grown) = whole::grown(problem, effort.0, below, |schedule, cost_ns| {
                 note(cost_ns);
-                orders.push(schedule.clone());
                 keep(&mut found, schedule, cost_ns, "grown");
             });
+            found.ops += ops;
+            orders.extend(grown);
         }
         if found.cost_ns > found.bound_ns.max(scope.floor) {
             let below = found.cost_ns;

@@ -57,6 +57,9 @@ pub(super) fn variants(problem: &Problem) -> Vec<Variant> {
     all.into_iter().chain(some).collect()
 }
 
+/// Grown orders that local search starts from.
+const KEPT: usize = 6;
+
 /// Ops that are simulated to choose which backwards are whole, and the least number of simulations.
 const MOST_OPS: usize = 400_000;
 const LEAST_RUNS: usize = 8;
@@ -112,12 +115,18 @@ pub(super) fn mixed(problem: &Problem, schedule: &Schedule, floor: Nanos, below:
     (mixer.cost.objective < below).then(|| (Schedule::of(mixer.rows), mixer.cost.objective))
 }
 
-/// Orders of a small problem that cost less than `below`, grown op by op with backwards cut or whole; and how many ops
-/// were run for that.
-pub(super) fn grown(problem: &Problem, effort: u64, below: Nanos, mut offer: impl FnMut(Schedule, Nanos)) -> u64 {
+/// Orders of a small problem that cost less than `below`, grown op by op with backwards cut or whole; how many ops were
+/// run for that; and the best few orders, whatever they cost.
+pub(super) fn grown(
+    problem: &Problem,
+    effort: u64,
+    below: Nanos,
+    mut offer: impl FnMut(Schedule, Nanos),
+) -> (u64, Vec<Schedule>) {
     let flat = Flat::new(problem);
+    let mut known: Vec<(Cost, Schedule)> = Vec::new();
     if !beam::is_small(&flat) {
-        return 0;
+        return (0, Vec::new());
     }
     let whole = Flat { fused: true, ..flat.clone() };
     let some = problem.with_some_whole_backwards().map(|(problem, _)| Flat::new(&problem));
@@ -126,14 +135,20 @@ pub(super) fn grown(problem: &Problem, effort: u64, below: Nanos, mut offer: imp
     beam.widen(effort, |orders, _| {
         for rows in orders {
             let schedule = numbered(&flat, &rows);
-            if let Some(cost) = pairs::cost(problem, &schedule).filter(|cost| cost.objective < best) {
+            let Some(cost) = pairs::cost(problem, &schedule) else { continue };
+            if cost.objective < best {
                 best = cost.objective;
-                offer(schedule, best);
+                offer(schedule.clone(), best);
+            }
+            let at = known.partition_point(|(other, _)| *other < cost);
+            if at < KEPT && known.get(at).is_none_or(|(other, _)| *other != cost) {
+                known.insert(at, (cost, schedule));
+                known.truncate(KEPT);
             }
         }
         best
     });
-    beam.ops
+    (beam.ops, known.into_iter().map(|(_, schedule)| schedule).collect())
 }
 
 /// Orders that cost less than `below`, by local search from `orders`, in which backwards change between cut and whole
