@@ -4,8 +4,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use pipeplan::backend::cuda::card::Card;
+use pipeplan::backend::cuda::host::Host;
+use pipeplan::transport::nccl::{self, Library};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::program::{Step, Way};
 use serde_json::Value;
@@ -29,6 +32,22 @@ fn library() -> Option<&'static Path> {
         Some(out)
     };
     LIBRARY.get_or_init(compile).as_deref()
+}
+
+/// What the selftest asks of the library on one card: a message to itself and a sum of one.
+#[test]
+fn one_rank_alone_gets_what_it_sends() {
+    let Some(path) = library() else { return };
+    let card: Arc<dyn Card> = match Host::new() {
+        Ok(host) => Arc::new(host),
+        Err(error) if error.to_string().contains("cannot be started") => {
+            return eprintln!("SKIPPED: no run over NCCL: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let library = Library::at(path).unwrap_or_else(|error| panic!("{error}"));
+    let error = nccl::selftest(Arc::new(library), &card).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(error, 0.0);
 }
 
 /// A plan of two stages for so many copies of the pipeline, which share out the optimizer's state.

@@ -38,7 +38,13 @@ pub fn run(command: &mut Command, deadline: Instant) -> Result<Said, String> {
     };
     let read = |at: usize| std::fs::read(&paths[at]).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let said = Said { output: read(0).map_err(fail)?, errors: read(1).map_err(fail)? };
-    let last = said.errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_string();
+    // What went wrong may take some lines, the last of which need not be the one that counts.
+    const MOST: usize = 6;
+    let lines: Vec<&str> = said.errors.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = match lines.len() {
+        0 => "it said nothing".to_string(),
+        count => lines[count.saturating_sub(MOST)..].join("; "),
+    };
     match status {
         None => Err(format!("it did not end in time; its last words: {last}")),
         Some(status) if !status.success() => Err(last),
@@ -56,6 +62,8 @@ mod tests {
         let said = run(Command::new("sh").args(["-c", "echo one; echo two >&2"]), within(60)).expect("it runs");
         assert_eq!(said, Said { output: "one\n".to_string(), errors: "two\n".to_string() });
         assert_eq!(run(Command::new("sh").args(["-c", "echo why >&2; exit 3"]), within(60)), Err("why".to_string()));
+        let many = run(Command::new("sh").args(["-c", "seq 9 >&2; exit 3"]), within(60));
+        assert_eq!(many, Err("4; 5; 6; 7; 8; 9".to_string()));
         let endless = run(Command::new("sh").args(["-c", "echo here >&2; exec sleep 600"]), within(1));
         assert_eq!(endless, Err("it did not end in time; its last words: here".to_string()));
     }

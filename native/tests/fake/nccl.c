@@ -218,6 +218,10 @@ static void join_others(Comm* comm) {
     int listener = socket(AF_UNIX, SOCK_STREAM, 0), code = SUCCESS;
     snprintf(place.sun_path, sizeof place.sun_path, "%.90s.%d", comm->id.text, comm->rank);
     if (bind(listener, (struct sockaddr*)&place, sizeof place) || listen(listener, comm->size)) code = SYSTEM;
+    // A rank may send to itself.
+    int self[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, self)) code = SYSTEM;
+    else comm->out[comm->rank] = self[0], comm->in[comm->rank] = self[1];
     for (int peer = 0; peer < comm->size && code == SUCCESS; peer++) {
         if (peer == comm->rank) continue;
         struct sockaddr_un there = {.sun_family = AF_UNIX};
