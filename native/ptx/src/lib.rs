@@ -9,7 +9,7 @@
 //! - races: two threads touch a byte, at least one writes it, and no barrier of their block lies between; in global memory
 //!   those of different blocks too. A copy by `cp.async` is on its way until the thread that began it waits for it;
 //! - barriers and instructions of a whole warp (`shfl.sync`, `vote.sync`, `ldmatrix`, `mma`) that not all threads come to;
-//! - more threads than `.maxntid` allows, more shared memory than the card has;
+//! - more threads than `.maxntid` allows, more shared memory than the card has, a block that does not end;
 //! - anything in the text that this crate does not know. Nothing is skipped.
 //!
 //! What instructions do is written from the PTX ISA (NVIDIA, release 9): data movement in its section 9.7.9, matrices in

@@ -24,6 +24,8 @@ pub struct Launch<'a> {
     pub parameters: &'a [u8],
     /// Bytes of shared memory that a block may have, and that it has without asking for more.
     pub most_shared: u32,
+    /// Instructions of warps after which a block counts as one that does not end.
+    pub most_instructions: u64,
     /// Draws the order of blocks and warps.
     pub seed: u64,
     /// Whether accesses of memory are counted.
@@ -234,6 +236,11 @@ impl Block<'_> {
                 continue;
             }
             let warp = &mut warps[open[dice.below(open.len())]];
+            if self.instructions > self.launch.most_instructions {
+                let what = format!("the block does not end within {} instructions", self.launch.most_instructions);
+                let at = warp.groups.first().map(|group| group.at);
+                return Err((warp.number, at, Trouble { what, other: None, lane: None }));
+            }
             // Long turns mostly: what matters is that each warp may be ahead of each.
             let turn = 1 << dice.below(14);
             let mut at = None;

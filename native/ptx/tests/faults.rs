@@ -48,6 +48,7 @@ fn run(body: &str, Run { threads, blocks, shared, seed }: Run) -> Result<(Vec<u3
         shared,
         parameters: &at.to_le_bytes(),
         most_shared: 227 << 10,
+        most_instructions: 1 << 20,
         seed,
         counts_traffic: true,
     };
@@ -104,6 +105,11 @@ fn accesses_are_watched() {
     finds("no such instruction", wide, RUN);
     let wide = "mov.u32 %r1, dynamic; and.b32 %r2, %r1, 31; st.global.u32 [%all], %r2;";
     assert_eq!(passes(wide, Run { threads: 1, ..RUN })[0], 16);
+}
+
+#[test]
+fn a_block_that_does_not_end_is_ended() {
+    finds("the block does not end within 1048576 instructions", "again: bra.uni again;", RUN);
 }
 
 #[test]
@@ -312,6 +318,7 @@ fn launches_and_texts_are_watched() {
         shared: 0,
         parameters: &[],
         most_shared: 0,
+        most_instructions: 100,
         seed: 0,
         counts_traffic: false,
     };

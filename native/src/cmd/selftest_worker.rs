@@ -161,7 +161,7 @@ impl Watched {
                     self.done.extend(self.under_way.replace(section.clone()));
                     self.is_again = self.done.contains(&section);
                 }
-                Ok(Line::News(News::Found(row))) if !self.is_again => {
+                Ok(Line::News(News::Found(row))) if !self.is_again || self.is_new_failure(&row) => {
                     tell(&row);
                     self.report.rows.push(row);
                 }
@@ -183,6 +183,14 @@ impl Watched {
                 Err(RecvTimeoutError::Disconnected) => return End::Gone,
             }
         }
+    }
+}
+
+impl Watched {
+    /// Whether what had held before fails now.
+    fn is_new_failure(&self, row: &Row) -> bool {
+        let is_known = |known: &Row| (&known.group, &known.name, known.passed) == (&row.group, &row.name, row.passed);
+        row.passed == Some(false) && !self.report.rows.iter().any(is_known)
     }
 }
 
@@ -301,6 +309,35 @@ mod tests {
                 rows.iter().map(|(name, passed)| (name.replace(" (core dumped)", ""), *passed)).collect();
             assert_eq!((shown, rate), (expected, Ok(Some(1.5))), "{second}");
         }
+    }
+
+    /// Groundwork that had held and fails in the next process says so; what failed before does so once.
+    #[test]
+    fn groundwork_that_fails_when_it_is_done_again_is_told() {
+        let line = |line: Line| serde_json::to_string(&line).expect("JSON");
+        let found = |name: &str, passed| line(Line::News(News::Found(Row::fact("g", name, "", "", passed))));
+        let begins = |name: &str| line(Line::News(News::Begins(format!("g: {name}"))));
+        let script = format!(
+            "past=$(cat); say() {{ echo \"$1\"; }}\nsay '{}'; say '{}'; say '{}'\n\
+             case $past in *'g: two'*) say '{}'; say '{}' ;; *) say '{}'; say '{}'; exit 1 ;; esac",
+            line(Line::News(News::Device("a card".to_string()))),
+            begins("one"),
+            found("always", false),
+            found("later", false),
+            line(Line::Measured { profile: None, rate: None }),
+            found("later", true),
+            begins("two"),
+        );
+        let command = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            command
+        };
+        let report = watch(command, Instant::now() + Duration::from_secs(600), SILENCE, |_| ()).expect("a table");
+        let names: Vec<(&str, Option<bool>)> =
+            report.rows.iter().map(|row| (row.name.as_str(), row.passed)).collect();
+        let expected = [("always", false), ("later", true), ("two", false), ("later", false)];
+        assert_eq!(names, expected.map(|(name, passed)| (name, Some(passed))));
     }
 
     /// A process that ends where it never gets as far as a section is not begun again for ever.

@@ -176,6 +176,8 @@ impl Card for Interpreted {
                     shared: launch.shared,
                     parameters: &parameters(&launch.args),
                     most_shared: SHARED_BYTES,
+                    // Far more than any of them needs.
+                    most_instructions: 1 << 30,
                     seed: state.seed,
                     counts_traffic: self.counts_traffic,
                 },

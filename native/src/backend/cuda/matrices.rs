@@ -17,8 +17,8 @@ impl Matrix {
 /// nothing else than what they need is needed for whatever is chosen, one for each power of two of tokens.
 pub fn of(kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Vec<Product> {
     let ladder = |rows: u64| {
-        let powers = (0..=rows.max(1).ilog2()).map(|power| 1usize << power);
-        powers.chain([rows as usize]).map(|rows| 0..rows)
+        let powers = (0..u64::BITS).map(|power| 1 << power).take_while(move |power| *power < rows);
+        powers.chain([rows]).map(|rows| 0..rows as usize)
     };
     match *kernel {
         Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
