@@ -64,6 +64,16 @@ pub fn parse(text: &str) -> Result<Value, Syntax> {
     })
 }
 
+/// The `format` that a file says it has, a plan or a trace; none where it says nothing, as a spec.
+pub fn format_of(text: &str) -> Option<&'static str> {
+    // Only JSON objects have one: the rest is not parsed for this.
+    text.trim_start().strip_prefix('{')?;
+    let value: Value = serde_json::from_str(text).ok()?;
+    ["pipeplan-plan", "pipeplan-trace"]
+        .into_iter()
+        .find(|known| value.get("format").and_then(Value::as_str) == Some(known))
+}
+
 /// A value in whose tables each field stands once.
 struct Once(Value);
 

@@ -25,6 +25,8 @@ pub mod cost;
 mod deal;
 pub mod derive;
 pub mod execute;
+pub mod explanation;
+pub mod export;
 pub mod fields;
 pub mod fit;
 pub mod format;

@@ -19,6 +19,7 @@
 //! work out again are the costs of a model: they belong to the planner, or the measurement, that made the
 //! plan.
 
+mod checked;
 mod file;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ mod tests;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 
 use crate::accounts::Accounts;

@@ -1,8 +1,9 @@
 //! `pipeplan check`
 
-use pipeplan_core::check::{Transport, Violation, check_program};
-use pipeplan_core::lower::{Lowering, lower_as};
-use serde_json::{Value, json};
+use pipeplan_core::check::Transport;
+use pipeplan_core::lower::Lowering;
+use pipeplan_core::plan::TRANSPORTS;
+use serde_json::json;
 
 use super::fail::Failure;
 use super::order::Order;
@@ -35,15 +36,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Those that are asked of where none is named.
-pub const TRANSPORTS: [Transport; 5] = [
-    Transport::Rendezvous,
-    Transport::Buffered { slots: 1 },
-    Transport::Grouped,
-    Transport::PairOrdered,
-    Transport::Streams,
-];
-
 pub fn run(args: Args) -> Result<(), Failure> {
     let plan = match input::read(&args.plan).and_then(|source| args.order.plan_of(&source)) {
         Err(failure) if args.json => {
@@ -52,47 +44,24 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         plan => plan?,
     };
-    let program = match args.lowering {
-        None => plan.program.clone(),
-        Some(lowering) => lower_as(&plan.problem, &plan.schedule, lowering).map_err(Failure::input)?,
-    };
     let asked = args.transport.map_or_else(|| TRANSPORTS.to_vec(), |transport| vec![transport]);
-    let mut text = format!("valid: {} ops on {} ranks\n", plan.schedule.op_count(), plan.problem.ranks());
-    let (mut completed, mut stuck) = (serde_json::Map::new(), serde_json::Map::new());
-    for transport in &asked {
-        let result = check_program(&plan.problem, &program, *transport);
-        let name = transport.to_string();
-        completed.insert(name.clone(), json!(result.is_ok()));
-        match result {
-            Ok(()) => text.push_str(&format!("{name:<12} completes it\n")),
-            Err(violations) => {
-                if let Some(violation) = violations.first() {
-                    text.push_str(&format!("{name:<12} does not: {violation}\n"));
-                    stuck.insert(name, hang(violation));
-                }
+    let checked = plan.checked(args.lowering, &asked).map_err(Failure::input)?;
+    if args.json {
+        output::print_json(&checked.to_value())?;
+    } else {
+        let mut text = format!("valid: {} ops on {} ranks\n", plan.schedule.op_count(), plan.problem.ranks());
+        for (transport, result) in &checked.by_transport {
+            // Padded as text: a transport's own form takes no width.
+            let name = transport.to_string();
+            match result.as_ref().map_err(|violations| violations.first()) {
+                Err(Some(violation)) => text.push_str(&format!("{name:<12} does not: {violation}\n")),
+                _ => text.push_str(&format!("{name:<12} completes it\n")),
             }
         }
-    }
-    let hangs = args.transport.filter(|_| !stuck.is_empty());
-    if args.json {
-        let digest = plan.digest();
-        output::print_json(
-            &json!({ "valid": true, "digest": digest, "transports": completed, "stuck": Value::Object(stuck) }),
-        )?;
-    } else {
         output::print(&text)?;
     }
-    match hangs {
+    match args.transport.filter(|_| checked.stuck().next().is_some()) {
         None => Ok(()),
         Some(transport) => Err(Failure::input(format!("{transport} transfers cannot complete it"))),
     }
-}
-
-/// Where every rank waits, and in which circle.
-fn hang(violation: &Violation) -> Value {
-    let Violation::Stuck(stuck) = violation else { return json!({ "error": violation.to_string() }) };
-    let waits = stuck.waits.iter().map(|wait| {
-        json!({ "rank": wait.rank, "step": wait.index, "message": wait.message.to_string(), "waits_for_rank": wait.on })
-    });
-    json!({ "waits": waits.collect::<Vec<_>>(), "circle": stuck.circle })
 }

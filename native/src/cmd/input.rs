@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::fields::Faults;
-use pipeplan_core::json::{self, Syntax};
+use pipeplan_core::json::{self, Syntax, format_of};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
@@ -156,16 +156,6 @@ fn plan_of(source: &Source) -> Result<Plan, Failure> {
 /// A trace.
 pub fn trace_of(source: &Source) -> Result<Trace, Failure> {
     Trace::from_json(&source.text).map_err(|faults| Failure::input(format!("{}: {faults}", source.name)))
-}
-
-/// The `format` that a file says it has; none where there is none near the top, as in a spec.
-pub fn format_of(text: &str) -> Option<&'static str> {
-    // Only JSON objects have one: the rest is not parsed twice for this.
-    text.trim_start().strip_prefix('{')?;
-    let value: Value = serde_json::from_str(text).ok()?;
-    ["pipeplan-plan", "pipeplan-trace"]
-        .into_iter()
-        .find(|known| value.get("format").and_then(Value::as_str) == Some(known))
 }
 
 fn syntax_failure(name: &str, text: &str, syntax: &Syntax) -> Failure {

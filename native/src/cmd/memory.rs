@@ -1,12 +1,9 @@
 //! `pipeplan memory`
 
-use pipeplan_core::planner::{self, Answer, PlanError};
-use pipeplan_core::relief::{self, Change, Relief, Reliefs};
-use pipeplan_core::schedule::{self, Published};
-use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::units::{Bytes, Nanos};
-use pipeplan_core::verdict::{self, RankMemory};
-use serde_json::{Map, Value, json};
+use pipeplan_core::explanation::Explanation;
+use pipeplan_core::relief::{Relief, Reliefs};
+use pipeplan_core::units::Bytes;
+use pipeplan_core::verdict::RankMemory;
 
 use super::fail::Failure;
 use super::search::{Effort, Measured};
@@ -36,146 +33,24 @@ pub struct Args {
     measured: Measured,
 }
 
-/// What is shown.
-struct Shown {
-    answer: Answer,
-    ranks: Vec<RankMemory>,
-    /// What would help, where it does not fit.
-    reliefs: Option<Reliefs>,
-    /// The time of a whole step.
-    step_ns: Option<Nanos>,
-    /// Why this schedule stands for `best`.
-    note: Option<String>,
-}
-
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.measured.apply(input::spec(&args.spec)?)?;
-    if matches!(spec.work, Work::Typed(_)) {
-        let text = "bytes are explained for a model; these costs are typed";
-        return Err(
-            Failure::input(text).with_help("`pipeplan show` says what each rank of such a plan holds at most")
-        );
-    }
     let name = args.schedule.as_ref().unwrap_or(&spec.schedule);
-    let shown = if name == planner::BEST { of_best(&spec, args.effort)? } else { of_published(&spec, name)? };
+    let shown = search::explain(&spec, name, args.effort)?;
     if args.json {
-        return output::print_json(&value_of(&shown));
+        return output::print_json(&shown.to_value());
     }
     output::print(&drawn(&shown))
 }
 
-fn of_published(spec: &Spec, name: &str) -> Result<Shown, Failure> {
-    let Some(published) = schedule::find(name) else {
-        return Err(Failure::input(PlanError::UnknownSchedule { name: name.to_owned() }));
-    };
-    explained(spec, &published, None)
-}
-
-fn explained(spec: &Spec, published: &Published, note: Option<String>) -> Result<Shown, Failure> {
-    let absent = |absent: schedule::Absent| {
-        Failure::input(PlanError::Absent { schedule: published.name.to_owned(), reason: absent.reason })
-    };
-    let (answer, ranks) = verdict::verdict(spec, published).map_err(absent)?;
-    let fits = ranks.iter().all(RankMemory::fits);
-    let reliefs = if fits { None } else { Some(relief::reliefs(spec, published).map_err(absent)?) };
-    let step_ns = answer.step(spec).map(|step| step.step_ns);
-    Ok(Shown { answer, ranks, reliefs, step_ns, note })
-}
-
-/// The best schedule within the limit. Where there is none: the published one that holds the least.
-fn of_best(spec: &Spec, effort: Effort) -> Result<Shown, Failure> {
-    match search::best(spec, effort) {
-        Ok(answer) => match &answer.case.derived {
-            Some(derived) => {
-                let ranks = verdict::by_rank(derived, &answer.case.problem, &answer.timeline);
-                let step_ns = answer.step(spec).map(|step| step.step_ns);
-                Ok(Shown { answer, ranks, reliefs: None, step_ns, note: None })
-            }
-            None => Err(Failure::input("bytes are explained for a model; these costs are typed")),
-        },
-        Err(error @ PlanError::NoSchedule { .. }) => {
-            let peak = |published: &&Published| {
-                let (_, ranks) = verdict::verdict(spec, published).ok()?;
-                ranks.iter().map(|rank| rank.peak).max()
-            };
-            let leanest = schedule::published()
-                .iter()
-                .filter_map(|published| Some((peak(&published)?, published)))
-                .min_by_key(|(peak, _)| *peak);
-            let Some((_, leanest)) = leanest else { return Err(Failure::input(error)) };
-            let note = format!("no schedule fits the limit; this is {}, which holds the least", leanest.name);
-            explained(spec, leanest, Some(note))
-        }
-        Err(error) => Err(Failure::input(error)),
-    }
-}
-
-/// By stage: the share of what F keeps that is still held after B, for W, in thousandths.
-fn held_for_w(answer: &Answer) -> Vec<u64> {
-    let problem = &answer.case.problem;
-    let share = |stage| {
-        let cost = problem.cost(stage);
-        let kept = cost.forward_bytes.max(0) as u128;
-        let left = (i128::from(cost.forward_bytes) + i128::from(cost.backward_input_bytes)).max(0) as u128;
-        (left * 1000).checked_div(kept).unwrap_or(0) as u64
-    };
-    (0..problem.stage_count()).map(share).collect()
-}
-
-fn value_of(shown: &Shown) -> Value {
-    let rank = |rank: &RankMemory| {
-        let kinds: Map<String, Value> =
-            rank.fixed.kinds().iter().map(|(kind, bytes)| (kind.replace(' ', "_"), json!(bytes))).collect();
-        json!({
-            "rank": rank.rank,
-            "static_bytes": kinds,
-            "activation_bytes": rank.activations,
-            "peak_bytes": rank.peak,
-            "at_op": rank.at.map(|op| op.to_string()),
-            "at_ns": rank.at_ns,
-            "limit_bytes": rank.limit,
-            "fits": rank.fits(),
-        })
-    };
-    let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
-    let relief = |relief: &Relief| {
-        json!({
-            "changes": relief.changes.iter().map(change).collect::<Vec<_>>(), "devices": relief.devices,
-            "peak_bytes": relief.peak, "fits": relief.fits, "step_ns": relief.step_ns,
-        })
-    };
-    let found = shown.reliefs.as_ref();
-    let listed = |of: &dyn Fn(&Reliefs) -> Vec<Relief>| {
-        found.map(of).unwrap_or_default().iter().map(relief).collect::<Vec<_>>()
-    };
-    json!({
-        "schedule": shown.answer.name,
-        "objective": shown.answer.case.problem.objective().name(),
-        "cost_ns": shown.answer.cost_ns(),
-        "fits": shown.ranks.iter().all(RankMemory::fits),
-        "note": shown.note,
-        "ranks": shown.ranks.iter().map(rank).collect::<Vec<_>>(),
-        "held_for_weight_permille": held_for_w(&shown.answer),
-        "deal": shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt).map(|dealt| {
-            json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns })
-        }),
-        "fit": shown.answer.case.fitted.as_ref().map(|fitted| &fitted.account),
-        "step_ns": shown.step_ns,
-        "changes": listed(&|found| found.single.clone()),
-        "combinations": listed(&|found| found.combined.clone()),
-        "all_together": found.and_then(|found| found.all.as_ref()).map(relief),
-        "cheapest": found.and_then(Reliefs::cheapest).map(relief),
-    })
-}
-
-fn drawn(shown: &Shown) -> String {
+fn drawn(shown: &Explanation) -> String {
     let mut text = String::new();
     if let Some(note) = &shown.note {
         text.push_str(&format!("{note}\n\n"));
     }
     text.push_str(&table(&shown.ranks));
     text.push_str(&verdict_line(shown));
-    let held = held_for_w(&shown.answer);
+    let held = shown.held_for_w();
     if let (Some(least), Some(most)) = (held.iter().min(), held.iter().max()) {
         let percent = |permille: &u64| format!("{} %", permille.div_ceil(10));
         let range = if least == most { percent(most) } else { format!("{} to {}", percent(least), percent(most)) };
@@ -229,7 +104,7 @@ fn left(rank: &RankMemory, scaled: &dyn Fn(Bytes) -> String) -> String {
     }
 }
 
-fn verdict_line(shown: &Shown) -> String {
+fn verdict_line(shown: &Explanation) -> String {
     let over = shown.ranks.iter().filter(|rank| !rank.fits()).count();
     let fullest: Bytes = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
     let verdict = match over {
@@ -248,7 +123,7 @@ fn verdict_line(shown: &Shown) -> String {
 }
 
 /// What to change, each option with its cost in time, and which is the cheapest.
-fn advice(shown: &Shown, found: &Reliefs) -> String {
+fn advice(shown: &Explanation, found: &Reliefs) -> String {
     let mut text = String::new();
     if !found.single.is_empty() {
         text.push_str("\nwhat to change first:\n");
@@ -275,7 +150,7 @@ fn advice(shown: &Shown, found: &Reliefs) -> String {
 /// More combinations than these tell a person nothing.
 const MOST_COMBINED: usize = 8;
 
-fn options(shown: &Shown, reliefs: &[Relief], too_little: &str) -> String {
+fn options(shown: &Explanation, reliefs: &[Relief], too_little: &str) -> String {
     let now = shown.step_ns.unwrap_or(shown.answer.cost_ns());
     let row = |relief: &Relief| {
         let slower = relief.step_ns as f64 / now.max(1) as f64 - 1.0;

@@ -9,6 +9,7 @@ use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Device, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::json::format_of;
 use serde_json::{Value, json};
 
 use super::fail::Failure;
@@ -186,7 +187,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
     let source = input::read(&args.plan)?;
-    if args.backend != Backend::Modelled && input::format_of(&source.text).is_none() {
+    if args.backend != Backend::Modelled && format_of(&source.text).is_none() {
         // What cannot be run is said before it is searched for.
         Workload::check_spec(&input::spec_of(&source)?, precision, device).map_err(Failure::input)?;
     }

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
 use pipeplan_core::check::Transport;
 use pipeplan_core::derive::graph_of;
+use pipeplan_core::explanation::{self, Explanation, Unexplained};
 use pipeplan_core::lower::Lowering;
 use pipeplan_core::partition::StageLayout;
 use pipeplan_core::plan::Plan;
@@ -123,6 +124,19 @@ pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
     let answer = planner::best(spec, effort.ops(), &mut |progress| watch.see(progress));
     watch.bar.finish_and_clear();
     answer
+}
+
+/// What each rank of `spec` holds under `schedule`.
+pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanation, Failure> {
+    let mut watch = Watch::new(effort);
+    let explanation = explanation::explain(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
+    watch.bar.finish_and_clear();
+    explanation.map_err(|error| match &error {
+        Unexplained::Typed => {
+            Failure::input(&error).with_help("`pipeplan show` says what each rank of such a plan holds at most")
+        }
+        Unexplained::Plan(_) => Failure::input(&error),
+    })
 }
 
 /// Compares all schedules for `spec`.

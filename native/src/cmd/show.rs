@@ -3,8 +3,9 @@
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::{Transport, check_program};
 use pipeplan_core::execute::{Carrier, execute};
+use pipeplan_core::json::format_of;
 use pipeplan_core::lower::{self, Lowering};
-use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::{Plan, TRANSPORTS};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step};
 use pipeplan_core::timeline::Timeline;
@@ -12,7 +13,6 @@ use pipeplan_core::trace::Trace;
 use pipeplan_core::units::Nanos;
 use serde_json::{Map, Value, json};
 
-use super::check::TRANSPORTS;
 use super::fail::Failure;
 use super::order::Order;
 use super::{human, input, output, search};
@@ -51,7 +51,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
-    if input::format_of(&source.text) == Some("pipeplan-trace") {
+    if format_of(&source.text) == Some("pipeplan-trace") {
         return show_trace(&input::trace_of(&source)?, &args);
     }
     if args.step.is_some() {

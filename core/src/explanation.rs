@@ -1,0 +1,177 @@
+//! What each rank of a model holds under a schedule, by kind, and what to change first where that is too much:
+//! what `pipeplan memory` shows.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde_json::{Map, Value, json};
+
+use crate::planner::{self, Answer, BEST, PlanError};
+use crate::relief::{self, Change, Relief, Reliefs};
+use crate::schedule::{self, Absent, Published};
+use crate::search::{Effort, Flow, Progress};
+use crate::spec::{Spec, Work};
+use crate::units::Nanos;
+use crate::verdict::{self, RankMemory};
+
+/// What each rank holds under a schedule of a model.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The schedule; without regard to the limit where none keeps it.
+    pub answer: Answer,
+    /// What each rank holds.
+    pub ranks: Vec<RankMemory>,
+    /// What would help, where it does not fit.
+    pub reliefs: Option<Reliefs>,
+    /// The time of a whole step.
+    pub step_ns: Option<Nanos>,
+    /// Why this schedule stands for `best`, where no schedule fits.
+    pub note: Option<String>,
+}
+
+/// Why nothing is explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unexplained {
+    /// The costs are typed: what their bytes are for is not known.
+    Typed,
+    /// There is no such plan, with a limit or without.
+    Plan(PlanError),
+}
+
+impl fmt::Display for Unexplained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unexplained::Typed => f.write_str("bytes are explained for a model; these costs are typed"),
+            Unexplained::Plan(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for Unexplained {}
+
+impl From<PlanError> for Unexplained {
+    fn from(error: PlanError) -> Unexplained {
+        Unexplained::Plan(error)
+    }
+}
+
+/// What each rank of `spec` holds under the schedule `name`. For [`BEST`] where none fits: under the published one that
+/// holds the least. `effort` and `observer` are those of the search for the best.
+///
+/// # Errors
+/// [`Unexplained`] where the costs are typed, or where there is no such schedule.
+pub fn explain(
+    spec: &Spec,
+    name: &str,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Explanation, Unexplained> {
+    if matches!(spec.work, Work::Typed(_)) {
+        return Err(Unexplained::Typed);
+    }
+    if name == BEST {
+        return of_best(spec, effort, observer);
+    }
+    let published = schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_owned() })?;
+    of_published(spec, &published, None)
+}
+
+fn of_published(spec: &Spec, published: &Published, note: Option<String>) -> Result<Explanation, Unexplained> {
+    let absent = |absent: Absent| PlanError::Absent { schedule: published.name.to_owned(), reason: absent.reason };
+    let (answer, ranks) = verdict::verdict(spec, published).map_err(absent)?;
+    let fits = ranks.iter().all(RankMemory::fits);
+    let reliefs = if fits { None } else { Some(relief::reliefs(spec, published).map_err(absent)?) };
+    let step_ns = answer.step(spec).map(|step| step.step_ns);
+    Ok(Explanation { answer, ranks, reliefs, step_ns, note })
+}
+
+/// The best schedule within the limit. Where there is none: the published one that holds the least.
+fn of_best(
+    spec: &Spec,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Explanation, Unexplained> {
+    match planner::best(spec, effort, observer) {
+        Ok(answer) => {
+            let derived = answer.case.derived.as_ref().ok_or(Unexplained::Typed)?;
+            let ranks = verdict::by_rank(derived, &answer.case.problem, &answer.timeline);
+            let step_ns = answer.step(spec).map(|step| step.step_ns);
+            Ok(Explanation { answer, ranks, reliefs: None, step_ns, note: None })
+        }
+        Err(error @ PlanError::NoSchedule { .. }) => {
+            let peak = |published: &&Published| {
+                let (_, ranks) = verdict::verdict(spec, published).ok()?;
+                ranks.iter().map(|rank| rank.peak).max()
+            };
+            let leanest = schedule::published()
+                .iter()
+                .filter_map(|published| Some((peak(&published)?, published)))
+                .min_by_key(|(peak, _)| *peak);
+            let Some((_, leanest)) = leanest else { return Err(error.into()) };
+            let note = format!("no schedule fits the limit; this is {}, which holds the least", leanest.name);
+            of_published(spec, leanest, Some(note))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Explanation {
+    /// By stage: the share of what F keeps that is still held after B, for W, in thousandths.
+    pub fn held_for_w(&self) -> Vec<u64> {
+        let problem = &self.answer.case.problem;
+        let share = |stage| {
+            let cost = problem.cost(stage);
+            let kept = cost.forward_bytes.max(0) as u128;
+            let left = (i128::from(cost.forward_bytes) + i128::from(cost.backward_input_bytes)).max(0) as u128;
+            (left * 1000).checked_div(kept).unwrap_or(0) as u64
+        };
+        (0..problem.stage_count()).map(share).collect()
+    }
+
+    /// For programs: `pipeplan memory --json`.
+    pub fn to_value(&self) -> Value {
+        let rank = |rank: &RankMemory| {
+            let kinds: Map<String, Value> =
+                rank.fixed.kinds().iter().map(|(kind, bytes)| (kind.replace(' ', "_"), json!(bytes))).collect();
+            json!({
+                "rank": rank.rank,
+                "static_bytes": kinds,
+                "activation_bytes": rank.activations,
+                "peak_bytes": rank.peak,
+                "at_op": rank.at.map(|op| op.to_string()),
+                "at_ns": rank.at_ns,
+                "limit_bytes": rank.limit,
+                "fits": rank.fits(),
+            })
+        };
+        let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
+        let relief = |relief: &Relief| {
+            json!({
+                "changes": relief.changes.iter().map(change).collect::<Vec<_>>(), "devices": relief.devices,
+                "peak_bytes": relief.peak, "fits": relief.fits, "step_ns": relief.step_ns,
+            })
+        };
+        let found = self.reliefs.as_ref();
+        let listed = |of: fn(&Reliefs) -> &[Relief]| found.map_or(&[][..], of).iter().map(relief).collect::<Vec<_>>();
+        let dealt = self.answer.case.derived.as_ref().and_then(|derived| derived.dealt);
+        json!({
+            "schedule": self.answer.name,
+            "objective": self.answer.case.problem.objective().name(),
+            "cost_ns": self.answer.cost_ns(),
+            "fits": self.ranks.iter().all(RankMemory::fits),
+            "note": self.note,
+            "ranks": self.ranks.iter().map(rank).collect::<Vec<_>>(),
+            "held_for_weight_permille": self.held_for_w(),
+            "deal": dealt.map(|dealt| json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns })),
+            "fit": self.answer.case.fitted.as_ref().map(|fitted| &fitted.account),
+            "step_ns": self.step_ns,
+            "changes": listed(|found| &found.single),
+            "combinations": listed(|found| &found.combined),
+            "all_together": found.and_then(|found| found.all.as_ref()).map(relief),
+            "cheapest": found.and_then(Reliefs::cheapest).map(relief),
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Which transports complete a plan, and who waits for whom on those that do not.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use serde_json::{Map, Value, json};
+
+use super::Plan;
+use crate::check::{Transport, Violation, check_program};
+use crate::lower::{Lowering, lower_as};
+use crate::simulate::Deadlock;
+
+/// The transports that are asked where none is named.
+pub const TRANSPORTS: [Transport; 5] = [
+    Transport::Rendezvous,
+    Transport::Buffered { slots: 1 },
+    Transport::Grouped,
+    Transport::PairOrdered,
+    Transport::Streams,
+];
+
+/// What each transport makes of a plan's program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The plan's digest.
+    pub digest: String,
+    /// In the order in which they were asked: whether the program completes, or what is in the way.
+    pub by_transport: Vec<(Transport, Result<(), Vec<Violation>>)>,
+}
+
+impl Plan {
+    /// Asks each transport for the plan's program; for its order with transfers placed anew where there is a `lowering`.
+    ///
+    /// # Errors
+    /// [`Deadlock`] where the order cannot be run: never for a plan that the planner made or that was read.
+    pub fn checked(&self, lowering: Option<Lowering>, asked: &[Transport]) -> Result<Checked, Deadlock> {
+        let lowered = lowering.map(|lowering| lower_as(&self.problem, &self.schedule, lowering)).transpose()?;
+        let program = lowered.as_ref().unwrap_or(&self.program);
+        let ask = |transport: &Transport| (*transport, check_program(&self.problem, program, *transport));
+        Ok(Checked { digest: self.digest(), by_transport: asked.iter().map(ask).collect() })
+    }
+}
+
+impl Checked {
+    /// The transports that do not complete the program, each with its first violation.
+    pub fn stuck(&self) -> impl Iterator<Item = (Transport, &Violation)> {
+        self.by_transport.iter().filter_map(|(transport, result)| Some((*transport, result.as_ref().err()?.first()?)))
+    }
+
+    /// For programs: `pipeplan check --json`.
+    pub fn to_value(&self) -> Value {
+        let completed: Map<String, Value> = self
+            .by_transport
+            .iter()
+            .map(|(transport, result)| (transport.to_string(), json!(result.is_ok())))
+            .collect();
+        let stuck: Map<String, Value> =
+            self.stuck().map(|(transport, violation)| (transport.to_string(), hang(violation))).collect();
+        json!({ "valid": true, "digest": self.digest, "transports": completed, "stuck": stuck })
+    }
+}
+
+/// Where every rank waits, and in which circle.
+fn hang(violation: &Violation) -> Value {
+    let Violation::Stuck(stuck) = violation else { return json!({ "error": violation.to_string() }) };
+    let waits = stuck.waits.iter().map(|wait| {
+        json!({ "rank": wait.rank, "step": wait.index, "message": wait.message.to_string(), "waits_for_rank": wait.on })
+    });
+    json!({ "waits": waits.collect::<Vec<_>>(), "circle": stuck.circle })
+}

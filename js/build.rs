@@ -1,0 +1,103 @@
+//! The JSON Schema of plan files as TypeScript types, so that there is one place that says what a spec, a problem and a
+//! plan look like.
+
+use std::path::Path;
+use std::{env, fs};
+
+use serde_json::{Map, Value};
+
+const SCHEMA: &str = "../core/schema/plan.schema.json";
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed={SCHEMA}");
+    println!("cargo::rerun-if-changed=build.rs");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(SCHEMA)?)?;
+    let mut text = declaration("Plan", &schema);
+    for (name, part) in schema["$defs"].as_object().into_iter().flatten() {
+        text.push_str(&declaration(&capitalised(name), part));
+    }
+    fs::write(Path::new(&env::var("OUT_DIR")?).join("schema.d.ts"), text)?;
+    Ok(())
+}
+
+fn declaration(name: &str, schema: &Value) -> String {
+    let described = comment(schema, 0);
+    match schema["properties"].as_object() {
+        Some(fields) => format!("{described}export interface {name} {}\n\n", block(fields, schema, 0)),
+        None => format!("{described}export type {name} = {};\n\n", type_of(schema, 0)),
+    }
+}
+
+/// The type that a schema describes. What a type cannot say, such as ranges, is left out.
+fn type_of(schema: &Value, level: usize) -> String {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return capitalised(reference.rsplit('/').next().unwrap_or(reference));
+    }
+    if let Some(only) = schema.get("const") {
+        return only.to_string();
+    }
+    if let Some(choices) = schema["enum"].as_array() {
+        return union(choices.iter().map(Value::to_string));
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        return union(choices.iter().map(|choice| type_of(choice, level)));
+    }
+    match &schema["type"] {
+        Value::Array(types) => union(types.iter().map(|one| named(one.as_str().unwrap_or_default(), schema, level))),
+        one => named(one.as_str().unwrap_or_default(), schema, level),
+    }
+}
+
+fn named(name: &str, schema: &Value, level: usize) -> String {
+    match name {
+        "integer" | "number" => "number".to_owned(),
+        "string" | "boolean" | "null" => name.to_owned(),
+        "array" => match type_of(&schema["items"], level) {
+            item if item.contains(" | ") && !item.starts_with('{') => format!("({item})[]"),
+            item => format!("{item}[]"),
+        },
+        "object" => match schema["properties"].as_object() {
+            Some(fields) => block(fields, schema, level),
+            None => "Record<string, unknown>".to_owned(),
+        },
+        _ => "unknown".to_owned(),
+    }
+}
+
+fn block(fields: &Map<String, Value>, schema: &Value, level: usize) -> String {
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let indent = "    ".repeat(level + 1);
+    let mut text = String::from("{\n");
+    for (name, field) in fields {
+        let optional = if required.contains(&name.as_str()) { "" } else { "?" };
+        text.push_str(&comment(field, level + 1));
+        text.push_str(&format!("{indent}{name}{optional}: {};\n", type_of(field, level + 1)));
+    }
+    text.push_str(&format!("{}}}", "    ".repeat(level)));
+    text
+}
+
+fn comment(schema: &Value, level: usize) -> String {
+    let described = schema["description"].as_str().map(str::to_owned);
+    let default = schema.get("default").map(|value| format!("Where left out: {value}."));
+    let said: Vec<String> = described.into_iter().chain(default).collect();
+    if said.is_empty() {
+        return String::new();
+    }
+    format!("{}/** {} */\n", "    ".repeat(level), said.join(" ").replace("*/", "* /"))
+}
+
+fn union(types: impl Iterator<Item = String>) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for one in types {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all.join(" | ")
+}
+
+fn capitalised(name: &str) -> String {
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,159 @@
+//! What a caller hands over, read as the command reads files and flags.
+
+use js_sys::{Function, JSON, Object, Reflect};
+use pipeplan_core::fields::{Fault, Faults, Table, shown};
+use pipeplan_core::format::order;
+use pipeplan_core::json;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::schedule::Schedule;
+use pipeplan_core::search::{Effort, Flow, Progress};
+use pipeplan_core::spec::Spec;
+use serde_json::Value;
+use wasm_bindgen::prelude::*;
+
+use crate::refusal::Refusal;
+
+/// Longest number of simulated ops that a number of JavaScript says exactly.
+const MOST_EFFORT: u64 = 1 << 53;
+const ON_PROGRESS: &str = "onProgress";
+
+/// A spec, a bare problem or a link: text, or an object of the same fields.
+pub fn spec(value: &JsValue) -> Result<Spec, Refusal> {
+    const ACCEPTED: &str = "a spec or a problem, as text in TOML or JSON or as an object, or a link";
+    let text = match value.as_string() {
+        Some(text) => text,
+        None if value.is_object() => json_of(value, "the whole input", ACCEPTED)?,
+        None => return Err(Refusal::of_field("the whole input", &kind(value), ACCEPTED)),
+    };
+    // As the command does: the spec of a plan.
+    match json::format_of(&text) {
+        Some("pipeplan-plan") => Ok(Plan::from_json(&text)?.spec),
+        _ => Ok(Spec::read(&text)?),
+    }
+}
+
+/// The text of a file.
+pub fn text(value: &JsValue, field: &str, accepted: &str) -> Result<String, Refusal> {
+    value.as_string().ok_or_else(|| Refusal::of_field(field, &kind(value), accepted))
+}
+
+fn kind(value: &JsValue) -> String {
+    if value.is_null() { "null".to_owned() } else { value.js_typeof().as_string().unwrap_or_default() }
+}
+
+/// A value as JSON. A number that JSON has no word for becomes a text, as TOML's do, so that it is refused by name
+/// instead of being taken for a missing field.
+fn json_of(value: &JsValue, field: &str, accepted: &str) -> Result<String, Refusal> {
+    let named = Closure::<dyn FnMut(JsValue, JsValue) -> JsValue>::new(|_, value: JsValue| match value.as_f64() {
+        Some(number) if !number.is_finite() => number.to_string().into(),
+        _ => value,
+    });
+    let text = JSON::stringify_with_replacer(value, named.as_ref());
+    // A circle or a BigInt: what JavaScript says of it.
+    let text = text.map_err(|error| {
+        let said = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
+        Refusal::of_field(field, &said.unwrap_or_default(), accepted)
+    })?;
+    text.as_string().ok_or_else(|| Refusal::of_field(field, &kind(value), accepted))
+}
+
+/// How to plan. Each function takes its own of these.
+#[derive(Default)]
+pub struct Options {
+    /// A published schedule or `best`.
+    pub schedule: Option<String>,
+    /// An order of the caller's own in the place of a schedule, with its name.
+    pub order: Option<(String, Schedule)>,
+    /// How hard to search for `best`.
+    pub effort: Effort,
+    on_progress: Option<Function>,
+}
+
+impl Options {
+    /// Reads those options that are `taken`, and refuses all others by name.
+    pub fn read(value: &JsValue, taken: &[&str]) -> Result<Options, Refusal> {
+        if value.is_undefined() || value.is_null() {
+            return Ok(Options::default());
+        }
+        let accepted = "an object of options";
+        if !value.is_object() {
+            return Err(Refusal::of_field("options", &kind(value), accepted));
+        }
+        let function = Reflect::get(value, &ON_PROGRESS.into()).ok().and_then(|value| value.dyn_into().ok());
+        // JSON has no functions: this one is left out of it.
+        let given = json::parse(&json_of(value, "options", accepted)?)?;
+        let mut faults = Vec::new();
+        let options = Options::of(&given, taken, function, &mut faults);
+        if faults.is_empty() { Ok(options) } else { Err(Faults(faults).into()) }
+    }
+
+    fn of(given: &Value, taken: &[&str], on_progress: Option<Function>, faults: &mut Vec<Fault>) -> Options {
+        let mut options = Options { on_progress, ..Options::default() };
+        let Some(mut table) = Table::of(given, "options", faults) else { return options };
+        if taken.contains(&"schedule") {
+            options.schedule = table.text("schedule", faults).map(str::to_owned);
+        }
+        if taken.contains(&"effort")
+            && let Some(ops) = table.whole("effort", 1..=MOST_EFFORT, faults)
+        {
+            options.effort = Effort(ops);
+        }
+        if taken.contains(&"order") {
+            let name = table.text("name", faults).unwrap_or("own-order").to_owned();
+            // A text, or a row for each rank.
+            let text =
+                table.get("order").map(|order| order.as_str().map_or_else(|| order.to_string(), str::to_owned));
+            match text.map(|text| order::read(&text)) {
+                None => {}
+                Some(Ok(order)) => options.order = Some((name, order)),
+                Some(Err(error)) => {
+                    let accepted = "a row of ops for each rank, such as `0F0 0F1 0BW0 0BW1`";
+                    faults.push(Fault::new(table.path("order"), error, accepted));
+                }
+            }
+        }
+        if taken.contains(&ON_PROGRESS)
+            && let Some(other) = table.get(ON_PROGRESS)
+        {
+            faults.push(Fault::new(table.path(ON_PROGRESS), shown(other), "a function"));
+        }
+        table.finish(faults);
+        options
+    }
+
+    /// Who hears of the search.
+    pub fn watch(&self) -> Watch<'_> {
+        Watch { tell: self.on_progress.as_ref(), thrown: None }
+    }
+}
+
+/// Tells a function of the caller's how a search goes, until that says `false` or throws.
+pub struct Watch<'o> {
+    tell: Option<&'o Function>,
+    thrown: Option<JsValue>,
+}
+
+impl Watch<'_> {
+    /// Tells, and answers whether to go on.
+    pub fn see(&mut self, progress: Progress) -> Flow {
+        let Some(tell) = self.tell else { return Flow::Continue };
+        let told = Object::new();
+        let figures = [("ops", progress.ops), ("cost_ns", progress.cost_ns), ("bound_ns", progress.bound_ns)];
+        for (name, figure) in figures {
+            let _ = Reflect::set(&told, &name.into(), &(figure as f64).into());
+        }
+        match tell.call1(&JsValue::UNDEFINED, &told) {
+            Ok(answer) if answer.as_bool() != Some(false) => Flow::Continue,
+            Ok(_) => Flow::Stop,
+            Err(thrown) => {
+                self.thrown.get_or_insert(thrown);
+                Flow::Stop
+            }
+        }
+    }
+
+    /// What the search came to; what the caller's function threw, where it did.
+    pub fn end<T>(self, found: T) -> Result<T, JsValue> {
+        self.thrown.map_or(Ok(found), Err)
+    }
+}

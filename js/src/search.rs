@@ -1,0 +1,63 @@
+//! The search for the best plan, piece by piece, for callers that have to do something else in between.
+
+use js_sys::JSON;
+use pipeplan_core::planner::{self, Best};
+use pipeplan_core::schedule;
+use pipeplan_core::search::{Effort, Flow};
+use pipeplan_core::spec::Spec;
+use serde_json::json;
+use wasm_bindgen::prelude::*;
+
+use crate::input::{self, Options};
+use crate::refusal::Refusal;
+
+/// The search for the best plan of a spec, piece by piece, so that a page stays responsive and can stop it at any piece.
+///
+/// When all pieces are done its plan is that of `plan(spec, { schedule: "best" })`, byte for byte.
+#[wasm_bindgen]
+pub struct Search {
+    spec: Spec,
+    effort: Effort,
+    /// Published schedules that were offered.
+    offered: usize,
+    best: Best,
+}
+
+#[wasm_bindgen]
+impl Search {
+    /// Nothing is searched yet. Throws a {@link Refusal} where the spec is refused.
+    #[wasm_bindgen(constructor)]
+    pub fn new(
+        #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
+        #[wasm_bindgen(unchecked_optional_param_type = "{ effort?: number }")] options: &JsValue,
+    ) -> Result<Search, JsValue> {
+        let spec = input::spec(spec)?;
+        let Options { effort, .. } = Options::read(options, &["effort"])?;
+        Ok(Search { best: Best::new(&spec), spec, effort, offered: 0 })
+    }
+
+    /// Does the next piece: a published schedule, or a search of one placement within the effort. Returns whether there
+    /// is more to do. Throws a {@link Refusal} where no problem follows from the spec.
+    pub fn step(&mut self) -> Result<bool, JsValue> {
+        if let Some(published) = schedule::published().get(self.offered) {
+            self.offered += 1;
+            self.best.offer(published.name, planner::answer(&self.spec, published));
+            return Ok(true);
+        }
+        let more = self.best.search_next(self.effort, &mut |_| Flow::Continue);
+        Ok(more.map_err(Refusal::from)?)
+    }
+
+    /// The best so far, if there is any.
+    #[wasm_bindgen(getter, unchecked_return_type = "Best | undefined")]
+    pub fn best(&self) -> Result<JsValue, JsValue> {
+        let Some(answer) = self.best.so_far() else { return Ok(JsValue::UNDEFINED) };
+        JSON::parse(&json!({ "schedule": answer.name, "cost_ns": answer.cost_ns() }).to_string())
+    }
+
+    /// The plan file of the best so far. Throws a {@link Refusal} where there is none.
+    pub fn plan(&self) -> Result<String, JsValue> {
+        let answer = self.best.clone().finish().map_err(Refusal::from)?;
+        Ok(planner::plan_of(&self.spec, answer).map_err(Refusal::from)?.to_json())
+    }
+}

@@ -1,0 +1,214 @@
+/**
+ * What is planned: a spec or a bare problem, as text in TOML or JSON or as an object, a link to the planner's page, or
+ * the text of a plan file, whose spec is meant.
+ */
+export type SpecInput = string | Spec | Problem;
+
+/** One thing wrong with an input. */
+export interface Fault {
+    /** The field's path, such as `training.microbatches` or `stages[3].forward_ns`. */
+    field: string;
+    /** What stood there, shortened; `nothing` where the field is missing. */
+    found: string;
+    /** What would be accepted: `a whole number from 1 to 1024`. */
+    accepted: string;
+}
+
+/** What is thrown where an input is refused, or where there is no plan for it. Its message says all that is wrong. */
+export interface Refusal extends Error {
+    /** All faults, in the order of the fields; empty where no field is to blame. */
+    faults: Fault[];
+    /** Where a text stops being TOML or JSON: line and column from 1, and bytes from the start. */
+    place?: { line: number; column: number; offset: number };
+}
+
+/** Where a search stands. */
+export interface Progress {
+    /** Simulated ops so far, of those that `effort` allows. */
+    ops: number;
+    /** What the best schedule so far costs. */
+    cost_ns: number;
+    /** What no schedule goes under. */
+    bound_ns: number;
+}
+
+export interface SearchOptions {
+    /** Work of the search for `best` on each placement, in simulated ops of some 20 to 100 ns; 2 million where not given. */
+    effort?: number;
+    /** Hears of the search, many times a second. After it has returned `false` the best so far is soon the answer. */
+    onProgress?: (progress: Progress) => boolean | void;
+}
+
+export interface MemoryOptions extends SearchOptions {
+    /** A published schedule or `best`; what the spec says where not given. */
+    schedule?: string;
+}
+
+export interface PlanOptions extends MemoryOptions {
+    /**
+     * An order of your own in the place of a schedule, judged like any other: a row for each rank such as
+     * `0F0 0F1 0BW0 0BW1` (stage, job, microbatch), or the CSV that torch loads. All that is wrong with it is thrown.
+     */
+    order?: string | string[];
+    /** What that order is called in the plan. */
+    name?: string;
+}
+
+/** One schedule of a comparison. What does not apply to an absent one is null. */
+export interface Row {
+    /** Its name, or `best`. */
+    schedule: string;
+    status: "ok" | "absent";
+    /** Why there is none. */
+    reason: string | null;
+    /** End of the last op minus start of the first. */
+    makespan_ns: number | null;
+    /** The largest span of a rank. */
+    longest_span_ns: number | null;
+    /** Idle share under the objective. */
+    bubble_ratio: number | null;
+    /** Most bytes held at once, by rank, static bytes included. */
+    peak_bytes: number[] | null;
+    /** Where the stages are: `linear`, `looped`, `v`, `wave`, `two-way` or `list`. */
+    placement: string | null;
+    /** No valid schedule on this placement costs less. */
+    bound_ns: number | null;
+    /** No valid schedule costs less on any placement that was open to this row. */
+    bound_of_all_ns: number | null;
+    /** Cost over bound, minus 1: 0.05 is at most 5 % from the best possible. */
+    gap: number | null;
+    /** The whole step, gradients and the optimizer included; of a model only. */
+    step_ns: number | null;
+    /** Of a model only. */
+    tokens_per_s: number | null;
+    /** Model FLOPs utilisation; of a model only. */
+    mfu: number | null;
+}
+
+export interface Comparison {
+    /** What `gap`, `bubble_ratio` and `best` are judged by. */
+    objective: "makespan" | "longest_span";
+    /** Every published schedule, then `best`. */
+    rows: Row[];
+}
+
+/** What one rank holds. */
+export interface RankMemory {
+    rank: number;
+    /** What it holds throughout, by kind: `weights`, `gradients`, `optimizer` and so on. */
+    static_bytes: Record<string, number>;
+    /** The most that its microbatches hold at once, beside that. */
+    activation_bytes: number;
+    /** Both together. */
+    peak_bytes: number;
+    /** The op during which that is, such as `0F3`. */
+    at_op: string | null;
+    at_ns: number;
+    limit_bytes: number | null;
+    fits: boolean;
+}
+
+/** Changes of a spec that make it hold less. None of them changes what is learnt but the last bits of sums. */
+export interface Relief {
+    changes: { field: string; from: string; to: string }[];
+    /** How many times as many devices that takes. */
+    devices: number;
+    /** The most bytes that a rank then holds. */
+    peak_bytes: number;
+    /** Whether every rank then fits. */
+    fits: boolean;
+    /** The time of a whole step then. */
+    step_ns: number;
+}
+
+/** One place where a pass over the operators applied, or did not. */
+export interface PassEntry {
+    what: string;
+    why: string;
+    layer: number | null;
+    bytes: number;
+}
+
+export interface Memory {
+    schedule: string;
+    objective: "makespan" | "longest_span";
+    cost_ns: number;
+    fits: boolean;
+    /** Why this schedule stands for `best`, where none fits. */
+    note: string | null;
+    ranks: RankMemory[];
+    /** By stage: the share of what F keeps that is still held after B, in thousandths. */
+    held_for_weight_permille: number[];
+    /** How good the deal of layers is, where it was made for the limit. */
+    deal: { slowest_stage_ns: number; bound_ns: number } | null;
+    /** What each layer computes again, where the spec leaves that to the limit. */
+    fit: { pass: string; done: PassEntry[]; skipped: PassEntry[] } | null;
+    step_ns: number | null;
+    /** Single changes that help, those that then fit first. */
+    changes: Relief[];
+    /** Changes that fit together, where none does alone. */
+    combinations: Relief[];
+    /** All that helps together, where no combination fits. */
+    all_together: Relief | null;
+    cheapest: Relief | null;
+}
+
+export interface Bounds {
+    objective: "makespan" | "longest_span";
+    /** No valid schedule costs less on any of these placements. */
+    bound_ns: number;
+    placements: {
+        placement: string;
+        chunks: number;
+        bound_ns: number;
+        /** What keeps a schedule from being faster. */
+        because: string;
+    }[];
+}
+
+/** Where every rank waits on a transport that does not complete a plan, and in which circle. */
+export interface Stuck {
+    waits?: { rank: number; step: number; message: string; waits_for_rank: number }[];
+    circle?: number[];
+    error?: string;
+}
+
+/** What `check` says of a valid plan. */
+export interface Checked {
+    valid: true;
+    digest: string;
+    /** Whether each transport completes it: `rendezvous`, `buffered`, `grouped`, `pair-ordered`, `streams`. */
+    transports: Record<string, boolean>;
+    stuck: Record<string, Stuck>;
+}
+
+/** What `check` says of any other. */
+export interface NotValid {
+    valid: false;
+    error: string;
+    /** What is wrong with its schedule or program, one by one. */
+    violations: string[];
+}
+
+/** `torch-csv` and `megatron` are of plans, the others of traces too. */
+export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "svg" | "text";
+
+export interface PublishedSchedule {
+    /** As in specs and options: `1f1b`. */
+    name: string;
+    /** As a person reads it: `1F1B`. */
+    title: string;
+    /** What it does, and what that brings and costs. */
+    idea: string;
+    /** Paper and section. */
+    source: string;
+}
+
+/** The best that a search has found so far. */
+export interface Best {
+    /** A published schedule's name, or `best` for one that was found. */
+    schedule: string;
+    /** What it costs, by the objective. */
+    cost_ns: number;
+}
+
