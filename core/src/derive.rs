@@ -333,8 +333,10 @@ impl Parts<'_> {
     /// Layers dealt so that every rank fits its limit, and balanced as far as that allows: the best deal, or a good one where
     /// there are too many to find it among.
     fn within_limit(&mut self, placement: &Placement, chunks: usize) -> Result<(Vec<StageLayout>, Dealt), Fault> {
-        let (ranks, costs) = (self.work.pipeline as usize, self.costs());
-        let microbatches = self.work.microbatches as usize;
+        let ranks = self.work.pipeline as usize;
+        // What ranks hold is listed by stage: of more stages than layers there may be too many for any list.
+        partition::enough_layers(self.work.model.layers as usize, ranks, chunks)?;
+        let (costs, microbatches) = (self.costs(), self.work.microbatches as usize);
         let moments: Vec<Vec<Moment>> = (0..ranks)
             .map(|rank| {
                 let mut moments = partition::in_flight(placement, ranks, chunks, microbatches, rank);
@@ -403,9 +405,12 @@ impl Parts<'_> {
         moments: &[Vec<Moment>],
     ) -> Result<Vec<StageLayout>, Fault> {
         let limit = self.limit();
+        let mut most_held = vec![0; ranks * chunks];
+        for (stage, count) in moments.iter().flatten().flatten() {
+            most_held[*stage] = (*count).max(most_held[*stage]);
+        }
         let mut fits = |stage: usize, layout: &StageLayout| {
-            let held = moments.iter().flatten().flatten().filter(|(other, _)| *other == stage);
-            let (kept, workspace) = self.needs(layout, held.map(|(_, count)| *count).max().unwrap_or(0));
+            let (kept, workspace) = self.needs(layout, most_held[stage]);
             kept.saturating_add(workspace) <= limit
         };
         partition::within(ranks, chunks, costs, &mut fits)

@@ -12,14 +12,15 @@
 //! tried from the fastest on, those are passed over whose held bytes alone do not fit, and the graph of the others is
 //! built. The first that fits is the least. Where a rank holds several stages, their mixtures are combined in the same
 //! order, of those that no other one beats in both time and bytes; beyond [`MOST_TRIES`] combinations, only those are
-//! tried in which all stages go equally far, and the account says so.
+//! tried in which all stages go equally far, and the account says so. So it does where a stage has so many layers that
+//! there would be more than [`MOST_MIXTURES`] of them: choices then go to several layers at a time.
 //!
 //! Some schedules follow from the times of ops, which recomputation changes. Then rows and choices are worked out in
 //! turn until both stay.
 
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -37,6 +38,8 @@ use crate::units::{Bytes, Nanos};
 
 /// Combinations of several stages' mixtures that are tried on one rank before only equal ones are.
 pub const MOST_TRIES: usize = 50_000;
+/// Mixtures of one stage that are looked at: all of those of up to 132 layers with three choices, 893 with two.
+pub const MOST_MIXTURES: usize = 400_000;
 /// Turns of rows and choices.
 const MOST_ROUNDS: usize = 8;
 /// What the pass is called in its [`Account`].
@@ -124,15 +127,40 @@ fn groups(problem: &Problem) -> Vec<Group> {
 /// an op runs.
 #[derive(Clone, Debug)]
 struct Mixture {
-    choices: Vec<Recompute>,
+    runs: Runs,
     cost: StageCost,
+}
+
+/// What the first layers compute again, up to which layer, and so on; those behind the last run compute nothing again.
+type Runs = Vec<(Recompute, usize)>;
+
+impl Mixture {
+    /// The choice of each of `layers` layers.
+    fn choices(&self, layers: usize) -> Vec<Recompute> {
+        let mut choices = vec![Recompute::None; layers];
+        let mut from = 0;
+        for (choice, to) in &self.runs {
+            choices[from..*to].fill(*choice);
+            from = *to;
+        }
+        choices
+    }
+}
+
+/// The mixtures of a stage.
+#[derive(Clone, Debug)]
+struct Mixtures {
+    /// From the fastest on; of equals the one that holds less.
+    list: Vec<Mixture>,
+    /// How many layers get a choice at a time.
+    stride: usize,
 }
 
 /// What is known of stages.
 struct Stages {
     work: ModelWork,
     costs: BTreeMap<(u32, u32, Vec<Recompute>), StageCost>,
-    mixtures: BTreeMap<(u32, u32), Vec<Mixture>>,
+    mixtures: BTreeMap<(u32, u32), Mixtures>,
 }
 
 impl Stages {
@@ -151,8 +179,7 @@ impl Stages {
         cost
     }
 
-    /// The mixtures of `layout`, from the fastest on; of equals the one that holds less.
-    fn mixtures(&mut self, layout: &StageLayout) -> Vec<Mixture> {
+    fn mixtures(&mut self, layout: &StageLayout) -> Mixtures {
         let key = (layout.layers.start, layout.layers.end);
         if let Some(known) = self.mixtures.get(&key) {
             return known.clone();
@@ -181,32 +208,59 @@ impl Stages {
                 *choice != Recompute::None && kinds.iter().any(|kind| by_kind[&(*kind, *choice)] != Added::default())
             })
             .collect();
-        let mut mixtures = Vec::new();
-        let mut choices = none;
-        fill(&useful, 0, &mut choices, &mut |choices| {
-            let added = choices.iter().zip(&kinds).map(|(choice, kind)| by_kind[&(*kind, *choice)]);
-            let added = added.fold(Added::default(), Added::plus);
-            mixtures.push(Mixture { choices: choices.to_vec(), cost: added.to(&base) });
+        // By choice: what the first so many layers add with it.
+        let sums = useful.iter().map(|choice| {
+            let added = kinds.iter().map(|kind| by_kind[&(*kind, *choice)]);
+            let sums = added.scan(Added::default(), |sum, added| {
+                *sum = sum.plus(added);
+                Some(*sum)
+            });
+            (*choice, core::iter::once(Added::default()).chain(sums).collect())
         });
-        mixtures.sort_by_key(|mixture| {
+        let sums: BTreeMap<Recompute, Vec<Added>> = sums.collect();
+        let stride = stride(count, useful.len());
+        let mut ends: Vec<usize> = (0..count).step_by(stride).collect();
+        ends.push(count);
+        let mut list = Vec::new();
+        fill(&useful, &ends, &mut Runs::new(), &mut |runs| {
+            let (mut added, mut from) = (Added::default(), 0);
+            for (choice, to) in runs {
+                let sums = &sums[choice];
+                added = added.plus(sums[*to]).less(sums[from]);
+                from = *to;
+            }
+            list.push(Mixture { runs: runs.clone(), cost: added.to(&base) });
+        });
+        // Equal ones that compute less again in their first layers come first.
+        let ends = |mixture: &Mixture| mixture.runs.iter().map(|(_, to)| *to).collect::<Vec<_>>();
+        list.sort_by_cached_key(|mixture| {
             let cost = &mixture.cost;
-            (cost.backward_input_ns + cost.backward_weight_ns, cost.forward_bytes, mixture.choices.clone())
+            (cost.backward_input_ns + cost.backward_weight_ns, cost.forward_bytes, ends(mixture))
         });
+        let mixtures = Mixtures { list, stride };
         self.mixtures.insert(key, mixtures.clone());
         mixtures
     }
 }
 
-/// Every way to give the layers from `from` on the choices `left` in turn, each to some number of them.
-fn fill(left: &[Recompute], from: usize, choices: &mut [Recompute], each: &mut dyn FnMut(&[Recompute])) {
-    let Some((choice, rest)) = left.split_first() else { return each(choices) };
-    for to in from..=choices.len() {
-        if to > from {
-            choices[to - 1] = *choice;
-        }
-        fill(rest, to, choices, each);
+/// How many layers have to get a choice at a time, so that `layers` layers and `choices` choices beside none make at most
+/// [`MOST_MIXTURES`].
+fn stride(layers: usize, choices: usize) -> usize {
+    // Ways to cut `steps` equal pieces into runs, with repetition: the product stays whole at each factor.
+    let mixtures =
+        |steps: usize| (1..=choices).fold(1usize, |ways, choice| ways.saturating_mul(steps + choice) / choice);
+    (1..=layers).find(|stride| mixtures(layers.div_ceil(*stride)) <= MOST_MIXTURES).unwrap_or(layers.max(1))
+}
+
+/// Every way to give the choices `left` in turn to the layers up to one of `ends`, of which the first is where the run
+/// before has ended.
+fn fill(left: &[Recompute], ends: &[usize], runs: &mut Runs, each: &mut dyn FnMut(&Runs)) {
+    let Some((choice, rest)) = left.split_first() else { return each(runs) };
+    for (at, end) in ends.iter().enumerate() {
+        runs.push((*choice, *end));
+        fill(rest, &ends[at..], runs, each);
+        runs.pop();
     }
-    choices[from..].fill(Recompute::None);
 }
 
 /// What a choice adds to F's bytes, and to B's and W's times and bytes, and to the time of a fused BW.
@@ -232,6 +286,10 @@ impl Added {
 
     fn plus(self, other: Added) -> Added {
         Added(core::array::from_fn(|at| self.0[at] + other.0[at]))
+    }
+
+    fn less(self, other: Added) -> Added {
+        Added(core::array::from_fn(|at| self.0[at] - other.0[at]))
     }
 
     /// `base` with this added, and without workspace.
@@ -264,8 +322,10 @@ impl Group {
         stages: &mut Stages,
         account: &mut Account,
     ) -> Result<Chosen, Absent> {
-        let mut lists: Vec<Vec<Mixture>> =
+        let mixtures: Vec<Mixtures> =
             self.stages.iter().map(|stage| stages.mixtures(&derived.stages[*stage])).collect();
+        let stride = mixtures.iter().map(|mixtures| mixtures.stride).max().unwrap_or(1);
+        let mut lists: Vec<Vec<Mixture>> = mixtures.into_iter().map(|mixtures| mixtures.list).collect();
         if lists.len() > 1 {
             lists.iter_mut().for_each(drop_beaten);
         }
@@ -277,8 +337,11 @@ impl Group {
             |at: &[usize]| -> Vec<StageCost> { at.iter().zip(&lists).map(|(at, list)| list[*at].cost).collect() };
         let mut exact = |at: &[usize]| -> Bytes {
             let layouts = self.stages.iter().map(|stage| &derived.stages[*stage]);
-            let choices = at.iter().zip(&lists).map(|(at, list)| &list[*at].choices);
-            peak(&layouts.zip(choices).map(|(layout, choices)| stages.cost(layout, choices)).collect::<Vec<_>>())
+            let mixtures = at.iter().zip(&lists).map(|(at, list)| &list[*at]);
+            let cost = |(layout, mixture): (&StageLayout, &Mixture)| {
+                stages.cost(layout, &mixture.choices(layout.layers.len()))
+            };
+            peak(&layouts.zip(mixtures).map(cost).collect::<Vec<_>>())
         };
         let fits =
             |at: &[usize], exact: &mut dyn FnMut(&[usize]) -> Bytes| peak(&held(at)) <= limit && exact(at) <= limit;
@@ -305,9 +368,12 @@ impl Group {
                 }
             }
         }
-        let mut note = "";
+        let mut note = String::new();
+        if stride > 1 {
+            note = format!("; {stride} layers were given a choice at a time, so perhaps not the least");
+        }
         if found.is_none() && tries == MOST_TRIES {
-            note = "; found among equal shares of all stages, so perhaps not the least";
+            note = "; found among equal shares of all stages, so perhaps not the least".to_string();
             const STEPS: usize = 1000;
             let equal = |step: usize| lists.iter().map(|list| (list.len() - 1) * step / STEPS).collect::<Vec<_>>();
             found = (0..=STEPS).map(equal).find(|at| fits(at, &mut exact));
@@ -325,9 +391,9 @@ impl Group {
         let slower = work(&found).saturating_sub(work(&start)) / problem.microbatches() as u64;
         let mut chosen = Vec::new();
         for ((at, list), stage) in found.iter().zip(&lists).zip(&self.stages) {
-            let mixture = &list[*at].choices;
+            let mixture = list[*at].choices(derived.stages[*stage].layers.len());
             let what = format!("stage {stage}");
-            let text = RecomputeLayers::text_of(mixture);
+            let text = RecomputeLayers::text_of(&mixture);
             let why = format!(
                 "{}: rank {ranks} holds at most {peak} of {limit} bytes, and its ops take {slower} ns more for each \
                  microbatch{note}",
@@ -338,7 +404,7 @@ impl Group {
                 true => account.done.push(entry),
                 false => account.skipped.push(entry),
             }
-            chosen.push((*stage, mixture.clone()));
+            chosen.push((*stage, mixture));
         }
         Ok(chosen)
     }
@@ -431,16 +497,16 @@ mod tests {
                 work.model.layers = 4;
                 let layout = StageLayout { layers: 0..4, embedding: true, head: true };
                 let mut stages = Stages { work: work.clone(), costs: BTreeMap::new(), mixtures: BTreeMap::new() };
-                let mixtures = stages.mixtures(&layout);
+                let mixtures = stages.mixtures(&layout).list;
                 // Ways to write 4 as an ordered sum of 3 or 4 counts.
                 assert_eq!(mixtures.len(), if attention == "flash" { 15 } else { 35 });
                 for mixture in mixtures {
-                    let exact = stages.cost(&layout, &mixture.choices);
+                    let exact = stages.cost(&layout, &mixture.choices(4));
                     assert_eq!(
                         Added::numbers(&mixture.cost),
                         Added::numbers(&exact),
                         "{attention} {:?}",
-                        mixture.choices
+                        mixture.runs
                     );
                 }
             }
@@ -468,10 +534,10 @@ mod tests {
                 let time = |cost: &StageCost| cost.backward_input_ns + cost.backward_weight_ns;
                 let ours = time(&stages.cost(layout, &fitted.choices[range.clone()]));
                 let group = Group { ranks: vec![rank], stages: vec![rank] };
-                for mixture in stages.mixtures(layout) {
-                    let cost = stages.cost(layout, &mixture.choices);
+                for mixture in stages.mixtures(layout).list {
+                    let cost = stages.cost(layout, &mixture.choices(layout.layers.len()));
                     let peak = group.peak(&found.case.problem, &found.schedule, rank, &[cost]);
-                    assert!(peak > limit || time(&cost) >= ours, "rank {rank}: {:?}", mixture.choices);
+                    assert!(peak > limit || time(&cost) >= ours, "rank {rank}: {:?}", mixture.runs);
                 }
             }
             seen.push(found.timeline.makespan_ns());
@@ -479,6 +545,46 @@ mod tests {
         assert!(seen.windows(2).all(|pair| pair[0] >= pair[1]), "more memory never costs time: {seen:?}");
         assert_eq!(seen[6], plenty.timeline.makespan_ns());
         assert!(seen[3] < seen[0]);
+    }
+
+    /// Ways to give `layers` layers a choice each, in turn: `C(layers + choices, choices)`, of which there are more than
+    /// any memory holds for the largest models.
+    #[test]
+    fn the_mixtures_of_the_largest_stage_are_few_enough() {
+        for choices in 1..=3 {
+            let useful = &Recompute::ALL[1..=choices];
+            for layers in [0, 1, 4, 100, 132, 133, 1000, 4096] {
+                let stride = stride(layers, choices);
+                let mut ends: Vec<usize> = (0..layers).step_by(stride).collect();
+                ends.push(layers);
+                let (mut count, mut all_alike) = (0, 0);
+                fill(useful, &ends, &mut Runs::new(), &mut |runs| {
+                    count += 1;
+                    all_alike += usize::from(runs.iter().all(|(_, to)| *to == 0 || *to == layers));
+                });
+                assert!(count <= MOST_MIXTURES, "{layers} layers, {choices} choices: {count}");
+                let exact = (1..=choices as u128).fold(1, |ways, at| ways * (layers as u128 + at) / at);
+                assert_eq!(stride == 1, exact <= MOST_MIXTURES as u128, "{layers} layers, {choices} choices");
+                // Each choice for all layers, and none for all, are always among them.
+                assert!(all_alike == choices + 1 || layers == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_of_many_layers_on_few_ranks_is_fitted_and_says_how() {
+        let mut spec = spec("fit", "900000000000", "");
+        let Work::Model(work) = &mut spec.work else { panic!("a model") };
+        work.model.layers = 1200;
+        work.pipeline = 1;
+        let all = answer(&Spec { work: Work::Model(work.clone()), ..spec.clone() }, "1f1b").unwrap_err();
+        assert!(all.contains("even with all layers computed again"), "{all}");
+        let Work::Model(work) = &mut spec.work else { panic!("a model") };
+        work.limit_bytes = Some(8_000_000_000_000);
+        let found = answer(&spec, "1f1b").unwrap();
+        assert!(peaks(&found)[0] <= 8_000_000_000_000);
+        let said = format!("{:?}", found.case.fitted.unwrap().account);
+        assert!(said.contains("layers were given a choice at a time"), "{said}");
     }
 
     #[test]

@@ -61,11 +61,7 @@ impl PartCosts {
 /// # Errors
 /// Fewer layers than stages, at the field that says how many stages there are.
 pub fn balanced(ranks: usize, chunks: usize, costs: &PartCosts) -> Result<Vec<StageLayout>, Fault> {
-    let layers = costs.layers_ns.len() as u32;
-    let stages = ranks * chunks;
-    if stages == 0 || layers as usize / stages == 0 {
-        return Err(too_many_stages(layers, ranks, chunks));
-    }
+    let stages = enough_layers(costs.layers_ns.len(), ranks, chunks)?;
     if costs.layers_ns.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok(even(stages, costs));
     }
@@ -89,10 +85,7 @@ pub fn within(
     fits: &mut dyn FnMut(usize, &StageLayout) -> bool,
 ) -> Result<Vec<StageLayout>, Fault> {
     let layers = costs.layers_ns.len();
-    let stages = ranks * chunks;
-    if stages == 0 || layers / stages == 0 {
-        return Err(too_many_stages(layers as u32, ranks, chunks));
-    }
+    let stages = enough_layers(layers, ranks, chunks)?;
     let layout = |stage: usize, layers: Range<usize>| StageLayout {
         layers: layers.start as u32..layers.end as u32,
         embedding: stage == 0,
@@ -275,8 +268,16 @@ pub(crate) fn nothing_fits() -> Fault {
     Fault::new("parallel.partition", "a limit that no deal of the layers fits", accepted)
 }
 
-fn too_many_stages(layers: u32, ranks: usize, chunks: usize) -> Fault {
-    let layers = layers as usize;
+/// The number of stages, for each of which there is a layer.
+///
+/// # Errors
+/// Fewer layers than stages, at the field that says how many stages there are.
+pub(crate) fn enough_layers(layers: usize, ranks: usize, chunks: usize) -> Result<usize, Fault> {
+    let stages = ranks * chunks;
+    if stages == 0 || layers < stages { Err(too_many_stages(layers, ranks, chunks)) } else { Ok(stages) }
+}
+
+fn too_many_stages(layers: usize, ranks: usize, chunks: usize) -> Fault {
     // The chunks are the cheaper thing to change, where that is enough.
     if chunks > 1 && ranks <= layers {
         let most = layers / ranks;

@@ -106,6 +106,11 @@ fn too_many_stages_name_the_field() {
     assert_eq!(faults.0[0].field, "parallel.pipeline");
     let faults = derive(&work("llama-2-7b", "h100", 4), Placement::V, 1).unwrap_err();
     assert_eq!(faults.0[0].field, "placement");
+    // What 1024 ranks of 64 chunks may hold, listed moment by moment, would fill any memory.
+    let mut work = work("llama-2-7b", "h100", 1024);
+    (work.model.layers, work.layout.partition) = (1024, Partition::WithinLimit);
+    let faults = derive(&work, Placement::Looped, 64).unwrap_err();
+    assert_eq!(faults.0[0].field, "parallel.chunks");
 }
 
 /// The layer map of Paddle's dynamic pipeline: its own tests' examples, and ours for a V.
