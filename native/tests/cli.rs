@@ -339,9 +339,13 @@ struct Served {
 
 impl Served {
     fn start(arguments: &[&str]) -> Served {
-        let mut all = vec!["serve", "--port", "0", "--json"];
-        all.extend_from_slice(arguments);
-        let mut child = command(&all).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("{error}"));
+        Served::by(&mut command(&[]), arguments)
+    }
+
+    /// By a command that starts this one.
+    fn by(starter: &mut Command, arguments: &[&str]) -> Served {
+        let starter = starter.args(["serve", "--port", "0", "--json"]).args(arguments).stdout(Stdio::piped());
+        let mut child = starter.spawn().unwrap_or_else(|error| panic!("{error}"));
         let mut said = String::new();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         while !said.trim_end().ends_with('}') && lines.read_line(&mut said).is_ok_and(|read| read > 0) {}
@@ -406,6 +410,23 @@ fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
     let (code, _, stderr) = run(&["serve", "--web", &web, "--port", &taken], "");
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("--port 0 takes a free port"), "{stderr}");
+}
+
+#[cfg(unix)]
+#[test]
+fn more_connections_than_there_are_files_do_not_end_the_server() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 24; exec \"$0\" \"$@\""]).arg(command(&[]).get_program());
+    let served = Served::by(&mut limited, &["--web", &web]);
+    let connect = || TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+    let silent: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(silent);
+    assert!(served.ask("GET /").contains("<p>planner</p>"));
 }
 
 #[test]

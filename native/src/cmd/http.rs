@@ -1,12 +1,16 @@
 //! As much of HTTP/1.1 as handing files to a browser takes: one thread a connection, one request a connection.
 //!
 //! A browser opens several connections at once and keeps some of them open without a word. So no connection
-//! may wait for a thread that another one holds, which is what a pool of threads would come to.
+//! may wait for a thread that another one holds, which is what a pool of threads would come to. Nor may those who
+//! connect without end, or send and read a byte at a time, take all that the process has: connections are counted,
+//! and each has a time in which it is over.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What is asked for.
 pub struct Request<'a> {
@@ -30,10 +34,17 @@ pub struct Reply {
     pub is_gzip: bool,
 }
 
-/// A silent peer is let go after this.
+/// A request that has not come by then is let go, and so is a peer that reads nothing for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A reply that has not left by then: a megabyte takes that long at 14 kbit/s.
+const LONGEST_REPLY: Duration = Duration::from_secs(600);
 /// Longest request that is read, headers included.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
+/// Most connections at once, each of which may hold a whole file: a browser opens about six.
+const MOST_CONNECTIONS: usize = 64;
+/// Between two tries to take a connection where the system has nothing left for one, and how many tries in a row.
+const PAUSE: Duration = Duration::from_millis(50);
+const MOST_TRIES: u32 = 600;
 
 /// Answers every request on `listener` until it fails.
 ///
@@ -41,31 +52,97 @@ const MAX_REQUEST_BYTES: u64 = 64 << 10;
 /// What stopped the listening.
 pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> io::Error {
     let answer = Arc::new(answer);
+    let open = Arc::new(AtomicUsize::new(0));
+    let mut tries = 0;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
+                tries = 0;
+                let connection = Counted::new(&open);
+                if open.load(Ordering::SeqCst) > MOST_CONNECTIONS {
+                    continue;
+                }
                 let answer = Arc::clone(&answer);
-                // A browser that went away in the middle is no failure of the server.
-                std::thread::spawn(move || drop(talk(stream, &*answer)));
+                // Neither a browser that went away in the middle nor a thread that cannot be had ends the server.
+                let talking = move || {
+                    let _ = talk(&stream, &*answer);
+                    drop(connection);
+                };
+                let _ = thread::Builder::new().spawn(talking);
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            // No file or memory is left for another connection: those that are open will end.
+            Err(_) if tries < MOST_TRIES => {
+                tries += 1;
+                thread::sleep(PAUSE);
+            }
             Err(error) => return error,
         }
     }
 }
 
-fn talk(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new(&stream).take(MAX_REQUEST_BYTES);
-    let mut request = String::new();
-    lines.read_line(&mut request)?;
-    let (mut header, mut takes_gzip) = (String::new(), false);
-    while lines.read_line(&mut header)? > 2 {
-        takes_gzip |= accepts_gzip(&header);
-        header.clear();
+/// One of the connections that are open, while it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(open: &Arc<AtomicUsize>) -> Counted {
+        open.fetch_add(1, Ordering::SeqCst);
+        Counted(Arc::clone(open))
     }
-    let mut words = request.split_whitespace();
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A connection that is over at some time, however slowly its bytes come and go.
+struct Until<'s> {
+    stream: &'s TcpStream,
+    end: Instant,
+}
+
+impl Until<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left.min(PATIENCE))) }
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
+    let asking = Until { stream, end: Instant::now() + PATIENCE };
+    let mut lines = BufReader::new(asking).take(MAX_REQUEST_BYTES);
+    let heard = hear(&mut lines);
+    let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY };
+    let (head, takes_gzip) = match heard {
+        Ok(heard) => heard,
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            let refusal = if lines.limit() == 0 { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
+            let head = format!("HTTP/1.1 {refusal}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return telling.write_all(head.as_bytes());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut words = head.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let reply = answer(&Request { method, path, takes_gzip });
     // Plans and pages change while somebody works on them: a browser is to ask again each time.
@@ -77,11 +154,28 @@ fn talk(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result
         reply.body.len(),
         if reply.is_gzip { "Content-Encoding: gzip\r\n" } else { "" },
     );
-    stream.write_all(head.as_bytes())?;
+    telling.write_all(head.as_bytes())?;
     if method != "HEAD" {
-        stream.write_all(&reply.body)?;
+        telling.write_all(&reply.body)?;
     }
-    stream.flush()
+    telling.flush()
+}
+
+/// The first line of a request, and whether its headers say that gzip is taken. [`ErrorKind::InvalidData`] for what is
+/// no request or does not end.
+fn hear(lines: &mut impl BufRead) -> io::Result<(String, bool)> {
+    let mut request = String::new();
+    lines.read_line(&mut request)?;
+    let (mut header, mut takes_gzip) = (String::new(), false);
+    loop {
+        header.clear();
+        // An empty line is the end.
+        match lines.read_line(&mut header)? {
+            0 => return Err(ErrorKind::InvalidData.into()),
+            _ if header.trim_end().is_empty() => return Ok((request, takes_gzip)),
+            _ => takes_gzip |= accepts_gzip(&header),
+        }
+    }
 }
 
 /// Whether a header says that gzip is taken.
@@ -125,5 +219,47 @@ mod tests {
             assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with(end), "{reply}");
         }
         drop(silent);
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let refused = |request: Vec<u8>| {
+            let asking = thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.write_all(&request).unwrap();
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut reply = String::new();
+                // What was not read may cut the answer short.
+                let _ = stream.read_to_string(&mut reply);
+                reply
+            });
+            let (stream, _) = listener.accept().unwrap();
+            let _ = talk(&stream, &|_| unreachable!("nothing was asked for"));
+            drop(stream);
+            asking.join().unwrap()
+        };
+        let long = |bytes: usize| format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(bytes)).into_bytes();
+        assert!(refused(b"GET /\xff\xff HTTP/1.1\r\n\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
+        assert!(refused(b"GET / HTTP/1.1\r\nHost: x\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
+        assert!(refused(long(MAX_REQUEST_BYTES as usize - 19)).starts_with("HTTP/1.1 431 "));
+    }
+
+    #[test]
+    fn a_byte_at_a_time_is_over_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let dripping = thread::spawn(move || {
+            while slow.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let (stream, _) = listener.accept().unwrap();
+        let mut asking = Until { stream: &stream, end: Instant::now() + Duration::from_millis(200) };
+        let error = asking.read_to_end(&mut Vec::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
+        drop(stream);
+        dripping.join().unwrap();
     }
 }
