@@ -268,6 +268,42 @@ fn an_interrupt_of_all_processes_leaves_a_checkpoint_and_no_process() {
     assert_eq!(written, 1, "one checkpoint, of the last whole step");
 }
 
+/// As batch systems and other programs do it: only the process that they have started hears of it.
+#[test]
+fn a_signal_to_the_first_process_alone_reaches_all() {
+    let plan = tiny::plan("first-alone", 3, "1f1b");
+    for (signals, fault) in
+        [(&["-TERM"][..], "0:delay@0"), (&["-USR1"], "0:delay@0"), (&["-TERM", "-TERM"], "1:stall@9/600")]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let checkpoints = folder.path().to_str().expect("a path");
+        let arguments = ["run", plan.to_str().expect("a path"), "--transport", "tcp", "--steps", "100000"];
+        let mut command = pipeplan(&[&arguments[..], &["--checkpoint-dir", checkpoints, "--fault", fault]].concat());
+        let mut launched =
+            Launched(vec![command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")]);
+        let stands_still = fault.contains("stall");
+        if stands_still {
+            std::thread::sleep(Duration::from_secs(2));
+        } else {
+            launched = launched.in_training();
+        }
+        let first = launched.0[0].id();
+        let processes = children(first);
+        assert_eq!(processes.len(), 3);
+        for signal in signals {
+            let sent = Command::new("kill").arg(signal).arg(first.to_string()).status();
+            assert!(sent.expect("there is a kill").success());
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let (code, text) = launched.end(None).remove(0);
+        assert_eq!(code, Some(130), "{signals:?}: {text}");
+        assert_gone(&processes, Duration::from_secs(5));
+        // A rank that stands still is not waited for, and leaves nothing.
+        let written = std::fs::read_dir(folder.path()).expect("it is there").count();
+        assert_eq!(written, usize::from(!stands_still), "{signals:?}: {text}");
+    }
+}
+
 #[test]
 fn every_collective_over_tcp_keeps_its_definition() {
     let mut run = Launched::of(4, |_| pipeplan(&["selftest", "--transport", "tcp", "--json"]));

@@ -9,6 +9,7 @@ use pipeplan::runner::StopFlag;
 static CURRENT: Mutex<Option<StopFlag>> = Mutex::new(None);
 static HANDLER: Once = Once::new();
 static ENDING: OnceLock<StopFlag> = OnceLock::new();
+static AGAIN: OnceLock<StopFlag> = OnceLock::new();
 
 /// A new flag that Ctrl-C and SIGUSR1 raise from now on. Where no handler can be set, the process just ends.
 pub fn flag() -> StopFlag {
@@ -24,11 +25,19 @@ pub fn flag() -> StopFlag {
             ending().raise();
             match &*CURRENT.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(flag) if !flag.is_raised() => flag.raise(),
-                _ => std::process::exit(130),
+                _ => match AGAIN.get() {
+                    Some(again) => again.raise(),
+                    None => std::process::exit(130),
+                },
             };
         });
     });
     flag
+}
+
+/// A flag that the second Ctrl-C raises from now on instead of ending the process: for whoever has others to end first.
+pub fn again() -> StopFlag {
+    AGAIN.get_or_init(StopFlag::default).clone()
 }
 
 /// The flag that Ctrl-C and a launcher's SIGTERM raise and SIGUSR1 does not: after it, launchers soon kill.

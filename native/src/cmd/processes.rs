@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan::bootstrap::{self, Launcher, Place};
-use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, Workload, run_process};
+use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, StopFlag, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::tcp::Tcp;
 
@@ -111,8 +111,9 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
         Work::Typed(_) => 1,
     };
     let ranks = plan.problem.ranks().saturating_mul(copies);
-    // Ctrl-C reaches the processes of a terminal together; this one waits until they have ended.
-    let interrupted = interrupt::flag();
+    // Ctrl-C reaches the processes of a terminal together, and a signal to this one alone is handed on; then it waits
+    // until they have ended.
+    let (interrupted, again) = (interrupt::flag(), interrupt::again());
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = port.map_err(|error| Failure::work(format!("no port can be had: {error}")))?.port();
     let program =
@@ -130,7 +131,7 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
             .children
             .push(Some(child.map_err(|error| Failure::work(format!("rank {rank} cannot start: {error}")))?));
     }
-    let code = family.wait();
+    let code = family.wait(&interrupted, &again);
     match code {
         0 => Ok(()),
         130 if interrupted.is_raised() => Err(Failure::stopped("stopped before the last step")),
@@ -145,11 +146,21 @@ struct Family {
 }
 
 impl Family {
-    /// Waits for all; the first exit code that is not 0, or 0. Once one has failed, the others have the grace.
-    fn wait(&mut self) -> i32 {
+    /// Waits for all; the first exit code that is not 0, or 0. Once one has failed, the others have the grace. Where
+    /// `interrupted` is raised they are asked to stop after the step that is under way, and where `again` is, ended.
+    fn wait(&mut self, interrupted: &StopFlag, again: &StopFlag) -> i32 {
         let mut code = 0;
         let mut failed_at: Option<Instant> = None;
+        let mut asked = false;
         while self.children.iter().any(Option::is_some) {
+            if interrupted.is_raised() && !asked {
+                asked = true;
+                self.ask_to_stop();
+            }
+            if again.is_raised() {
+                self.end();
+                return 130;
+            }
             for place in &mut self.children {
                 let Some(child) = place else { continue };
                 let ended = match child.try_wait() {
@@ -169,6 +180,16 @@ impl Family {
             thread::sleep(LOOK);
         }
         code
+    }
+
+    /// As SIGUSR1 to each of them would: one that has been asked already is not ended by it.
+    fn ask_to_stop(&self) {
+        #[cfg(unix)]
+        for child in self.children.iter().flatten() {
+            let id = nix::unistd::Pid::from_raw(child.id() as i32);
+            // One that has just ended needs no asking.
+            let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGUSR1);
+        }
     }
 
     fn end(&mut self) {
