@@ -351,6 +351,11 @@ impl Group {
         let mut open = BinaryHeap::from([Reverse((work(&start), start.clone()))]);
         let mut seen = BTreeSet::from([start.clone()]);
         let (mut found, mut tries) = (None, 0);
+        // Where the least of every stage is too much, so is every combination.
+        let least: Vec<StageCost> = lists.iter().map(|list| least_held(list)).collect();
+        if peak(&least) > limit {
+            open.clear();
+        }
         while let Some(Reverse((_, at))) = open.pop() {
             if fits(&at, &mut exact) {
                 found = Some(at);
@@ -435,6 +440,20 @@ impl Group {
             }
         }
         peak
+    }
+}
+
+/// What a stage holds after F and after B at the least, each by whichever mixture holds least then.
+fn least_held(mixtures: &[Mixture]) -> StageCost {
+    let least = |held: fn(&StageCost) -> i64| mixtures.iter().map(|mixture| held(&mixture.cost)).min().unwrap_or(0);
+    let after_f = least(|cost| cost.forward_bytes);
+    let after_b = least(|cost| cost.forward_bytes + cost.backward_input_bytes);
+    StageCost {
+        forward_bytes: after_f,
+        backward_input_bytes: after_b - after_f,
+        backward_weight_bytes: -after_b,
+        backward_workspace_bytes: Some(0),
+        ..StageCost::default()
     }
 }
 
