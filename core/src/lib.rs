@@ -54,5 +54,6 @@ pub mod spec;
 pub mod step;
 pub mod timeline;
 pub mod trace;
+pub mod tune;
 pub mod units;
 pub mod verdict;

@@ -54,6 +54,33 @@ fn a_problem_becomes_a_comparison_in_the_agreed_form() {
 }
 
 #[test]
+fn the_fastest_layout_is_a_spec_that_plans_so() {
+    let folder = folder();
+    let (given, fastest) = (path(&folder, "given.toml"), path(&folder, "fastest.json"));
+    write(&given, &TINY.replace("microbatches = 2", "microbatches = 8"));
+    let found = json_of(&["tune", &given, "--json", "--keep", "training.microbatch_size"], "");
+    let layouts = found["layouts"].as_array().unwrap();
+    let steps: Vec<u64> = layouts.iter().map(|layout| layout["step_ns"].as_u64().unwrap()).collect();
+    assert!(found["complete"] == true && steps.is_sorted() && steps.len() > 1, "{found}");
+    assert!(steps[0] <= found["given"]["step_ns"].as_u64().unwrap(), "{found}");
+    for layout in layouts {
+        let degrees = ["pipeline", "tensor", "context", "data"].map(|degree| layout[degree].as_u64().unwrap());
+        assert_eq!(degrees.iter().product::<u64>(), 2, "{layout}");
+        assert_eq!(layout["microbatch_size"], 1);
+    }
+    let table = printed(&["tune", &given, "--keep", "training.microbatch_size", "-o", &fastest], "");
+    assert!(table.contains("as given") && table.contains("layouts:"), "{table}");
+    assert_eq!(json_of(&["memory", &fastest, "--json"], "")["step_ns"], steps[0]);
+
+    assert!(refused(&["tune", "-"], PROBLEM).contains("a model: layouts follow from its operators"));
+    assert!(refused(&["tune", &given, "--keep", "tensor"], "").contains("parallel.tensor"));
+    assert!(refused(&["tune", &given, "--devices", "0"], "").contains("devices: found 0"));
+    assert!(refused(&["tune", &given, "--schedule", "zbv"], "").contains("zb-v"));
+    let little = TINY.replace("[training]", "[memory]\nlimit_bytes = 1000\n[training]");
+    assert!(refused(&["tune", "-"], &little).contains("no layout fits"));
+}
+
+#[test]
 fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
     let folder = folder();
     let (problem, plan) = (path(&folder, "problem.json"), path(&folder, "plan.json"));

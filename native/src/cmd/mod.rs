@@ -31,6 +31,7 @@ mod selftest;
 mod selftest_worker;
 mod serve;
 mod show;
+mod tune;
 
 use fail::Failure;
 
@@ -48,6 +49,7 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan compare examples/tiny-llama.toml
   pipeplan memory examples/llama-2-70b.toml
+  pipeplan tune examples/llama-2-70b.toml --devices 64
   pipeplan plan examples/tiny-llama.toml --schedule zb-v -o plan.json
   pipeplan show plan.json
   pipeplan run plan.json --trace trace.json
@@ -73,6 +75,7 @@ enum Command {
     Plan(plan::Args),
     Compare(compare::Args),
     Memory(memory::Args),
+    Tune(tune::Args),
     Passes(passes::Args),
     Check(check::Args),
     Show(show::Args),
@@ -104,6 +107,7 @@ impl Cli {
             Command::Plan(args) => plan::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Memory(args) => memory::run(args),
+            Command::Tune(args) => tune::run(args),
             Command::Passes(args) => passes::run(args),
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),

@@ -27,7 +27,8 @@ pub struct Effort {
 }
 
 impl Effort {
-    fn ops(self) -> pipeplan_core::search::Effort {
+    /// As the planner counts it.
+    pub fn ops(self) -> pipeplan_core::search::Effort {
         self.effort.map_or_else(Default::default, pipeplan_core::search::Effort)
     }
 }

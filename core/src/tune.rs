@@ -1,0 +1,919 @@
+//! The fastest ways to deal a model to so many devices: degrees of parallelism, size of microbatches, chunks,
+//! recomputation and schedule together, of the same tokens a step and within the same memory.
+//!
+//! Every layout that divides the devices is looked at. First roughly: what its ranks hold throughout, and a time that none
+//! of its steps goes under, which is the work of all ranks and the ends of their steps, spread evenly. Then one after the
+//! other, from the least such time on, with each published schedule and the least recomputation that fits
+//! ([`fit`](crate::fit)), until what is left could not be among the best any more. Last, the best schedule is searched for
+//! on the layouts that were kept.
+//!
+//! What is left alone: number format, attention, partition by rule, when gradients are reduced, and how transfers go.
+//! Two things are taken because they never cost time here: devices that share matrices share the tokens between them too
+//! (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1, arXiv:1910.02054).
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::derive::{Derived, derive};
+use crate::fields::{Fault, Faults, one_of_like};
+use crate::graph::form::Recompute;
+use crate::layout::{MAX_DEGREE, Partition, RecomputeLayers};
+use crate::memory::StaticBytes;
+use crate::placement::Placement;
+use crate::planner::{self, Answer, BEST, Best};
+use crate::problem::{MAX_BYTES, StageCost};
+use crate::relief::Change;
+use crate::schedule::{self, Published};
+use crate::search::{Effort, Flow, Progress};
+use crate::spec::{FIT, ModelWork, Spec, Work};
+use crate::step::Step;
+use crate::units::{Bytes, Nanos};
+
+/// Layouts that are looked at; with more, some fields have to be kept.
+pub const MOST_LAYOUTS: usize = 20_000;
+/// Devices that can be dealt.
+pub const MOST_DEVICES: u64 = 1 << 20;
+/// Sequences of a microbatch that are tried are powers of two up to this, and the spec's own number.
+pub const MOST_SEQUENCES: u32 = 64;
+/// A sequence is dealt to so many devices that each has at least as many tokens, or as the spec deals it: shorter parts
+/// send more than they compute.
+pub const LEAST_PART: u32 = 4096;
+/// Chunks a rank that are tried, beside the spec's own.
+pub const CHUNKS: [u32; 2] = [2, 4];
+
+/// A field that is changed, unless it is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Pipeline ranks.
+    Pipeline,
+    /// Devices that share matrices.
+    Tensor,
+    /// Devices that hold parts of every sequence.
+    Context,
+    /// Copies of the pipeline.
+    Data,
+    /// Devices that experts are dealt to.
+    Expert,
+    /// Chunks a rank.
+    Chunks,
+    /// Sequences of a microbatch.
+    MicrobatchSize,
+    /// What is computed again.
+    Recompute,
+}
+
+impl Field {
+    /// All of them.
+    pub const ALL: [Field; 8] = [
+        Field::Pipeline,
+        Field::Tensor,
+        Field::Context,
+        Field::Data,
+        Field::Expert,
+        Field::Chunks,
+        Field::MicrobatchSize,
+        Field::Recompute,
+    ];
+
+    /// The field of a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Field::Pipeline => "parallel.pipeline",
+            Field::Tensor => "parallel.tensor",
+            Field::Context => "parallel.context",
+            Field::Data => "parallel.data",
+            Field::Expert => "parallel.expert",
+            Field::Chunks => "parallel.chunks",
+            Field::MicrobatchSize => "training.microbatch_size",
+            Field::Recompute => "training.recompute",
+        }
+    }
+
+    /// The field of a name.
+    pub fn named(name: &str) -> Option<Field> {
+        Field::ALL.into_iter().find(|field| field.name() == name)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Devices to be used; none: those of the spec.
+    pub devices: Option<u64>,
+    /// Fields that stay as they are.
+    pub keep: Vec<Field>,
+    /// Schedules that may be used, [`BEST`] for a search among all; none named: all.
+    pub schedules: Vec<String>,
+    /// Layouts that are kept, at least 1.
+    pub most: usize,
+}
+
+impl Default for Question {
+    fn default() -> Question {
+        Question { devices: None, keep: Vec::new(), schedules: Vec::new(), most: 8 }
+    }
+}
+
+/// How devices are dealt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Degrees {
+    /// Pipeline ranks.
+    pub pipeline: u32,
+    /// Devices that share matrices.
+    pub tensor: u32,
+    /// Devices that hold parts of every sequence.
+    pub context: u32,
+    /// Copies of the pipeline.
+    pub data: u32,
+    /// Devices that experts are dealt to.
+    pub expert: u32,
+    /// Sequences of a microbatch.
+    pub microbatch_size: u32,
+    /// Microbatches of each copy in a step.
+    pub microbatches: u32,
+}
+
+impl Degrees {
+    fn of(work: &ModelWork) -> Degrees {
+        let form = &work.layout.form;
+        Degrees {
+            pipeline: work.pipeline,
+            tensor: form.tensor,
+            context: form.context,
+            data: work.layout.data,
+            expert: form.expert,
+            microbatch_size: work.microbatch_size,
+            microbatches: work.microbatches,
+        }
+    }
+}
+
+/// A layout with the fastest step that was found for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuned {
+    /// The spec that says all of it, its schedule included.
+    pub spec: Spec,
+    /// How devices are dealt.
+    pub degrees: Degrees,
+    /// Chunks a rank of its schedule.
+    pub chunks: usize,
+    /// What is computed again, in words: `none`, or by layers `3 full, 5 cheap of 80`.
+    pub recompute: String,
+    /// The step.
+    pub step: Step,
+    /// Idle share of the pipeline's makespan or longest span, as the spec's objective says.
+    pub bubble: f64,
+    /// The most bytes that a rank holds.
+    pub peak: Bytes,
+    /// No step of this layout takes less, whatever its schedule.
+    pub floor_ns: Nanos,
+}
+
+impl Tuned {
+    /// What `from` has to be changed in to be this.
+    pub fn changes(&self, from: &Spec) -> Vec<Change> {
+        let (Work::Model(before), Work::Model(after)) = (&from.work, &self.spec.work) else { return Vec::new() };
+        let (old, new) = (Degrees::of(before), Degrees::of(after));
+        let recompute = |work: &ModelWork| match &work.layout.recompute_layers {
+            RecomputeLayers::Fit => FIT.to_string(),
+            RecomputeLayers::Each(choices) => RecomputeLayers::text_of(choices),
+            _ => work.layout.form.recompute.name().to_string(),
+        };
+        let partition = |work: &ModelWork| work.layout.partition.name().unwrap_or("by hand").to_string();
+        let (form, to) = (&before.layout.form, &after.layout.form);
+        let fields = [
+            ("parallel.pipeline", old.pipeline.to_string(), new.pipeline.to_string()),
+            ("parallel.tensor", old.tensor.to_string(), new.tensor.to_string()),
+            ("parallel.sequence_parallel", form.sequence_parallel.to_string(), to.sequence_parallel.to_string()),
+            ("parallel.context", old.context.to_string(), new.context.to_string()),
+            ("parallel.data", old.data.to_string(), new.data.to_string()),
+            ("parallel.zero", before.layout.zero.to_string(), after.layout.zero.to_string()),
+            ("parallel.expert", old.expert.to_string(), new.expert.to_string()),
+            ("parallel.chunks", before.chunks.to_string(), after.chunks.to_string()),
+            ("parallel.partition", partition(before), partition(after)),
+            ("training.microbatch_size", old.microbatch_size.to_string(), new.microbatch_size.to_string()),
+            ("training.microbatches", old.microbatches.to_string(), new.microbatches.to_string()),
+            ("training.recompute", recompute(before), recompute(after)),
+            ("schedule", from.schedule.clone(), self.spec.schedule.clone()),
+        ];
+        let changed = fields.into_iter().filter(|(_, from, to)| from != to);
+        changed.map(|(field, from, to)| Change { field, from, to }).collect()
+    }
+}
+
+/// How far a [`Tuner`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Layouts that divide the devices.
+    pub layouts: usize,
+    /// Those that hold too much whatever is computed again, or that the model does not allow.
+    pub impossible: usize,
+    /// Those of which every schedule was planned.
+    pub planned: usize,
+    /// Those that no schedule made fit.
+    pub unfit: usize,
+    /// Those that were passed over, since none of their steps could be among the fastest.
+    pub slower: usize,
+    /// Layouts on which the best schedule was searched for.
+    pub searched: usize,
+}
+
+impl Tally {
+    /// Layouts that are settled.
+    pub fn settled(&self) -> usize {
+        self.impossible + self.planned + self.slower
+    }
+}
+
+/// Looks for the fastest layouts, a piece at a time: a page has to listen between two pieces.
+pub struct Tuner {
+    spec: Spec,
+    question: Question,
+    /// Published schedules that may be used.
+    schedules: Vec<Published>,
+    searches: bool,
+    /// Layouts that have not been looked at.
+    fresh: Vec<Degrees>,
+    /// Layouts to be planned, with the time that none of their steps goes under, the next one last.
+    open: Option<Vec<(Nanos, Degrees)>>,
+    trial: Option<Trial>,
+    given: Option<Result<Tuned, String>>,
+    given_is_searched: bool,
+    rows: Vec<Tuned>,
+    search: Option<Search>,
+    /// Of `rows`, by [`Degrees`], those that were searched.
+    searched: Vec<Degrees>,
+    tally: Tally,
+}
+
+/// A layout whose schedules are being planned.
+struct Trial {
+    spec: Spec,
+    floor_ns: Nanos,
+    /// Whether it is the spec as it was given.
+    is_given: bool,
+    /// Schedules with the chunks that they are tried with, the next one last.
+    left: Vec<(Published, u32)>,
+    /// Those that do not fit with nothing computed again, with the step that they would then have; the next one last
+    /// once `left` is empty.
+    unfit: Vec<(Nanos, Published, u32)>,
+    best: Option<Tuned>,
+    /// Why the first of them has no plan.
+    reason: Option<String>,
+}
+
+/// A layout whose best schedule is being searched for.
+struct Search {
+    from: Tuned,
+    /// What is searched now, and what the search has to know of it.
+    spec: Spec,
+    best: Best,
+    /// The next published schedule that the search has to know.
+    next: usize,
+    /// What is searched after that: the same with nothing computed again, since a search minds the limit itself.
+    then: Option<Spec>,
+    /// Whether it is the spec as it was given.
+    is_given: bool,
+}
+
+impl Tuner {
+    /// What there is to try for `spec`.
+    ///
+    /// # Errors
+    /// Costs are typed, a schedule's name is unknown, or the devices cannot be dealt; fields are the question's, but for
+    /// those with a dot, which are the spec's.
+    pub fn new(spec: &Spec, question: &Question) -> Result<Tuner, Faults> {
+        let Work::Model(work) = &spec.work else {
+            return Err(Fault::new("model", "typed costs", "a model: layouts follow from its operators").into());
+        };
+        let (schedules, searches) = allowed(&question.schedules)?;
+        let devices = question.devices.unwrap_or_else(|| devices_of(work));
+        if devices == 0 || devices > MOST_DEVICES {
+            let accepted = format!("a whole number from 1 to {MOST_DEVICES}");
+            return Err(Fault::new("devices", devices, accepted).into());
+        }
+        let fresh = layouts(work, devices, &question.keep)?;
+        let tally = Tally { layouts: fresh.len(), ..Tally::default() };
+        let mut tuner = Tuner {
+            spec: spec.clone(),
+            question: Question { most: question.most.max(1), ..question.clone() },
+            schedules,
+            searches,
+            fresh,
+            open: None,
+            trial: None,
+            given: None,
+            given_is_searched: false,
+            rows: Vec::new(),
+            search: None,
+            searched: Vec::new(),
+            tally,
+        };
+        tuner.trial = Some(tuner.trial_of_given(work));
+        Ok(tuner)
+    }
+
+    /// How far it is.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The fastest layouts so far, the fastest first, each with its fastest schedule.
+    pub fn rows(&self) -> &[Tuned] {
+        &self.rows
+    }
+
+    /// The spec as it was given with the fastest schedule of those allowed, or why it has none. None while that is not
+    /// known.
+    pub fn given(&self) -> Option<&Result<Tuned, String>> {
+        self.given.as_ref()
+    }
+
+    /// Does the next piece; false where nothing is left. `observer` may stop a search, whose best so far then counts.
+    pub fn step(&mut self, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> bool {
+        if let Some(trial) = self.trial.take() {
+            self.plan_next(trial);
+            return true;
+        }
+        if let Some(degrees) = self.fresh.pop() {
+            match self.floor(degrees) {
+                Some(floor) => self.open.get_or_insert_default().push((floor, degrees)),
+                None => self.tally.impossible += 1,
+            }
+            if self.fresh.is_empty()
+                && let Some(open) = &mut self.open
+            {
+                // The least last; of equals the one with the fewest pipeline ranks.
+                open.sort_unstable();
+                open.reverse();
+            }
+            return true;
+        }
+        if let Some((floor, degrees)) = self.open.as_mut().and_then(Vec::pop) {
+            if self.worst_kept().is_some_and(|worst| floor >= worst) {
+                self.tally.slower += 1 + self.open.take().map_or(0, |open| open.len());
+                return true;
+            }
+            self.trial = self.trial_of(degrees, floor);
+            return true;
+        }
+        self.searches && self.search_next(effort, observer)
+    }
+
+    /// The step of the last of the layouts that are kept, where there is no room for another.
+    fn worst_kept(&self) -> Option<Nanos> {
+        let last = self.question.most.checked_sub(1)?;
+        self.rows.get(last).map(|row| row.step.step_ns)
+    }
+
+    fn work(&self) -> Option<&ModelWork> {
+        match &self.spec.work {
+            Work::Model(work) => Some(work),
+            Work::Typed(_) => None,
+        }
+    }
+
+    /// The spec's model dealt as `degrees` says, with nothing computed again.
+    fn dealt(&self, degrees: Degrees) -> Option<ModelWork> {
+        let mut work = self.work()?.clone();
+        let layout = &mut work.layout;
+        layout.data = degrees.data;
+        layout.form.tensor = degrees.tensor;
+        layout.form.context = degrees.context;
+        layout.form.expert = degrees.expert;
+        layout.form.sequence_parallel |= degrees.tensor > 1;
+        if layout.copies() > 1 {
+            layout.zero = layout.zero.max(1);
+        }
+        let by_hand = matches!(layout.partition, Partition::ByHand(_));
+        let may_fit = !self.question.keep.contains(&Field::Recompute);
+        if may_fit {
+            (layout.recompute_layers, layout.form.recompute) = (RecomputeLayers::All, Recompute::None);
+        }
+        if by_hand || may_fit && layout.partition == Partition::WithinLimit {
+            layout.partition = Partition::Balanced;
+        }
+        work.pipeline = degrees.pipeline;
+        work.microbatch_size = degrees.microbatch_size;
+        work.microbatches = degrees.microbatches;
+        Some(work)
+    }
+
+    /// The time that no step of a layout goes under; none where it holds too much whatever is computed again, or where the
+    /// model does not allow it. All work is counted at its shortest and spread evenly over the ranks, and so are the ends
+    /// of their steps: the average of what ranks need is no more than what the slowest needs.
+    fn floor(&self, degrees: Degrees) -> Option<Nanos> {
+        let work = self.dealt(degrees)?;
+        let derived = derive(&work, Placement::Linear, 1).ok()?;
+        let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
+        let ranks = u128::from(work.pipeline.max(1));
+        // Whatever the placement, all ranks together hold at least this.
+        let held = |bytes: &StaticBytes| {
+            u128::from(bytes.weights) + u128::from(bytes.master_weights) + u128::from(bytes.optimizer)
+        };
+        let held: u128 = derived.static_bytes.iter().map(held).sum();
+        if held > u128::from(limit) * ranks {
+            return None;
+        }
+        Some(floor_of(&work, &derived))
+    }
+
+    fn trial_of(&self, degrees: Degrees, floor_ns: Nanos) -> Option<Trial> {
+        let work = self.dealt(degrees)?;
+        let left = self.tried(&work);
+        let spec = Spec { work: Work::Model(work), ..self.spec.clone() };
+        Some(Trial { spec, floor_ns, is_given: false, left, unfit: Vec::new(), best: None, reason: None })
+    }
+
+    fn trial_of_given(&self, work: &ModelWork) -> Trial {
+        let floor_ns = derive(work, Placement::Linear, 1).map_or(0, |derived| floor_of(work, &derived));
+        let left = self.schedules.iter().rev().map(|published| (*published, work.chunks)).collect();
+        Trial { spec: self.spec.clone(), floor_ns, is_given: true, left, unfit: Vec::new(), best: None, reason: None }
+    }
+
+    /// Each schedule that may be used, with every number of chunks that makes another problem of it. The last is the first.
+    fn tried(&self, work: &ModelWork) -> Vec<(Published, u32)> {
+        let mut chunks = vec![work.chunks];
+        if !self.question.keep.contains(&Field::Chunks) {
+            let room = work.model.layers / work.pipeline.max(1);
+            chunks.extend(CHUNKS.into_iter().filter(|chunks| *chunks != work.chunks && *chunks <= room));
+        }
+        let mut tried: Vec<(Published, u32)> = Vec::new();
+        for chunks in chunks {
+            for published in &self.schedules {
+                let shape = (published.shape)(chunks as usize);
+                let is_known = |(other, chunks): &(Published, u32)| {
+                    other.name == published.name && (other.shape)(*chunks as usize) == shape
+                };
+                if !tried.iter().any(is_known) {
+                    tried.push((*published, chunks));
+                }
+            }
+        }
+        tried.reverse();
+        tried
+    }
+
+    fn plan_next(&mut self, mut trial: Trial) {
+        if let Some((published, chunks)) = trial.left.pop() {
+            if trial.is_given || self.question.keep.contains(&Field::Recompute) {
+                trial.plan(trial.spec_of(&published, chunks), &published);
+            } else {
+                trial.plan_without_recomputation(&published, chunks);
+            }
+            if trial.left.is_empty() {
+                // The fastest last. Nothing but the step counts, so that equals stay in the order of schedules.
+                trial.unfit.sort_by_key(|(step, ..)| *step);
+                trial.unfit.reverse();
+            }
+            self.trial = Some(trial);
+            return;
+        }
+        let best = trial.best.as_ref().map(|best| best.step.step_ns);
+        let enough = best.into_iter().chain(self.worst_kept()).min().unwrap_or(Nanos::MAX);
+        if let Some((_, published, chunks)) = trial.unfit.pop().filter(|(step, ..)| *step < enough) {
+            let mut spec = trial.spec_of(&published, chunks);
+            if let Work::Model(work) = &mut spec.work {
+                work.layout.recompute_layers = RecomputeLayers::Fit;
+            }
+            trial.plan(spec, &published);
+            self.trial = Some(trial);
+            return;
+        }
+        if trial.is_given {
+            self.given = Some(trial.best.ok_or_else(|| trial.reason.unwrap_or_default()));
+            return;
+        }
+        self.tally.planned += 1;
+        match trial.best {
+            Some(tuned) => self.keep(tuned),
+            None => self.tally.unfit += 1,
+        }
+    }
+
+    fn keep(&mut self, tuned: Tuned) {
+        self.rows.retain(|row| row.degrees != tuned.degrees);
+        let at = self.rows.partition_point(|row| !is_faster(&tuned, row));
+        self.rows.insert(at, tuned);
+        self.rows.truncate(self.question.most);
+    }
+
+    /// Searches on the fastest layout that was not searched yet, if anything better than the fastest can be there.
+    fn search_next(&mut self, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> bool {
+        let Some(mut search) = self.search.take().or_else(|| self.begin_search()) else { return false };
+        if let Some(published) = schedule::published().get(search.next) {
+            search.next += 1;
+            search.best.offer(published.name, planner::answer(&search.spec, published));
+            self.search = Some(search);
+            return true;
+        }
+        if search.best.search_next(effort, observer) == Ok(true) {
+            self.search = Some(search);
+            return true;
+        }
+        let Search { from, spec, best, then, is_given, .. } = search;
+        let found = best.finish().ok().and_then(|answer| {
+            let spec = Spec { schedule: answer.name.clone(), ..spec };
+            tuned(spec, &answer, from.floor_ns)
+        });
+        let fastest = found.filter(|found| is_faster(found, &from)).unwrap_or(from);
+        if let Some(spec) = then {
+            let best = Best::new(&spec);
+            self.search = Some(Search { from: fastest, spec, best, next: 0, then: None, is_given });
+            return true;
+        }
+        self.tally.searched += 1;
+        match is_given {
+            true => self.given = Some(Ok(fastest)),
+            false => self.keep(fastest),
+        }
+        true
+    }
+
+    fn begin_search(&mut self) -> Option<Search> {
+        let is_given = !core::mem::replace(&mut self.given_is_searched, true);
+        let given = self.given.as_ref().filter(|_| is_given).and_then(|given| given.as_ref().ok());
+        let from = match given {
+            Some(given) => given.clone(),
+            None => {
+                let fastest = self.rows.first().map_or(Nanos::MAX, |row| row.step.step_ns);
+                let is_open = |row: &&Tuned| row.floor_ns < fastest && !self.searched.contains(&row.degrees);
+                let from = self.rows.iter().find(is_open)?.clone();
+                self.searched.push(from.degrees);
+                from
+            }
+        };
+        let mut then = None;
+        if let Work::Model(work) = &from.spec.work
+            && given.is_none()
+            && matches!(work.layout.recompute_layers, RecomputeLayers::Each(_))
+            && !self.question.keep.contains(&Field::Recompute)
+        {
+            let mut work = work.clone();
+            work.layout.recompute_layers = RecomputeLayers::All;
+            then = Some(Spec { work: Work::Model(work), ..from.spec.clone() });
+        }
+        let (spec, best) = (from.spec.clone(), Best::new(&from.spec));
+        Some(Search { is_given: given.is_some(), from, spec, best, next: 0, then })
+    }
+}
+
+impl Trial {
+    fn spec_of(&self, published: &Published, chunks: u32) -> Spec {
+        let mut spec = Spec { schedule: published.name.to_string(), ..self.spec.clone() };
+        if let Work::Model(work) = &mut spec.work {
+            work.chunks = chunks;
+        }
+        spec
+    }
+
+    fn plan(&mut self, spec: Spec, published: &Published) {
+        match planner::answer(&spec, published) {
+            Ok(answer) => self.keep(tuned(spec, &answer, self.floor_ns)),
+            Err(absent) => {
+                self.reason.get_or_insert_with(|| format!("{}: {}", published.name, absent.reason));
+            }
+        }
+    }
+
+    /// Without regard to the limit, too: where it is missed, the step still says what recomputation could come to at best.
+    fn plan_without_recomputation(&mut self, published: &Published, chunks: u32) {
+        let spec = self.spec_of(published, chunks);
+        let Work::Model(work) = &spec.work else { return };
+        let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
+        let unlimited = ModelWork { limit_bytes: Some(MAX_BYTES), ..work.clone() };
+        let unlimited = Spec { work: Work::Model(unlimited), ..spec.clone() };
+        let Ok(answer) = planner::answer(&unlimited, published) else { return };
+        match tuned(spec, &answer, self.floor_ns) {
+            Some(found) if found.peak > limit => self.unfit.push((found.step.step_ns, *published, chunks)),
+            found => self.keep(found),
+        }
+    }
+
+    fn keep(&mut self, found: Option<Tuned>) {
+        let is_new = |found: &Tuned| self.best.as_ref().is_none_or(|best| is_faster(found, best));
+        if let Some(found) = found.filter(is_new) {
+            self.best = Some(found);
+        }
+    }
+}
+
+/// Published schedules of these names, and whether the best is to be searched for.
+fn allowed(names: &[String]) -> Result<(Vec<Published>, bool), Faults> {
+    let mut schedules = Vec::new();
+    let mut faults = Vec::new();
+    for name in names.iter().filter(|name| *name != BEST) {
+        match schedule::find(name) {
+            Some(published) => schedules.push(published),
+            None => {
+                let accepted = one_of_like(name, &planner::schedule_names());
+                faults.push(Fault::new("schedule", name, accepted));
+            }
+        }
+    }
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    if schedules.is_empty() {
+        schedules = schedule::published().to_vec();
+    }
+    Ok((schedules, names.is_empty() || names.iter().any(|name| name == BEST)))
+}
+
+/// The devices of a spec.
+pub fn devices_of(work: &ModelWork) -> u64 {
+    u64::from(work.pipeline).saturating_mul(work.layout.devices_per_rank())
+}
+
+/// Every layout of `devices` devices that takes as many sequences a step as `work` does.
+fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees>, Faults> {
+    let now = Degrees::of(work);
+    let sequences =
+        u64::from(now.data.max(1)) * u64::from(now.microbatch_size).saturating_mul(now.microbatches.into());
+    let may = |field: Field, value: u32, now: u32| !keep.contains(&field) || value == now;
+    let tensors = divisors(devices).filter(|tensor| {
+        may(Field::Tensor, *tensor, now.tensor) && (*tensor <= work.devices_per_node || *tensor == now.tensor)
+    });
+    let mut found = Vec::new();
+    for tensor in tensors {
+        let left = devices / u64::from(tensor);
+        let contexts = divisors(left).filter(|context| {
+            let is_long = *context == 1 || work.sequence / context >= LEAST_PART;
+            may(Field::Context, *context, now.context) && (is_long || *context == now.context)
+        });
+        for context in contexts {
+            let left = left / u64::from(context);
+            let pipelines = divisors(left)
+                .filter(|pipeline| may(Field::Pipeline, *pipeline, now.pipeline) && *pipeline <= work.model.layers);
+            for pipeline in pipelines {
+                let Ok(data) = u32::try_from(left / u64::from(pipeline)) else { continue };
+                if !may(Field::Data, data, now.data) || !sequences.is_multiple_of(data.into()) {
+                    continue;
+                }
+                let of_copy = sequences / u64::from(data);
+                let mut sizes: Vec<u32> = (0..=MOST_SEQUENCES.ilog2()).map(|power| 1 << power).collect();
+                sizes.push(now.microbatch_size);
+                sizes.sort_unstable();
+                sizes.dedup();
+                sizes.retain(|size| {
+                    may(Field::MicrobatchSize, *size, now.microbatch_size) && of_copy.is_multiple_of((*size).into())
+                });
+                for microbatch_size in sizes {
+                    let Ok(microbatches) = u32::try_from(of_copy / u64::from(microbatch_size)) else { continue };
+                    let experts = work.model.variant.experts.map_or(1, |experts| experts.count);
+                    for expert in divisors(experts.into()).filter(|expert| may(Field::Expert, *expert, now.expert)) {
+                        let degrees =
+                            Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches };
+                        found.push(degrees);
+                        if found.len() > MOST_LAYOUTS {
+                            let accepted = format!(
+                                "a number of devices with at most {MOST_LAYOUTS} ways to deal them: keep some fields as they are"
+                            );
+                            return Err(Fault::new("devices", devices, accepted).into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if found.is_empty() {
+        let accepted = format!(
+            "a number that degrees multiply to which keep the {sequences} sequences of a step whole in each copy, and what is to be kept"
+        );
+        return Err(Fault::new("devices", devices, accepted).into());
+    }
+    Ok(found)
+}
+
+/// Divisors up to what a degree may be, ascending.
+fn divisors(number: u64) -> impl Iterator<Item = u32> {
+    let most = number.min(MAX_DEGREE.into()) as u32;
+    (1..=most).filter(move |divisor| number.is_multiple_of((*divisor).into()))
+}
+
+/// See [`Tuner::floor`].
+fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
+    let of_stage = |cost: &StageCost| {
+        u128::from(cost.forward_ns) + cost.least_backward().into_iter().map(u128::from).sum::<u128>()
+    };
+    let microbatch: u128 = derived.statement.stages.iter().map(of_stage).sum();
+    let ends: u128 =
+        derived.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
+    let ranks = u128::from(work.pipeline.max(1));
+    let floor = (microbatch * u128::from(work.microbatches) + ends) / ranks;
+    Nanos::try_from(floor).unwrap_or(Nanos::MAX)
+}
+
+fn is_faster(one: &Tuned, other: &Tuned) -> bool {
+    (one.step.step_ns, one.peak, one.degrees) < (other.step.step_ns, other.peak, other.degrees)
+}
+
+/// What `answer` to `spec` comes to; none where it is not of a model.
+fn tuned(mut spec: Spec, answer: &Answer, floor_ns: Nanos) -> Option<Tuned> {
+    let step = answer.step(&spec)?;
+    let problem = &answer.case.problem;
+    let timeline = &answer.timeline;
+    let Work::Model(work) = &mut spec.work else { return None };
+    if let Some(fitted) = &answer.case.fitted {
+        *work = fitted.applied_to(work);
+    }
+    let recompute = match &work.layout.recompute_layers {
+        RecomputeLayers::Each(choices) => in_words(choices),
+        _ => work.layout.form.recompute.name().to_string(),
+    };
+    let degrees = Degrees::of(work);
+    let peak = (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0);
+    let bubble = timeline.bubble_ratio(problem.objective());
+    Some(Tuned { spec, degrees, chunks: problem.chunks(), recompute, step, bubble, peak, floor_ns })
+}
+
+/// How many layers make which choice: `3 full, 5 cheap of 80`.
+fn in_words(choices: &[Recompute]) -> String {
+    let count = |of: Recompute| choices.iter().filter(|choice| **choice == of).count();
+    let counts = Recompute::ALL.into_iter().rev().filter(|choice| *choice != Recompute::None);
+    let said: Vec<String> =
+        counts.filter(|of| count(*of) > 0).map(|of| format!("{} {}", count(of), of.name())).collect();
+    if said.is_empty() {
+        return Recompute::None.name().to_string();
+    }
+    format!("{} of {}", said.join(", "), choices.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use std::collections::BTreeSet;
+
+    /// A model of 8 small layers on 8 devices.
+    fn tiny(model: &str, limit: &str) -> Spec {
+        let text = format!(
+            "[model]\nname = \"tiny-llama\"\n{model}\n[cluster]\ndevice = \"cpu\"\ndevices_per_node = 4\n[parallel]\n\
+             pipeline = 4\ndata = 2\n[training]\nmicrobatches = 8\nmicrobatch_size = 2\nsequence = 64\n[memory]\n\
+             limit_bytes = \"{limit}\""
+        );
+        Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    fn usual() -> Spec {
+        tiny("", "10 MiB")
+    }
+
+    fn only(names: &[&str]) -> Question {
+        Question { schedules: names.iter().map(ToString::to_string).collect(), ..Question::default() }
+    }
+
+    fn run(spec: &Spec, question: &Question) -> Tuner {
+        let mut tuner = Tuner::new(spec, question).unwrap_or_else(|faults| panic!("{faults}"));
+        while tuner.step(Effort(2_000), &mut |_| Flow::Continue) {}
+        tuner
+    }
+
+    fn work_of(spec: &Spec) -> &ModelWork {
+        let Work::Model(work) = &spec.work else { panic!("a model") };
+        work
+    }
+
+    fn step_of(plan: &Plan) -> Nanos {
+        plan.step().unwrap().step_ns
+    }
+
+    /// A layout is what its spec says, read again from its text; and its changes, typed into the given spec, make that spec.
+    #[test]
+    fn a_layout_is_what_its_spec_plans() {
+        let given = usual();
+        let tuner = run(&given, &Question { most: 3, ..Question::default() });
+        assert_eq!(tuner.rows().len(), 3);
+        let now = tuner.given().unwrap().as_ref().unwrap();
+        for row in tuner.rows().iter().chain([now]) {
+            let read = Spec::read(&row.spec.to_json()).unwrap_or_else(|faults| panic!("{faults}"));
+            assert_eq!(read, row.spec);
+            let plan = planner::plan_with(&read, &read.schedule, Effort(2_000), &mut |_| Flow::Continue).unwrap();
+            assert_eq!(step_of(&plan), row.step.step_ns, "{row:?}");
+            assert!(row.peak <= work_of(&given).limit_bytes.unwrap());
+            let (before, after) = (work_of(&given), work_of(&row.spec));
+            assert_eq!(devices_of(after), devices_of(before));
+            let sequences = |work: &ModelWork| work.layout.data * work.microbatches * work.microbatch_size;
+            assert_eq!(sequences(after), sequences(before), "as many tokens a step");
+
+            let mut value = given.to_value();
+            for change in row.changes(&given) {
+                let typed = serde_json::from_str(&change.to).unwrap_or_else(|_| change.to.clone().into());
+                match change.field.split_once('.') {
+                    Some((table, key)) => value[table][key] = typed,
+                    None => value[change.field] = typed,
+                }
+            }
+            assert_eq!(Spec::from_value(&value).as_ref(), Ok(&row.spec));
+        }
+        assert!(tuner.rows().is_sorted_by_key(|row| row.step.step_ns));
+        assert!(tuner.rows()[0].step.step_ns <= now.step.step_ns, "the given layout is one of those that are tried");
+    }
+
+    /// With room for all layouts none is passed over; so what passes over may change nothing but how long it takes.
+    #[test]
+    fn nothing_faster_is_passed_over() {
+        let given = usual();
+        let names = ["1f1b", "interleaved-1f1b", "zb-v", "dualpipe"];
+        let few = run(&given, &Question { most: 2, ..only(&names) });
+        let all = run(&given, &Question { most: usize::MAX, ..only(&names) });
+        assert!(few.tally().slower > 0 && all.tally().slower == 0, "{:?}", few.tally());
+        assert_eq!(few.rows(), &all.rows()[..2]);
+        for tuner in [&few, &all] {
+            assert_eq!(tuner.tally().settled(), tuner.tally().layouts);
+        }
+        assert_eq!(all.rows().len(), all.tally().planned - all.tally().unfit);
+    }
+
+    /// What is called impossible has no plan, and no plan has a step below its floor: by every schedule, whatever is
+    /// computed again.
+    #[test]
+    fn floors_hold() {
+        let mut spread = tiny("", "5 MiB");
+        if let Work::Model(work) = &mut spread.work {
+            work.layout.zero = 3;
+        }
+        let models = [usual(), spread, tiny("tied = true", "1500 KiB")];
+        let mut impossible = 0;
+        for given in models {
+            let tuner = Tuner::new(&given, &Question::default()).unwrap();
+            let mut fit = 0;
+            for degrees in &tuner.fresh {
+                let floor = tuner.floor(*degrees);
+                impossible += usize::from(floor.is_none());
+                let recomputes = [RecomputeLayers::All, RecomputeLayers::Fit];
+                for (published, recompute) in
+                    schedule::published().iter().flat_map(|published| recomputes.clone().map(|one| (published, one)))
+                {
+                    let mut work = tuner.dealt(*degrees).unwrap();
+                    work.layout.recompute_layers = recompute;
+                    let spec = Spec { work: Work::Model(work), ..given.clone() };
+                    let Ok(answer) = planner::answer(&spec, published) else { continue };
+                    let step = answer.step(&spec).unwrap().step_ns;
+                    assert!(
+                        floor.is_some_and(|floor| floor <= step),
+                        "{degrees:?} {} {floor:?} {step}",
+                        published.name
+                    );
+                    fit += 1;
+                }
+            }
+            assert!(fit > 20, "{fit} plans");
+        }
+        assert!(impossible > 0);
+    }
+
+    #[test]
+    fn what_is_kept_stays_and_what_is_not_allowed_is_not_used() {
+        let given = usual();
+        let question =
+            Question { keep: vec![Field::Tensor, Field::MicrobatchSize, Field::Recompute], ..only(&["1f1b"]) };
+        let tuner = run(&given, &question);
+        assert!(!tuner.rows().is_empty());
+        for row in tuner.rows() {
+            assert_eq!((row.degrees.tensor, row.degrees.microbatch_size), (1, 2));
+            assert_eq!((row.recompute.as_str(), row.spec.schedule.as_str()), ("none", "1f1b"));
+        }
+        let pipelines: BTreeSet<u32> = tuner.rows().iter().map(|row| row.degrees.pipeline).collect();
+        assert!(pipelines.len() > 1, "{pipelines:?}");
+        let tuner = run(&given, &Question { devices: Some(16), most: 1, ..only(&["1f1b"]) });
+        assert_eq!(devices_of(work_of(&tuner.rows()[0].spec)), 16);
+    }
+
+    /// DeepSeek's experts are dealt to devices that hold other tokens, by numbers that divide both.
+    #[test]
+    fn experts_are_dealt() {
+        let given = Spec::read(
+            "[model]\nname = \"mixtral-8x7b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ndata = 4\n\
+             [training]\nmicrobatches = 8\n",
+        )
+        .unwrap_or_else(|faults| panic!("{faults}"));
+        let tuner = run(&given, &Question { keep: vec![Field::MicrobatchSize], ..only(&["1f1b"]) });
+        assert!(tuner.rows().iter().any(|row| row.degrees.expert > 1), "{:?}", tuner.tally());
+        for row in tuner.rows() {
+            let work = work_of(&row.spec);
+            assert!((work.layout.copies() as u32).is_multiple_of(row.degrees.expert));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_tuned_says_why() {
+        let typed = Spec::read(
+            r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1 } }"#,
+        )
+        .unwrap();
+        let says = |spec: &Spec, question: Question, text: &str| {
+            let faults = Tuner::new(spec, &question).err().map(|faults| faults.to_string()).unwrap_or_default();
+            assert!(faults.contains(text), "{faults} should say {text}");
+        };
+        says(&typed, Question::default(), "a model: layouts follow from its operators");
+        says(&usual(), only(&["1f1c"]), "schedule: found 1f1c, accepted is one of best, gpipe");
+        says(&usual(), Question { devices: Some(0), ..Question::default() }, "devices: found 0");
+        says(&usual(), Question { devices: Some(1 << 40), ..Question::default() }, "a whole number from 1 to");
+        // 7 copies of 32 sequences, and a tensor degree beyond a node, are no layouts; 7 ranks are one.
+        let keep = vec![Field::Pipeline, Field::Tensor];
+        says(&usual(), Question { devices: Some(28), keep, ..Question::default() }, "the 32 sequences of a step");
+    }
+}

@@ -1,0 +1,231 @@
+//! `pipeplan tune`
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pipeplan_core::relief::Change;
+use pipeplan_core::search::Flow;
+use pipeplan_core::spec::Spec;
+use pipeplan_core::tune::{self, Field, Question, Tally, Tuned, Tuner};
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::search::Effort;
+use super::{human, input, interrupt, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan tune examples/llama-2-70b.toml                    the fastest layouts of its 40 devices
+  pipeplan tune spec.toml --devices 512 -o fastest.json      those of 512, and the first as a spec
+  pipeplan tune spec.toml --keep parallel.tensor --keep training.recompute
+  pipeplan tune spec.toml --schedule 1f1b --schedule interleaved-1f1b    what a framework has
+  pipeplan tune spec.toml --json | jq '.layouts[0].changes'";
+
+/// Find the fastest layouts of a model on so many devices: degrees of parallelism, microbatches, recomputation, schedule.
+///
+/// A step stays as many sequences as it is, and no device holds more than the limit. Of every layout that divides the
+/// devices all schedules are planned, until no other layout can be among the fastest.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A spec of a model, or a link; - for standard input
+    spec: String,
+    /// Devices to use; those of the spec where not given
+    #[arg(long, value_name = "N")]
+    devices: Option<u64>,
+    /// A field that stays as it is, such as parallel.tensor; may be given again
+    #[arg(long, value_name = "FIELD", value_parser = field)]
+    keep: Vec<Field>,
+    /// A schedule that may be used, `best` for a search among all; may be given again. All where not given
+    #[arg(long, value_name = "NAME")]
+    schedule: Vec<String>,
+    /// Layouts to show
+    #[arg(long, value_name = "N", default_value_t = Question::default().most)]
+    most: usize,
+    /// Write the fastest layout here as a spec; - for standard output
+    #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
+    output: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    effort: Effort,
+}
+
+fn field(text: &str) -> Result<Field, String> {
+    let names: Vec<&str> = Field::ALL.iter().map(|field| field.name()).collect();
+    Field::named(text).ok_or_else(|| format!("accepted is one of {}", names.join(", ")))
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(path) = &args.output {
+        output::expect_room_at(path)?;
+    }
+    let spec = input::spec(&args.spec)?;
+    let question =
+        Question { devices: args.devices, keep: args.keep, schedules: args.schedule, most: args.most.max(1) };
+    let mut tuner = Tuner::new(&spec, &question).map_err(|faults| Failure::input(faults.to_string()))?;
+    let is_whole = find(&mut tuner, args.effort);
+    if args.json {
+        output::print_json(&value_of(&spec, &tuner, is_whole))?;
+    } else if args.output.as_deref() != Some("-") {
+        output::print(&drawn(&spec, &tuner, is_whole))?;
+    }
+    let Some(fastest) = tuner.rows().first() else {
+        let text = "no layout fits: on each, some rank would hold more than its limit, or no schedule exists";
+        return Err(Failure::input(text).with_help(
+            "more devices (--devices), a higher memory.limit_bytes, or fewer kept fields may; \
+             `pipeplan memory` says what one layout holds",
+        ));
+    };
+    match &args.output {
+        Some(path) => output::write(path, fastest.spec.to_json().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+/// Lets `tuner` do all that it can, with progress on standard error. False where Ctrl-C ended it early.
+fn find(tuner: &mut Tuner, effort: Effort) -> bool {
+    let bar = ProgressBar::hidden();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:30} {pos} of {len} layouts; {msg}") {
+        bar.set_style(style);
+    }
+    let (stop, started) = (interrupt::flag(), std::time::Instant::now());
+    let mut more = true;
+    while more && !stop.is_raised() {
+        // What is soon done shows nothing.
+        if bar.is_hidden() && started.elapsed().as_millis() > 300 {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        }
+        let tally = tuner.tally();
+        bar.set_length(tally.layouts as u64);
+        bar.set_position(tally.settled() as u64);
+        let fastest = tuner.rows().first().map(|row| format!("fastest {}", human::duration(row.step.step_ns)));
+        bar.set_message(format!(
+            "{}; Ctrl-C takes the fastest so far",
+            fastest.as_deref().unwrap_or("none fits yet")
+        ));
+        more = tuner.step(effort.ops(), &mut |_| if stop.is_raised() { Flow::Stop } else { Flow::Continue });
+    }
+    bar.finish_and_clear();
+    !more
+}
+
+fn value_of(spec: &Spec, tuner: &Tuner, is_whole: bool) -> Value {
+    let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
+    let layout = |row: &Tuned| {
+        let tune::Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches } = row.degrees;
+        json!({
+            "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "expert": expert,
+            "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
+            "recompute": row.recompute, "schedule": row.spec.schedule,
+            "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
+            "bubble_ratio": row.bubble, "peak_bytes": row.peak, "floor_ns": row.floor_ns,
+            "changes": row.changes(spec).iter().map(change).collect::<Vec<_>>(),
+            "spec": row.spec.to_value(),
+        })
+    };
+    let Tally { layouts, impossible, planned, unfit, slower, searched } = tuner.tally();
+    let given = tuner.given();
+    json!({
+        "complete": is_whole,
+        "given": given.and_then(|given| given.as_ref().ok()).map(layout),
+        "given_reason": given.and_then(|given| given.as_ref().err()),
+        "layouts": tuner.rows().iter().map(layout).collect::<Vec<_>>(),
+        "tally": json!({
+            "layouts": layouts, "impossible": impossible, "planned": planned, "unfit": unfit, "slower": slower,
+            "searched": searched,
+        }),
+    })
+}
+
+fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
+    let mut text = String::new();
+    let given = tuner.given();
+    let fits = given.and_then(|given| given.as_ref().ok());
+    let shown: Vec<(String, &Tuned)> = fits
+        .map(|given| (String::from("as given"), given))
+        .into_iter()
+        .chain(tuner.rows().iter().enumerate().map(|(at, row)| ((at + 1).to_string(), row)))
+        .collect();
+    if !shown.is_empty() {
+        text.push_str(&table(&shown));
+        text.push_str("PP, TP, CP, DP, EP are pipeline, tensor, context, data and expert parallelism; microbatches are those of a copy, \
+             by the sequences of each; peak memory is the fullest rank's; recompute counts layers\n");
+    }
+    if let Some(Err(reason)) = given {
+        text.push_str(&format!("\nas given it does not run: {}\n", human::spelled(reason)));
+    }
+    if let Some(fastest) = tuner.rows().first() {
+        text.push_str(&advice(spec, fits, fastest));
+    }
+    text.push_str(&account(tuner.tally(), is_whole));
+    text
+}
+
+/// Columns in which all layouts say 1 are left out.
+fn table(shown: &[(String, &Tuned)]) -> String {
+    let some = |of: fn(&Tuned) -> u32| shown.iter().any(|(_, row)| of(row) > 1);
+    let context = some(|row| row.degrees.context);
+    let expert = some(|row| row.degrees.expert);
+    let mut header = vec!["", "PP", "TP"];
+    header.extend(context.then_some("CP"));
+    header.push("DP");
+    header.extend(expert.then_some("EP"));
+    header.extend(["microbatches", "step", "tokens/s", "MFU", "peak memory", "schedule", "recompute"]);
+    let right = header.len() - 3;
+    let cells = |(name, row): &(String, &Tuned)| {
+        let degrees = &row.degrees;
+        let mut cells = vec![name.clone(), degrees.pipeline.to_string(), degrees.tensor.to_string()];
+        cells.extend(context.then(|| degrees.context.to_string()));
+        cells.push(degrees.data.to_string());
+        cells.extend(expert.then(|| degrees.expert.to_string()));
+        cells.extend([
+            format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
+            human::duration(row.step.step_ns),
+            row.step.tokens_per_s.round().to_string(),
+            human::percent(row.step.mfu),
+            human::bytes(row.peak),
+            row.spec.schedule.clone(),
+            row.recompute.clone(),
+        ]);
+        cells
+    };
+    human::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
+}
+
+/// What to write into the spec for the fastest.
+fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
+    let changes = fastest.changes(spec);
+    let layout: Vec<&Change> = changes.iter().filter(|change| change.field != "schedule").collect();
+    if layout.is_empty() {
+        return format!("\nno layout is faster than the one given, with schedule = \"{}\"\n", fastest.spec.schedule);
+    }
+    let mut text = match given {
+        Some(given) => {
+            let times = given.step.step_ns as f64 / fastest.step.step_ns.max(1) as f64;
+            format!("\nthe first is {times:.2} times as fast as given, with\n")
+        }
+        None => String::from("\nthe first is the spec with\n"),
+    };
+    for Change { field, from, to } in changes {
+        // As it stands in TOML.
+        let to = if to.parse::<u64>().is_ok() || to == "true" || to == "false" { to } else { format!("\"{to}\"") };
+        text.push_str(&format!("  {field} = {to}   # was {from}\n"));
+    }
+    text
+}
+
+fn account(tally: Tally, is_whole: bool) -> String {
+    let Tally { layouts, impossible, planned, unfit, slower, .. } = tally;
+    let mut text = format!(
+        "\n{layouts} layouts: {impossible} not possible or too large for their ranks, {planned} planned with every \
+         schedule ({unfit} of them without one that fits)"
+    );
+    if slower > 0 {
+        text.push_str(&format!(", {slower} whose fastest possible step is no faster than the last shown"));
+    }
+    text.push('\n');
+    if !is_whole {
+        text.push_str("ended early: there may be faster ones\n");
+    }
+    text
+}
