@@ -58,6 +58,38 @@ fn seen(browser: &Browser) -> (Value, Vec<String>) {
     (browser.script(script, json!([])), figures.to_vec())
 }
 
+/// Looks for layouts, takes the fastest, and has the plan of it.
+#[test]
+fn the_fastest_layout_goes_into_the_form() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("layouts", 1440, 1400);
+    browser.goto(&address);
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    choose(&browser, "model.name", "tiny-llama");
+    choose(&browser, "cluster.device", "cpu");
+    for (path, value) in [("parallel.pipeline", "4"), ("training.microbatches", "8"), ("training.sequence", "64")] {
+        browser.find(&field(path)).fill(value);
+    }
+    browser.find("[data-test='find-layouts']").click();
+    let note = || browser.text("[data-test='layouts-note']");
+    browser.until("the fastest layouts", || note().starts_with("The fastest of").then_some(()));
+    let step = browser.text("[data-test='layout-1'] [data-test='step']");
+    browser.picture("layouts.png");
+    browser.find("[data-test='layout-1']").click();
+    // The figure of the plan on screen says the same step as the row.
+    browser.until("the plan of the layout", || browser.text("[data-test='step']").contains(&step).then_some(()));
+    let form = seen(&browser).0;
+    let said: Value =
+        ["pipeline", "tensor", "data"].iter().map(|name| form[format!("field-parallel.{name}")].clone()).collect();
+    let degree = |text: &Value| text.as_str().and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
+    assert_eq!(said.as_array().unwrap().iter().map(degree).product::<u32>(), 4, "{said}");
+
+    browser.find("[data-test='layout-devices']").fill("none");
+    browser.find("[data-test='find-layouts']").click();
+    browser.until("the fault", || browser.text(".layouts .fault").contains("a whole number").then_some(()));
+    browser.no_errors();
+}
+
 #[test]
 fn from_the_form_to_a_trained_model_and_back() {
     let (_served, address) = serve(&[]);

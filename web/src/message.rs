@@ -57,6 +57,13 @@ pub enum Ask {
         /// The spec as JSON.
         spec: String,
     },
+    /// Look for the fastest layouts of this spec's model, or end the search under way.
+    Tune {
+        /// The spec as JSON; none ends the search.
+        spec: Option<String>,
+        /// Devices to use; those of the spec where not said.
+        devices: Option<u64>,
+    },
     /// Show a step of the open trace, by its position in the file.
     TraceStep {
         /// The position.
@@ -75,6 +82,7 @@ impl Ask {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
+            Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
             }
@@ -154,6 +162,10 @@ pub enum Said {
     },
     /// What the passes did, in lines; empty where there is no plan of a model.
     Passes(String),
+    /// The fastest layouts so far.
+    Tuned(Box<Layouts>),
+    /// There is nothing to tune.
+    NotTuned(Vec<FieldFault>),
     /// The plan file of an order from elsewhere.
     Ordered {
         /// Its text.
@@ -252,6 +264,45 @@ pub struct ReliefRow {
     pub fits: bool,
     /// What a step then takes.
     pub step_ns: u64,
+}
+
+/// The fastest ways to deal a model to devices, as far as they are known.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct Layouts {
+    /// The spec as it is, with its fastest schedule.
+    pub given: Option<LayoutRow>,
+    /// Why the spec as it is has no schedule.
+    pub reason: Option<String>,
+    /// The fastest first.
+    pub rows: Vec<LayoutRow>,
+    /// Layouts that are settled, of all.
+    pub settled: u64,
+    /// All layouts.
+    pub all: u64,
+    /// Those on which the best schedule was searched for.
+    pub searched: u64,
+    /// No more will come.
+    pub finished: bool,
+}
+
+/// A layout with its fastest schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayoutRow {
+    /// The spec that says it, as JSON.
+    pub spec: String,
+    /// Pipeline ranks, devices that share matrices, that hold parts of sequences, copies, and devices that experts are
+    /// dealt to.
+    pub degrees: [u32; 5],
+    /// Microbatches of a copy, and sequences of each.
+    pub microbatches: [u32; 2],
+    /// The schedule as a person calls it, with its chunks.
+    pub schedule: String,
+    /// What layers compute again.
+    pub recompute: String,
+    /// The step.
+    pub step: StepFigures,
+    /// The most bytes that a rank holds.
+    pub peak: u64,
 }
 
 /// A schedule's memory and cost: a point of time against memory.

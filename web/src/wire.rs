@@ -11,10 +11,12 @@ use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 use pipeplan_core::step::Step;
 use pipeplan_core::timeline::{Span, Timeline};
+use pipeplan_core::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::message::{
-    ChartPoint, FieldFault, Figures, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said, StepFigures, WireSpan,
+    ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said,
+    StepFigures, WireSpan,
 };
 use crate::text;
 
@@ -132,6 +134,38 @@ pub fn relief(relief: Relief) -> ReliefRow {
     let Relief { changes, devices, peak, fits, step_ns } = relief;
     let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
     ReliefRow { changes, devices, peak, fits, step_ns }
+}
+
+/// The fastest layouts so far, as they travel.
+pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
+    let tally = tuner.tally();
+    let given = tuner.given();
+    Layouts {
+        given: given.and_then(|given| given.as_ref().ok()).map(layout),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::humanised(reason)),
+        rows: tuner.rows().iter().map(layout).collect(),
+        settled: tally.settled() as u64,
+        all: tally.layouts as u64,
+        searched: tally.searched as u64,
+        finished,
+    }
+}
+
+fn layout(row: &Tuned) -> LayoutRow {
+    let Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches } = row.degrees;
+    let schedule = match row.chunks {
+        1 => title(&row.spec.schedule),
+        chunks => format!("{}, {chunks} chunks", title(&row.spec.schedule)),
+    };
+    LayoutRow {
+        spec: row.spec.to_json(),
+        degrees: [pipeline, tensor, context, data, expert],
+        microbatches: [microbatches, microbatch_size],
+        schedule,
+        recompute: row.recompute.clone(),
+        step: step(row.step),
+        peak: row.peak,
+    }
 }
 
 /// A schedule as a point of time against memory.

@@ -12,6 +12,7 @@ use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Spec, Work as SpecWork};
 use pipeplan_core::trace::Trace;
+use pipeplan_core::tune::{self, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::frontier::Chart;
@@ -21,6 +22,8 @@ use crate::{text, wire};
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
 /// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
 const SHOW_WITHIN_MS: f64 = 50.0;
+/// How often the page is told of layouts that are being looked for.
+const TOLD_EVERY_MS: f64 = 200.0;
 /// How long nothing has to be asked before the chart of time against memory begins: while a hand drags, every moment
 /// is for plans.
 const REST_MS: i32 = 200;
@@ -33,7 +36,16 @@ pub struct Work {
     comparison: Option<Comparison>,
     explanation: Option<Explanation>,
     chart: Option<Chart>,
+    tuning: Option<Tuning>,
     trace: Option<Trace>,
+}
+
+/// The search for the fastest layouts under way.
+struct Tuning {
+    id: u32,
+    tuner: Tuner,
+    /// When the page was last told.
+    said_ms: f64,
 }
 
 /// Why a schedule does not fit in memory, as far as it is known.
@@ -65,7 +77,15 @@ struct Comparison {
 impl Work {
     /// A worker that knows nothing yet. `clock` tells milliseconds.
     pub fn new(clock: fn() -> f64) -> Work {
-        Work { clock, questions: VecDeque::new(), comparison: None, explanation: None, chart: None, trace: None }
+        Work {
+            clock,
+            questions: VecDeque::new(),
+            comparison: None,
+            explanation: None,
+            chart: None,
+            tuning: None,
+            trace: None,
+        }
     }
 
     /// Takes a question. Those that it makes pointless are forgotten.
@@ -100,6 +120,13 @@ impl Work {
             }
             return (id, step.flatten().into_iter().collect());
         }
+        if let Some(tuning) = &mut self.tuning {
+            let (id, said) = (tuning.id, tuning.step((self.clock)()));
+            if matches!(&said, Some(Said::Tuned(layouts)) if layouts.finished) {
+                self.tuning = None;
+            }
+            return (id, said.into_iter().collect());
+        }
         if let Some(chart) = self.chart.as_mut().filter(|chart| !chart.is_finished()) {
             chart.step();
         }
@@ -114,7 +141,7 @@ impl Work {
     /// Whether nothing is left but the chart of time against memory.
     fn is_answered(&self) -> bool {
         let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
-        self.questions.is_empty() && compared && self.explanation.is_none()
+        self.questions.is_empty() && compared && self.explanation.is_none() && self.tuning.is_none()
     }
 
     /// How long to wait for a question before the next step.
@@ -146,6 +173,7 @@ impl Work {
                     vec![Said::Refused(faults), Said::Done]
                 }
             },
+            Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
             Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
             Ask::OpenKept { text } => open_kept(&text).into_iter().collect(),
@@ -153,6 +181,24 @@ impl Work {
             Ask::OpenOrder { spec, text } => vec![open_order(&spec, &text)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
+        }
+    }
+
+    fn tune(&mut self, id: u32, spec: Option<String>, devices: Option<u64>) -> Option<Said> {
+        let ended = self.tuning.take();
+        let Some(spec) = spec else {
+            return ended.map(|tuning| Said::Tuned(Box::new(wire::layouts(&tuning.tuner, true))));
+        };
+        let question = tune::Question { devices, ..tune::Question::default() };
+        let tuner =
+            read_spec(&spec).and_then(|spec| Tuner::new(&spec, &question).map_err(|faults| wire::faults(&faults)));
+        match tuner {
+            Ok(tuner) => {
+                let begun = Said::Tuned(Box::new(wire::layouts(&tuner, false)));
+                self.tuning = Some(Tuning { id, tuner, said_ms: (self.clock)() });
+                Some(begun)
+            }
+            Err(faults) => Some(Said::NotTuned(faults)),
         }
     }
 
@@ -288,6 +334,18 @@ impl Work {
             tokens: step.tokens,
             duration_ns: step.duration_ns(),
         })))
+    }
+}
+
+impl Tuning {
+    /// The next piece, and from time to time what is known.
+    fn step(&mut self, now_ms: f64) -> Option<Said> {
+        let finished = !self.tuner.step(Effort::default(), &mut |_| Flow::Continue);
+        if !finished && now_ms - self.said_ms < TOLD_EVERY_MS {
+            return None;
+        }
+        self.said_ms = now_ms;
+        Some(Said::Tuned(Box::new(wire::layouts(&self.tuner, finished))))
     }
 }
 
@@ -519,6 +577,7 @@ fn whole_fault(sentence: String) -> FieldFault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Layouts;
 
     const SPEC: &str = r#"{ "ranks": 4, "microbatches": 8, "chunks": 1, "placement": "linear",
         "stages": { "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10, "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 } }"#;
@@ -535,6 +594,42 @@ mod tests {
         // The chart is a matter of its own.
         replies.retain(|reply| !matches!(reply.said, Said::Charted(_)));
         replies
+    }
+
+    /// Layouts come while they are found; a plan that is asked for meanwhile comes first, and ending leaves what there is.
+    #[test]
+    fn layouts_are_found_beside_plans_and_can_be_ended() {
+        let model = r#"{ "model": { "name": "tiny-llama", "layers": 2 }, "cluster": { "device": "cpu" },
+            "parallel": { "pipeline": 2 }, "training": { "microbatches": 4, "sequence": 16 } }"#;
+        let tune = |spec: Option<&str>| Ask::Tune { spec: spec.map(str::to_owned), devices: None };
+        let layouts = |replies: &[Reply]| -> Vec<Layouts> {
+            let of = |reply: &Reply| match &reply.said {
+                Said::Tuned(layouts) => Some((**layouts).clone()),
+                _ => None,
+            };
+            replies.iter().filter_map(of).collect()
+        };
+        let mut work = Work::new(|| 0.0);
+        work.take(Question { id: 1, ask: tune(Some(model)) });
+        assert_eq!(layouts(&work.step()).len(), 1, "it says at once how many there are");
+        work.take(plan(2, SPEC));
+        assert!(work.step().iter().any(|reply| matches!(reply.said, Said::Planned(_))));
+        let told = layouts(&finish(&mut work));
+        let last = told.last().unwrap();
+        assert!(last.finished && last.settled == last.all && last.given.is_some(), "{last:?}");
+        assert!(last.rows.is_sorted_by_key(|row| row.step.step_ns) && !last.rows.is_empty());
+        for row in &last.rows {
+            assert!(Spec::read(&row.spec).is_ok());
+        }
+
+        work.take(Question { id: 3, ask: tune(Some(model)) });
+        work.step();
+        work.take(Question { id: 4, ask: tune(None) });
+        let ended = layouts(&work.step());
+        assert!(ended[0].finished && ended[0].settled < ended[0].all, "{ended:?}");
+        work.take(Question { id: 5, ask: tune(Some(SPEC)) });
+        assert!(work.step().iter().any(|reply| matches!(&reply.said, Said::NotTuned(faults) if !faults.is_empty())));
+        assert!(work.is_answered());
     }
 
     /// What the page makes of everything that is said of the chart, until there is nothing left to say.

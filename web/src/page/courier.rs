@@ -8,7 +8,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::browser;
-use crate::message::{Ask, Question, Reply};
+use crate::message::{Ask, Question, Reply, Said};
 
 /// A plan that keeps a newer question waiting for longer than this is abandoned with its worker.
 const PATIENCE_MS: i32 = 2500;
@@ -38,6 +38,8 @@ pub struct Courier {
     /// The newest plan that was asked for, and the open trace: a new worker has to be told again.
     newest_plan: RefCell<Option<Question>>,
     open_trace: RefCell<Option<Question>>,
+    /// The layouts that are being looked for: so, too.
+    tuning: RefCell<Option<Question>>,
 }
 
 impl Courier {
@@ -53,6 +55,7 @@ impl Courier {
             heard: Cell::new(0),
             newest_plan: RefCell::new(None),
             open_trace: RefCell::new(None),
+            tuning: RefCell::new(None),
         });
         courier.spawn();
         courier
@@ -72,6 +75,9 @@ impl Courier {
             }
             Ask::OpenTrace { .. } => {
                 self.open_trace.replace(Some(question.clone()));
+            }
+            Ask::Tune { spec, .. } => {
+                self.tuning.replace(spec.is_some().then(|| question.clone()));
             }
             _ => {}
         }
@@ -122,6 +128,9 @@ impl Courier {
             return;
         }
         if let Ok(reply) = postcard::from_bytes::<Reply>(&bytes) {
+            if matches!(&reply.said, Said::Tuned(layouts) if layouts.finished) {
+                self.tuning.replace(None);
+            }
             self.heard.set(self.heard.get().max(reply.id));
             (self.on_reply)(reply);
         }
@@ -138,7 +147,8 @@ impl Courier {
             if let Some(worker) = courier.worker.take() {
                 worker.terminate();
             }
-            let again = [courier.open_trace.borrow().clone(), courier.newest_plan.borrow().clone()];
+            let again =
+                [&courier.open_trace, &courier.newest_plan, &courier.tuning].map(|kept| kept.borrow().clone());
             courier.waiting.borrow_mut().extend(again.into_iter().flatten());
             courier.spawn();
         });

@@ -10,6 +10,7 @@ mod figures;
 mod files;
 mod form;
 mod frontier;
+mod layouts;
 mod legend;
 mod memory;
 mod overlay;
@@ -80,6 +81,7 @@ fn Page() -> impl IntoView {
                 <passes::PassesPanel />
                 <frontier::FrontierPanel />
                 <compare::Compare />
+                <layouts::LayoutsPanel />
             </main>
         </div>
     }

@@ -22,7 +22,7 @@ use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
-use crate::message::{Ask, FieldFault, Purpose, Reply, Row, Said, TraceSummary, Unfit};
+use crate::message::{Ask, FieldFault, Layouts, Purpose, Reply, Row, Said, TraceSummary, Unfit};
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
@@ -88,6 +88,10 @@ pub struct Planner {
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
     pub chart: RwSignal<Chart>,
+    /// The fastest layouts, as far as they were looked for.
+    pub layouts: RwSignal<Option<Arc<Layouts>>>,
+    /// Why they were not.
+    pub not_tuned: RwSignal<Vec<String>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
     /// The open trace.
@@ -154,6 +158,8 @@ impl Planner {
             passes: RwSignal::new(String::new()),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
+            layouts: RwSignal::new(None),
+            not_tuned: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
@@ -344,6 +350,11 @@ impl Planner {
                 self.show(None);
             }
             Said::Passes(text) => self.passes.set(text),
+            Said::Tuned(layouts) => self.layouts.set(Some(Arc::new(*layouts))),
+            Said::NotTuned(faults) => {
+                self.layouts.set(None);
+                self.not_tuned.set(sentences(&faults));
+            }
             Said::Unfit(unfit) if newest => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
             Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
@@ -467,6 +478,33 @@ impl Planner {
         if self.passes_open.get_untracked() && self.faults.with_untracked(Vec::is_empty) {
             let spec = self.form.with_untracked(Form::to_value).to_string();
             self.ask(Ask::Passes { spec }, false);
+        }
+    }
+
+    /// Looks for the fastest layouts of the form's model on so many devices; those that it has where `devices` is empty.
+    pub fn tune(self, devices: &str) {
+        self.layouts.set(None);
+        self.not_tuned.set(Vec::new());
+        let devices = devices.trim();
+        let number = devices.parse::<u64>();
+        match (number, self.read_form()) {
+            (Err(_), _) if !devices.is_empty() => {
+                self.not_tuned.set(vec![format!("devices: found {devices}, accepted is a whole number.")]);
+            }
+            (_, None) => self.not_tuned.set(vec!["The form has faults.".to_owned()]),
+            (number, spec) => self.ask(Ask::Tune { spec, devices: number.ok() }, false),
+        }
+    }
+
+    /// Ends the search for layouts with what it has found.
+    pub fn stop_tuning(self) {
+        self.ask(Ask::Tune { spec: None, devices: None }, false);
+    }
+
+    /// Puts a layout into the form.
+    pub fn take_layout(self, spec: &str) {
+        if let Ok(spec) = Spec::read(spec) {
+            self.change_with(|form| *form = Form::of(&spec));
         }
     }
 

@@ -1,0 +1,141 @@
+//! The fastest ways to deal the form's model to its devices, looked for where a person asks.
+
+use leptos::prelude::*;
+use pipeplan_core::spec::Work;
+use pipeplan_core::tune;
+
+use super::state::Planner;
+use crate::message::{LayoutRow, Layouts};
+use crate::text;
+
+#[component]
+pub fn LayoutsPanel() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let devices = RwSignal::new(String::new());
+    // Of the form; none for typed costs, which have no layouts.
+    let usual = Memo::new(move |_| {
+        planner.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
+            Some(Work::Model(work)) => Some(tune::devices_of(work).to_string()),
+            _ => None,
+        })
+    });
+    let running =
+        Memo::new(move |_| planner.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !layouts.finished)));
+    let press = move |_| match running.get_untracked() {
+        true => planner.stop_tuning(),
+        false => planner.tune(&devices.get_untracked()),
+    };
+    let begin = move |event: leptos::ev::SubmitEvent| {
+        event.prevent_default();
+        press(());
+    };
+    let note = move || planner.layouts.with(|layouts| layouts.as_ref().map(|layouts| said(layouts)));
+    let faults = move || {
+        planner
+            .not_tuned
+            .get()
+            .into_iter()
+            .map(|fault| view! { <p class="fault" role="alert">{fault}</p> })
+            .collect_view()
+    };
+    move || {
+        usual.get().is_some().then(|| {
+            view! {
+                <section class="panel compare layouts" aria-label="Layouts">
+                    <form class="toolbar" on:submit=begin>
+                        <h2>"Layouts"</h2>
+                        <label>"of "
+                            <input type="text" inputmode="numeric" class="short" data-test="layout-devices" prop:value=devices
+                                placeholder=move || usual.get().unwrap_or_default() on:input=move |event| devices.set(event_target_value(&event)) />
+                            " devices"</label>
+                        <button type="submit" data-test="find-layouts" title="Degrees of parallelism, microbatches, recomputation and schedule together, of as many sequences a step and within the same memory">
+                            {move || if running.get() { "Stop" } else { "Find the fastest" }}</button>
+                        <span class="note" role="status" data-test="layouts-note">{note}</span>
+                    </form>
+                    {faults}
+                    <Rows />
+                </section>
+            }
+        })
+    }
+}
+
+/// How far the search has come, or what came of it.
+fn said(layouts: &Layouts) -> String {
+    let Layouts { rows, settled, all, searched, finished, .. } = layouts;
+    match (finished, rows.is_empty()) {
+        (false, _) if settled < all => format!("{settled} of {all} looked at…"),
+        (false, _) => format!("searching on the fastest: {searched} of {}…", rows.len()),
+        (true, true) => format!("None of {all} fits: every one needs more memory, or has no schedule."),
+        (true, false) if settled < all => format!("Stopped after {settled} of {all}."),
+        (true, false) => format!("The fastest of {all}. Choose one to plan it."),
+    }
+}
+
+#[component]
+fn Rows() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    move || {
+        let layouts = planner.layouts.get().filter(|layouts| !layouts.rows.is_empty())?;
+        let shown: Vec<(String, LayoutRow)> = layouts
+            .given
+            .iter()
+            .map(|given| ("as it was".to_owned(), given.clone()))
+            .chain(layouts.rows.iter().enumerate().map(|(at, row)| ((at + 1).to_string(), row.clone())))
+            .collect();
+        // Columns in which all layouts say 1 are left out.
+        let columns: Vec<(usize, &str)> =
+            [(0, "Pipeline"), (1, "Tensor"), (2, "Context"), (3, "Data"), (4, "Expert")]
+                .into_iter()
+                .filter(|(at, _)| !matches!(at, 2 | 4) || shown.iter().any(|(_, row)| row.degrees[*at] > 1))
+                .collect();
+        let heads =
+            columns.iter().map(|(_, name)| view! { <th scope="col" class="number">{*name}</th> }).collect_view();
+        let reason = layouts.reason.as_ref().map(|reason| {
+            view! { <p class="note">{text::sentence(&format!("As it was, it does not run: {reason}"))}</p> }
+        });
+        let rows = shown
+            .into_iter()
+            .map(|(name, row)| {
+                let degrees =
+                    columns.iter().map(|(at, _)| view! { <td class="number">{row.degrees[*at]}</td> }).collect_view();
+                let [microbatches, size] = row.microbatches;
+                let (spec, test) = (row.spec.clone(), format!("layout-{name}").replace(' ', "-"));
+                view! {
+                    <tr data-test=test on:click=move |_| planner.take_layout(&spec)>
+                        <th scope="row"><button type="button" class="quiet">{name}</button></th>
+                        {degrees}
+                        <td class="number">{format!("{microbatches} × {size}")}</td>
+                        <td class="number" data-test="step">{text::duration(row.step.step_ns as f64)}</td>
+                        <td class="number">{format!("{:.0}", row.step.tokens_per_s)}</td>
+                        <td class="number">{text::percent(row.step.mfu)}</td>
+                        <td class="number">{text::bytes(row.peak)}</td>
+                        <td>{row.schedule}</td>
+                        <td>{row.recompute}</td>
+                    </tr>
+                }
+            })
+            .collect_view();
+        Some(view! {
+            {reason}
+            <div class="scroll">
+                <table data-test="layouts">
+                    <thead>
+                        <tr>
+                            <th scope="col"></th>
+                            {heads}
+                            <th scope="col" class="number">"Microbatches"</th>
+                            <th scope="col" class="number">"Step"</th>
+                            <th scope="col" class="number">"Tokens/s"</th>
+                            <th scope="col" class="number">"MFU"</th>
+                            <th scope="col" class="number">"Peak memory"</th>
+                            <th scope="col">"Schedule"</th>
+                            <th scope="col">"Recomputed"</th>
+                        </tr>
+                    </thead>
+                    <tbody>{rows}</tbody>
+                </table>
+            </div>
+        })
+    }
+}
