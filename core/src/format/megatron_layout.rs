@@ -137,10 +137,11 @@ impl Reader {
             if total > MOST {
                 return self.wrong(format!("more than {MOST} parts"));
             }
-            for _ in 1..times {
-                tokens.extend_from_slice(&unit);
-            }
-            if times > 0 {
+            // Nothing stays nothing, however often it is said to be repeated.
+            if times > 0 && !unit.is_empty() {
+                for _ in 1..times {
+                    tokens.extend_from_slice(&unit);
+                }
                 tokens.append(&mut unit);
             }
         }
@@ -242,6 +243,8 @@ mod tests {
         assert_eq!(counts("((t|)*2 tt|)*2L"), [1, 1, 2, 1, 1, 2, 1]);
         assert_eq!(counts("t*0E"), [1]);
         assert_eq!(counts(""), [0]);
+        // Nothing, a hundred billion times.
+        assert_eq!(counts(&"()*99999".repeat(1_000_000)), [0]);
     }
 
     #[test]
