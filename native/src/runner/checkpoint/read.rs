@@ -183,7 +183,8 @@ fn placed(name: &str, piece: &Piece, weights: &BTreeMap<String, Piece>) -> Optio
     let (start, rest) = rest.split_once('/')?;
     let (start, length): (usize, usize) = (start.parse().ok()?, piece.elements());
     let Some((cut, weight)) = rest.split_once('/') else {
-        return Some((rest.to_string(), vec![Run { held: 0, whole: start, length }]));
+        let is_within = start.checked_add(length)? <= weights.get(rest)?.elements();
+        return is_within.then(|| (rest.to_string(), vec![Run { held: 0, whole: start, length }]));
     };
     let numbers: Vec<usize> = cut.split('.').map(|number| number.parse().ok()).collect::<Option<_>>()?;
     let [at, pieces, dimension] = numbers[..] else { return None };
@@ -273,4 +274,46 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
         found.push((name, Piece { path: path.to_path_buf(), start, wide, shape: info.shape.clone() }));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(shape: &[usize]) -> Piece {
+        Piece { path: PathBuf::new(), start: 0, wide: false, shape: shape.to_vec() }
+    }
+
+    fn lies(name: &str, length: usize) -> Option<Vec<Run>> {
+        let weights = BTreeMap::from([("w".to_string(), piece(&[4, 6]))]);
+        placed(name, &piece(&[length]), &weights).map(|(_, runs)| runs)
+    }
+
+    /// Of a weight of 4 rows and 6 columns: its last 4 elements; and of its right half, which holds 3 of each row, 6 from
+    /// the second row on.
+    #[test]
+    fn a_piece_lies_where_its_name_says() {
+        assert_eq!(lies("mean/20/w", 4), Some(vec![Run { held: 0, whole: 20, length: 4 }]));
+        let rows = vec![Run { held: 0, whole: 9, length: 3 }, Run { held: 3, whole: 15, length: 3 }];
+        assert_eq!(lies("square/3/1.2.1/w", 6), Some(rows));
+    }
+
+    /// Names come from a file: numbers beyond the weight are no reason to end the rank.
+    #[test]
+    fn a_piece_beyond_its_weight_is_refused() {
+        let most = usize::MAX;
+        for (name, length) in [
+            (String::from("mean/20/w"), 5),
+            (format!("mean/{most}/w"), 8),
+            (String::from("mean/0/unknown"), 1),
+            (format!("square/{most}/0.2.0/w"), 2),
+            (String::from("square/0/2.2.0/w"), 1),
+            (String::from("square/0/0.2.7/w"), 1),
+            (String::from("other/0/w"), 1),
+        ] {
+            assert_eq!(lies(&name, length), None, "{name}");
+        }
+        // A cut of more pieces than there are rows has nothing, and what lacks is said later, by the weight's name.
+        assert_eq!(lies(&format!("mean/0/{}.{most}.0/w", most - 1), 1), Some(Vec::new()));
+    }
 }
