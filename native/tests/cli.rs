@@ -142,6 +142,8 @@ fn a_plan_that_could_hang_is_refused_with_who_waits_for_whom() {
     printed(&run, "");
     let error = refused(&[&run[..], &["--slots", "0"]].concat(), "");
     assert!(error.contains("the program cannot be run:") && error.contains("in a circle: rank 2"), "{error}");
+    let error = refused(&[&run[..], &["--fault", "4:death@1"]].concat(), "");
+    assert!(error.contains("--fault is for rank 4, and this run has ranks 0 to 3"), "{error}");
 }
 
 /// Unit costs on four ranks with the memory of three microbatches: 31 is the optimum that CP-SAT proves

@@ -198,6 +198,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Backend::Modelled => Workload::of_planned_times(&plan, args.slowdown),
     };
+    let ranks = workload.world();
+    if let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) {
+        let last = ranks.saturating_sub(1);
+        return Err(Failure::input(format!("--fault is for rank {rank}, and this run has ranks 0 to {last}")));
+    }
     // Rank 0 writes, and its host alone may have the folder.
     if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
         output::expect_room_at(path)?;

@@ -10,24 +10,6 @@ pub struct StopFlag {
 }
 
 impl StopFlag {
-    /// A flag that Ctrl-C (or SIGTERM, SIGHUP) raises. A second Ctrl-C ends the process at once, with exit
-    /// status 130.
-    ///
-    /// # Errors
-    /// Where the process already has such a handler, as text.
-    pub fn on_interrupt() -> Result<StopFlag, String> {
-        let flag = StopFlag::default();
-        let raised = flag.clone();
-        let handler = move || {
-            if raised.is_raised() {
-                std::process::exit(130);
-            }
-            raised.raise();
-        };
-        ctrlc::set_handler(handler).map_err(|error| error.to_string())?;
-        Ok(flag)
-    }
-
     /// What is raised, for code that knows no more than that.
     pub fn shared(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.raised)
