@@ -8,8 +8,8 @@
 //! on the layouts that were kept.
 //!
 //! What is left alone: number format, attention, partition by rule, when gradients are reduced, and how transfers go.
-//! Two things are taken because they never cost time here: devices that share matrices share the tokens between them too
-//! (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1, arXiv:1910.02054).
+//! Two things are taken because they never cost time here: devices that share matrices share the tokens between them, too,
+//! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1, arXiv:1910.02054).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::derive::{Derived, derive};
 use crate::fields::{Fault, Faults, one_of_like};
-use crate::graph::form::Recompute;
+use crate::graph::form::{Form, Recompute};
 use crate::layout::{MAX_DEGREE, Partition, RecomputeLayers};
 use crate::memory::StaticBytes;
 use crate::placement::Placement;
@@ -383,7 +383,12 @@ impl Tuner {
         layout.form.tensor = degrees.tensor;
         layout.form.context = degrees.context;
         layout.form.expert = degrees.expert;
-        layout.form.sequence_parallel |= degrees.tensor > 1;
+        if degrees.tensor > 1 && !layout.form.sequence_parallel {
+            // Unless the tokens cannot be dealt so.
+            let (shared, mut faults) = (Form { sequence_parallel: true, ..layout.form }, Vec::new());
+            shared.find_faults(&work.model, work.sequence, "", &mut faults);
+            layout.form.sequence_parallel = faults.is_empty();
+        }
         if layout.copies() > 1 {
             layout.zero = layout.zero.max(1);
         }
