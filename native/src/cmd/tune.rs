@@ -216,14 +216,15 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
 
 fn account(tally: Tally, is_whole: bool) -> String {
     let Tally { layouts, impossible, planned, unfit, slower, .. } = tally;
-    let mut text = format!(
-        "\n{layouts} layouts: {impossible} not possible or too large for their ranks, {planned} planned with every \
-         schedule ({unfit} of them without one that fits)"
-    );
-    if slower > 0 {
-        text.push_str(&format!(", {slower} whose fastest possible step is no faster than the last shown"));
+    let without = if unfit > 0 { format!(", {unfit} of them without one that fits") } else { String::new() };
+    let mut said = vec![format!("{planned} planned with every schedule{without}")];
+    if impossible > 0 {
+        said.push(format!("{impossible} not possible, or too large for their ranks"));
     }
-    text.push('\n');
+    if slower > 0 {
+        said.push(format!("{slower} left out, since none of their steps can be faster than the last one shown"));
+    }
+    let mut text = format!("\n{}: {}\n", human::count(layouts, "layout"), said.join("; "));
     if !is_whole {
         text.push_str("ended early: there may be faster ones\n");
     }
