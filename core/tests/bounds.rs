@@ -85,6 +85,25 @@ fn fill_and_drain_close_the_gap_of_a_v() {
     );
 }
 
+/// The last rank of a V runs two stages one after the other. With room for `n` microbatches on both, F of the later one
+/// waits for B of the `n`-th before it, `2 (P − 1)` ops later; and between them the rank runs W, B and W, to make room,
+/// and F of the stage before, for which there was none. No schedule for one microbatch after the other that repeats is
+/// faster either (CP-SAT, P = 8 with room for 4 and P = 4 with room for 2).
+#[test]
+fn the_last_rank_of_a_v_makes_room_and_fills_it_between_two_of_its_ops() {
+    for (ranks, at_once) in [(4, 1), (8, 2), (8, 3)] {
+        let bound = |microbatches: usize| {
+            let problem = problem(json!({
+                "ranks": ranks, "chunks": 2, "placement": "v", "microbatches": microbatches,
+                "objective": "makespan", "stages": stages([1, 1, 1], [1, 0, -1]), "limit_bytes": 2 * at_once,
+            }));
+            lower_bound(&problem).value_ns
+        };
+        let round = 2 * (ranks as u64 - 1) + 6;
+        assert_eq!(bound(30 + at_once) - bound(30), round, "P={ranks} room for {at_once}");
+    }
+}
+
 /// No published schedule is below the bound of its problem under the memory that it takes.
 #[test]
 fn no_published_schedule_is_below_the_bound() {

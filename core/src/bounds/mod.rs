@@ -24,7 +24,10 @@
 //! this contains `(M + P − 1)(F + B) + 2 (P − 1) c + W`.
 //!
 //! **Ahead** (module `net`): how far F of a stage may run ahead of B of the same or a later stage of its rank before
-//! the rank is full of microbatches none of which can go on. These are precedences of the ways above.
+//! the rank is full of microbatches none of which can go on, and what the rank must do between that B and that F: the
+//! work that makes room, and F that did not fit before. These are precedences of the ways above. With equal stages that
+//! W frees, and room for both chunks of n microbatches, the last rank of a V takes
+//! `(P − 1)(F + B + 2c) + 2 (F + B + W)` for every n.
 //!
 //! **Passing** (module `cross`): the B of a microbatch that frees memory must pass the F of the next ones between
 //! two stages; the ways from one such meeting to the next do not divide evenly. With equal stages, hops of nothing,

@@ -1,7 +1,9 @@
 //! The problem as the bounds see it: lanes, durations they may count on, and precedences that memory forces.
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
+use super::ways::{B, W};
 use crate::op::OpKind;
 use crate::placement::Placement;
 use crate::problem::{Backward, Problem};
@@ -233,6 +235,47 @@ fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
 /// Stages of the same rank that are looked at.
 const MOST_ABOVE: usize = 5;
 
+/// What a microbatch has given back on a rank, and the work that this takes.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    freed: i64,
+    work: Nanos,
+}
+
+/// The steps of a microbatch once B of the last of `stages`, in model order, has run: what that B gives back, B of the
+/// stages below, one after the other, and any of the W. Each takes more work than the one before it and frees more.
+fn steps(costs: &[Cost], stages: &[usize]) -> Vec<Step> {
+    let (mut freed, mut work) = (0, 0);
+    let mut pending: Vec<(i64, Nanos)> = Vec::new();
+    let mut found = Vec::new();
+    for (index, stage) in stages.iter().rev().enumerate() {
+        let cost = &costs[*stage];
+        if index > 0 {
+            work += cost.b;
+        }
+        if index == MOST_ABOVE {
+            // No further is looked: as if all were given back.
+            found.push(Step { freed: i64::MAX, work });
+            break;
+        }
+        freed -= cost.bytes[B];
+        pending.push((cost.bytes[W].min(0), cost.w));
+        found.extend((0..1u32 << pending.len()).map(|chosen| {
+            let chosen = || pending.iter().enumerate().filter(move |(index, _)| chosen >> index & 1 == 1);
+            let bytes: i64 = chosen().map(|(_, (bytes, _))| bytes).sum();
+            Step { freed: freed - bytes, work: work + chosen().map(|(_, (_, time))| time).sum::<Nanos>() }
+        }));
+    }
+    found.sort_unstable_by_key(|step| (step.work, Reverse(step.freed)));
+    let mut most = i64::MIN;
+    found.retain(|step| {
+        let frees_more = step.freed > most;
+        most = most.max(step.freed);
+        frees_more
+    });
+    found
+}
+
 /// The stages of a rank.
 struct Held<'a> {
     costs: &'a [Cost],
@@ -240,6 +283,8 @@ struct Held<'a> {
     stages: &'a [usize],
     /// By how many of the stages: what F of a microbatch leaves on them.
     bytes: Vec<i64>,
+    /// By stage: the steps from its B on.
+    steps: Vec<Vec<Step>>,
 }
 
 impl<'a> Held<'a> {
@@ -249,8 +294,20 @@ impl<'a> Held<'a> {
             held += costs[*stage].bytes[0];
             held
         });
-        let bytes = core::iter::once(0).chain(more).collect();
-        Held { costs, climbs, stages, bytes }
+        let bytes: Vec<i64> = core::iter::once(0).chain(more).collect();
+        let mut of_all: Vec<Vec<Step>> = Vec::with_capacity(stages.len());
+        let mut known: &[usize] = &[];
+        for last in 0..stages.len() {
+            let looked_at = &stages[last.saturating_sub(MOST_ABOVE)..=last];
+            let same = |of: &[usize]| {
+                of.len() == looked_at.len() && of.iter().zip(looked_at).all(|(a, b)| costs[*a] == costs[*b])
+            };
+            // With equal stages those of one are those of all.
+            let found = of_all.last().filter(|_| same(known)).cloned().unwrap_or_else(|| steps(costs, looked_at));
+            of_all.push(found);
+            known = looked_at;
+        }
+        Held { costs, climbs, stages, bytes, steps: of_all }
     }
 
     /// How far F of the rank's stage `at` may run ahead of B of its stages.
@@ -279,9 +336,49 @@ impl<'a> Held<'a> {
             let back = self.climbs[above] - self.climbs[stage];
             let next = if most > 1 { back + self.costs[stage].b } else { Nanos::MAX };
             let delay = self.gone(last, rest).map_or(0, |gone| gone.min(next));
+            let delay = delay.max(self.work_between(at, last, most, room));
             found.push(Ahead { above, most, delay });
         }
         found
+    }
+
+    /// The work that the rank must do between B of microbatch `j` of its stage `last` and F of microbatch `j + most` of
+    /// its stage `at`: ops that free enough for that F, and such F as cannot have fitted before that B.
+    ///
+    /// *Freed.* When the F starts, microbatches `j` to `j + most − 1` have been through F of the stage. Each of them holds
+    /// what F left there and below, until B of the stage `last` and more have run on this rank, none of them before that
+    /// of `j`. All together may hold the room less what the F and those before it of its own microbatch leave.
+    ///
+    /// *Fitted.* Had all F before the one that waits run before that B, those microbatches and `j + most` would have held
+    /// all of it at that B's start. Where that does not fit one F at the least is later: F of the stage, of a microbatch
+    /// after `j`, or F of the stage before it on the rank, of microbatch `j + most`.
+    fn work_between(&self, at: usize, last: usize, most: usize, room: i64) -> Nanos {
+        let (whole, each) = (self.bytes[last + 1], self.bytes[at + 1]);
+        let all = each.saturating_mul(most as i64);
+        let steps = &self.steps[last];
+        // What the others give back, as if any part of their densest step could be run.
+        let b = self.costs[self.stages[last]].b;
+        let freed_of = |step: &Step| u64::try_from(step.freed.min(whole) - (whole - each)).ok();
+        let others = steps.iter().filter_map(|step| Some((step.work + b, freed_of(step)?))).filter(|of| of.1 > 0);
+        let densest = others.min_by(|(work, freed), (other_work, other_freed)| {
+            let product = |work: u64, freed: u64| u128::from(work) * u128::from(freed);
+            product(*work, *other_freed).cmp(&product(*other_work, *freed))
+        });
+        let of_first = |step: &Step| -> Option<Nanos> {
+            let excess = all.saturating_add(whole - step.freed.min(whole)).saturating_sub(room).max(0) as u64;
+            if excess == 0 {
+                return Some(step.work);
+            }
+            let (work, freed) = densest.filter(|_| most > 1)?;
+            let more = (u128::from(work) * u128::from(excess)).div_ceil(u128::from(freed));
+            Nanos::try_from(more).ok()?.checked_add(step.work)
+        };
+        let freed = steps.iter().filter_map(of_first).min().unwrap_or(0);
+        let of_next = at.checked_sub(1).map(|before| self.costs[self.stages[before]].f);
+        let of_own = (most > 1).then(|| self.costs[self.stages[at]].f);
+        let is_late = all.saturating_add(self.bytes[at] + whole - each) > room;
+        let late = of_next.into_iter().chain(of_own).min().filter(|_| is_late);
+        freed + late.unwrap_or(0)
     }
 
     /// How long after B of the stage `last` at the least until a microbatch holds no more than `rest` on the rank: its B
