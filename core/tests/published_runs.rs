@@ -271,8 +271,7 @@ fn llama_3_s_rates_are_near() {
         [([1, 64, 32, 8192], 430.0), ([1, 128, 16, 8192], 400.0), ([16, 8, 16, 131_072], 380.0)]
     {
         let text = format!(
-            "[model]\nname = \"llama-3-70b\"\nlayers = 126\nhidden = 16384\nheads = 128\nkv_heads = 8\nffn = 53248\npositions = 131072\n\
-             [cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 16\nchunks = 8\ntensor = 8\nsequence_parallel = true\n\
+            "[model]\nname = \"llama-3-405b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 16\nchunks = 8\ntensor = 8\nsequence_parallel = true\n\
              context = {context}\ndata = {data}\nzero = 1\npartition = [{}]\n[training]\nsequence = {sequence}\n\
              microbatches = {batch}\n[memory]\nlimit_bytes = \"900 GB\"",
             deal(128, 1)

@@ -163,6 +163,13 @@ static CATALOG: &[Entry] = &[
         source: "arXiv:2407.21783, Table 3",
     },
     Entry {
+        name: "llama-3-405b",
+        title: "Llama 3 405B",
+        config: ModelConfig { positions: 131_072, ..llama_3(126, 16384, 128, 53248) },
+        sequence: 8192,
+        source: "arXiv:2407.21783, Table 3 and §3.4.1",
+    },
+    Entry {
         name: "gpt-3-175b",
         title: "GPT-3 175B",
         config: ModelConfig {
@@ -291,6 +298,30 @@ static CATALOG: &[Entry] = &[
         source: "arXiv:2408.00118, Table 1, and its published configuration",
     },
     Entry {
+        name: "deepseek-v2",
+        title: "DeepSeek-V2 236B",
+        config: ModelConfig {
+            head_dim: 192,
+            positions: 163_840,
+            norm_eps_e12: 1_000_000,
+            variant: Variant {
+                experts: Some(Experts {
+                    count: 160,
+                    active: 6,
+                    ffn: 1536,
+                    shared_ffn: 3072,
+                    dense_layers: 1,
+                    shared_gate: false,
+                }),
+                latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
+                ..Variant::USUAL
+            },
+            ..llama(60, 5120, 128, 128, 12288, 102_400)
+        },
+        sequence: 4096,
+        source: "arXiv:2405.04434 §3.1 and its published configuration",
+    },
+    Entry {
         name: "deepseek-v3",
         title: "DeepSeek-V3 671B",
         config: ModelConfig {
@@ -315,6 +346,31 @@ static CATALOG: &[Entry] = &[
         sequence: 4096,
         source: "arXiv:2412.19437 §4.2 and its published configuration",
     },
+    Entry {
+        name: "kimi-k2",
+        title: "Kimi K2 1T",
+        config: ModelConfig {
+            head_dim: 192,
+            positions: 131_072,
+            rope_base: 50_000,
+            norm_eps_e12: 1_000_000,
+            variant: Variant {
+                experts: Some(Experts {
+                    count: 384,
+                    active: 8,
+                    ffn: 2048,
+                    shared_ffn: 2048,
+                    dense_layers: 1,
+                    shared_gate: false,
+                }),
+                latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
+                ..Variant::USUAL
+            },
+            ..llama(61, 7168, 64, 64, 18432, 163_840)
+        },
+        sequence: 4096,
+        source: "arXiv:2507.20534 §2.3 and its published configuration",
+    },
 ];
 
 #[cfg(test)]
@@ -324,8 +380,11 @@ mod tests {
 
     /// The count of the public checkpoints (`total_size / 2` of `model.safetensors.index.json`), to the last parameter.
     /// GPT-3: 174,600 million, arXiv:2005.14165, table D.1. DeepSeek-V3: 671 billion, arXiv:2412.19437; its checkpoint
-    /// holds multi-token prediction too.
-    pub(crate) const PUBLISHED: [(&str, u64, u64); 19] = [
+    /// holds multi-token prediction too. DeepSeek-V2, Kimi K2 and Llama 3 405B: `tests/reference/parameter_counts.json`.
+    pub(crate) const PUBLISHED: [(&str, u64, u64); 22] = [
+        ("llama-3-405b", 405_853_388_800, 0),
+        ("deepseek-v2", 235_741_434_880, 0),
+        ("kimi-k2", 1_026_408_209_408, 0),
         ("mistral-7b", 7_241_732_096, 0),
         ("mixtral-8x7b", 46_702_792_704, 0),
         ("mixtral-8x22b", 140_620_634_112, 0),
@@ -377,7 +436,9 @@ mod tests {
             ("mixtral-8x22b", 39.1, 0.1),
             ("qwen-3-30b-a3b", 3.3, 0.06),
             ("qwen-3-235b-a22b", 22.0, 0.3),
+            ("deepseek-v2", 21.0, 0.5),
             ("deepseek-v3", 37.5, 0.5),
+            ("kimi-k2", 32.6, 0.7),
             ("llama-2-7b", 6.74, 0.01),
         ] {
             assert!((billions(name) - published).abs() <= within, "{name}: {}", billions(name));

@@ -795,6 +795,15 @@ mod tests {
             assert_eq!(read_ok(&row["config"]).parameters(), row["count"].as_u64().unwrap(), "{}", row["name"]);
             kinds.extend(row["config"]["model_type"].as_str());
         }
+        for (name, file) in
+            [("llama-3-405b", "llama-3.1-405b"), ("deepseek-v2", "deepseek-v2-236b"), ("kimi-k2", "kimi-k2")]
+        {
+            let of_file = |row: &&Value| row["name"] == file;
+            let row = table["models"].as_array().unwrap().iter().find(of_file).unwrap();
+            let entry = catalog::find(name).unwrap().config;
+            // The table has no bases of rotary positions, which no parameter depends on.
+            assert_eq!(ModelConfig { rope_base: entry.rope_base, ..read_ok(&row["config"]) }, entry, "{name}");
+        }
         let missing: Vec<&&str> = MODEL_TYPES.iter().filter(|kind| !kinds.contains(*kind)).collect();
         assert!(missing.is_empty(), "no count of {missing:?}");
     }
