@@ -20,7 +20,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::cluster::{Device, Link};
-use crate::graph::{Graph, Heads, Job, Kernel, Needs, Operator, Spread, Stream, TensorId};
+use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Spread, Stream, TensorId};
 use crate::units::{Bytes, Nanos};
 
 /// Share of the device's matmul rate that the largest matmuls come near, in thousandths. Smaller ones reach less of it
@@ -58,11 +58,10 @@ impl Peers {
     }
 
     fn link(&self, kernel: &Kernel) -> &Link {
-        match kernel {
-            Kernel::SpreadAttention(_) | Kernel::SpreadAttentionGrad(_) => &self.context,
-            Kernel::Dispatch { .. } | Kernel::DispatchGrad { .. } => &self.expert,
-            Kernel::Combine { .. } | Kernel::CombineGrad { .. } => &self.expert,
-            _ => &self.tensor,
+        match kernel.axis() {
+            Some(Axis::Context) => &self.context,
+            Some(Axis::Expert) => &self.expert,
+            Some(Axis::Tensor) | None => &self.tensor,
         }
     }
 }

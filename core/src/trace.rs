@@ -13,8 +13,9 @@
 //! ```
 //!
 //! Where the run had copies of the pipeline, `replicas` says how many, and `rows` and `peak_bytes` have the ranks of the
-//! first copy, then those of the second and so on. Where ranks share matrices, `tensor` says how many, and each copy has
-//! the ranks that are first among those, then those that are second and so on. `overhead_ns` is what the runner itself took for an op, on average.
+//! first copy, then those of the second and so on. Where ranks hold parts of the same sequences, `context` says how many, and
+//! each copy has the ranks with the first part, then those with the second and so on. Where ranks share matrices, `tensor`
+//! says how many, and each of these has the ranks that are first among those, then those that are second and so on. `overhead_ns` is what the runner itself took for an op, on average.
 //!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
@@ -80,7 +81,9 @@ pub struct Trace {
     pub transport: String,
     /// Copies of the pipeline, at least 1.
     pub replicas: usize,
-    /// Ranks that share each matrix, at least 1: each of them in its place is a pipeline too.
+    /// Ranks that each hold a part of every sequence, at least 1: each of them in its place is a pipeline too.
+    pub context: usize,
+    /// Ranks that share each matrix, at least 1: likewise.
     pub tensor: usize,
     /// From the moment at which an op could have started, its rank free and its input there, to its start: the mean
     /// over the recorded ops. None where it was not measured.
@@ -150,6 +153,9 @@ impl Trace {
         if self.replicas > 1 {
             value["replicas"] = json!(self.replicas);
         }
+        if self.context > 1 {
+            value["context"] = json!(self.context);
+        }
         if self.tensor > 1 {
             value["tensor"] = json!(self.tensor);
         }
@@ -184,32 +190,39 @@ impl Trace {
         let backend = text(&mut table, "backend");
         let transport = text(&mut table, "transport");
         let replicas = table.whole("replicas", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
+        let context = table.whole("context", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
         let tensor = table.whole("tensor", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
         let overhead_ns = table.whole("overhead_ns", 0..=MAX_NS, &mut faults);
         let peak_bytes = read_numbers(table.get("peak_bytes"), "peak_bytes", MAX_RANKS, &mut faults);
         let steps = read_list(table.get("steps"), "steps", MAX_STEPS, &mut faults, read_step);
         table.finish(&mut faults);
-        let pipelines = replicas * tensor;
+        let pipelines = replicas * context * tensor;
         for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(pipelines)) {
-            let accepted = match tensor {
-                1 => format!("as many ranks in each of the {replicas} replicas"),
-                _ => format!("as many ranks in each of the {replicas} replicas, {tensor} to share each matrix"),
-            };
+            let mut accepted = format!("as many ranks in each of the {replicas} replicas");
+            for (ways, what) in [(context, "each sequence"), (tensor, "each matrix")] {
+                if ways > 1 {
+                    accepted.push_str(&format!(", {ways} to share {what}"));
+                }
+            }
             faults.push(Fault::new(format!("steps[{index}].rows"), format!("{} rows", step.rows.len()), accepted));
         }
         if !faults.is_empty() {
             return Err(Faults(faults));
         }
-        Ok(Trace { plan_digest, backend, transport, replicas, tensor, overhead_ns, peak_bytes, steps })
+        Ok(Trace { plan_digest, backend, transport, replicas, context, tensor, overhead_ns, peak_bytes, steps })
     }
 
-    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, part 0` where
-    /// there are several replicas, and several ranks that share matrices.
+    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1, part 0`
+    /// where there are several replicas, several ranks that hold parts of sequences, and several that share matrices.
     pub fn row_name(&self, row: usize, rows: usize) -> String {
-        let (replicas, tensor) = (self.replicas.max(1), self.tensor.max(1));
-        let ranks = (rows / (replicas * tensor)).max(1);
-        let (rank, part, replica) = (row % ranks, row / ranks % tensor, row / ranks / tensor);
+        let (replicas, context, tensor) = (self.replicas.max(1), self.context.max(1), self.tensor.max(1));
+        let ranks = (rows / (replicas * context * tensor)).max(1);
+        let (rank, pipeline) = (row % ranks, row / ranks);
+        let (part, replica) = (pipeline % tensor, pipeline / tensor / context);
         let mut name = if replicas > 1 { format!("replica {replica}, rank {rank}") } else { format!("rank {rank}") };
+        if context > 1 {
+            name.push_str(&format!(", context {}", pipeline / tensor % context));
+        }
         if tensor > 1 {
             name.push_str(&format!(", part {part}"));
         }
@@ -349,6 +362,7 @@ mod tests {
             backend: "cpu".to_string(),
             transport: "threads".to_string(),
             replicas: 1,
+            context: 1,
             tensor: 1,
             overhead_ns: Some(17),
             peak_bytes: vec![1024],
@@ -386,7 +400,12 @@ mod tests {
             ("\"tokens\":64", "\"tokens\":-1", "steps[0].tokens: found -1"),
             ("\"tokens\"", "\"tokns\"", "steps[0].tokns: found an unknown field"),
             ("\"overhead_ns\"", "\"replicas\":2,\"overhead_ns\"", "steps[0].rows: found 1 rows, accepted is as many"),
-            ("\"overhead_ns\"", "\"tensor\":2,\"overhead_ns\"", "in each of the 1 replicas, 2 to share"),
+            ("\"overhead_ns\"", "\"tensor\":2,\"overhead_ns\"", "in each of the 1 replicas, 2 to share each matrix"),
+            (
+                "\"overhead_ns\"",
+                "\"context\":2,\"overhead_ns\"",
+                "in each of the 1 replicas, 2 to share each sequence",
+            ),
             ("\"overhead_ns\":17", "\"overhead_ns\":-17", "overhead_ns: found -17"),
         ] {
             let error = broken(from, to);

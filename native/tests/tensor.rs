@@ -13,6 +13,7 @@ use pipeplan::runner::{
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::{AttentionForm, Recompute};
 use pipeplan_core::model::{Arrangement, Experts, Family, Latent, Variant};
 use pipeplan_core::schedule;
@@ -370,20 +371,30 @@ fn a_member_that_does_not_come_is_named() {
 /// Positions are those of the documented mesh.
 #[test]
 fn ranks_stand_on_the_mesh() {
-    let workload = published(&work([2, 2, 2]), "1f1b", Precision::Single).expect("it exists");
+    let mut work = work([2, 2, 3]);
+    work.layout.form.context = 2;
+    let workload = published(&work, "1f1b", Precision::Single).expect("it exists");
     let mesh = workload.mesh().expect("a mesh");
-    let (pp, dp, tp) = (mesh.axis("pp").unwrap(), mesh.axis("dp").unwrap(), mesh.axis("tp").unwrap());
-    for rank in 0..8 {
+    let [pp, dp, cp, tp] = ["pp", "dp", "cp", "tp"].map(|axis| mesh.axis(axis).unwrap());
+    assert_eq!(workload.world(), 24);
+    for rank in 0..24 {
         let position = workload.position(rank);
         let coordinates = mesh.coordinates(rank).expect("in it");
-        assert_eq!(coordinates, [position.rank, position.replica, position.member]);
+        assert_eq!(coordinates, [position.rank, position.replica, position.part, position.member]);
         assert_eq!(position.world_rank(), rank);
-        assert_eq!(mesh.group(tp, rank).expect("a group").ranks(), position.tensor_group());
-        let replicas: Vec<usize> = (0..2).map(|replica| position.beside(replica, position.member)).collect();
-        assert_eq!(mesh.group(dp, rank).expect("a group").ranks(), replicas);
+        for (axis, along) in [(tp, Axis::Tensor), (cp, Axis::Context)] {
+            assert_eq!(mesh.group(axis, rank).expect("a group").ranks(), position.group(along));
+        }
+        // Gradients are averaged over replicas and parts, those of a replica together.
+        let replicas = mesh.group(dp, rank).expect("a group");
+        let parts = |replica: &usize| mesh.group(cp, *replica).expect("a group").ranks().to_vec();
+        let copies: Vec<usize> = replicas.ranks().iter().flat_map(parts).collect();
+        assert_eq!(copies, position.copies_group());
+        assert_eq!(copies.get(position.copy()), Some(&rank));
         let pipeline: Vec<usize> = (0..2).map(|other| position.in_world(other)).collect();
         assert_eq!(mesh.group(pp, rank).expect("a group").ranks(), pipeline);
     }
-    // The fastest axis is that of the ranks that share matrices.
-    assert_eq!(workload.position(1).tensor_group(), [0, 1]);
+    // The fastest axis is that of the ranks that share matrices, then comes that of parts of sequences.
+    assert_eq!(workload.position(1).group(Axis::Tensor), [0, 1]);
+    assert_eq!(workload.position(1).group(Axis::Context), [1, 3]);
 }

@@ -48,6 +48,22 @@ pub struct Spread {
     pub window: u64,
 }
 
+/// Devices of one rank of a pipeline that do something together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Axis {
+    /// Those that share matrices.
+    Tensor,
+    /// Those that hold parts of the same sequences.
+    Context,
+    /// Those that experts are dealt to.
+    Expert,
+}
+
+impl Axis {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Axis; 3] = [Axis::Tensor, Axis::Context, Axis::Expert];
+}
+
 /// What an operator computes, with its attributes. Inputs and outputs are given as
 /// `(inputs) → (outputs)`, with `n` tokens (rows), `·` for a matrix product and `∘` for one by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -482,6 +498,34 @@ impl Kernel {
             Kernel::SharedCrossEntropy { .. } => "shared_cross_entropy",
             Kernel::CrossEntropy { .. } => "cross_entropy",
             Kernel::CrossEntropyGrad { .. } => "cross_entropy_grad",
+        }
+    }
+
+    /// The devices with which it talks; none where it works alone.
+    pub const fn axis(&self) -> Option<Axis> {
+        match self {
+            Kernel::AllReduce { .. }
+            | Kernel::AllReduceMax { .. }
+            | Kernel::AllGather { .. }
+            | Kernel::ReduceScatter { .. }
+            | Kernel::AllReduceStart { .. }
+            | Kernel::AllReduceWait
+            | Kernel::ReduceScatterStart { .. }
+            | Kernel::ReduceScatterWait => Some(Axis::Tensor),
+            Kernel::SpreadAttention(Spread { ways, .. }) | Kernel::SpreadAttentionGrad(Spread { ways, .. })
+                if *ways > 1 =>
+            {
+                Some(Axis::Context)
+            }
+            Kernel::Dispatch { ways }
+            | Kernel::DispatchGrad { ways }
+            | Kernel::Combine { ways }
+            | Kernel::CombineGrad { ways }
+                if *ways > 1 =>
+            {
+                Some(Axis::Expert)
+            }
+            _ => None,
         }
     }
 

@@ -80,7 +80,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
 
-pub use kernel::{Heads, Kernel, Spread, of_e12};
+pub use kernel::{Axis, Heads, Kernel, Spread, of_e12};
 
 use crate::model::Dtype;
 

@@ -1,6 +1,8 @@
-//! The ranks that share matrices with this one, as a backend sees them: those that come to the same collectives in the
-//! same order, since all walk the same graph.
+//! The ranks that make a stage together with this one, as a backend sees them: those that share its matrices, those that
+//! hold other parts of its sequences, and those that its experts are dealt to. They come to the same collectives in the same
+//! order, since all walk the same graph.
 
+use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
 
 use super::BackendError;
@@ -34,20 +36,34 @@ pub enum Reach {
     Engine,
 }
 
-/// The ranks that share matrices.
+/// The ranks that make a stage together. On devices' memory only those that share matrices act, so what does names no axis.
 pub trait Peers {
-    /// Begins a collective and does not wait for the others. `values` are in the host's memory.
+    /// Begins a collective of the ranks along `axis` and does not wait for the others. `values` are in the host's memory.
     ///
     /// # Errors
     /// Where the transport fails.
-    fn start(&mut self, what: Collective, values: Buffer) -> Result<Ticket, BackendError>;
+    fn start(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Ticket, BackendError>;
 
-    /// What a collective that has begun gives. Collectives of one group end in the order in which they began, so this
-    /// may end earlier ones too.
+    /// What a collective that has begun gives. Collectives end in the order in which they began, so this may end earlier
+    /// ones too.
     ///
     /// # Errors
     /// Where the transport fails, or another rank does not come.
     fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError>;
+
+    /// Sends `values`, in the host's memory, to the next member along `axis` and does not wait. [`Peers::wait`] then gives
+    /// those of the member before this one, of the last for the first; all have equally many.
+    ///
+    /// # Errors
+    /// As [`Peers::start`].
+    fn pass(&mut self, axis: Axis, values: Buffer) -> Result<Ticket, BackendError>;
+
+    /// Sends `pieces[i]` to member `i` along `axis` and gets one piece from each, by member; `counts[i]` is how many values
+    /// member `i` sends to this one. The pieces are in the host's memory.
+    ///
+    /// # Errors
+    /// Where the transport fails, another rank does not come, or the counts do not fit.
+    fn deal(&mut self, axis: Axis, pieces: Vec<Buffer>, counts: &[usize]) -> Result<Vec<Buffer>, BackendError>;
 
     /// Lets what has begun go on as far as it can without waiting.
     ///
@@ -107,8 +123,8 @@ pub trait Peers {
     ///
     /// # Errors
     /// As [`Peers::start`] and [`Peers::wait`].
-    fn run(&mut self, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
-        let ticket = self.start(what, values)?;
+    fn run(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
+        let ticket = self.start(axis, what, values)?;
         self.wait(ticket)
     }
 }
@@ -120,7 +136,7 @@ pub struct Alone {
 }
 
 impl Peers for Alone {
-    fn start(&mut self, _: Collective, values: Buffer) -> Result<Ticket, BackendError> {
+    fn start(&mut self, _: Axis, _: Collective, values: Buffer) -> Result<Ticket, BackendError> {
         self.begun.push(values);
         Ok(Ticket(self.begun.len() as u64 - 1))
     }
@@ -128,5 +144,14 @@ impl Peers for Alone {
     fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError> {
         let begun = self.begun.get_mut(ticket.0 as usize);
         Ok(begun.map_or(Buffer::Nothing, |values| std::mem::replace(values, Buffer::Nothing)))
+    }
+
+    fn pass(&mut self, _: Axis, values: Buffer) -> Result<Ticket, BackendError> {
+        self.begun.push(values);
+        Ok(Ticket(self.begun.len() as u64 - 1))
+    }
+
+    fn deal(&mut self, _: Axis, pieces: Vec<Buffer>, _: &[usize]) -> Result<Vec<Buffer>, BackendError> {
+        Ok(pieces)
     }
 }

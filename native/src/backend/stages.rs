@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
-use pipeplan_core::graph::{Graph, Init, Job, Kernel, Needs, Operator, Role, Tensor, TensorId};
+use pipeplan_core::graph::{Axis, Graph, Init, Job, Kernel, Needs, Operator, Role, Tensor, TensorId};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 use pipeplan_core::units::Bytes;
@@ -180,6 +180,20 @@ pub trait Processor {
         self.run(kernel, inputs, outputs)?;
         between();
         Ok(())
+    }
+
+    /// As [`Processor::run`], of a kernel that talks with `peers`, along its [axis](Kernel::axis), while it runs.
+    ///
+    /// # Errors
+    /// As [`Processor::run`], and where a peer does not come.
+    fn run_among(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Self::Data>],
+        outputs: &mut [(&Tensor, Self::Data)],
+        _peers: &mut dyn Peers,
+    ) -> Result<(), BackendError> {
+        self.run(kernel, inputs, outputs).map_err(Into::into)
     }
 
     /// Waits until all is done that was asked for.
@@ -488,7 +502,7 @@ struct InCompany<'a> {
 }
 
 impl InCompany<'_> {
-    /// Runs `operator` where it is a collective, begins one or waits for one; says whether it is. Values go by the host's
+    /// Runs `operator` where it talks with other ranks, begins a collective or waits for one; says whether it does. Values go by the host's
     /// memory where the processor has no shorter way. An error without a reason where a collective was not begun.
     fn run<P: Processor>(
         &mut self,
@@ -518,6 +532,10 @@ impl InCompany<'_> {
                 processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
                 return Ok(true);
             }
+            _ if operator.kernel.axis().is_some() => {
+                let run = processor.run_among(&operator.kernel, inputs, outputs, &mut *self.peers);
+                return run.map(|()| true).map_err(Some);
+            }
             _ => return Ok(false),
         };
         let (input, (tensor, output)) = (inputs.first().ok_or(None)?, outputs.first_mut().ok_or(None)?);
@@ -546,16 +564,16 @@ impl InCompany<'_> {
         let values = values.map_err(|error| Some(error.into()))?;
         if operator.kernel.starts() {
             // The buffer is the result's from here on; what is sent is a copy.
-            let begun = self.peers.start(what, values).map_err(Some)?;
+            let begun = self.peers.start(Axis::Tensor, what, values).map_err(Some)?;
             self.begun.insert(*operator.outputs.first().ok_or(None)?, Begun::ByHost(begun));
             return Ok(true);
         }
-        let result = self.peers.run(what, values).map_err(Some)?;
+        let result = self.peers.run(Axis::Tensor, what, values).map_err(Some)?;
         processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
         Ok(true)
     }
 
-    /// Runs `operator`, which is no collective. What has begun goes on beside it.
+    /// Runs `operator`, which works alone. What has begun goes on beside it.
     fn beside<P: Processor>(
         &mut self,
         processor: &mut P,

@@ -96,7 +96,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it. Where the run `trains`, ranks that share matrices have a process each.
+/// outlives it. Where the run `trains`, ranks that share matrices or sequences have a process each.
 pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, and standard input can be read once")
@@ -105,8 +105,11 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     let plan = input::plan(plan)?;
     let copies = match &plan.spec.work {
         Work::Model(work) => {
-            let members = if trains { work.layout.form.tensor.max(1) } else { 1 };
-            work.layout.data.max(1) as usize * members as usize
+            let form = &work.layout.form;
+            let together = if trains { [form.tensor, form.context] } else { [1, 1] };
+            together
+                .iter()
+                .fold(work.layout.data.max(1) as usize, |ranks, ways| ranks.saturating_mul((*ways).max(1) as usize))
         }
         Work::Typed(_) => 1,
     };

@@ -309,11 +309,18 @@ fn execute(
     })
 }
 
-/// Replica, rank in its pipeline and part of its matrices of row `at` of the memory.
-fn place(report: &RunReport, at: usize) -> [usize; 3] {
-    let (replicas, members) = (report.replicas.max(1), report.members.max(1));
-    let ranks = (report.memory.len() / (replicas * members)).max(1);
-    [at / ranks / members, at % ranks, at / ranks % members]
+/// Row `at` of the memory: its replica, its part of sequences, its rank in its pipeline and its part of matrices, each with
+/// its name and whether there are several.
+fn place(report: &RunReport, at: usize) -> [(&'static str, usize, bool); 4] {
+    let (replicas, parts, members) = (report.replicas.max(1), report.parts.max(1), report.members.max(1));
+    let ranks = (report.memory.len() / (replicas * parts * members)).max(1);
+    let pipeline = at / ranks;
+    [
+        ("replica", pipeline / members / parts, replicas > 1),
+        ("context", pipeline / members % parts, parts > 1),
+        ("rank", at % ranks, true),
+        ("part", pipeline % members, members > 1),
+    ]
 }
 
 fn summary(report: &RunReport) -> Value {
@@ -322,8 +329,9 @@ fn summary(report: &RunReport) -> Value {
         .iter()
         .enumerate()
         .map(|(at, rank)| {
+            let [replica, context, of_pipeline, part] = place(report, at).map(|(_, number, _)| number);
             json!({
-                "replica": place(report, at)[0], "rank": place(report, at)[1], "part": place(report, at)[2],
+                "replica": replica, "context": context, "rank": of_pipeline, "part": part,
                 "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
                 "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
                 "transfer_bytes": rank.transfer_bytes, "device_bytes": rank.device_bytes,
@@ -378,14 +386,8 @@ fn drawn(report: &RunReport) -> String {
         human::percent(report.bubble_ratio),
         human::percent(report.predicted_bubble_ratio)
     ));
-    let name = |at: usize| {
-        let [replica, rank, part] = place(report, at);
-        match (report.replicas > 1, report.members > 1) {
-            (false, false) => rank.to_string(),
-            (true, false) => format!("{replica}.{rank}"),
-            (false, true) => format!("{rank}.{part}"),
-            (true, true) => format!("{replica}.{rank}.{part}"),
-        }
+    let told = |at: usize, of: fn(&(&'static str, usize, bool)) -> String| {
+        place(report, at).iter().filter(|(.., several)| *several).map(of).collect::<Vec<_>>().join(".")
     };
     let of_card = report.memory.iter().any(|memory| memory.device_bytes > 0);
     let rows: Vec<Vec<String>> = report
@@ -398,7 +400,7 @@ fn drawn(report: &RunReport) -> String {
                 predicted => format!("{:+.2} %", 100.0 * (memory.high_water_bytes as f64 / predicted as f64 - 1.0)),
             };
             let mut row = vec![
-                name(rank),
+                told(rank, |(_, number, _)| number.to_string()),
                 human::bytes(memory.high_water_bytes),
                 human::bytes(memory.predicted_bytes),
                 error,
@@ -410,14 +412,9 @@ fn drawn(report: &RunReport) -> String {
             row
         })
         .collect();
-    let first = match (report.replicas > 1, report.members > 1) {
-        (false, false) => "rank",
-        (true, false) => "replica.rank",
-        (false, true) => "rank.part",
-        (true, true) => "replica.rank.part",
-    };
+    let first = told(0, |(name, ..)| (*name).to_string());
     let mut header =
-        vec![first, "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
+        vec![first.as_str(), "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
     header.extend(of_card.then_some("taken of the GPU"));
     text.push_str(&human::table(&header, &rows, header.len() - 1));
     text

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
+use pipeplan_core::graph::Axis;
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step};
 
@@ -22,6 +23,10 @@ pub enum State {
     Exchanging,
     /// In a collective with the ranks that share its matrices.
     Joining,
+    /// In one with the ranks that hold other parts of its sequences.
+    Passing,
+    /// In one with the ranks that its experts are dealt to.
+    Dealing,
     /// Writing its part of a checkpoint.
     Saving,
     /// Its row has failed.
@@ -35,9 +40,25 @@ pub enum State {
 impl State {
     /// The state with this number.
     pub(super) fn of(number: u8) -> State {
-        use State::{Between, Computing, Ended, Exchanging, Failed, Joining, Lost, Saving, Starting};
-        let all = [Starting, Between, Computing, Exchanging, Joining, Saving, Failed, Lost];
+        use State::{
+            Between, Computing, Dealing, Ended, Exchanging, Failed, Joining, Lost, Passing, Saving, Starting,
+        };
+        let all = [Starting, Between, Computing, Exchanging, Joining, Passing, Dealing, Saving, Failed, Lost];
         all.into_iter().find(|state| *state as u8 == number).unwrap_or(Ended)
+    }
+
+    /// In a collective with the ranks along `axis`.
+    pub(super) const fn along(axis: Axis) -> State {
+        match axis {
+            Axis::Tensor => State::Joining,
+            Axis::Context => State::Passing,
+            Axis::Expert => State::Dealing,
+        }
+    }
+
+    /// The ranks that it is in a collective with.
+    fn axis(self) -> Option<Axis> {
+        Axis::ALL.into_iter().find(|axis| State::along(*axis) == self)
     }
 }
 
@@ -92,10 +113,10 @@ impl Board {
                         position.in_world(problem.rank_of(message.peer_stage(), message.microbatch as usize))
                     })
                     .collect(),
-                _ if state == State::Joining => {
-                    position.tensor_group().into_iter().filter(|peer| *peer != rank).collect()
+                _ => {
+                    let group = state.axis().map_or_else(Vec::new, |axis| position.group(axis));
+                    group.into_iter().filter(|peer| *peer != rank).collect()
                 }
-                _ => Vec::new(),
             };
             peers.sort_unstable();
             peers.dedup();
@@ -154,6 +175,15 @@ impl fmt::Display for RankReport {
             State::Exchanging => write!(f, "rank {rank}: exchanging with rank {peers} at {at}"),
             State::Joining => {
                 write!(f, "rank {rank}: in a collective with rank {peers}, which share its matrices, at {at}")
+            }
+            State::Passing => {
+                write!(
+                    f,
+                    "rank {rank}: in a ring with rank {peers}, which hold other parts of its sequences, at {at}"
+                )
+            }
+            State::Dealing => {
+                write!(f, "rank {rank}: dealing tokens with rank {peers}, which hold other experts, at {at}")
             }
             State::Failed if self.is_behind() => write!(f, "rank {rank}: failed after training step {training_step}"),
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),

@@ -18,9 +18,9 @@ use super::checkpoint::Reader;
 use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
+use super::peer_groups::PeerGroups;
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::stop::Verdict;
-use super::tensor_group::TensorGroup;
 use super::walk::{StepRecord, Walker};
 use super::workload::{Carries, Computation, Workload};
 use super::{Device, Observer, Precision, RunOptions};
@@ -30,7 +30,6 @@ use crate::backend::stages::Training;
 use crate::backend::{Backend, Kind, Meter, Store};
 #[cfg(feature = "cuda")]
 use crate::backend::{BackendError, cuda};
-use crate::transport::collectives::Group;
 use crate::transport::faulty::Faulty;
 use crate::transport::threads::{Threads, world};
 use crate::transport::{Buffer, Transport, TransportError};
@@ -155,8 +154,6 @@ pub(super) fn walker<'s>(rank: usize, shared: &'s Shared, carriage: &Carriage) -
     let mut store = Store::default();
     let mut backend = backend(rank, shared, carriage, &mut store)?;
     let (position, places) = (workload.position(rank), workload.places());
-    // Members are distinct, and this rank is one of them.
-    let tensor_group = Group::new(position.tensor_group(), rank).unwrap_or_else(|error| unreachable!("{error}"));
     if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
     }
@@ -166,7 +163,7 @@ pub(super) fn walker<'s>(rank: usize, shared: &'s Shared, carriage: &Carriage) -
         row: workload.row(rank),
         backend,
         store,
-        tensor_group: TensorGroup::new(tensor_group),
+        peer_groups: PeerGroups::new(position),
         gradients: Gradients::new(position, &places, options.clip_norm),
         first_step: options.first_step(),
         writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches)),
@@ -436,6 +433,7 @@ impl<'a> Coordinator<'a> {
             },
             transport: self.transport.to_string(),
             replicas: workload.replicas(),
+            context: workload.parts(),
             tensor: workload.members(),
             overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
             peak_bytes,
@@ -454,6 +452,7 @@ impl<'a> Coordinator<'a> {
             steps: self.steps,
             memory,
             replicas: workload.replicas(),
+            parts: workload.parts(),
             members: workload.members(),
             trace,
             weights,

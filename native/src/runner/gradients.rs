@@ -5,10 +5,10 @@
 //! 2. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
 //!    every weight of a two-way placement on two ranks. The gradients of all places are summed and written back to
 //!    each, so that all make the same update and stay equal.
-//! 3. **Replicas.** The copies of the whole pipeline average theirs. Each has divided its losses by its own
-//!    microbatches, so the average is the gradient of the mean over all of them. Where the optimizer's state is shared
-//!    out (ZeRO stage 1), each replica gets the average of its own elements, updates these, and gathers the rest of
-//!    the weights afterwards.
+//! 3. **Replicas.** The copies of the whole pipeline, and the ranks that hold other parts of the same sequences, average
+//!    theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
+//!    over all of them. Where the optimizer's state is shared out (ZeRO stage 1), each gets the average of its own
+//!    elements, updates these, and gathers the rest of the weights afterwards.
 //! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
 //! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call
@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::graph::Graph;
+use pipeplan_core::graph::{Axis, Graph};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
@@ -66,9 +66,9 @@ pub fn stages_held(problem: &Problem, rank: usize) -> Vec<usize> {
     stages
 }
 
-/// Where a rank of the world stands: on the mesh of the axes pipeline, data and tensor, the last of which runs fastest,
-/// as Megatron-LM has it (arXiv:2104.04473). So ranks that share matrices, which talk most, are neighbours, and those of
-/// one pipeline are furthest apart.
+/// Where a rank of the world stands: on the mesh of the axes pipeline, data, context and tensor, the last of which runs
+/// fastest, as Megatron-LM has it (arXiv:2104.04473). So ranks that share matrices, which talk most, are neighbours, and
+/// those of one pipeline are furthest apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The rank in its pipeline.
@@ -79,18 +79,32 @@ pub struct Position {
     pub replica: usize,
     /// How many there are.
     pub replicas: usize,
+    /// Its number among the ranks that hold parts of the same sequences.
+    pub part: usize,
+    /// How many hold parts of each.
+    pub parts: usize,
     /// Its number among the ranks that share its matrices.
     pub member: usize,
     /// How many share them.
     pub members: usize,
-    /// Whether the copies share out the optimizer's state.
+    /// Whether the [copies](Position::copies) share out the optimizer's state.
     pub shares_optimizer: bool,
 }
 
 impl Position {
     /// What the rank holds of the optimizer's state.
     pub fn share(self) -> Share {
-        if self.shares_optimizer { Share { member: self.replica, members: self.replicas } } else { Share::WHOLE }
+        if self.shares_optimizer { Share { member: self.copy(), members: self.copies() } } else { Share::WHOLE }
+    }
+
+    /// Ranks that hold the same of every weight and see other tokens: in each replica, each part of its sequences.
+    pub fn copies(self) -> usize {
+        self.replicas * self.parts
+    }
+
+    /// Its number among those.
+    pub fn copy(self) -> usize {
+        self.replica * self.parts + self.part
     }
 
     /// This rank in the world.
@@ -100,17 +114,13 @@ impl Position {
 
     /// The rank in the world that has this one's place in pipeline rank `rank`.
     pub fn in_world(self, rank: usize) -> usize {
-        (rank * self.replicas + self.replica) * self.members + self.member
+        (rank * self.copies() + self.copy()) * self.members + self.member
     }
 
-    /// The rank in the world that stands at `replica` and `member`, in the same rank of the pipeline.
-    pub fn beside(self, replica: usize, member: usize) -> usize {
-        Position { replica, member, ..self }.world_rank()
-    }
-
-    /// Which of the pipelines it is in, where each member of each replica is one: those of replica 0 first.
+    /// Which of the pipelines it is in, where each member of each part of each replica is one: those of replica 0 first,
+    /// and of these those of its first part.
     pub fn pipeline(self) -> usize {
-        self.replica * self.members + self.member
+        self.copy() * self.members + self.member
     }
 
     /// Its row in a trace, which has one pipeline after the other.
@@ -118,9 +128,20 @@ impl Position {
         self.pipeline() * self.ranks + self.rank
     }
 
-    /// The ranks that share its matrices, in the world.
-    pub fn tensor_group(self) -> Vec<usize> {
-        (0..self.members).map(|member| self.beside(self.replica, member)).collect()
+    /// The ranks along `axis` that it acts with, in the world. Experts are not dealt out here.
+    pub fn group(self, axis: Axis) -> Vec<usize> {
+        let at = |position: Position| position.world_rank();
+        match axis {
+            Axis::Tensor => (0..self.members).map(|member| at(Position { member, ..self })).collect(),
+            Axis::Context => (0..self.parts).map(|part| at(Position { part, ..self })).collect(),
+            Axis::Expert => vec![at(self)],
+        }
+    }
+
+    /// The ranks that hold the same of every weight, in the world: by replica, and then by part.
+    pub fn copies_group(self) -> Vec<usize> {
+        let parts = |replica| (0..self.parts).map(move |part| Position { replica, part, ..self }.world_rank());
+        (0..self.replicas).flat_map(parts).collect()
     }
 }
 
@@ -147,7 +168,7 @@ pub struct Gradients {
     held: Vec<Held>,
     /// Groups of ranks that hold copies. Kept once each, so that calls of one group are counted together.
     groups: Vec<Group>,
-    /// The same rank of every replica.
+    /// The same rank of every replica, and of every part of its sequences.
     replicas: Group,
     /// Whoever adds to the norm.
     all: Group,
@@ -182,19 +203,18 @@ impl Gradients {
                 at.first().is_some_and(|(rank, _)| *rank == position.rank) && holders.start == position.member;
             let shares = shard
                 .partial
-                .then(|| group_of(holders.map(|member| position.beside(position.replica, member)).collect()));
+                .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
             let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
             ranks.dedup();
             let (shares, copies) = (shares.flatten(), group_of(ranks));
             held.push(Held { name: name.clone(), index, stages, shares, copies, is_owner });
         }
-        let replicas = (0..position.replicas).map(|replica| position.beside(replica, position.member)).collect();
         let all = match position.shares_optimizer {
-            true => (0..position.ranks * position.replicas * position.members).collect(),
-            // Every rank of the replica.
-            false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.tensor_group()).collect(),
+            true => (0..position.ranks * position.copies() * position.members).collect(),
+            // Every rank that holds the same copy.
+            false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
         };
-        let (replicas, all) = (group(replicas), group(all));
+        let (replicas, all) = (group(position.copies_group()), group(all));
         Gradients { position, clip_norm, weights: places.len(), held, groups, replicas, all }
     }
 
@@ -291,7 +311,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// After the update: where each replica has made a share of it, gathers the weights of all.
+    /// After the update: where each copy has made a share of it, gathers the weights of all.
     ///
     /// # Errors
     /// As [`Gradients::reduce`].

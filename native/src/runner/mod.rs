@@ -24,13 +24,13 @@ pub mod gradients;
 pub mod optimizer;
 pub mod orders;
 mod overhead;
+mod peer_groups;
 mod processes;
 pub mod progress;
 pub mod random;
 mod report;
 pub mod shard;
 mod stop;
-mod tensor_group;
 mod walk;
 mod workload;
 

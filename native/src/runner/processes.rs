@@ -31,6 +31,8 @@ use crate::transport::nccl::{self, Nccl, StartError};
 use crate::transport::processes::{Control, Link, Processes};
 use crate::transport::wire::LastWords;
 use crate::transport::{Transport, TransportError};
+#[cfg(feature = "cuda")]
+use pipeplan_core::graph::Axis;
 
 /// Trains as `workload` says, as the rank that `transport` is; every other rank does the same in its own process. Rank
 /// 0 gets the report and is the one whose `observer` hears of steps. Final weights stay where they are.
@@ -177,7 +179,7 @@ impl Rank<'_> {
         let patience = options.transport.patience;
         let position = workload.position(self.rank);
         let mut groups = Gradients::new(position, &workload.places(), None).all_groups();
-        groups.push(position.tensor_group());
+        groups.push(position.group(Axis::Tensor));
         let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), groups, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),

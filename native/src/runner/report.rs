@@ -77,13 +77,16 @@ pub struct RunReport {
     pub bubble_ratio: f64,
     /// The same by the plan's times, as transfers are placed and carried; 0 where there are none.
     pub predicted_bubble_ratio: f64,
-    /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks share matrices, those of
-    /// the first member of a replica come before those of the next.
+    /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks hold parts of the same
+    /// sequences, those with the first part of a replica come before those with the next, and where they share matrices,
+    /// those of the first member of each before those of the next.
     pub memory: Vec<RankMemory>,
     /// Copies of the pipeline.
     pub replicas: usize,
     /// Ranks that share each matrix.
     pub members: usize,
+    /// Ranks that each hold a part of every sequence.
+    pub parts: usize,
     /// The last steps' spans.
     pub trace: Trace,
     /// The final weights by name, where they were asked for.

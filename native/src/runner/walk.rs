@@ -12,9 +12,9 @@ use pipeplan_core::units::{Bytes, Nanos};
 use super::board::{Board, State};
 use super::checkpoint::Writer;
 use super::gradients::{Gradients, Position};
+use super::peer_groups::PeerGroups;
 use super::report::{Cause, LastCheckpoint};
 use super::stop::Verdict;
-use super::tensor_group::TensorGroup;
 use crate::backend::{Backend, Parcel, Store};
 use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, What};
 
@@ -48,8 +48,8 @@ pub struct Walker<'a> {
     pub backend: Box<dyn Backend>,
     /// What it holds between steps.
     pub store: Store,
-    /// The ranks that share its matrices.
-    pub tensor_group: TensorGroup,
+    /// The ranks that make its stages with it.
+    pub peer_groups: PeerGroups,
     /// What it does with gradients before and after its update.
     pub gradients: Gradients,
     /// The first training step that it makes.
@@ -119,11 +119,11 @@ impl Walker<'_> {
 
     /// The losses of the step, by microbatch among those of all replicas, as shares of the mean over all.
     pub(super) fn take_losses(&mut self) -> Vec<(u32, f64)> {
-        let Position { replica, replicas, member, .. } = self.position;
+        let Position { replica, member, .. } = self.position;
         let first = (replica * self.problem.microbatches()) as u32;
-        // All members have the same losses.
+        // All members have the same losses. Each part's is the mean over its own tokens.
         let losses = self.backend.take_losses().into_iter().filter(|_| member == 0);
-        losses.map(|(microbatch, loss)| (first + microbatch, loss / replicas as f64)).collect()
+        losses.map(|(microbatch, loss)| (first + microbatch, loss / self.position.copies() as f64)).collect()
     }
 
     /// The rank in the world at the other end of `message`.
@@ -137,7 +137,7 @@ impl Walker<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
         self.backend.begin(training_step);
-        self.tensor_group.begin(training_step);
+        self.peer_groups.begin(training_step);
         let rank = self.position.world_rank();
         let mut spans = Vec::with_capacity(self.row.len());
         let mut started = BTreeMap::new();
@@ -150,7 +150,7 @@ impl Walker<'_> {
                 Step::Compute(op) => {
                     self.backend.await_inputs(*op, &self.store);
                     now = self.now();
-                    let mut peers = self.tensor_group.over(&mut *transport, self.board, rank);
+                    let mut peers = self.peer_groups.over(&mut *transport, self.board, rank);
                     self.backend.compute(*op, &mut self.store, &mut peers)?;
                 }
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,

@@ -6,7 +6,7 @@ use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::Faults;
-use pipeplan_core::graph::{Graph, Kernel};
+use pipeplan_core::graph::{Axis, Graph, Kernel};
 use pipeplan_core::layout::ReduceGradients;
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::partition::StageLayout;
@@ -87,9 +87,11 @@ pub struct ModelStages {
     pub model: ModelConfig,
     /// Ranks that share each matrix of a stage.
     pub tensor: u32,
+    /// Ranks that each hold a part of every sequence.
+    pub context: u32,
     /// Copies of the whole pipeline, each with microbatches of its own.
     pub replicas: u32,
-    /// Whether the copies share out the optimizer's state.
+    /// Whether the copies, and the ranks that hold parts of the same sequences, share out the optimizer's state.
     pub shares_optimizer: bool,
 }
 
@@ -408,9 +410,22 @@ impl Workload {
         }
     }
 
+    /// Ranks that each hold a part of every sequence. Where ops only wait, one rank stands for all of them.
+    pub fn parts(&self) -> usize {
+        match &self.computation {
+            Computation::Model(model) => model.context.max(1) as usize,
+            Computation::PlannedTimes { .. } => 1,
+        }
+    }
+
+    /// Ranks that make one rank of one pipeline together.
+    fn ranks_together(&self) -> usize {
+        self.parts().saturating_mul(self.members())
+    }
+
     /// Ranks of all replicas.
     pub fn world(&self) -> usize {
-        self.problem.ranks().saturating_mul(self.replicas()).saturating_mul(self.members())
+        self.problem.ranks().saturating_mul(self.replicas()).saturating_mul(self.ranks_together())
     }
 
     /// Microbatches of one training step, over all replicas.
@@ -420,18 +435,25 @@ impl Workload {
 
     /// Where rank `rank` of the world stands.
     pub fn position(&self, rank: usize) -> Position {
-        let (ranks, replicas, members) = (self.problem.ranks(), self.replicas(), self.members());
-        let shares_optimizer =
-            matches!(&self.computation, Computation::Model(model) if model.shares_optimizer && replicas > 1);
+        let (ranks, replicas) = (self.problem.ranks(), self.replicas());
+        let (parts, members) = (self.parts(), self.members());
         Position {
-            rank: rank / (replicas * members),
+            rank: rank / (replicas * parts * members),
             ranks,
-            replica: rank / members % replicas,
+            replica: rank / (parts * members) % replicas,
             replicas,
+            part: rank / members % parts,
+            parts,
             member: rank % members,
             members,
-            shares_optimizer,
+            shares_optimizer: self.shares_optimizer(),
         }
+    }
+
+    /// Whether ranks that hold the same of every weight share out the optimizer's state.
+    fn shares_optimizer(&self) -> bool {
+        let copies = self.replicas() * self.parts();
+        matches!(&self.computation, Computation::Model(model) if model.shares_optimizer && copies > 1)
     }
 
     /// Where all ranks of the world stand.
@@ -439,12 +461,13 @@ impl Workload {
         (0..self.world()).map(|rank| self.position(rank)).collect()
     }
 
-    /// The mesh of the run's ranks: the axes `pp`, `dp` and `tp`, the last of which runs fastest.
+    /// The mesh of the run's ranks: the axes `pp`, `dp`, `cp` and `tp`, the last of which runs fastest.
     ///
     /// # Errors
     /// [`MeshError`] where there are more ranks than any run has.
     pub fn mesh(&self) -> Result<Mesh, MeshError> {
-        Mesh::of_sizes(&[("pp", self.problem.ranks()), ("dp", self.replicas()), ("tp", self.members())])
+        let (pp, dp) = (self.problem.ranks(), self.replicas());
+        Mesh::of_sizes(&[("pp", pp), ("dp", dp), ("cp", self.parts()), ("tp", self.members())])
     }
 
     /// Sender and receiver of all messages of a training step, over the whole world, each pair once, in order.
@@ -486,7 +509,7 @@ impl Workload {
         }
         self.check_program(options, carries)?;
         if self.world() > MAX_WORLD {
-            let (ranks, replicas) = (self.problem.ranks() * self.members(), self.replicas());
+            let (ranks, replicas) = (self.problem.ranks() * self.ranks_together(), self.replicas());
             return Err(Refusal::TooManyRanks { replicas, ranks });
         }
         let Computation::Model(model) = &self.computation else {
@@ -593,8 +616,9 @@ impl Workload {
                 pipeline: self.problem.ranks(),
                 stages: self.problem.stage_count(),
                 data: self.replicas(),
+                context: self.parts(),
                 tensor: self.members(),
-                shares_optimizer: model.shares_optimizer && self.replicas() > 1,
+                shares_optimizer: self.shares_optimizer(),
             },
             weights: BTreeMap::new(),
             optimizer_state: Vec::new(),
@@ -609,7 +633,7 @@ impl Workload {
             saving: saving.clone(),
             position,
             places: self.places(),
-            tensor_group: Group::new(position.tensor_group(), rank).ok()?,
+            tensor_group: Group::new(position.group(Axis::Tensor), rank).ok()?,
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
@@ -619,7 +643,7 @@ impl Workload {
     /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
     fn check_memory(&self) -> Result<(), Refusal> {
         let pipeline = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
-        let needed = pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.members() as u64);
+        let needed = pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.ranks_together() as u64);
         match available_bytes() {
             Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
             _ => Ok(()),
@@ -661,6 +685,7 @@ impl ModelStages {
             microbatch_size: work.microbatch_size,
             model: work.model,
             tensor: work.layout.form.tensor.max(1),
+            context: work.layout.form.context.max(1),
             replicas: work.layout.data.max(1),
             shares_optimizer: work.layout.zero == 1,
         }
@@ -709,10 +734,10 @@ impl ModelStages {
 
 /// Whether gradients and states are shared out in a way that is run.
 fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
-    if work.layout.zero > 1 && work.layout.data > 1 {
+    if work.layout.zero > 1 && work.layout.copies() > 1 {
         return Err(Refusal::Zero { zero: work.layout.zero });
     }
-    if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.data > 1 {
+    if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.copies() > 1 {
         return Err(Refusal::EachMicrobatch);
     }
     Ok(())

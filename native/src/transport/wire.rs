@@ -53,7 +53,7 @@ pub struct NoFrame {
     pub length: usize,
 }
 
-const OPERATIONS: [Operation; 14] = [
+const OPERATIONS: [Operation; 15] = [
     Operation::AllReduce(Reduction::Sum),
     Operation::AllReduce(Reduction::Avg),
     Operation::AllReduce(Reduction::Max),
@@ -68,6 +68,7 @@ const OPERATIONS: [Operation; 14] = [
     Operation::Gather,
     Operation::AllToAll,
     Operation::Barrier,
+    Operation::PassOn,
 ];
 
 impl Frame {

@@ -7,7 +7,7 @@
 //! | `manifest.json` | [`Manifest`]: what was trained, how far, and which file holds which weight |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
 //! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once |
-//! | `optimizer-REPLICA-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension |
+//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
@@ -82,6 +82,9 @@ pub struct Layout {
     pub stages: usize,
     /// Copies of the pipeline.
     pub data: usize,
+    /// Ranks that each hold a part of every sequence.
+    #[serde(default = "one")]
+    pub context: usize,
     /// Ranks that share each matrix.
     #[serde(default = "one")]
     pub tensor: usize,
@@ -89,7 +92,7 @@ pub struct Layout {
     pub shares_optimizer: bool,
 }
 
-/// What was not said before ranks could share matrices.
+/// What was not said before ranks could share matrices or sequences.
 fn one() -> usize {
     1
 }

@@ -93,7 +93,8 @@ impl Writer {
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         let Writer { position, places, tensor_group, .. } = self;
-        let Position { rank, replica, member, members, shares_optimizer, .. } = *position;
+        let Position { rank, member, members, shares_optimizer, .. } = *position;
+        let copy = position.copy();
         let owned: Vec<(&String, u16, &Shard)> = places
             .iter()
             .filter_map(|(name, placed)| {
@@ -101,7 +102,7 @@ impl Writer {
                 Some((name, *stage, &placed.shard))
             })
             .collect();
-        if let Some(file) = weight_files(places).get(&rank).filter(|_| replica == 0) {
+        if let Some(file) = weight_files(places).get(&rank).filter(|_| copy == 0) {
             let mut tensors = Vec::new();
             for (name, stage, shard) in &owned {
                 let held = copy_of(backend, *stage, name, Part::Weight)?;
@@ -113,7 +114,7 @@ impl Writer {
                 save(&partial.join(file), tensors)?;
             }
         }
-        if (replica == 0 || shares_optimizer) && !owned.is_empty() {
+        if (copy == 0 || shares_optimizer) && !owned.is_empty() {
             let mut tensors = Vec::new();
             for (name, stage, shard) in owned {
                 // Of members that hold the same, the first writes it.
@@ -130,7 +131,7 @@ impl Writer {
                     tensors.push((format!("{what}/{start}/{piece}{name}"), stored));
                 }
             }
-            save(&partial.join(optimizer_file(replica, rank, member)), tensors)?;
+            save(&partial.join(optimizer_file(copy, rank, member)), tensors)?;
         }
         Ok(())
     }
@@ -141,11 +142,11 @@ impl Writer {
         let file_of = |placed: &Placed| files.get(&placed.at.first()?.0).cloned();
         let weights: BTreeMap<String, String> =
             self.places.iter().filter_map(|(name, places)| Some((name.clone(), file_of(places)?))).collect();
-        let Position { replicas, members, shares_optimizer, .. } = self.position;
+        let Position { members, shares_optimizer, .. } = self.position;
         let mut optimizer_state: Vec<String> = Vec::new();
-        for replica in 0..if shares_optimizer { replicas } else { 1 } {
+        for copy in 0..if shares_optimizer { self.position.copies() } else { 1 } {
             for rank in files.keys() {
-                optimizer_state.extend((0..members).map(|member| optimizer_file(replica, *rank, member)));
+                optimizer_state.extend((0..members).map(|member| optimizer_file(copy, *rank, member)));
             }
         }
         let mut total = 0;
@@ -191,8 +192,8 @@ fn weight_files(places: &Places) -> BTreeMap<usize, String> {
     owners.into_iter().enumerate().map(name).collect()
 }
 
-fn optimizer_file(replica: usize, rank: usize, member: usize) -> String {
-    format!("optimizer-{replica}-{rank}-{member}.safetensors")
+fn optimizer_file(copy: usize, rank: usize, member: usize) -> String {
+    format!("optimizer-{copy}-{rank}-{member}.safetensors")
 }
 
 /// The whole weight on the first member, from what each one holds; nothing on the others.

@@ -44,6 +44,8 @@ pub enum Operation {
     AllToAll,
     /// No member goes on before all have come.
     Barrier,
+    /// Each member gets what the one before it has; the first that of the last.
+    PassOn,
 }
 
 impl fmt::Display for Operation {
@@ -57,6 +59,7 @@ impl fmt::Display for Operation {
             Operation::Gather => f.write_str("gather"),
             Operation::AllToAll => f.write_str("all-to-all"),
             Operation::Barrier => f.write_str("barrier"),
+            Operation::PassOn => f.write_str("pass in a ring"),
         }
     }
 }

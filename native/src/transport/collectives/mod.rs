@@ -1,5 +1,5 @@
-//! What the ranks of a group do together: all-reduce, reduce, reduce-scatter, all-gather, broadcast, barrier
-//! and all-to-all, over the point-to-point parcels of any engine.
+//! What the ranks of a group do together: all-reduce, reduce, reduce-scatter, all-gather, broadcast, barrier,
+//! all-to-all and a pass in a ring, over the point-to-point parcels of any engine.
 //!
 //! - **The same bits.** A sum is always `((x₀ + x₁) + x₂) + …` by position in the group, whatever arrives
 //!   first, and each element is summed in one place: so all members hold equal bits, and a second run holds
@@ -18,6 +18,7 @@ use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
 pub mod group;
+pub mod passing;
 mod session;
 pub mod started;
 #[cfg(test)]

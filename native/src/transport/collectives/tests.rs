@@ -1,6 +1,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::passing::Passing;
 use super::*;
 use crate::runner::random::SplitMix64;
 use crate::transport::faulty::{Faults, Faulty};
@@ -124,6 +125,15 @@ fn every_collective<T: Element>(end: &mut End, ranks: &[usize], seed: u64, lengt
     let received = end.all_to_all(&mut group, pieces, &from).expect("all-to-all");
     for (other, values) in received.iter().enumerate() {
         assert_eq!(*values, vec![T::of((100 * other + member) as f64); other + 2 * member]);
+    }
+    // Twice round at once: each pass takes what the one before it sent in the same one.
+    let passes = [0, 1].map(|round| {
+        let values = vec![T::of((10 * member + round) as f64); length];
+        Passing::begin(end, &mut group, values).expect("a pass")
+    });
+    let before = (member + size - 1) % size;
+    for (round, pass) in passes.into_iter().enumerate() {
+        assert_eq!(pass.take(end).expect("passed"), vec![T::of((10 * before + round) as f64); length]);
     }
     end.group_barrier(&mut group).expect("barrier");
 }

@@ -481,7 +481,7 @@ impl<'t> Nccl<'t> {
                         .filter(|(_, piece)| piece.1 > 0)
                         .try_for_each(|(root, piece)| members[0].broadcast(piece.0, piece.1, root, kind, stream))
                 }),
-                Operation::Gather | Operation::AllToAll | Operation::Barrier => {
+                Operation::Gather | Operation::AllToAll | Operation::Barrier | Operation::PassOn => {
                     Err(NcclError::NoSuchCollective { operation: call.operation.to_string() })
                 }
             }

@@ -1,0 +1,330 @@
+//! The ranks that make a stage together with this one, over the transport: a group for each axis.
+
+use std::collections::VecDeque;
+
+use pipeplan_core::graph::Axis;
+use pipeplan_core::model::Dtype;
+
+use super::board::{Board, State};
+use super::gradients::Position;
+use crate::backend::BackendError;
+use crate::backend::cpu::element::Element;
+use crate::backend::peers::{Collective, Peers, Reach, Ticket};
+use crate::transport::collectives::passing::Passing;
+use crate::transport::collectives::started::Started;
+use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction, even_counts};
+use crate::transport::{Buffer, OnCard, Transport, TransportError};
+
+/// The groups as a rank holds them over a run.
+pub struct PeerGroups {
+    /// By the number of the axis.
+    groups: [Group; Axis::ALL.len()],
+    single: Begun<f32>,
+    double: Begun<f64>,
+    tickets: u64,
+}
+
+/// Collectives that have begun, and results that nobody has taken yet.
+struct Begun<T> {
+    started: Started<T>,
+    /// Tickets of what has begun, in order.
+    open: VecDeque<Ticket>,
+    /// Passes that have begun, in order. Not while there is anything else.
+    passing: VecDeque<(Ticket, Passing<T>)>,
+    done: Vec<(Ticket, Vec<T>)>,
+}
+
+impl<T> Default for Begun<T> {
+    fn default() -> Begun<T> {
+        Begun { started: Started::default(), open: VecDeque::new(), passing: VecDeque::new(), done: Vec::new() }
+    }
+}
+
+impl PeerGroups {
+    /// Of the rank at `position`.
+    pub fn new(position: Position) -> PeerGroups {
+        // A rank stands once in each of its groups.
+        let group = |axis| {
+            Group::new(position.group(axis), position.world_rank()).unwrap_or_else(|error| unreachable!("{error}"))
+        };
+        let groups = Axis::ALL.map(group);
+        PeerGroups { groups, single: Begun::default(), double: Begun::default(), tickets: 0 }
+    }
+
+    /// Ready for training step `step`.
+    pub fn begin(&mut self, step: u32) {
+        self.groups.iter_mut().for_each(|group| group.begin(step));
+    }
+
+    /// The groups while an op of `rank` runs.
+    pub fn over<'a>(&'a mut self, transport: &'a mut dyn Transport, board: &'a Board, rank: usize) -> Joined<'a> {
+        Joined { groups: self, transport, board, rank, waits_for: Axis::Tensor }
+    }
+
+    fn tensor(&mut self) -> &mut Group {
+        &mut self.groups[Axis::Tensor as usize]
+    }
+}
+
+/// The groups while an op runs.
+pub struct Joined<'a> {
+    groups: &'a mut PeerGroups,
+    transport: &'a mut dyn Transport,
+    board: &'a Board,
+    rank: usize,
+    /// The axis of what began last.
+    waits_for: Axis,
+}
+
+impl Joined<'_> {
+    /// Says that the rank waits for a group while `work` runs.
+    fn joining<R>(
+        &mut self,
+        work: impl FnOnce(&mut PeerGroups, &mut dyn Transport) -> Result<R, CollectiveError>,
+    ) -> Result<R, BackendError> {
+        self.board.note_state(self.rank, State::along(self.waits_for));
+        let result = work(self.groups, self.transport)?;
+        self.board.note_state(self.rank, State::Computing);
+        Ok(result)
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.groups.tickets += 1;
+        Ticket(self.groups.tickets)
+    }
+
+    /// The same for what has begun on devices.
+    fn on_card(
+        &mut self,
+        work: impl FnOnce(&mut dyn Transport) -> Result<(), TransportError>,
+    ) -> Result<(), BackendError> {
+        self.board.note_state(self.rank, State::along(Axis::Tensor));
+        work(self.transport)?;
+        self.board.note_state(self.rank, State::Computing);
+        Ok(())
+    }
+}
+
+impl Peers for Joined<'_> {
+    fn reach(&self) -> Reach {
+        match (self.transport.carries_memory(), self.transport.has_own_on_card()) {
+            (true, _) => Reach::Members(self.groups.groups[Axis::Tensor as usize].size()),
+            (false, true) => Reach::Engine,
+            (false, false) => Reach::Host,
+        }
+    }
+
+    fn show(&mut self, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
+        self.waits_for = Axis::Tensor;
+        self.joining(|groups, transport| transport.show(groups.tensor(), memory))
+    }
+
+    fn begin_on_card(
+        &mut self,
+        what: Collective,
+        from_to: (&OnCard, &OnCard),
+        dtype: Dtype,
+    ) -> Result<Ticket, BackendError> {
+        let operation = match what {
+            Collective::Sum => Operation::AllReduce(Reduction::Sum),
+            Collective::Max => Operation::AllReduce(Reduction::Max),
+            Collective::Gather => Operation::AllGather,
+            Collective::Scatter => Operation::ReduceScatter(Reduction::Sum),
+        };
+        self.waits_for = Axis::Tensor;
+        self.joining(|groups, transport| transport.begin_from(groups.tensor(), operation, from_to, dtype)).map(Ticket)
+    }
+
+    fn join(&mut self, Ticket(begun): Ticket) -> Result<(), BackendError> {
+        self.on_card(|transport| transport.join_on_card(begun))
+    }
+
+    fn settle(&mut self) -> Result<(), BackendError> {
+        self.on_card(|transport| transport.settle_on_card())
+    }
+
+    fn start(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Ticket, BackendError> {
+        let ticket = self.ticket();
+        self.waits_for = axis;
+        self.joining(|groups, transport| {
+            let PeerGroups { groups, single, double, .. } = groups;
+            let group = &mut groups[axis as usize];
+            match values {
+                Buffer::F32(values) => single.start(ticket, what, values, group, transport),
+                Buffer::F64(values) => double.start(ticket, what, values, group, transport),
+                // No processor gives anything else.
+                Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
+            }
+        })?;
+        Ok(ticket)
+    }
+
+    fn pass(&mut self, axis: Axis, values: Buffer) -> Result<Ticket, BackendError> {
+        let ticket = self.ticket();
+        self.waits_for = axis;
+        self.joining(|groups, transport| {
+            let PeerGroups { groups, single, double, .. } = groups;
+            let group = &mut groups[axis as usize];
+            match values {
+                Buffer::F32(values) => single.pass(ticket, values, group, transport),
+                Buffer::F64(values) => double.pass(ticket, values, group, transport),
+                Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
+            }
+        })?;
+        Ok(ticket)
+    }
+
+    fn go_on(&mut self) -> Result<(), BackendError> {
+        let PeerGroups { single, double, .. } = &mut *self.groups;
+        single.started.go_on(self.transport)?;
+        Ok(double.started.go_on(self.transport)?)
+    }
+
+    /// By the engine's own way, where it has one and nothing is under way.
+    fn run(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
+        self.waits_for = axis;
+        self.joining(|groups, transport| {
+            let PeerGroups { groups, single, double, .. } = groups;
+            let group = &mut groups[axis as usize];
+            match values {
+                Buffer::F32(values) => single.run(what, values, group, transport).map(Buffer::F32),
+                Buffer::F64(values) => double.run(what, values, group, transport).map(Buffer::F64),
+                none @ (Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
+            }
+        })
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError> {
+        self.joining(|groups, transport| {
+            let PeerGroups { single, double, .. } = groups;
+            if let Some(values) = single.wait(ticket, transport)? {
+                return Ok(Buffer::F32(values));
+            }
+            Ok(double.wait(ticket, transport)?.map_or(Buffer::Nothing, Buffer::F64))
+        })
+    }
+
+    fn deal(&mut self, axis: Axis, pieces: Vec<Buffer>, counts: &[usize]) -> Result<Vec<Buffer>, BackendError> {
+        self.waits_for = axis;
+        self.joining(|groups, transport| {
+            let PeerGroups { groups, single, double, .. } = groups;
+            let group = &mut groups[axis as usize];
+            match pieces.first() {
+                Some(Buffer::F32(_)) => single.deal(pieces, counts, group, transport),
+                Some(Buffer::F64(_)) => double.deal(pieces, counts, group, transport),
+                _ => Ok(pieces),
+            }
+        })
+    }
+}
+
+impl<T: Element> Begun<T> {
+    fn start(
+        &mut self,
+        ticket: Ticket,
+        what: Collective,
+        values: Vec<T>,
+        group: &mut Group,
+        transport: &mut dyn Transport,
+    ) -> Result<(), CollectiveError> {
+        match what {
+            Collective::Sum | Collective::Scatter => {
+                self.take_all(transport)?;
+                self.started.begin(transport, group, values, Reduction::Sum, what == Collective::Scatter)?;
+                self.open.push_back(ticket);
+            }
+            Collective::Max | Collective::Gather => {
+                let result = self.run(what, values, group, transport)?;
+                self.done.push((ticket, result));
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(
+        &mut self,
+        ticket: Ticket,
+        values: Vec<T>,
+        group: &mut Group,
+        transport: &mut dyn Transport,
+    ) -> Result<(), CollectiveError> {
+        self.finish(transport)?;
+        self.passing.push_back((ticket, Passing::begin(transport, group, values)?));
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        what: Collective,
+        mut values: Vec<T>,
+        group: &mut Group,
+        transport: &mut dyn Transport,
+    ) -> Result<Vec<T>, CollectiveError> {
+        self.end_all(transport)?;
+        match what {
+            Collective::Sum => transport.all_reduce(group, &mut values, Reduction::Sum)?,
+            Collective::Max => transport.all_reduce(group, &mut values, Reduction::Max)?,
+            Collective::Gather => return transport.all_gather(group, &values, &vec![values.len(); group.size()]),
+            Collective::Scatter => {
+                let counts = even_counts(values.len(), group.size());
+                return transport.reduce_scatter(group, &values, &counts, Reduction::Sum);
+            }
+        }
+        Ok(values)
+    }
+
+    fn deal(
+        &mut self,
+        pieces: Vec<Buffer>,
+        counts: &[usize],
+        group: &mut Group,
+        transport: &mut dyn Transport,
+    ) -> Result<Vec<Buffer>, CollectiveError> {
+        self.end_all(transport)?;
+        // All pieces are of one format; of another, nothing goes out, and their receiver says what lacks.
+        let pieces = pieces.into_iter().map(|piece| T::unpack(piece).unwrap_or_default()).collect();
+        Ok(transport.all_to_all(group, pieces, counts)?.into_iter().map(T::pack).collect())
+    }
+
+    fn wait(&mut self, ticket: Ticket, transport: &mut dyn Transport) -> Result<Option<Vec<T>>, CollectiveError> {
+        if self.open.contains(&ticket) {
+            self.finish(transport)?;
+        }
+        if self.passing.iter().any(|(passing, _)| *passing == ticket) {
+            self.take_until(ticket, transport)?;
+        }
+        let place = self.done.iter().position(|(done, _)| *done == ticket);
+        Ok(place.map(|place| self.done.swap_remove(place).1))
+    }
+
+    /// Ends all that has begun: what follows on the same channels must find nothing of it.
+    fn end_all(&mut self, transport: &mut dyn Transport) -> Result<(), CollectiveError> {
+        self.finish(transport)?;
+        self.take_all(transport)
+    }
+
+    /// Ends the reductions.
+    fn finish(&mut self, transport: &mut dyn Transport) -> Result<(), CollectiveError> {
+        if !self.open.is_empty() {
+            let results = self.started.finish(transport)?;
+            self.done.extend(self.open.drain(..).zip(results));
+        }
+        Ok(())
+    }
+
+    /// Takes what has been passed, in order, up to `ticket`.
+    fn take_until(&mut self, ticket: Ticket, transport: &mut dyn Transport) -> Result<(), CollectiveError> {
+        while let Some((first, passing)) = self.passing.pop_front() {
+            self.done.push((first, passing.take(transport)?));
+            if first == ticket {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_all(&mut self, transport: &mut dyn Transport) -> Result<(), CollectiveError> {
+        let last = self.passing.back().map(|(last, _)| *last);
+        last.map_or(Ok(()), |last| self.take_until(last, transport))
+    }
+}
