@@ -607,9 +607,7 @@ fn gather_waits(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
                 .filter(|tensor| matches!(graph[*tensor].role, Role::Weight { .. }))
                 .collect();
             let bytes = |wanted: bool| {
-                let of_kind = |tensor: &&TensorId| {
-                    matches!(graph[**tensor].role, Role::Weight { experts, .. } if experts == wanted)
-                };
+                let of_kind = |tensor: &&TensorId| graph[**tensor].expert_ways().is_some() == wanted;
                 weights.iter().filter(of_kind).fold(0, |sum: u64, id| sum.saturating_add(graph[*id].bytes()))
             };
             let gather = [(bytes(false), layout.copies()), (bytes(true), layout.expert_copies())]

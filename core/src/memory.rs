@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use crate::cost::JobTimes;
 use crate::graph::liveness::JobMemory;
-use crate::graph::{Graph, Job, Role, TensorId};
+use crate::graph::{Graph, Job, Role};
 use crate::layout::{Layout, ReduceGradients};
 use crate::model::Dtype;
 use crate::problem::StageCost;
@@ -117,8 +117,8 @@ impl StaticBytes {
         let (mut bytes, mut experts) = (StaticBytes::default(), StaticBytes::default());
         for (_, tensor) in graph.tensors() {
             match tensor.role {
-                Role::Weight { experts: of_experts, .. } => {
-                    let bytes = if of_experts { &mut experts } else { &mut bytes };
+                Role::Weight { .. } => {
+                    let bytes = if tensor.expert_ways().is_some() { &mut experts } else { &mut bytes };
                     bytes.weights = bytes.weights.saturating_add(tensor.bytes());
                     if tensor.dtype == Dtype::Bf16 {
                         let master = tensor.elements().saturating_mul(Dtype::F32.bytes());
@@ -126,7 +126,7 @@ impl StaticBytes {
                     }
                 }
                 Role::WeightGradient { of } => {
-                    let bytes = if is_of_experts(graph, of) { &mut experts } else { &mut bytes };
+                    let bytes = if graph[of].expert_ways().is_some() { &mut experts } else { &mut bytes };
                     bytes.gradients = bytes.gradients.saturating_add(tensor.bytes());
                     bytes.optimizer = bytes.optimizer.saturating_add(tensor.bytes().saturating_mul(2));
                 }
@@ -143,10 +143,6 @@ impl StaticBytes {
     }
 }
 
-fn is_of_experts(graph: &Graph, weight: TensorId) -> bool {
-    matches!(graph[weight].role, Role::Weight { experts: true, .. })
-}
-
 /// Bytes of the weights of the layer of `graph` that has the most, and the same for experts; the embedding and the head
 /// count as one layer.
 pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
@@ -154,7 +150,7 @@ pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
     for operator in graph.job(Job::F) {
         for input in &operator.inputs {
             if matches!(graph[input.tensor].role, Role::Weight { .. }) {
-                let sum = by_layer.entry((is_of_experts(graph, input.tensor), operator.layer)).or_default();
+                let sum = by_layer.entry((graph[input.tensor].expert_ways().is_some(), operator.layer)).or_default();
                 *sum = sum.saturating_add(graph[input.tensor].bytes());
             }
         }

@@ -236,22 +236,22 @@ impl Backward<'_> {
                     self.contribute_by(logits, Kernel::RouteGrad, &[dy, logits, chosen]);
                 }
                 Kernel::Dispatch { ways } => {
-                    self.contribute_by(input(0)?, Kernel::DispatchGrad { ways }, &[dy, input(1)?]);
+                    self.contribute_by(input(0)?, Kernel::DispatchGrad { ways }, &[dy, input(1)?, output(1)?]);
                 }
                 Kernel::Combine { ways } => {
-                    let (rows, weights, chosen) = (input(0)?, input(1)?, input(2)?);
+                    let (rows, weights, chosen, arrivals) = (input(0)?, input(1)?, input(2)?, input(3)?);
                     let kernel = Kernel::CombineGrad { ways };
-                    self.contribute_both([rows, weights], kernel, &[dy, rows, weights, chosen]);
+                    self.contribute_both([rows, weights], kernel, &[dy, rows, weights, chosen, arrivals]);
                 }
                 Kernel::RowGate => {
                     let (x, gate) = (input(0)?, input(1)?);
                     self.contribute_both([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
                 }
                 Kernel::ExpertMatMul { transpose_b } => {
-                    let (x, weight, chosen) = (input(0)?, input(1)?, input(2)?);
-                    self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x, chosen], weight);
+                    let (x, weight, arrivals) = (input(0)?, input(1)?, input(2)?);
+                    self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x, arrivals], weight);
                     let kernel = Kernel::ExpertMatMul { transpose_b: !transpose_b };
-                    self.contribute_by(x, kernel, &[dy, weight, chosen]);
+                    self.contribute_by(x, kernel, &[dy, weight, arrivals]);
                 }
                 Kernel::GeGlu => {
                     let (gate, up) = (input(0)?, input(1)?);

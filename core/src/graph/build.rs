@@ -234,7 +234,7 @@ impl Builder {
         let holders = split.map_or(self.ways(), |split| split.holders());
         let partial = holders > 1 && (self.is_split || self.form.sequence_parallel);
         // A matrix of each expert has three sizes.
-        let experts = shape.len() > 2;
+        let experts = (shape.len() > 2).then_some(u64::from(self.form.expert.max(1)));
         let role = Role::Weight { init, decay: shape.len() > 1, shared, experts, split, partial };
         self.graph.add(name, shape, self.dtype, role)
     }

@@ -85,16 +85,17 @@ fn routed(
 
     let copies = copies(build.tokens, active, build.form.imbalance_permille);
     let dispatched = build.rows("dispatched", copies, hidden);
-    build.operator(Kernel::Dispatch { ways }, &[x, chosen], &[dispatched]);
     let local = u64::from(part.count).div_ceil(ways);
+    let arrivals = build.tensor("arrivals", vec![ways, local], Dtype::I32, Role::Intermediate);
+    build.operator(Kernel::Dispatch { ways }, &[x, chosen], &[dispatched, arrivals]);
     let [gate_proj, up_proj] = ["gate", "up"].map(|part| weight(&format!("mlp.experts.{part}_proj")));
-    let gate = times(build, [dispatched, chosen], gate_proj, [local, ffn, hidden], "experts' gate", rows);
-    let up = times(build, [dispatched, chosen], up_proj, [local, ffn, hidden], "experts' up", rows);
+    let gate = times(build, [dispatched, arrivals], gate_proj, [local, ffn, hidden], "experts' gate", rows);
+    let up = times(build, [dispatched, arrivals], up_proj, [local, ffn, hidden], "experts' up", rows);
     let product = build.rows("experts' gated", copies, ffn);
     build.operator(gate_kernel(build.model.variant.activation), &[gate, up], &[product]);
     let down_proj = weight("mlp.experts.down_proj");
-    let down = times(build, [product, chosen], down_proj, [local, hidden, ffn], "experts' projected", columns);
-    build.apply(Kernel::Combine { ways }, &[down, weights, chosen], "experts combined", hidden)
+    let down = times(build, [product, arrivals], down_proj, [local, hidden, ffn], "experts' projected", columns);
+    build.apply(Kernel::Combine { ways }, &[down, weights, chosen, arrivals], "experts combined", hidden)
 }
 
 /// Copies of tokens that reach one device: the average, times the imbalance.
@@ -102,10 +103,10 @@ fn copies(tokens: u64, active: u64, imbalance_permille: u32) -> u64 {
     tokens.saturating_mul(active).saturating_mul(imbalance_permille.into()).div_ceil(1000)
 }
 
-/// Each row of `x`, in the order of the experts `chosen`, times its expert's matrix of `[experts, out, in]`.
+/// Each row of `x`, which `arrivals` says whose it is, times its expert's matrix of `[experts, out, in]`.
 fn times(
     build: &mut Builder,
-    [x, chosen]: [TensorId; 2],
+    [x, arrivals]: [TensorId; 2],
     weight: String,
     shape: [u64; 3],
     name: &str,
@@ -114,6 +115,6 @@ fn times(
     let rows = build.graph[x].shape.first().copied().unwrap_or(0);
     let weight = build.weight_of(format!("{weight}.weight"), shape.to_vec(), Init::Normal, false, split);
     let output = build.rows(name, rows, shape[1]);
-    build.operator(Kernel::ExpertMatMul { transpose_b: true }, &[x, weight, chosen], &[output]);
+    build.operator(Kernel::ExpertMatMul { transpose_b: true }, &[x, weight, arrivals], &[output]);
     output
 }

@@ -314,23 +314,26 @@ pub enum Kernel {
     },
     /// `(dweights, logits, chosen) → (dlogits)`.
     RouteGrad,
-    /// Copies of tokens, ordered by expert and then by token, on the devices that hold them: `(x [n, h], chosen) → (rows [m, h])`, where `m`
-    /// is the rows of this device: `n · active` times the imbalance that the spec names. Rows that no copy fills are 0.
+    /// Copies of tokens on the devices that hold their experts, ordered by expert, then by the device that they come from, and
+    /// then by token: `(x [n, h], chosen) → (rows [m, h], arrivals [ways, experts / ways])`. `m` is `n · active` times the
+    /// imbalance that the spec names; rows that no copy fills are 0. `arrivals[d, e]` is how many copies came from device `d`
+    /// for this device's expert `e`: where rows begin and where they came from follows. Devices hold experts that follow each
+    /// other, and have a number among them as those that share matrices have.
     Dispatch {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
-    /// `(drows [m, h], chosen) → (dx [n, h])`: the sum over a token's copies.
+    /// `(drows [m, h], chosen, arrivals) → (dx [n, h])`: the sum over a token's copies, back from where they are.
     DispatchGrad {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
-    /// Back to their tokens: `(rows [m, h], weights, chosen) → (y [n, h])`, the weighted sum of a token's copies.
+    /// Back to their tokens: `(rows [m, h], weights, chosen, arrivals) → (y [n, h])`, the weighted sum of a token's copies.
     Combine {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
-    /// `(dy [n, h], rows, weights, chosen) → (drows [m, h], dweights [n, active])`.
+    /// `(dy [n, h], rows, weights, chosen, arrivals) → (drows [m, h], dweights [n, active])`.
     CombineGrad {
         /// Devices that the experts are dealt to.
         ways: u64,
@@ -339,13 +342,14 @@ pub enum Kernel {
     RowGate,
     /// `(dy, x, g) → (dx, dg)`.
     RowGateGrad,
-    /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i], chosen) → (y [m, o])`, `y = x · wᵀ`; not
-    /// transposed, `(x [m, o], w, chosen) → (y [m, i])`, `y = x · w`. `chosen` says which rows are whose.
+    /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i], arrivals) → (y [m, o])`, `y = x · wᵀ`; not
+    /// transposed, `(x [m, o], w, arrivals) → (y [m, i])`, `y = x · w`. `experts` are those of this device, and `arrivals`, as
+    /// of [`Kernel::Dispatch`], says which rows are whose. Rows that are nobody's are 0.
     ExpertMatMul {
         /// Whether the matrix is transposed.
         transpose_b: bool,
     },
-    /// `(dy [m, o], x [m, i], chosen, G [experts, o, i]) → (G)`: each expert's `G += dyᵀ · x` over its rows.
+    /// `(dy [m, o], x [m, i], arrivals, G [experts, o, i]) → (G)`: each expert's `G += dyᵀ · x` over its rows.
     ExpertMatMulGrad,
     /// As [`Kernel::SwiGlu`] with the tanh form of GELU for the gate: `y = gelu(gate) ∘ up`. Source: arXiv:2002.05202.
     GeGlu,

@@ -169,8 +169,9 @@ pub enum Role {
         /// Whether another stage holds a copy (tied embeddings), so that both gradients must be summed before
         /// the optimizer's step.
         shared: bool,
-        /// Whether it is a matrix of each expert, `[experts, out, in]`: other devices hold other experts.
-        experts: bool,
+        /// Where it is a matrix of each expert, `[experts, out, in]`: the devices that experts are dealt to, each of which
+        /// holds as many that follow each other.
+        experts: Option<u64>,
         /// Which part of the weight each of the devices that share matrices holds; none: each holds all of it.
         split: Option<Split>,
         /// Whether the gradient that a device gathers is only its share of the sum over all that hold the same elements,
@@ -255,9 +256,21 @@ impl Tensor {
         }
     }
 
-    /// The sizes of what all devices that share matrices hold together: those of the model's checkpoints.
+    /// The devices that experts are dealt to, where it is a matrix of each expert.
+    pub fn expert_ways(&self) -> Option<u64> {
+        match self.role {
+            Role::Weight { experts, .. } => experts,
+            _ => None,
+        }
+    }
+
+    /// The sizes of what all devices that share matrices, or that experts are dealt to, hold together: those of the model's
+    /// checkpoints.
     pub fn whole_shape(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();
+        if let (Some(ways), Some(experts)) = (self.expert_ways(), shape.first_mut()) {
+            *experts = experts.saturating_mul(ways);
+        }
         if let Some(split) = self.split()
             && let Some(size) = shape.get_mut(split.dimension as usize)
         {

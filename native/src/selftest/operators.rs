@@ -634,24 +634,28 @@ fn expert_cases(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::RouteGrad, t, inputs, &[(&[n, experts], t)]));
     let m = n * active + 7;
     let (x, rows) = (random(&[n, h], 62), random(&[m, h], 63));
-    cases.push(Case::new(Kernel::Dispatch { ways: 1 }, t, vec![x.clone(), chosen.clone()], &[(&[m, h], t)]));
-    cases.push(Case::new(Kernel::DispatchGrad { ways: 1 }, t, vec![rows.clone(), chosen.clone()], &[(&[n, h], t)]));
-    let inputs = vec![rows.clone(), weights.clone(), chosen.clone()];
+    // One expert more than the router knows: its matrix is there, and no row.
+    let dispatched: [(&[u64], Dtype); 2] = [(&[m, h], t), (&[1, experts + 1], Dtype::I32)];
+    let dispatch = Case::new(Kernel::Dispatch { ways: 1 }, t, vec![x.clone(), chosen.clone()], &dispatched);
+    let arrivals = dispatch.reference().remove(1);
+    cases.push(dispatch);
+    let inputs = vec![rows.clone(), chosen.clone(), arrivals.clone()];
+    cases.push(Case::new(Kernel::DispatchGrad { ways: 1 }, t, inputs, &[(&[n, h], t)]));
+    let inputs = vec![rows.clone(), weights.clone(), chosen.clone(), arrivals.clone()];
     cases.push(Case::new(Kernel::Combine { ways: 1 }, t, inputs, &[(&[n, h], t)]));
-    let inputs = vec![x, rows.clone(), weights, chosen.clone()];
+    let inputs = vec![x, rows.clone(), weights, chosen, arrivals.clone()];
     cases.push(Case::new(Kernel::CombineGrad { ways: 1 }, t, inputs, &[(&[m, h], t), (picks, t)]));
     let (x, gate) = (random(&[n, h], 67), random(&[n, 1], 68));
     cases.push(Case::new(Kernel::RowGate, t, vec![x.clone(), gate.clone()], &[(&[n, h], t)]));
     let outputs: [(&[u64], Dtype); 2] = [(&[n, h], t), (&[n, 1], t)];
     cases.push(Case::new(Kernel::RowGateGrad, t, vec![random(&[n, h], 69), x, gate], &outputs));
-    // One expert more than the router knows: its matrix is there, and no row.
     let w = random(&[experts + 1, f, h], 64);
     let kernel = |transpose_b| Kernel::ExpertMatMul { transpose_b };
     let dy = random(&[m, f], 65);
-    cases.push(Case::new(kernel(true), t, vec![rows.clone(), w.clone(), chosen.clone()], &[(&[m, f], t)]));
-    cases.push(Case::new(kernel(false), t, vec![dy.clone(), w, chosen.clone()], &[(&[m, h], t)]));
+    cases.push(Case::new(kernel(true), t, vec![rows.clone(), w.clone(), arrivals.clone()], &[(&[m, f], t)]));
+    cases.push(Case::new(kernel(false), t, vec![dy.clone(), w, arrivals.clone()], &[(&[m, h], t)]));
     let shape: &[u64] = &[experts + 1, f, h];
-    let inputs = vec![dy, rows, chosen, Tensor::random(shape, F, 66)];
+    let inputs = vec![dy, rows, arrivals, Tensor::random(shape, F, 66)];
     cases.push(Case::new(Kernel::ExpertMatMulGrad, t, inputs, &[(shape, F)]).adding(3));
     cases
 }

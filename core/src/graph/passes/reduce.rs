@@ -207,7 +207,7 @@ pub struct Gradient {
 
 impl Gradient {
     fn is_of_experts(&self, graph: &Graph) -> bool {
-        matches!(graph[self.weight].role, Role::Weight { experts: true, .. })
+        graph[self.weight].expert_ways().is_some()
     }
 
     fn copies(&self, graph: &Graph, layout: &Layout) -> u64 {

@@ -121,7 +121,8 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
                 let (to, from) = (place(x[1], copy) * h, copy / columns(1) * h);
                 rows[to..to + h].copy_from_slice(&x[0][from..from + h]);
             }
-            vec![rows]
+            let copies = |expert: usize| x[1].iter().filter(|chosen| **chosen as usize == expert).count() as f64;
+            vec![rows, (0..sizes[1]).map(copies).collect()]
         }
         Kernel::DispatchGrad { .. } => {
             let mut dx = vec![0.0; sizes[0]];
@@ -152,8 +153,7 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
             let out = sizes[0] / rows;
             let outer = if transpose_b { out } else { h };
             let mut y = vec![0.0; sizes[0]];
-            for copy in 0..x[2].len() {
-                let (row, expert) = (place(x[2], copy), x[2][copy] as usize);
+            for (row, expert) in owners(x[2]).enumerate() {
                 for j in 0..out {
                     let w = |k: usize| {
                         let (o, i) = if transpose_b { (j, k) } else { (k, j) };
@@ -166,8 +166,7 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
         }
         Kernel::ExpertMatMulGrad => {
             let (inner, mut sum) = (columns(1), x[3].clone());
-            for copy in 0..x[2].len() {
-                let (row, expert) = (place(x[2], copy), x[2][copy] as usize);
+            for (row, expert) in owners(x[2]).enumerate() {
                 for (o, i) in (0..h).flat_map(|o| (0..inner).map(move |i| (o, i))) {
                     sum[(expert * h + o) * inner + i] += x[0][row * h + o] * x[1][row * inner + i];
                 }
@@ -205,6 +204,11 @@ fn gelu_share(x: f64) -> (f64, f64) {
 fn place(chosen: &[f64], copy: usize) -> usize {
     let before = |other: &usize| (chosen[*other], *other) < (chosen[copy], copy);
     (0..chosen.len()).filter(before).count()
+}
+
+/// The expert of each row that has one, by row.
+fn owners(arrivals: &[f64]) -> impl Iterator<Item = usize> + '_ {
+    arrivals.iter().enumerate().flat_map(|(expert, copies)| core::iter::repeat_n(expert, *copies as usize))
 }
 
 /// Rows that row `i` looks at.

@@ -2,6 +2,7 @@
 //! operator computes is said once, at [`Kernel`]. What is made of products is in [`matrices`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Graph, Heads, Kernel, Spread, of_e12};
@@ -317,9 +318,11 @@ impl Context {
                 self.launch("route_grad", format, [rows.div_ceil(THREADS.into()), 1, 1], THREADS, args)
             }
             Kernel::Dispatch { .. } => {
-                let order = self.order(&inputs[1])?;
+                let order = self.order(&inputs[1], &outputs[1])?;
                 let (copies, active) = (order.places.len() as u64, inputs[1].columns());
                 let places = self.places(&order)?;
+                let arrivals: Vec<u8> = order.arrivals().flat_map(i32::to_ne_bytes).collect();
+                self.card.write(Address(output(1)), &arrivals)?;
                 let filled = copies * columns * outputs[0].format().bytes();
                 let all = outputs[0].elements() * outputs[0].format().bytes();
                 self.card.zero(Address(output(0) + filled), all - filled)?;
@@ -327,18 +330,18 @@ impl Context {
                 self.over_rows("dispatch", format, [copies, columns], args)
             }
             Kernel::DispatchGrad { .. } => {
-                let places = self.places(&self.order(&inputs[1])?)?;
+                let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
                 let args = args(&[input(0), places.at().0, output(0)], &[columns, inputs[1].columns()], &[]);
                 self.over_rows("dispatch_grad", format, [outputs[0].rows(), columns], args)
             }
             Kernel::Combine { .. } => {
-                let places = self.places(&self.order(&inputs[2])?)?;
+                let places = self.places(&self.order(&inputs[2], &inputs[3])?)?;
                 let buffers = [input(0), input(1), places.at().0, output(0)];
                 let args = args(&buffers, &[columns, inputs[2].columns()], &[]);
                 self.over_rows("combine", format, [outputs[0].rows(), columns], args)
             }
             Kernel::CombineGrad { .. } => {
-                let order = self.order(&inputs[3])?;
+                let order = self.order(&inputs[3], &inputs[4])?;
                 let places = self.places(&order)?;
                 let copies = order.places.len() as u64;
                 let filled = copies * columns * outputs[0].format().bytes();
@@ -559,12 +562,22 @@ impl Context {
         Ok(table.at())
     }
 
-    /// The order of the experts' tokens: waits for the choice.
-    fn order(&self, chosen: &Place<'_>) -> Result<experts::Order, CardError> {
-        let mut bytes = vec![0; 4 * chosen.elements() as usize];
-        self.card.read(Address(chosen.at()), &mut bytes)?;
+    /// The order of the experts' tokens, of as many experts as `arrivals` counts: waits for the choice.
+    fn order(&self, chosen: &Place<'_>, arrivals: &Place<'_>) -> Result<experts::Order, CardError> {
+        Ok(experts::Order::new(&self.numbers(chosen)?, arrivals.elements() as usize))
+    }
+
+    /// By expert of `experts`: its rows. Waits for the dispatch.
+    fn rows_of_experts(&self, arrivals: &Place<'_>, experts: u64) -> Result<Vec<Range<usize>>, CardError> {
+        Ok(experts::Arrivals::new(&self.numbers(arrivals)?, experts as usize).rows())
+    }
+
+    /// Whole numbers from the card.
+    fn numbers(&self, place: &Place<'_>) -> Result<Vec<i32>, CardError> {
+        let mut bytes = vec![0; 4 * place.elements() as usize];
+        self.card.read(Address(place.at()), &mut bytes)?;
         let (numbers, _) = bytes.as_chunks::<4>();
-        Ok(experts::Order::new(&numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect::<Vec<_>>()))
+        Ok(numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect())
     }
 
     /// The places of copies, on the card. Given back behind the work that is queued by then.
@@ -574,23 +587,21 @@ impl Context {
     }
 
     fn expert_matmul(&self, transpose: bool, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        let order = self.order(&inputs[2])?;
+        let of_experts = self.rows_of_experts(&inputs[2], inputs[1].rows())?;
         // Rows beyond those of all experts are nobody's.
-        let filled = order.places.len() as u64 * outputs[0].columns();
+        let filled = of_experts.last().map_or(0, |rows| rows.end) as u64 * outputs[0].columns();
         let bytes = outputs[0].format().bytes();
         let rest = (outputs[0].elements() - filled) * bytes;
         self.card.zero(Address(outputs[0].at() + filled * bytes), rest)?;
-        (0..inputs[1].rows()).try_for_each(|expert| {
-            let rows = order.rows(expert as usize);
+        (0..).zip(of_experts).try_for_each(|(expert, rows)| {
             let product = matrices::of_expert(transpose, expert, rows, inputs, outputs);
             product.map_or(Ok(()), |product| self.card.product(&product))
         })
     }
 
     fn expert_matmul_grad(&self, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        let order = self.order(&inputs[2])?;
-        (0..outputs[0].rows()).try_for_each(|expert| {
-            let rows = order.rows(expert as usize);
+        let of_experts = self.rows_of_experts(&inputs[2], outputs[0].rows())?;
+        (0..).zip(of_experts).try_for_each(|(expert, rows)| {
             let product = matrices::of_expert_grad(expert, rows, inputs, outputs);
             product.map_or(Ok(()), |product| self.card.product(&product))
         })

@@ -314,7 +314,7 @@ impl Processor for Queue {
         Ok(Together::Done)
     }
 
-    /// The choice of experts is read by the host.
+    /// The choice of experts, and what has arrived for them, is read by the host.
     fn waits_for_device(&self, kernel: &Kernel) -> bool {
         matches!(
             kernel,

@@ -1,48 +1,71 @@
 //! Experts: which see a token, copies of tokens in the experts' order, and each expert's own matrix.
 
+use std::ops::Range;
+
 use super::super::element::{Element, dot};
 use super::super::gemm::{Gemm, Operand, Size};
 use super::elementwise::sigmoid;
 use super::{Call, Data};
 
-/// The order in which experts have their tokens: by expert, then by token.
+/// Copies of tokens as they leave for their experts: by expert, then by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// By copy (token by token, and within one as chosen): its row.
+    /// By copy (token by token, and within one as chosen): its place.
     pub places: Vec<usize>,
-    /// By expert: where its rows end.
-    ends: Vec<usize>,
+    /// By expert: copies that go to it.
+    pub counts: Vec<usize>,
 }
 
 impl Order {
-    /// Of copies that go to the experts `chosen`.
-    pub fn new(chosen: &[i32]) -> Order {
+    /// Of copies that go to the experts `chosen`, of `experts`.
+    pub fn new(chosen: &[i32], experts: usize) -> Order {
         let expert = |chosen: &i32| (*chosen).max(0) as usize;
-        let count = chosen.iter().map(expert).max().map_or(0, |last| last + 1);
-        let mut ends = vec![0; count];
-        for chosen in chosen {
-            ends[expert(chosen)] += 1;
-        }
-        let mut next = Vec::with_capacity(count);
-        let mut sum = 0;
-        for end in &mut ends {
-            next.push(sum);
-            sum += *end;
-            *end = sum;
-        }
+        let mut counts = vec![0; experts];
+        chosen.iter().for_each(|chosen| counts[expert(chosen)] += 1);
+        let mut next = starts(&counts);
         let place = |chosen: &i32| {
             let place = &mut next[expert(chosen)];
             *place += 1;
             *place - 1
         };
-        Order { places: chosen.iter().map(place).collect(), ends }
+        Order { places: chosen.iter().map(place).collect(), counts }
     }
 
-    /// The rows of `expert`.
-    pub fn rows(&self, expert: usize) -> std::ops::Range<usize> {
-        let end = |expert: usize| self.ends.get(expert).or(self.ends.last()).copied().unwrap_or(0);
-        let start = if expert == 0 { 0 } else { end(expert - 1) };
-        start..end(expert).max(start)
+    /// What a device that holds all experts has from itself alone, as a tensor of arrivals.
+    pub fn arrivals(&self) -> impl Iterator<Item = i32> {
+        self.counts.iter().map(|count| *count as i32)
+    }
+}
+
+/// Where each of consecutive parts of these sizes begins.
+fn starts(counts: &[usize]) -> Vec<usize> {
+    let before = |sum: &mut usize, count: &usize| {
+        *sum += count;
+        Some(*sum - count)
+    };
+    counts.iter().scan(0, before).collect()
+}
+
+/// The rows of a device: by its experts, then by the device that they came from, and then by token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrivals {
+    /// By device: what came from it for each expert.
+    counts: Vec<Vec<usize>>,
+}
+
+impl Arrivals {
+    /// By the tensor `arrivals` of so many experts.
+    pub fn new(arrivals: &[i32], experts: usize) -> Arrivals {
+        let of_device = |counts: &[i32]| counts.iter().map(|count| (*count).max(0) as usize).collect();
+        Arrivals { counts: arrivals.chunks_exact(experts).map(of_device).collect() }
+    }
+
+    /// By expert: its rows.
+    pub fn rows(&self) -> Vec<Range<usize>> {
+        let experts = self.counts.first().map_or(0, Vec::len);
+        let copies: Vec<usize> =
+            (0..experts).map(|expert| self.counts.iter().map(|counts| counts[expert]).sum()).collect();
+        starts(&copies).iter().zip(&copies).map(|(start, copies)| *start..start + copies).collect()
     }
 }
 
@@ -123,66 +146,85 @@ pub(super) fn row_gate_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     }
 }
 
-pub(super) fn dispatch<T: Element>(call: &mut Call<'_, '_, T>) {
-    let (x, order) = (call.floats(0), Order::new(call.tokens(1)));
-    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
-    let rows = call.outputs[0].floats_mut();
-    rows.fill(T::ZERO);
+/// Each token of `x`, of `width` elements, to the places of its copies in `rows`.
+pub fn spread<T: Element>(x: &[T], order: &Order, active: usize, width: usize, rows: &mut [T]) {
     for (copy, place) in order.places.iter().enumerate() {
         let token = copy / active;
         rows[place * width..(place + 1) * width].copy_from_slice(&x[token * width..(token + 1) * width]);
     }
 }
 
-pub(super) fn dispatch_grad<T: Element>(call: &mut Call<'_, '_, T>) {
-    let (drows, order) = (call.floats(0), Order::new(call.tokens(1)));
-    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
-    let dx = call.outputs[0].floats_mut();
-    dx.fill(T::ZERO);
+/// For each token the sum of its copies in `rows`, each times its weight where there are `weights`.
+pub fn gather<T: Element>(
+    rows: &[T],
+    weights: Option<&[T]>,
+    order: &Order,
+    active: usize,
+    width: usize,
+    sums: &mut [T],
+) {
+    sums.fill(T::ZERO);
     for (copy, place) in order.places.iter().enumerate() {
         let token = copy / active;
-        let row = &drows[place * width..(place + 1) * width];
-        dx[token * width..(token + 1) * width].iter_mut().zip(row).for_each(|(sum, more)| *sum += *more);
+        let (row, sum) = (&rows[place * width..(place + 1) * width], &mut sums[token * width..(token + 1) * width]);
+        match weights.map(|weights| weights[copy]) {
+            None => sum.iter_mut().zip(row).for_each(|(sum, more)| *sum += *more),
+            Some(weight) => sum.iter_mut().zip(row).for_each(|(sum, more)| *sum += weight * *more),
+        }
     }
 }
 
+/// What the weighted sum of a copy's `row` gives back where its token's gradient is `dy`: that of the row, and of the weight.
+pub fn weighted_grad<T: Element>(dy: &[T], row: &[T], weight: T, drow: &mut [T]) -> T {
+    drow.iter_mut().zip(dy).for_each(|(drow, dy)| *drow = weight * *dy);
+    dot(dy, row)
+}
+
+pub(super) fn dispatch<T: Element>(call: &mut Call<'_, '_, T>) {
+    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
+    let (x, chosen) = (call.floats(0), call.tokens(1));
+    let [rows, arrivals] = &mut *call.outputs else { panic!("dispatch has two outputs") };
+    let (rows, arrivals) = (rows.floats_mut(), arrivals.tokens_mut());
+    let order = Order::new(chosen, arrivals.len());
+    rows.fill(T::ZERO);
+    spread(x, &order, active, width, rows);
+    arrivals.iter_mut().zip(order.arrivals()).for_each(|(arrived, count)| *arrived = count);
+}
+
+pub(super) fn dispatch_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
+    let order = Order::new(call.tokens(1), call.tokens(2).len());
+    gather(call.floats(0), None, &order, active, width, call.outputs[0].floats_mut());
+}
+
 pub(super) fn combine<T: Element>(call: &mut Call<'_, '_, T>) {
-    let (rows, weights, order) = (call.floats(0), call.floats(1), Order::new(call.tokens(2)));
     let ((_, width), (_, active)) = (call.sizes(0), call.sizes(2));
-    let y = call.outputs[0].floats_mut();
-    y.fill(T::ZERO);
-    for ((copy, place), weight) in order.places.iter().enumerate().zip(weights) {
-        let token = copy / active;
-        let row = &rows[place * width..(place + 1) * width];
-        y[token * width..(token + 1) * width].iter_mut().zip(row).for_each(|(sum, more)| *sum += *weight * *more);
-    }
+    let order = Order::new(call.tokens(2), call.tokens(3).len());
+    gather(call.floats(0), Some(call.floats(1)), &order, active, width, call.outputs[0].floats_mut());
 }
 
 pub(super) fn combine_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     let (dy, rows, weights) = (call.floats(0), call.floats(1), call.floats(2));
-    let order = Order::new(call.tokens(3));
+    let order = Order::new(call.tokens(3), call.tokens(4).len());
     let ((_, width), (_, active)) = (call.sizes(0), call.sizes(3));
     let [drows, dweights] = &mut *call.outputs else { panic!("combine_grad has two outputs") };
     let (drows, dweights) = (drows.floats_mut(), dweights.floats_mut());
     drows.fill(T::ZERO);
     for (((copy, place), weight), dweight) in order.places.iter().enumerate().zip(weights).zip(dweights) {
         let token = copy / active;
-        let dy = &dy[token * width..(token + 1) * width];
         let at = place * width..(place + 1) * width;
-        *dweight = dot(dy, &rows[at.clone()]);
-        drows[at].iter_mut().zip(dy).for_each(|(drow, dy)| *drow = *weight * *dy);
+        *dweight =
+            weighted_grad(&dy[token * width..(token + 1) * width], &rows[at.clone()], *weight, &mut drows[at]);
     }
 }
 
 pub(super) fn matmul<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, transpose: bool) {
-    let (x, w, order) = (call.floats(0), call.floats(1), Order::new(call.tokens(2)));
     let shape: Vec<usize> = call.inputs[1].shape.iter().map(|size| *size as usize).collect();
+    let (x, w, arrivals) = (call.floats(0), call.floats(1), Arrivals::new(call.tokens(2), shape[0]));
     let (inner, columns) = if transpose { (shape[2], shape[1]) } else { (shape[1], shape[2]) };
     let y = call.outputs[0].floats_mut();
-    // Rows beyond those of all experts are nobody's.
     y.fill(T::ZERO);
-    for (expert, w) in w.chunks_exact(shape[1] * shape[2]).enumerate() {
-        let rows = order.rows(expert);
+    for (rows, w) in arrivals.rows().into_iter().zip(w.chunks_exact(shape[1] * shape[2])) {
         if rows.is_empty() {
             continue;
         }
@@ -195,10 +237,10 @@ pub(super) fn matmul<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>,
 }
 
 pub(super) fn matmul_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>) {
-    let (dy, x, order) = (call.floats(0), call.floats(1), Order::new(call.tokens(2)));
+    let experts = call.inputs[3].shape[0] as usize;
+    let (dy, x, arrivals) = (call.floats(0), call.floats(1), Arrivals::new(call.tokens(2), experts));
     let ((_, outer), (_, inner)) = (call.sizes(0), call.sizes(1));
-    for (expert, gradient) in call.started(3).chunks_exact_mut(outer * inner).enumerate() {
-        let rows = order.rows(expert);
+    for (rows, gradient) in arrivals.rows().into_iter().zip(call.started(3).chunks_exact_mut(outer * inner)) {
         if rows.is_empty() {
             continue;
         }
@@ -214,11 +256,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experts_have_their_tokens_in_order() {
+    fn copies_leave_by_expert_and_then_by_token() {
         // Tokens 0, 1 and 2 go to experts 2 and 0, 0 and 3, 2 and 3.
-        let order = Order::new(&[2, 0, 0, 3, 2, 3]);
+        let order = Order::new(&[2, 0, 0, 3, 2, 3], 5);
         assert_eq!(order.places, [2, 0, 1, 4, 3, 5]);
-        assert_eq!((0..5).map(|expert| order.rows(expert)).collect::<Vec<_>>(), [0..2, 2..2, 2..4, 4..6, 6..6]);
-        assert_eq!(Order::new(&[]).rows(3), 0..0);
+        assert_eq!(order.counts, [2, 0, 2, 2, 0]);
+        let rows = Arrivals::new(&order.arrivals().collect::<Vec<_>>(), 5).rows();
+        assert_eq!(rows, [0..2, 2..2, 2..4, 4..6, 6..6]);
+    }
+
+    /// From device 0 come one copy for expert 0 and two for expert 1, from device 1 two and one.
+    #[test]
+    fn rows_lie_by_expert_and_then_by_device() {
+        let arrivals = Arrivals::new(&[1, 2, 2, 1], 2);
+        assert_eq!(arrivals.rows(), [0..3, 3..6]);
+        assert_eq!(Arrivals::new(&[], 3).rows(), [] as [Range<usize>; 0]);
     }
 }
