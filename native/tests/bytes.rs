@@ -260,6 +260,13 @@ fn the_high_water_mark_is_the_predicted_peak() {
     };
     let gemma: Change = |work| (work.model.variant, work.model.tied) = (common::gemma_2(5), true);
     let tied_gpt: Change = |work| (work.model.family, work.model.tied) = (Family::Gpt, true);
+    let dealt: Change = |work| {
+        let experts = Experts { count: 4, active: 2, ffn: 12, shared_ffn: 6, shared_gate: true, dense_layers: 1 };
+        work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
+        (work.layout.data, work.layout.zero) = (4, 1);
+        (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 2000);
+        work.layout.form.recompute = Recompute::Full;
+    };
     for (name, ranks, tensor, change) in [
         ("1f1b", 1, 1, as_it_is),
         ("1f1b", 4, 1, as_it_is),
@@ -290,6 +297,9 @@ fn the_high_water_mark_is_the_predicted_peak() {
         ("chimera", 4, 1, tied_gpt),
         ("dualpipe-v", 2, 1, as_it_is),
         ("v-half", 4, 1, as_it_is),
+        // Experts dealt to ranks.
+        ("1f1b", 2, 1, dealt),
+        ("zb-v", 2, 2, dealt),
     ] {
         let mut work = work(ranks, 8);
         work.layout.form.tensor = tensor;

@@ -59,6 +59,31 @@ fn a_mesh_of_processes_trains_as_threads_do_bit_for_bit() {
     }
 }
 
+/// Experts dealt to four of eight processes; and without room for uneven routing, which ends all of them at once.
+#[test]
+fn experts_are_dealt_to_processes() {
+    let more = "data = 4\nexpert = 4\nzero = 1\n[model.experts]\ncount = 8\nactive = 2\nffn = 64\n";
+    let without_room = tiny::plan_with("experts", 2, "1f1b", more).with_extension("toml");
+    let text = std::fs::read_to_string(&without_room).expect("a spec");
+    let with_room = without_room.with_extension("room.toml");
+    std::fs::write(&with_room, text.replace("[training]", "[training]\nexpert_imbalance = 4")).expect("written");
+    let arguments = |spec: &Path| {
+        let spec = spec.to_str().expect("a path").to_string();
+        ["run".into(), spec, "--steps".into(), "2".into(), "--json".into()]
+    };
+    let over_tcp =
+        |spec: &Path| pipeplan(&arguments(spec).each_ref().map(String::as_str)).args(["--transport", "tcp"]).output();
+    let threads = losses(&run(&arguments(&with_room).each_ref().map(String::as_str)));
+    assert_eq!(losses(&over_tcp(&with_room).expect("it starts")), threads);
+    let started = Instant::now();
+    let output = over_tcp(&without_room).expect("it starts");
+    assert!(started.elapsed() < Duration::from_secs(20), "nobody waits for what has not been sent");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("copies of tokens come to the experts of rank"), "{text}");
+    assert!(text.contains("write training.expert_imbalance = "), "{text}");
+}
+
 /// The processes of a run that this test has launched; none outlives it.
 struct Launched(Vec<Child>);
 

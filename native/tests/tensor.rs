@@ -2,15 +2,15 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{assert_close_losses, options, published, train};
+use common::{
+    Expected, assert_close_losses, assert_close_weights, bits, options, published, train, trains_as_one_rank,
+};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::{
     Cause, Computation, Precision, RunError, RunOptions, RunReport, Silent, State, Workload, run,
 };
-use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::Axis;
@@ -48,70 +48,6 @@ fn work([pp, tp, dp]: Sizes) -> ModelWork {
     work.layout.form.tensor = tp as u32;
     work.layout.data = dp as u32;
     work
-}
-
-/// One rank that takes `work`'s whole step by itself.
-fn alone(work: &ModelWork, precision: Precision) -> Workload {
-    let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
-    (work.layout.data, work.layout.zero) = (1, 0);
-    work.layout.form.sequence_parallel = false;
-    (work.layout.form.recompute, work.layout.form.whole_experts) = (Recompute::None, false);
-    (work.layout.form.async_reduce, work.layout.form.tensor) = (false, 1);
-    common::one_by_one(&work, precision)
-}
-
-/// What one rank makes of each step, by what it trains on.
-#[derive(Default)]
-struct Expected {
-    known: BTreeMap<String, RunReport>,
-}
-
-impl Expected {
-    fn of(&mut self, work: &ModelWork, precision: Precision, options: &RunOptions) -> &RunReport {
-        let workload = alone(work, precision);
-        let form = work.layout.form;
-        let key = format!(
-            "{:?} {:?} {precision:?} {:?} {}",
-            work.model,
-            (workload.step_tokens(), form.attention, form.dropout),
-            options.clip_norm,
-            options.steps
-        );
-        self.known.entry(key).or_insert_with(|| train(&workload, options))
-    }
-}
-
-fn bits(report: &RunReport) -> Vec<u64> {
-    report.losses().iter().map(|loss| loss.to_bits()).collect()
-}
-
-fn assert_close_weights(run: &RunReport, expected: &RunReport, what: &str) {
-    assert_eq!(run.weights.len(), expected.weights.len(), "{what}");
-    for (name, weight) in &run.weights {
-        let (Buffer::F64(found), Buffer::F64(expected)) = (weight, &expected.weights[name]) else {
-            panic!("{name} is not in f64");
-        };
-        assert_eq!(found.len(), expected.len(), "{name} of {what}");
-        for (found, expected) in found.iter().zip(expected) {
-            assert!((found - expected).abs() < 1e-10, "{name} of {what}: {found} {expected}");
-        }
-    }
-}
-
-/// `work` as `name` for 20 steps: in `f64` losses and weights within 1e-10 of one rank's, in `f32` losses within 1e-5 of
-/// it, and a second run to the bit. False where there is no such schedule.
-fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, expected: &mut Expected) -> bool {
-    let Some(double) = published(work, name, Precision::Double) else { return false };
-    let what = format!("{name} on {} ranks of {:?}", work.pipeline, work.layout);
-    let run = train(&double, options);
-    assert_close_losses(&run, expected.of(work, Precision::Double, options), 1e-10, &what);
-    assert_close_weights(&run, expected.of(work, Precision::Double, options), &what);
-    let single = published(work, name, Precision::Single).expect("as in f64");
-    let run = train(&single, options);
-    assert_close_losses(&run, expected.of(work, Precision::Single, options), 1e-5, &what);
-    let again = train(&single, options);
-    assert_eq!((bits(&run), &run.weights), (bits(&again), &again.weights), "{what} repeats");
-    true
 }
 
 /// Each combination in which ranks share matrices, with one schedule, and with one of the other things that change what

@@ -39,6 +39,14 @@
 //! Collectives are operators like any other: they end when every member has come to them, and since all members run the
 //! same lists in the same order, they come to the same one. What each holds of a weight says its [`Split`].
 //!
+//! # Devices that experts are dealt to
+//! Where a layer's experts are dealt to several devices ([`form::Form::expert`]), each holds as many that follow each other,
+//! and sees tokens of its own everywhere else. [`Kernel::Dispatch`] sends copies of these to their experts, and says how many
+//! have come for each and from where, in a tensor that lives as long as a later operator needs to know; [`Kernel::Combine`]
+//! and both gradients travel likewise. The rows that a device has for what comes are fixed, so that its memory is: where
+//! routing sends it more, it cannot go on. All devices that exchange rows hold the same graph, and so come to the same
+//! exchanges in the same order.
+//!
 //! # Collectives beside compute
 //! An operator of [`Stream::Collective`] ([`Kernel::starts`]) begins a collective as soon as its input is complete, and
 //! the operators after it do not wait. The one that waits ([`Kernel::waits`]) names the started tensor as its input 0.

@@ -52,7 +52,7 @@
 //! | `parallel.context` | devices that hold parts of every sequence | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
 //! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
-//! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average | 1 |
+//! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average: as many have room there, so that 1 leaves none for uneven routing, at which a run on several devices ends | 1 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
 //! | `training.sequence` | tokens of a sequence | the catalog's |

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use pipeplan_core::graph::Tensor;
 use pipeplan_core::op::Op;
 use pipeplan_core::program::{Message, Payload, Way};
 use pipeplan_core::units::Bytes;
@@ -142,6 +143,25 @@ impl Share {
     }
 }
 
+/// The shares of a rank: experts have other copies than all else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Of the matrices of experts.
+    pub experts: Share,
+    /// Of all other weights.
+    pub others: Share,
+}
+
+impl Shares {
+    /// All of it.
+    pub const WHOLE: Shares = Shares { experts: Share::WHOLE, others: Share::WHOLE };
+
+    /// That of `weight`.
+    pub fn of(self, weight: &Tensor) -> Share {
+        if weight.expert_ways().is_some() { self.experts } else { self.others }
+    }
+}
+
 /// Why an op could not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
@@ -193,6 +213,25 @@ pub enum BackendError {
     /// What goes on between their devices.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// More copies of tokens come to a rank's experts than the plan has room for.
+    #[error(
+        "{come} copies of tokens come to the experts of rank {rank} in layer {layer}, microbatch {microbatch}, and it has \
+         {rows} rows for them: write training.expert_imbalance = {enough} or more"
+    )]
+    Crowded {
+        /// The fullest rank.
+        rank: usize,
+        /// The layer.
+        layer: u32,
+        /// The microbatch, among those of a replica.
+        microbatch: u32,
+        /// Copies.
+        come: usize,
+        /// Rows.
+        rows: usize,
+        /// The least that would have done, as text.
+        enough: String,
+    },
     /// The training diverged.
     #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]
     NotFinite {

@@ -65,6 +65,9 @@ pub trait Peers {
     /// Where the transport fails, another rank does not come, or the counts do not fit.
     fn deal(&mut self, axis: Axis, pieces: Vec<Buffer>, counts: &[usize]) -> Result<Vec<Buffer>, BackendError>;
 
+    /// The ranks along `axis`, in the world, and this one's number among them.
+    fn group(&self, axis: Axis) -> (&[usize], usize);
+
     /// Lets what has begun go on as far as it can without waiting.
     ///
     /// # Errors
@@ -153,5 +156,9 @@ impl Peers for Alone {
 
     fn deal(&mut self, _: Axis, pieces: Vec<Buffer>, _: &[usize]) -> Result<Vec<Buffer>, BackendError> {
         Ok(pieces)
+    }
+
+    fn group(&self, _: Axis) -> (&[usize], usize) {
+        (&[0], 0)
     }
 }

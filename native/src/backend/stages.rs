@@ -13,10 +13,11 @@ use pipeplan_core::units::Bytes;
 
 use super::arena::Lane;
 use super::peers::{Collective, Peers, Ticket};
-use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Share, Store, Values};
+use super::{Backend, BackendError, Kind, Meter, Parcel, Part, Shares, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
+use crate::runner::shard::Seat;
 use crate::transport::{Buffer, OnCard};
 
 /// An input of an operator.
@@ -48,6 +49,26 @@ pub enum Together {
     Done,
     /// It has begun, and is to be [joined](Peers::join).
     Begun(Ticket),
+}
+
+/// A rank that more copies of tokens come to than it has room for: the fullest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crowded {
+    /// Its number among those that experts are dealt to.
+    pub member: usize,
+    /// What comes.
+    pub come: usize,
+    /// Rows for it.
+    pub room: usize,
+    /// Copies that leave each rank.
+    pub copies: usize,
+}
+
+impl Crowded {
+    /// The least imbalance for which there is room, in thousandths: rows are rounded up.
+    fn enough_permille(&self) -> usize {
+        1000 * (self.come - 1) / self.copies.max(1) + 1
+    }
 }
 
 /// A weight as a run starts with it.
@@ -196,6 +217,21 @@ pub trait Processor {
         self.run(kernel, inputs, outputs).map_err(Into::into)
     }
 
+    /// Runs `kernel`, whose experts are dealt to ranks, together with these. Gives the fullest of them where not all have
+    /// room for what comes to them, which then all learn.
+    ///
+    /// # Errors
+    /// Where one does not come, or the device fails.
+    fn deal(
+        &mut self,
+        kernel: &Kernel,
+        _inputs: &[Input<'_, Self::Data>],
+        _outputs: &mut [(&Tensor, Self::Data)],
+        _peers: &mut dyn Peers,
+    ) -> Result<Option<Crowded>, BackendError> {
+        Err(BackendError::Device { message: format!("`{}` is not run among devices", kernel.name()) })
+    }
+
     /// Waits until all is done that was asked for.
     ///
     /// # Errors
@@ -312,10 +348,10 @@ pub struct Training {
     pub seed: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
-    /// The part of the optimizer's state that this rank holds.
-    pub share: Share,
-    /// This rank's number among those that share matrices.
-    pub member: u64,
+    /// The parts of the optimizer's state that this rank holds.
+    pub shares: Shares,
+    /// The part of each weight that it holds.
+    pub seat: Seat,
     /// The data.
     pub batches: Arc<Batches>,
 }
@@ -339,10 +375,10 @@ impl<P: Processor> Stages<P> {
         name: &str,
         work: impl FnOnce(Updated<'_, P::Data, P::State>) -> R,
     ) -> Option<R> {
-        let share = self.training.share;
+        let shares = self.training.shares;
         let stage =
             self.stages.values_mut().find(|stage| stage.graph.weights().any(|(_, tensor)| tensor.name == name));
-        stage?.with_named(name, share, work)
+        stage?.with_named(name, shares, work)
     }
 
     /// Holds `stages` (number and graph) on `processor`, with weights that follow from the seed and their names:
@@ -418,7 +454,7 @@ impl<P: Processor> Stages<P> {
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
-        processor.begin(seed, training.member);
+        processor.begin(seed, training.seat.member as u64);
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
@@ -442,7 +478,7 @@ impl<P: Processor> Stages<P> {
         for index in order.into_iter().map(|at| at as usize) {
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
-            let together = &mut InCompany { peers: &mut *peers, begun: &mut begun };
+            let together = &mut InCompany { peers: &mut *peers, begun: &mut begun, microbatch };
             execute(processor, graph, operator, takes_over, brief, persistent, lane, &mut store.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
             for id in &lifetimes.free_after[index] {
@@ -499,6 +535,7 @@ enum Begun {
 struct InCompany<'a> {
     peers: &'a mut dyn Peers,
     begun: &'a mut BTreeMap<TensorId, Begun>,
+    microbatch: u32,
 }
 
 impl InCompany<'_> {
@@ -511,6 +548,10 @@ impl InCompany<'_> {
         inputs: &[Input<'_, P::Data>],
         outputs: &mut [(&Tensor, P::Data)],
     ) -> Result<bool, Option<BackendError>> {
+        if operator.kernel.axis() == Some(Axis::Expert) {
+            let crowded = processor.deal(&operator.kernel, inputs, outputs, &mut *self.peers).map_err(Some)?;
+            return crowded.map_or(Ok(true), |crowded| Err(Some(self.no_room(operator, &crowded))));
+        }
         let what = match operator.kernel {
             Kernel::AllReduce { .. } | Kernel::AllReduceStart { .. } => Collective::Sum,
             Kernel::AllReduceMax { .. } => Collective::Max,
@@ -571,6 +612,18 @@ impl InCompany<'_> {
         let result = self.peers.run(Axis::Tensor, what, values).map_err(Some)?;
         processor.fill(output, tensor, result).map_err(|error| Some(error.into()))?;
         Ok(true)
+    }
+
+    fn no_room(&self, operator: &Operator, crowded: &Crowded) -> BackendError {
+        let (ranks, _) = self.peers.group(Axis::Expert);
+        BackendError::Crowded {
+            rank: ranks.get(crowded.member).copied().unwrap_or(crowded.member),
+            layer: operator.layer.unwrap_or(0),
+            microbatch: self.microbatch,
+            come: crowded.come,
+            rows: crowded.room,
+            enough: (crowded.enough_permille() as f64 / 1000.0).to_string(),
+        }
     }
 
     /// Runs `operator`, which works alone. What has begun goes on beside it.
@@ -699,7 +752,7 @@ impl<D, S> Stage<D, S> {
             let Role::WeightGradient { of } = gradient.role else { continue };
             let weight = &graph[of];
             let Role::Weight { init, decay, .. } = weight.role else { continue };
-            let held = training.share.of(weight.elements() as usize).len();
+            let held = training.shares.of(weight).of(weight.elements() as usize).len();
             let new = processor.parameter(training, init, weight, gradient, held)?;
             meter.take(Kind::Persistent, weight.bytes() + gradient.bytes() + new.state_bytes);
             persistent[of.index()] = Some(new.weight);
@@ -711,7 +764,7 @@ impl<D, S> Stage<D, S> {
     }
 
     /// Lends what belongs to the parameter at `position` to `work`; nothing where it is not there.
-    fn with<R>(&mut self, position: usize, share: Share, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
+    fn with<R>(&mut self, position: usize, shares: Shares, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
         let Stage { graph, persistent, parameters, .. } = self;
         let parameter = parameters.get_mut(position)?;
         let tensor = &graph[parameter.weight];
@@ -722,7 +775,7 @@ impl<D, S> Stage<D, S> {
                 weight: &mut weight,
                 gradient,
                 state: &mut parameter.state,
-                mine: share.of(tensor.elements() as usize),
+                mine: shares.of(tensor).of(tensor.elements() as usize),
                 decay: parameter.decay,
             })
         });
@@ -731,10 +784,10 @@ impl<D, S> Stage<D, S> {
     }
 
     /// Lends what belongs to the weight `name` to `work`; nothing where it is not held.
-    fn with_named<R>(&mut self, name: &str, share: Share, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
+    fn with_named<R>(&mut self, name: &str, shares: Shares, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
         let named = |parameter: &Parameter<S>| self.graph[parameter.weight].name == name;
         let position = self.parameters.iter().position(named)?;
-        self.with(position, share, work)
+        self.with(position, shares, work)
     }
 }
 
@@ -768,7 +821,7 @@ impl<P: Processor> Backend for Stages<P> {
         let Stages { processor, stages, training, step, .. } = self;
         for stage in stages.values_mut() {
             for position in 0..stage.parameters.len() {
-                let updated = stage.with(position, training.share, |parameter| {
+                let updated = stage.with(position, training.shares, |parameter| {
                     processor.update(&training.optimizer, *step, parameter)
                 });
                 updated.transpose().map_err(Into::into)?;
@@ -797,7 +850,7 @@ impl<P: Processor> Backend for Stages<P> {
         let Stages { processor, stages, training, .. } = self;
         let held = stages.get_mut(&stage);
         let lent = held.and_then(|stage| {
-            stage.with_named(name, training.share, |parameter| processor.lend(part, parameter, work))
+            stage.with_named(name, training.shares, |parameter| processor.lend(part, parameter, work))
         });
         let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
         lent.ok_or_else(missing)?.map_err(Into::into)
@@ -809,7 +862,7 @@ impl<P: Processor> Backend for Stages<P> {
     fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<OnCard> {
         let Stages { processor, stages, training, .. } = self;
         let lent =
-            stages.get_mut(&stage)?.with_named(name, training.share, |parameter| processor.on_card(part, parameter));
+            stages.get_mut(&stage)?.with_named(name, training.shares, |parameter| processor.on_card(part, parameter));
         lent.flatten()
     }
 
@@ -817,7 +870,7 @@ impl<P: Processor> Backend for Stages<P> {
         let Stages { processor, stages, training, .. } = self;
         let held = stages.get_mut(&stage);
         let done =
-            held.and_then(|stage| stage.with_named(name, training.share, |parameter| processor.refresh(parameter)));
+            held.and_then(|stage| stage.with_named(name, training.shares, |parameter| processor.refresh(parameter)));
         let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
         done.ok_or_else(missing)?.map_err(Into::into)
     }

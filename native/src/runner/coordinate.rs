@@ -186,8 +186,8 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                 stage_count: problem.stage_count(),
                 seed: options.seed,
                 optimizer: options.optimizer,
-                share: position.share(),
-                member: position.member as u64,
+                shares: position.shares(),
+                seat: position.seat(),
                 batches: Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32)),
             };
             #[cfg(feature = "cuda")]
@@ -411,7 +411,7 @@ impl<'a> Coordinator<'a> {
             let position = workload.position(rank);
             for (name, held) in held {
                 if let Some(placed) = places.get(&name) {
-                    placed.shard.put(position.member, held, weights.entry(name).or_insert(Buffer::Nothing));
+                    placed.shard.put(position.seat(), held, weights.entry(name).or_insert(Buffer::Nothing));
                 }
             }
             memory.push((position.in_trace(), figures));

@@ -8,7 +8,8 @@
 //! 3. **Replicas.** The copies of the whole pipeline, and the ranks that hold other parts of the same sequences, average
 //!    theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
 //!    over all of them. Where the optimizer's state is shared out (ZeRO stage 1), each gets the average of its own
-//!    elements, updates these, and gathers the rest of the weights afterwards.
+//!    elements, updates these, and gathers the rest of the weights afterwards. Where experts are dealt out, those that hold
+//!    the same ones do this among themselves, and what they gather counts for all that have sent tokens to them.
 //! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
 //! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call
@@ -22,9 +23,9 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
 
 use super::report::Cause;
-use super::shard::Shard;
+use super::shard::{Seat, Shard};
 use crate::backend::cpu::element::Element;
-use crate::backend::{Backend, BackendError, Part, Share, Values};
+use crate::backend::{Backend, BackendError, Part, Share, Shares, Values};
 use crate::transport::collectives::{Collectives, Group, Operation, Reduction};
 use crate::transport::{Buffer, OnCard, Transport};
 
@@ -87,14 +88,70 @@ pub struct Position {
     pub member: usize,
     /// How many share them.
     pub members: usize,
+    /// Ranks that a layer's experts are dealt to.
+    pub experts: usize,
+    /// Whether ranks that share matrices each route tokens of their own to experts that are not cut.
+    pub whole_experts: bool,
     /// Whether the [copies](Position::copies) share out the optimizer's state.
     pub shares_optimizer: bool,
 }
 
 impl Position {
     /// What the rank holds of the optimizer's state.
-    pub fn share(self) -> Share {
-        if self.shares_optimizer { Share { member: self.copy(), members: self.copies() } } else { Share::WHOLE }
+    pub fn shares(self) -> Shares {
+        if !self.shares_optimizer {
+            return Shares::WHOLE;
+        }
+        Shares {
+            experts: Share { member: self.expert_copy(), members: self.expert_copies() },
+            others: Share { member: self.copy(), members: self.copies() },
+        }
+    }
+
+    /// What it holds of the optimizer's state of a weight that lies as `shard` says.
+    pub fn share_of(self, shard: &Shard) -> Share {
+        if shard.experts.is_some() { self.shares().experts } else { self.shares().others }
+    }
+
+    /// The part that it holds of each weight.
+    pub fn seat(self) -> Seat {
+        Seat { member: self.member, dealt: self.router() % self.experts }
+    }
+
+    /// Ranks, in the same place of the pipeline, that send other tokens to experts: those of one copy of these follow each
+    /// other.
+    fn routers(self) -> usize {
+        if self.whole_experts { self.copies() * self.members } else { self.copies() }
+    }
+
+    /// Its number among those.
+    fn router(self) -> usize {
+        if self.whole_experts { self.copy() * self.members + self.member } else { self.copy() }
+    }
+
+    /// The one of those with this number.
+    fn with_router(self, router: usize) -> Position {
+        let (copy, member) = match self.whole_experts {
+            true => (router / self.members, router % self.members),
+            false => (router, self.member),
+        };
+        Position { replica: copy / self.parts, part: copy % self.parts, member, ..self }
+    }
+
+    /// Ranks that hold the same experts.
+    pub fn expert_copies(self) -> usize {
+        self.routers() / self.experts
+    }
+
+    /// Its number among those.
+    pub fn expert_copy(self) -> usize {
+        self.router() / self.experts
+    }
+
+    /// Those, in the world.
+    fn expert_copies_group(self) -> Vec<usize> {
+        let first = self.router() % self.experts;
+        (0..self.expert_copies()).map(|copy| self.with_router(copy * self.experts + first).world_rank()).collect()
     }
 
     /// Ranks that hold the same of every weight and see other tokens: in each replica, each part of its sequences.
@@ -128,17 +185,41 @@ impl Position {
         self.pipeline() * self.ranks + self.rank
     }
 
-    /// The ranks along `axis` that it acts with, in the world. Experts are not dealt out here.
+    /// The ranks along `axis` that it acts with, in the world.
     pub fn group(self, axis: Axis) -> Vec<usize> {
         let at = |position: Position| position.world_rank();
         match axis {
             Axis::Tensor => (0..self.members).map(|member| at(Position { member, ..self })).collect(),
             Axis::Context => (0..self.parts).map(|part| at(Position { part, ..self })).collect(),
-            Axis::Expert => vec![at(self)],
+            Axis::Expert => self.dealt_to().map(at).collect(),
         }
     }
 
-    /// The ranks that hold the same of every weight, in the world: by replica, and then by part.
+    /// The ranks that a copy of the experts is dealt to, which this one is among.
+    fn dealt_to(self) -> impl Iterator<Item = Position> {
+        let first = self.expert_copy() * self.experts;
+        (first..first + self.experts).map(move |router| self.with_router(router))
+    }
+
+    /// The ranks that hold a whole weight together, and this one among them: of experts or, else, any other.
+    pub fn together(self, of_experts: bool) -> Vec<Position> {
+        let members = |position: Position| {
+            let members =
+                if of_experts && self.whole_experts { position.member..position.member + 1 } else { 0..self.members };
+            members.map(move |member| Position { member, ..position })
+        };
+        match of_experts {
+            true => self.dealt_to().flat_map(members).collect(),
+            false => members(self).collect(),
+        }
+    }
+
+    /// Whether ranks that hold the same of every other weight hold other experts.
+    pub fn deals_experts(self) -> bool {
+        self.experts > 1 || self.whole_experts
+    }
+
+    /// The ranks that hold the same of every weight but experts, in the world: by replica, and then by part.
     pub fn copies_group(self) -> Vec<usize> {
         let parts = |replica| (0..self.parts).map(move |part| Position { replica, part, ..self }.world_rank());
         (0..self.replicas).flat_map(parts).collect()
@@ -156,20 +237,23 @@ struct Held {
     shares: Option<usize>,
     /// The group of the ranks that hold it, likewise; none where no other does.
     copies: Option<usize>,
+    /// The group of those that hold the same of it for other tokens, likewise.
+    replicas: Option<usize>,
+    /// This rank's share of the optimizer's state, among those.
+    share: Share,
+    /// What their average is multiplied with, as a fraction: they are fewer where they gather what others have sent.
+    factor: [usize; 2],
     /// Whether its elements count for the norm here.
     is_owner: bool,
 }
 
 /// One rank's part in it.
 pub struct Gradients {
-    position: Position,
     clip_norm: Option<f64>,
     weights: usize,
     held: Vec<Held>,
     /// Groups of ranks that hold copies. Kept once each, so that calls of one group are counted together.
     groups: Vec<Group>,
-    /// The same rank of every replica, and of every part of its sequences.
-    replicas: Group,
     /// Whoever adds to the norm.
     all: Group,
 }
@@ -198,30 +282,37 @@ impl Gradients {
             if stages.is_empty() {
                 continue;
             }
+            let of_experts = shard.experts.is_some();
             let holders = shard.holders(position.member, position.members);
-            let is_owner =
-                at.first().is_some_and(|(rank, _)| *rank == position.rank) && holders.start == position.member;
-            let shares = shard
-                .partial
+            let copy = if of_experts { position.expert_copy() } else { position.copy() };
+            let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
+                && (of_experts || holders.start == position.member)
+                && (copy == 0 || position.shares_optimizer || !position.deals_experts());
+            let shares = (shard.partial && !of_experts)
                 .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
             let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
             ranks.dedup();
             let (shares, copies) = (shares.flatten(), group_of(ranks));
-            held.push(Held { name: name.clone(), index, stages, shares, copies, is_owner });
+            let (replicas, factor) = match of_experts {
+                true => (position.expert_copies_group(), [position.expert_copies(), position.copies()]),
+                false => (position.copies_group(), [1, 1]),
+            };
+            let (replicas, share) = (group_of(replicas), position.share_of(shard));
+            let name = name.clone();
+            held.push(Held { name, index, stages, shares, copies, replicas, share, factor, is_owner });
         }
-        let all = match position.shares_optimizer {
+        let all = match position.shares_optimizer || position.deals_experts() {
             true => (0..position.ranks * position.copies() * position.members).collect(),
             // Every rank that holds the same copy.
             false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
         };
-        let (replicas, all) = (group(position.copies_group()), group(all));
-        Gradients { position, clip_norm, weights: places.len(), held, groups, replicas, all }
+        let all = group(all);
+        Gradients { clip_norm, weights: places.len(), held, groups, all }
     }
 
     /// The ranks of all groups that gradients are summed over here, in an order that all ranks have.
     pub fn all_groups(&self) -> Vec<Vec<usize>> {
-        let mut all: Vec<Vec<usize>> =
-            self.groups.iter().chain([&self.replicas]).map(|group| group.ranks().to_vec()).collect();
+        let mut all: Vec<Vec<usize>> = self.groups.iter().map(|group| group.ranks().to_vec()).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -237,7 +328,7 @@ impl Gradients {
         backend: &mut dyn Backend,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        self.groups.iter_mut().chain([&mut self.replicas, &mut self.all]).for_each(|group| group.begin(step));
+        self.groups.iter_mut().chain([&mut self.all]).for_each(|group| group.begin(step));
         for held in &self.held {
             let Some((first, others)) = held.stages.split_first() else { continue };
             if !others.is_empty() {
@@ -251,16 +342,18 @@ impl Gradients {
                     Ok(())
                 })?;
             }
-            let (groups, replicas, share) = (&mut self.groups, &mut self.replicas, self.position.share());
-            let sums = [held.shares, held.copies];
-            if sums.iter().all(Option::is_none) && replicas.size() < 2 {
+            let groups = &mut self.groups;
+            if [held.shares, held.copies, held.replicas].iter().all(Option::is_none) && held.is_average() {
                 // Nobody else has any.
-            } else if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
-                reduce_on_card(&memory, groups, sums, replicas, share, transport)?;
+            } else if held.is_average()
+                && let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Gradient)
+            {
+                held.reduce_on_card(&memory, groups, transport)?;
             } else {
+                transport.settle_on_card()?;
                 lend(backend, *first, &held.name, Part::Gradient, |values| match values {
-                    Values::F32(values) => reduce(values, groups, sums, replicas, share, transport),
-                    Values::F64(values) => reduce(values, groups, sums, replicas, share, transport),
+                    Values::F32(values) => held.reduce(values, groups, transport),
+                    Values::F64(values) => held.reduce(values, groups, transport),
                 })?;
             }
             if !others.is_empty() {
@@ -278,12 +371,12 @@ impl Gradients {
 
     /// Scales all gradients so that their norm is at most `limit`.
     fn clip(&mut self, limit: f64, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
-        let share = self.position.share();
         // One place for each weight, 0 from all ranks but those that own it: adding zeros rounds nothing, so the sum
         // is the same however the weights are dealt to stages.
         let mut squares = vec![0f64; self.weights];
         for held in self.held.iter().filter(|held| held.is_owner) {
             let Some(stage) = held.stages.first() else { continue };
+            let share = held.share;
             squares[held.index] = lend(backend, *stage, &held.name, Part::Gradient, |values| {
                 Ok(match values {
                     Values::F32(values) => sum_of_squares(&values[share.of(values.len())]),
@@ -316,12 +409,12 @@ impl Gradients {
     /// # Errors
     /// As [`Gradients::reduce`].
     pub fn gather(&mut self, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
-        if !self.position.shares_optimizer || self.replicas.size() < 2 {
-            return Ok(());
-        }
         for held in &self.held {
-            let Some(first) = held.stages.first() else { continue };
-            let (replicas, share) = (&mut self.replicas, self.position.share());
+            let (Some(first), Some(replicas)) = (held.stages.first(), held.replicas) else { continue };
+            if held.share.members < 2 {
+                continue;
+            }
+            let (replicas, share) = (&mut self.groups[replicas], held.share);
             if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Weight) {
                 let counts = counts((memory.bytes() / 4) as usize, share);
                 transport.on_card(replicas, Operation::AllGather, &memory, Dtype::F32, (0, &counts))?;
@@ -397,31 +490,60 @@ fn on_card(
     if transport.has_own_on_card() { backend.on_card(stage, name, part) } else { None }
 }
 
-/// As [`reduce`], without leaving the devices.
-fn reduce_on_card(
-    memory: &OnCard,
-    groups: &mut [Group],
-    sums: [Option<usize>; 2],
-    replicas: &mut Group,
-    share: Share,
-    transport: &mut dyn Transport,
-) -> Result<(), Cause> {
-    let mut sum = |group: &mut Group, operation: Operation, counts: &[usize]| {
-        transport.on_card(group, operation, memory, Dtype::F32, (0, counts))
-    };
-    for at in sums.into_iter().flatten() {
-        if let Some(group) = groups.get_mut(at) {
-            sum(group, Operation::AllReduce(Reduction::Sum), &[])?;
+impl Held {
+    /// Whether its gradient is the average over replicas as it is.
+    fn is_average(&self) -> bool {
+        self.factor[0] == self.factor[1]
+    }
+
+    /// Over members and copies the sum, over replicas the average: of this rank's share alone where that is not all.
+    fn reduce<T: Element>(
+        &self,
+        values: &mut [T],
+        groups: &mut [Group],
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        for at in [self.shares, self.copies].into_iter().flatten() {
+            transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
         }
+        let mine = self.share.of(values.len());
+        match self.replicas {
+            None => {}
+            Some(replicas) if self.share.members < 2 => {
+                transport.all_reduce(&mut groups[replicas], values, Reduction::Avg)?;
+            }
+            Some(replicas) => {
+                let counts = counts(values.len(), self.share);
+                let average = transport.reduce_scatter(&mut groups[replicas], values, &counts, Reduction::Avg)?;
+                values[mine.clone()].copy_from_slice(&average);
+            }
+        }
+        if !self.is_average() {
+            scale(&mut values[mine], self.factor[0] as f64 / self.factor[1] as f64);
+        }
+        Ok(())
     }
-    if replicas.size() < 2 {
-        return Ok(());
+
+    /// As [`Held::reduce`], without leaving the devices.
+    fn reduce_on_card(
+        &self,
+        memory: &OnCard,
+        groups: &mut [Group],
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let mut sum = |at: usize, operation: Operation, counts: &[usize]| {
+            transport.on_card(&mut groups[at], operation, memory, Dtype::F32, (0, counts))
+        };
+        for at in [self.shares, self.copies].into_iter().flatten() {
+            sum(at, Operation::AllReduce(Reduction::Sum), &[])?;
+        }
+        let Some(replicas) = self.replicas else { return Ok(()) };
+        if self.share.members < 2 {
+            return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
+        }
+        let counts = counts((memory.bytes() / 4) as usize, self.share);
+        Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
     }
-    if share.members < 2 {
-        return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
-    }
-    let counts = counts((memory.bytes() / 4) as usize, share);
-    Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
 }
 
 fn add(values: Values<'_>, other: &Buffer) {
@@ -430,30 +552,6 @@ fn add(values: Values<'_>, other: &Buffer) {
         (Values::F64(values), Buffer::F64(other)) => values.iter_mut().zip(other).for_each(|(a, b)| *a += *b),
         _ => {}
     }
-}
-
-/// Over the groups `sums` of `groups` the sum, over replicas the average: of `share` alone where that is not all.
-fn reduce<T: Element>(
-    values: &mut [T],
-    groups: &mut [Group],
-    sums: [Option<usize>; 2],
-    replicas: &mut Group,
-    share: Share,
-    transport: &mut dyn Transport,
-) -> Result<(), Cause> {
-    for at in sums.into_iter().flatten() {
-        transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
-    }
-    if replicas.size() < 2 {
-        return Ok(());
-    }
-    if share.members < 2 {
-        return Ok(transport.all_reduce(replicas, values, Reduction::Avg)?);
-    }
-    let counts = counts(values.len(), share);
-    let mine = transport.reduce_scatter(replicas, values, &counts, Reduction::Avg)?;
-    values[share.of(counts.iter().sum())].copy_from_slice(&mine);
-    Ok(())
 }
 
 fn gather<T: Element>(

@@ -106,6 +106,11 @@ impl Joined<'_> {
 }
 
 impl Peers for Joined<'_> {
+    fn group(&self, axis: Axis) -> (&[usize], usize) {
+        let group = &self.groups.groups[axis as usize];
+        (group.ranks(), group.member())
+    }
+
     fn reach(&self) -> Reach {
         match (self.transport.carries_memory(), self.transport.has_own_on_card()) {
             (true, _) => Reach::Members(self.groups.groups[Axis::Tensor as usize].size()),

@@ -1,11 +1,21 @@
-//! Which elements of a whole weight, as checkpoints have it, each of the ranks that share matrices holds.
+//! Which elements of a whole weight, as checkpoints have it, each of the ranks holds that share matrices or that experts are
+//! dealt to.
 
 use pipeplan_core::graph::{Role, Split, Tensor};
 
 use crate::backend::cpu::element::Element;
 use crate::transport::Buffer;
 
-/// How a weight lies on the ranks that share matrices.
+/// Which part of a weight a rank holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// The rank's number among those that share matrices.
+    pub member: usize,
+    /// Its number among those that experts are dealt to.
+    pub dealt: usize,
+}
+
+/// How a weight lies on the ranks that share matrices, and on those that experts are dealt to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// The whole weight's sizes.
@@ -14,9 +24,22 @@ pub struct Shard {
     pub held: usize,
     /// Whether ranks that hold the same elements each gather only a part of their gradient.
     pub partial: bool,
+    /// Where it is a matrix of each expert: the ranks that these are dealt to.
+    pub experts: Option<usize>,
     split: Option<Split>,
     /// Entries of the cut dimension that a rank holds.
     own: usize,
+}
+
+/// A piece of a weight: which of how many, cut along which dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The piece.
+    pub piece: usize,
+    /// Pieces.
+    pub pieces: usize,
+    /// The dimension.
+    pub dimension: usize,
 }
 
 /// Elements that follow each other both where a rank holds them and in the whole weight.
@@ -39,6 +62,7 @@ impl Shard {
             shape: tensor.whole_shape().iter().map(|size| *size as usize).collect(),
             held: tensor.elements() as usize,
             partial: matches!(tensor.role, Role::Weight { partial: true, .. }),
+            experts: tensor.expert_ways().map(|ways| ways as usize),
             split,
             own,
         }
@@ -49,14 +73,22 @@ impl Shard {
         self.shape.iter().product()
     }
 
-    /// Which pieces there are, in words for a file: dimension and pieces; none for a weight that is not cut.
-    pub fn cut(&self) -> Option<(usize, usize)> {
-        self.split.map(|split| (split.dimension as usize, split.pieces as usize))
+    /// The piece that `seat` holds: cut by experts, and what that gives cut again as matrices are. Nothing for a weight that
+    /// every rank holds whole.
+    pub fn cuts(&self, seat: Seat) -> Vec<Cut> {
+        let experts = self.experts.filter(|ways| *ways > 1);
+        let experts = experts.map(|pieces| Cut { piece: seat.dealt, pieces, dimension: 0 });
+        let split = self.split.map(|split| Cut {
+            piece: split.piece_of(seat.member as u64) as usize,
+            pieces: split.pieces as usize,
+            dimension: split.dimension as usize,
+        });
+        experts.into_iter().chain(split).collect()
     }
 
-    /// The piece that `member` holds.
-    pub fn piece(&self, member: usize) -> usize {
-        self.split.map_or(0, |split| split.piece_of(member as u64) as usize)
+    /// Whether members each hold a piece of their own.
+    pub fn is_split(&self) -> bool {
+        self.split.is_some()
     }
 
     /// The members, of `members`, that hold what `member` holds.
@@ -66,33 +98,45 @@ impl Shard {
         first..first + count
     }
 
-    /// Puts what `member` holds into `whole`, which is nothing before the first.
-    pub fn put(&self, member: usize, held: Buffer, whole: &mut Buffer) {
-        if self.split.is_none() {
+    /// Puts what `seat` holds into `whole`, which is nothing before the first.
+    pub fn put(&self, seat: Seat, held: Buffer, whole: &mut Buffer) {
+        if self.cuts(seat).is_empty() {
             *whole = held;
             return;
         }
         match (held, whole) {
-            (Buffer::F32(held), whole) => self.put_in(member, &held, whole),
-            (Buffer::F64(held), whole) => self.put_in(member, &held, whole),
+            (Buffer::F32(held), whole) => self.put_in(seat, &held, whole),
+            (Buffer::F64(held), whole) => self.put_in(seat, &held, whole),
             // The host cannot read it.
             _ => {}
         }
     }
 
-    fn put_in<T: Element>(&self, member: usize, held: &[T], whole: &mut Buffer) {
+    fn put_in<T: Element>(&self, seat: Seat, held: &[T], whole: &mut Buffer) {
         let before = T::unpack(std::mem::replace(whole, Buffer::Nothing));
         let mut values = before.unwrap_or_else(|| vec![T::ZERO; self.elements()]);
-        for Run { held: from, whole: to, length } in self.runs(member) {
+        for Run { held: from, whole: to, length } in self.runs(seat) {
             values[to..to + length].copy_from_slice(&held[from..from + length]);
         }
         *whole = T::pack(values);
     }
 
-    /// Where the elements that `member` holds lie in the whole weight: none of its padding.
-    pub fn runs(&self, member: usize) -> Vec<Run> {
-        let Some(split) = self.split else { return vec![Run { held: 0, whole: 0, length: self.held }] };
-        runs(&self.shape, split.dimension as usize, self.own, self.piece(member))
+    /// Where the elements that `seat` holds lie in the whole weight: none of its padding.
+    pub fn runs(&self, seat: Seat) -> Vec<Run> {
+        let ways = self.experts.unwrap_or(1);
+        // Experts are dealt evenly, and those of one rank follow each other.
+        let first = self.elements() / ways * seat.dealt.min(ways - 1);
+        let mut shape = self.shape.clone();
+        shape.iter_mut().take(1).for_each(|experts| *experts /= ways);
+        let mut runs = match self.split {
+            None => vec![Run { held: 0, whole: 0, length: self.held }],
+            Some(split) => {
+                let piece = split.piece_of(seat.member as u64) as usize;
+                runs(&shape, split.dimension as usize, self.own, piece)
+            }
+        };
+        runs.iter_mut().for_each(|run| run.whole += first);
+        runs
     }
 }
 

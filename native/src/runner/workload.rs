@@ -6,7 +6,7 @@ use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::Faults;
-use pipeplan_core::graph::{Axis, Graph, Kernel};
+use pipeplan_core::graph::{Graph, Kernel};
 use pipeplan_core::layout::ReduceGradients;
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::partition::StageLayout;
@@ -17,7 +17,7 @@ use pipeplan_core::spec::{ModelWork, Spec, Work};
 use pipeplan_core::step::Tail;
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Writer};
+use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::gradients::{Places, Position, places};
 use super::{Device, Precision, RunOptions};
@@ -25,7 +25,6 @@ use crate::backend::cpu::kernels::knows;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::mesh::{Mesh, MeshError};
-use crate::transport::collectives::Group;
 
 /// Most ranks of a run: every two of them have a mailbox for each other.
 const MAX_WORLD: usize = 1024;
@@ -89,6 +88,10 @@ pub struct ModelStages {
     pub tensor: u32,
     /// Ranks that each hold a part of every sequence.
     pub context: u32,
+    /// Ranks that a layer's experts are dealt to.
+    pub expert: u32,
+    /// Whether ranks that share matrices hold whole experts, and each routes tokens of its own.
+    pub whole_experts: bool,
     /// Copies of the whole pipeline, each with microbatches of its own.
     pub replicas: u32,
     /// Whether the copies, and the ranks that hold parts of the same sequences, share out the optimizer's state.
@@ -141,10 +144,7 @@ pub enum Refusal {
         graphs: usize,
     },
     /// An operator that the backend does not have.
-    #[error(
-        "stage {stage} needs `{kernel}`, which the runner does not have there: plan without expert and context \
-         parallelism, and without a gate on shared experts"
-    )]
+    #[error("stage {stage} needs `{kernel}`, which the runner does not have there: plan without context parallelism")]
     Kernel {
         /// The stage.
         stage: usize,
@@ -171,6 +171,15 @@ pub enum Refusal {
         rows: u64,
         /// Tokens times the experts that see each.
         copies: u64,
+    },
+    /// Experts are dealt to ranks on cards.
+    #[error(
+        "the plan deals experts to {ways} ranks, which GPUs do not yet do: plan with parallel.expert = 1, or run with \
+         --device cpu"
+    )]
+    ExpertsOnCards {
+        /// The ranks.
+        ways: u32,
     },
     /// The device cannot be used.
     #[error("{reason}")]
@@ -418,6 +427,14 @@ impl Workload {
         }
     }
 
+    /// Ranks that a layer's experts are dealt to. Where ops only wait, one rank stands for all of them.
+    pub fn experts(&self) -> usize {
+        match &self.computation {
+            Computation::Model(model) => model.expert.max(1) as usize,
+            Computation::PlannedTimes { .. } => 1,
+        }
+    }
+
     /// Ranks that make one rank of one pipeline together.
     fn ranks_together(&self) -> usize {
         self.parts().saturating_mul(self.members())
@@ -446,6 +463,8 @@ impl Workload {
             parts,
             member: rank % members,
             members,
+            experts: self.experts(),
+            whole_experts: matches!(&self.computation, Computation::Model(model) if model.whole_experts),
             shares_optimizer: self.shares_optimizer(),
         }
     }
@@ -618,6 +637,7 @@ impl Workload {
                 data: self.replicas(),
                 context: self.parts(),
                 tensor: self.members(),
+                expert: self.experts(),
                 shares_optimizer: self.shares_optimizer(),
             },
             weights: BTreeMap::new(),
@@ -633,7 +653,8 @@ impl Workload {
             saving: saving.clone(),
             position,
             places: self.places(),
-            tensor_group: Group::new(position.group(Axis::Tensor), rank).ok()?,
+            together: Together::new(position, false),
+            experts_together: position.deals_experts().then(|| Together::new(position, true)),
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
@@ -686,6 +707,8 @@ impl ModelStages {
             model: work.model,
             tensor: work.layout.form.tensor.max(1),
             context: work.layout.form.context.max(1),
+            expert: work.layout.form.expert.max(1),
+            whole_experts: work.layout.form.whole_experts && work.layout.form.tensor > 1,
             replicas: work.layout.data.max(1),
             shares_optimizer: work.layout.zero == 1,
         }
@@ -711,6 +734,9 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
+            Device::Cuda(_) | Device::Emulated if self.expert > 1 => {
+                return Err(Refusal::ExpertsOnCards { ways: self.expert });
+            }
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
         self.check_vocabulary()

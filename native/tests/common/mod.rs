@@ -4,12 +4,15 @@
 pub use pipeplan::runner::orders::problem;
 use pipeplan::runner::orders::{self, NoOrder};
 use pipeplan::runner::{Observer, Precision, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run};
+use pipeplan::transport::Buffer;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::cluster;
+use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::model::{Activation, Caps, Dtype, E12, Factors, Family, ModelConfig, Variant, Window};
 use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::ModelWork;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A text with structure to learn, the same for ever.
@@ -117,6 +120,74 @@ pub fn assert_close_losses(run: &RunReport, expected: &RunReport, tolerance: f64
     for (found, expected) in run.losses().iter().zip(expected.losses()) {
         assert!((found - expected).abs() < tolerance * expected.abs().max(1.0), "{what}: {found} {expected}");
     }
+}
+
+/// One rank that takes `work`'s whole step by itself.
+pub fn alone(work: &ModelWork, precision: Precision) -> Workload {
+    let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
+    (work.layout.data, work.layout.zero) = (1, 0);
+    work.layout.form.sequence_parallel = false;
+    (work.layout.form.recompute, work.layout.form.whole_experts) = (Recompute::None, false);
+    (work.layout.form.async_reduce, work.layout.form.tensor) = (false, 1);
+    (work.layout.form.expert, work.layout.form.imbalance_permille) = (1, 1000);
+    one_by_one(&work, precision)
+}
+
+/// What one rank makes of each step, by what it trains on.
+#[derive(Default)]
+pub struct Expected {
+    known: BTreeMap<String, RunReport>,
+}
+
+impl Expected {
+    /// That of `work` as a whole.
+    pub fn of(&mut self, work: &ModelWork, precision: Precision, options: &RunOptions) -> &RunReport {
+        let workload = alone(work, precision);
+        let form = work.layout.form;
+        let key = format!(
+            "{:?} {:?} {precision:?} {:?} {}",
+            work.model,
+            (workload.step_tokens(), form.attention, form.dropout),
+            options.clip_norm,
+            options.steps
+        );
+        self.known.entry(key).or_insert_with(|| train(&workload, options))
+    }
+}
+
+/// All bits of its losses.
+pub fn bits(report: &RunReport) -> Vec<u64> {
+    report.losses().iter().map(|loss| loss.to_bits()).collect()
+}
+
+/// Weights within 1e-10.
+pub fn assert_close_weights(run: &RunReport, expected: &RunReport, what: &str) {
+    assert_eq!(run.weights.len(), expected.weights.len(), "{what}");
+    for (name, weight) in &run.weights {
+        let (Buffer::F64(found), Buffer::F64(expected)) = (weight, &expected.weights[name]) else {
+            panic!("{name} is not in f64");
+        };
+        assert_eq!(found.len(), expected.len(), "{name} of {what}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-10, "{name} of {what}: {found} {expected}");
+        }
+    }
+}
+
+/// `work` as `name` for 20 steps: in `f64` losses and weights within 1e-10 of one rank's, in `f32` losses within 1e-5 of
+/// it, and a second run to the bit. False where there is no such schedule.
+pub fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, expected: &mut Expected) -> bool {
+    let Some(double) = published(work, name, Precision::Double) else { return false };
+    let what = format!("{name} on {} ranks of {:?}", work.pipeline, work.layout);
+    let run = train(&double, options);
+    assert_close_losses(&run, expected.of(work, Precision::Double, options), 1e-10, &what);
+    assert_close_weights(&run, expected.of(work, Precision::Double, options), &what);
+    let single = published(work, name, Precision::Single).expect("as in f64");
+    let run = train(&single, options);
+    assert_close_losses(&run, expected.of(work, Precision::Single, options), 1e-5, &what);
+    let again = train(&single, options);
+    assert_eq!((bits(&run), &run.weights), (bits(&again), &again.weights), "{what} repeats");
+    true
 }
 
 /// Raises the flag in step 2.

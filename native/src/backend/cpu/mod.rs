@@ -7,15 +7,17 @@ use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, Tensor};
 
 use self::element::Element;
 use self::kernels::{Context, Data};
-use super::stages::{Held, Input, NewParameter, Processor, Stages, Training, Updated};
-use super::{BackendError, Part, Share, Store, Values};
+use super::peers::Peers;
+use super::stages::{Crowded, Held, Input, NewParameter, Processor, Stages, Training, Updated};
+use super::{BackendError, Part, Shares, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments};
 use crate::runner::random::SplitMix64;
-use crate::runner::shard::Shard;
+use crate::runner::shard::{Seat, Shard};
 use crate::transport::Buffer;
 
 pub mod element;
+mod exchange;
 pub mod gemm;
 pub mod kernels;
 
@@ -45,7 +47,7 @@ impl<T: Element> Cpu<T> {
     ) -> Cpu<T> {
         Cpu::sharing(
             stages,
-            Training { stage_count, seed, optimizer, share: Share::WHOLE, member: 0, batches },
+            Training { stage_count, seed, optimizer, shares: Shares::WHOLE, seat: Seat::default(), batches },
             store,
         )
     }
@@ -170,6 +172,16 @@ impl<T: Element> Processor for Core<T> {
         Ok(())
     }
 
+    fn deal(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Data<T>>],
+        outputs: &mut [(&Tensor, Data<T>)],
+        peers: &mut dyn Peers,
+    ) -> Result<Option<Crowded>, BackendError> {
+        exchange::run(kernel, inputs, outputs, peers)
+    }
+
     fn finish(&mut self) -> Result<(), Infallible> {
         Ok(())
     }
@@ -216,7 +228,7 @@ impl<T: Element> Processor for Core<T> {
 pub(crate) fn initial<T: Element>(training: &Training, init: Init, weight: &Tensor) -> Vec<T> {
     let mut values = vec![T::ZERO; weight.elements() as usize];
     let random = SplitMix64::named(training.seed, &weight.name);
-    for run in Shard::of(weight).runs(training.member as usize) {
+    for run in Shard::of(weight).runs(training.seat) {
         let values = &mut values[run.held..run.held + run.length];
         match init {
             Init::Zeros => {}

@@ -270,8 +270,8 @@ mod tests {
                 stage_count: problem.stage_count(),
                 seed: 0,
                 optimizer: AdamW::default(),
-                share: crate::backend::Share::WHOLE,
-                member: 0,
+                shares: crate::backend::Shares::WHOLE,
+                seat: Default::default(),
                 batches: Arc::clone(&batches),
             };
             (needed(&held, &training, &workload.program.rows[rank]).expect("it walks"), predicted[rank])

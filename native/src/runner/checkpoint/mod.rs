@@ -7,7 +7,7 @@
 //! | `manifest.json` | [`Manifest`]: what was trained, how far, and which file holds which weight |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
 //! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once |
-//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension |
+//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are dealt to ranks, a piece of the same form comes first, and the other is cut out of it |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
@@ -25,7 +25,7 @@ mod read;
 mod write;
 
 pub use read::Reader;
-pub use write::Writer;
+pub use write::{Together, Writer};
 
 use super::optimizer::AdamW;
 
@@ -88,11 +88,14 @@ pub struct Layout {
     /// Ranks that share each matrix.
     #[serde(default = "one")]
     pub tensor: usize,
+    /// Ranks that experts are dealt to.
+    #[serde(default = "one")]
+    pub expert: usize,
     /// Whether they share out the optimizer's state.
     pub shares_optimizer: bool,
 }
 
-/// What was not said before ranks could share matrices or sequences.
+/// What was not said before ranks could share matrices, sequences or experts.
 fn one() -> usize {
     1
 }

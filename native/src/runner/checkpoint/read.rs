@@ -139,8 +139,8 @@ impl Reader {
             let weight = self.weights.get(name).ok_or_else(missing)?;
             let length = weight.elements();
             let whole = [Extent { piece: weight.clone(), runs: vec![Run { held: 0, whole: 0, length }] }];
-            let held = shard.runs(position.member);
-            let mine = within(&held, position.share().of(shard.held));
+            let held = shard.runs(position.seat());
+            let mine = within(&held, position.share_of(shard).of(shard.held));
             for (_, stage) in at.iter().filter(|(rank, _)| *rank == position.rank) {
                 let parts = [
                     (Part::Weight, &whole[..], &held),
@@ -182,18 +182,34 @@ fn placed(name: &str, piece: &Piece, weights: &BTreeMap<String, Piece>) -> Optio
     let rest = name.strip_prefix("mean/").or_else(|| name.strip_prefix("square/"))?;
     let (start, rest) = rest.split_once('/')?;
     let (start, length): (usize, usize) = (start.parse().ok()?, piece.elements());
-    let Some((cut, weight)) = rest.split_once('/') else {
+    let Some((cuts, weight)) = rest.rsplit_once('/') else {
         let is_within = start.checked_add(length)? <= weights.get(rest)?.elements();
         return is_within.then(|| (rest.to_string(), vec![Run { held: 0, whole: start, length }]));
     };
-    let numbers: Vec<usize> = cut.split('.').map(|number| number.parse().ok()).collect::<Option<_>>()?;
-    let [at, pieces, dimension] = numbers[..] else { return None };
-    let shape = &weights.get(weight)?.shape;
-    if at >= pieces {
+    let whole = weights.get(weight)?;
+    let (mut shape, mut lies) = (whole.shape.clone(), vec![Run { held: 0, whole: 0, length: whole.elements() }]);
+    let cuts: Vec<&str> = cuts.split('/').collect();
+    // Of experts that are dealt out, and of matrices that are shared.
+    if cuts.len() > 2 {
         return None;
     }
-    let own = shape.get(dimension)?.div_ceil(pieces);
-    Some((weight.to_string(), within(&runs(shape, dimension, own, at), start..start.checked_add(length)?)))
+    for cut in cuts {
+        let numbers: Vec<usize> = cut.split('.').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+        let [at, pieces, dimension] = numbers[..] else { return None };
+        if at >= pieces {
+            return None;
+        }
+        let own = shape.get(dimension)?.div_ceil(pieces);
+        lies = runs(&shape, dimension, own, at).into_iter().flat_map(|run| within_run(&lies, run)).collect();
+        shape[dimension] = own;
+    }
+    Some((weight.to_string(), within(&lies, start..start.checked_add(length)?)))
+}
+
+/// Where `run` of a piece lies in the whole, if the piece lies there as `lies` says.
+fn within_run(lies: &[Run], run: Run) -> Vec<Run> {
+    let part = within(lies, run.whole..run.whole + run.length);
+    part.into_iter().map(|part| Run { held: part.held + run.held, ..part }).collect()
 }
 
 /// The part of `runs` that is held at `range`, which then counts from its start.
@@ -296,6 +312,9 @@ mod tests {
         assert_eq!(lies("mean/20/w", 4), Some(vec![Run { held: 0, whole: 20, length: 4 }]));
         let rows = vec![Run { held: 0, whole: 9, length: 3 }, Run { held: 3, whole: 15, length: 3 }];
         assert_eq!(lies("square/3/1.2.1/w", 6), Some(rows));
+        // The right half of the lower half.
+        let rows = vec![Run { held: 0, whole: 15, length: 3 }, Run { held: 3, whole: 21, length: 3 }];
+        assert_eq!(lies("mean/0/1.2.0/1.2.1/w", 6), Some(rows));
     }
 
     /// Names come from a file: numbers beyond the weight are no reason to end the rank.
@@ -309,6 +328,7 @@ mod tests {
             (format!("square/{most}/0.2.0/w"), 2),
             (String::from("square/0/2.2.0/w"), 1),
             (String::from("square/0/0.2.7/w"), 1),
+            (String::from("mean/0/0.1.0/0.1.0/0.1.0/w"), 1),
             (String::from("other/0/w"), 1),
         ] {
             assert_eq!(lies(&name, length), None, "{name}");

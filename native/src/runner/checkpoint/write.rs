@@ -12,7 +12,7 @@ use super::{CheckpointError, MANIFEST, Manifest, Saving, folder_name};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
-use crate::runner::shard::Shard;
+use crate::runner::shard::{Cut, Seat, Shard};
 use crate::transport::collectives::{Collectives, Group};
 use crate::transport::{Buffer, Transport};
 
@@ -25,12 +25,52 @@ pub struct Writer {
     pub position: Position,
     /// Where weights lie; owners write them.
     pub places: Places,
-    /// The ranks that share matrices, of which the first writes the whole ones.
-    pub tensor_group: Group,
+    /// The ranks that hold whole weights together, of which the first writes them.
+    pub together: Together,
+    /// The same for weights of experts, where those are others.
+    pub experts_together: Option<Together>,
     /// What all checkpoints of the run say alike.
     pub manifest: Manifest,
     /// The step of the last one.
     pub written: u32,
+}
+
+/// Ranks that hold whole weights together.
+#[derive(Clone, Debug)]
+pub struct Together {
+    group: Group,
+    /// The part of each.
+    seats: Vec<Seat>,
+}
+
+impl Together {
+    /// Those that the rank at `position` is among, for weights of experts or, else, for all others.
+    pub fn new(position: Position, of_experts: bool) -> Together {
+        let all = position.together(of_experts);
+        let ranks = all.iter().map(|position| position.world_rank()).collect();
+        // A rank stands among them once.
+        let group = Group::new(ranks, position.world_rank()).unwrap_or_else(|error| unreachable!("{error}"));
+        Together { group, seats: all.into_iter().map(Position::seat).collect() }
+    }
+
+    /// The whole weight on the first of them, from what each one holds; nothing on the others.
+    fn whole(&mut self, held: Buffer, shard: &Shard, transport: &mut dyn Transport) -> Result<Buffer, Cause> {
+        let group = &mut self.group;
+        let parts: Option<Vec<Buffer>> = match held {
+            Buffer::F32(held) => {
+                transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F32).collect())
+            }
+            Buffer::F64(held) => {
+                transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F64).collect())
+            }
+            Buffer::OnCard(_) | Buffer::Nothing => None,
+        };
+        let mut whole = Buffer::Nothing;
+        for (seat, part) in self.seats.iter().zip(parts.into_iter().flatten()) {
+            shard.put(*seat, part, &mut whole);
+        }
+        Ok(whole)
+    }
 }
 
 impl Writer {
@@ -92,9 +132,13 @@ impl Writer {
         backend: &mut dyn Backend,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        let Writer { position, places, tensor_group, .. } = self;
+        let Writer { position, places, together, experts_together, .. } = self;
         let Position { rank, member, members, shares_optimizer, .. } = *position;
-        let copy = position.copy();
+        // Of ranks that hold the same, which one it is.
+        let copy = |shard: &Shard| match shard.experts {
+            Some(_) => position.expert_copy(),
+            None => position.copy(),
+        };
         let owned: Vec<(&String, u16, &Shard)> = places
             .iter()
             .filter_map(|(name, placed)| {
@@ -102,36 +146,44 @@ impl Writer {
                 Some((name, *stage, &placed.shard))
             })
             .collect();
-        if let Some(file) = weight_files(places).get(&rank).filter(|_| copy == 0) {
+        if let Some(file) = weight_files(places).get(&rank) {
+            let writes = position.copy() == 0 && member == 0;
             let mut tensors = Vec::new();
-            for (name, stage, shard) in &owned {
+            for (name, stage, shard) in owned.iter().filter(|(_, _, shard)| copy(shard) == 0) {
+                let is_whole = shard.cuts(position.seat()).is_empty();
+                if is_whole && !writes {
+                    continue;
+                }
                 let held = copy_of(backend, *stage, name, Part::Weight)?;
-                // Weights that every member holds whole need nobody else.
-                let values = if shard.cut().is_some() { whole(held, shard, tensor_group, transport)? } else { held };
+                let values = match (is_whole, shard.experts.and(experts_together.as_mut())) {
+                    (true, _) => held,
+                    (false, Some(together)) => together.whole(held, shard, transport)?,
+                    (false, None) => together.whole(held, shard, transport)?,
+                };
                 tensors.push(((*name).clone(), Stored { shape: shard.shape.clone(), values }));
             }
-            if member == 0 {
+            if writes {
                 save(&partial.join(file), tensors)?;
             }
         }
-        if (copy == 0 || shares_optimizer) && !owned.is_empty() {
+        if position.copy() < copies_that_write(*position) && !owned.is_empty() {
             let mut tensors = Vec::new();
             for (name, stage, shard) in owned {
-                // Of members that hold the same, the first writes it.
-                if shard.holders(member, members).start != member {
+                // Of ranks that hold the same, the first writes it.
+                let is_first = shard.experts.is_some() || shard.holders(member, members).start == member;
+                if !(is_first && (copy(shard) == 0 || shares_optimizer)) {
                     continue;
                 }
-                let start = position.share().of(shard.held).start;
-                let piece = shard.cut().map_or_else(String::new, |(dimension, pieces)| {
-                    format!("{}.{pieces}.{dimension}/", shard.piece(member))
-                });
+                let start = position.share_of(shard).of(shard.held).start;
+                let cut = |Cut { piece, pieces, dimension }| format!("{piece}.{pieces}.{dimension}/");
+                let piece: String = shard.cuts(position.seat()).into_iter().map(cut).collect();
                 for (part, what) in [(Part::Mean, "mean"), (Part::Square, "square")] {
                     let values = copy_of(backend, stage, name, part)?;
                     let stored = Stored { shape: vec![values.values()], values };
                     tensors.push((format!("{what}/{start}/{piece}{name}"), stored));
                 }
             }
-            save(&partial.join(optimizer_file(copy, rank, member)), tensors)?;
+            save(&partial.join(optimizer_file(position.copy(), rank, member)), tensors)?;
         }
         Ok(())
     }
@@ -142,11 +194,10 @@ impl Writer {
         let file_of = |placed: &Placed| files.get(&placed.at.first()?.0).cloned();
         let weights: BTreeMap<String, String> =
             self.places.iter().filter_map(|(name, places)| Some((name.clone(), file_of(places)?))).collect();
-        let Position { members, shares_optimizer, .. } = self.position;
         let mut optimizer_state: Vec<String> = Vec::new();
-        for copy in 0..if shares_optimizer { self.position.copies() } else { 1 } {
+        for copy in 0..copies_that_write(self.position) {
             for rank in files.keys() {
-                optimizer_state.extend((0..members).map(|member| optimizer_file(copy, *rank, member)));
+                optimizer_state.extend((0..self.position.members).map(|member| optimizer_file(copy, *rank, member)));
             }
         }
         let mut total = 0;
@@ -196,18 +247,14 @@ fn optimizer_file(copy: usize, rank: usize, member: usize) -> String {
     format!("optimizer-{copy}-{rank}-{member}.safetensors")
 }
 
-/// The whole weight on the first member, from what each one holds; nothing on the others.
-fn whole(held: Buffer, shard: &Shard, group: &mut Group, transport: &mut dyn Transport) -> Result<Buffer, Cause> {
-    let parts: Option<Vec<Buffer>> = match held {
-        Buffer::F32(held) => transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F32).collect()),
-        Buffer::F64(held) => transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F64).collect()),
-        Buffer::OnCard(_) | Buffer::Nothing => None,
-    };
-    let mut whole = Buffer::Nothing;
-    for (member, part) in parts.into_iter().flatten().enumerate() {
-        shard.put(member, part, &mut whole);
+/// The copies, from the first on, whose ranks write what they hold of the optimizer's state: all that share it out; else
+/// those of replicas and parts that hold all experts.
+fn copies_that_write(position: Position) -> usize {
+    match position.shares_optimizer {
+        true => position.copies(),
+        false if position.whole_experts => position.experts.div_ceil(position.members),
+        false => position.experts,
     }
-    Ok(whole)
 }
 
 /// A tensor to be written.

@@ -67,6 +67,22 @@ impl Arrivals {
             (0..experts).map(|expert| self.counts.iter().map(|counts| counts[expert]).sum()).collect();
         starts(&copies).iter().zip(&copies).map(|(start, copies)| *start..start + copies).collect()
     }
+
+    /// By device: all that came from it.
+    pub fn by_device(&self) -> Vec<usize> {
+        self.counts.iter().map(|counts| counts.iter().sum()).collect()
+    }
+
+    /// By copy as it arrives (device by device, and from one in [`Order`]): its row.
+    pub fn places(&self) -> Vec<usize> {
+        let mut next: Vec<usize> = self.rows().iter().map(|rows| rows.start).collect();
+        let mut places = Vec::new();
+        for (expert, copies) in self.counts.iter().flat_map(|counts| counts.iter().enumerate()) {
+            places.extend(next[expert]..next[expert] + copies);
+            next[expert] += copies;
+        }
+        places
+    }
 }
 
 /// The softmax of `logits`.
@@ -213,8 +229,7 @@ pub(super) fn combine_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     for (((copy, place), weight), dweight) in order.places.iter().enumerate().zip(weights).zip(dweights) {
         let token = copy / active;
         let at = place * width..(place + 1) * width;
-        *dweight =
-            weighted_grad(&dy[token * width..(token + 1) * width], &rows[at.clone()], *weight, &mut drows[at]);
+        *dweight = weighted_grad(&dy[token * width..(token + 1) * width], &rows[at.clone()], *weight, &mut drows[at]);
     }
 }
 
@@ -270,6 +285,8 @@ mod tests {
     fn rows_lie_by_expert_and_then_by_device() {
         let arrivals = Arrivals::new(&[1, 2, 2, 1], 2);
         assert_eq!(arrivals.rows(), [0..3, 3..6]);
+        assert_eq!(arrivals.places(), [0, 3, 4, 1, 2, 5]);
+        assert_eq!(arrivals.by_device(), [3, 3]);
         assert_eq!(Arrivals::new(&[], 3).rows(), [] as [Range<usize>; 0]);
     }
 }

@@ -64,12 +64,12 @@ impl<T: Element> Data<T> {
         values
     }
 
-    fn tokens(&self) -> &[i32] {
+    pub(super) fn tokens(&self) -> &[i32] {
         let Data::Tokens(values) = self else { panic!("tokens were expected") };
         values
     }
 
-    fn tokens_mut(&mut self) -> &mut [i32] {
+    pub(super) fn tokens_mut(&mut self) -> &mut [i32] {
         let Data::Tokens(values) = self else { panic!("tokens were expected") };
         values
     }
@@ -154,10 +154,6 @@ impl<'a, T: Element> Call<'a, '_, T> {
 pub const fn knows(kernel: &Kernel) -> bool {
     match kernel {
         Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => spread.ways == 1,
-        Kernel::Dispatch { ways }
-        | Kernel::DispatchGrad { ways }
-        | Kernel::Combine { ways }
-        | Kernel::CombineGrad { ways } => *ways == 1,
         _ => true,
     }
 }

@@ -1,0 +1,159 @@
+//! Operators of experts that are dealt to ranks: copies of tokens go to the ranks that hold their experts, and come back.
+//!
+//! Before any copy leaves, every rank learns how many all of them have for each expert. So each knows what comes to it, and
+//! whether it and all others have room for that: where one has not, all of them end alike, and nothing has been sent.
+
+use pipeplan_core::graph::{Axis, Kernel, Tensor};
+
+use super::element::Element;
+use super::kernels::Data;
+use super::kernels::experts::{Arrivals, Order, gather, spread, weighted_grad};
+use crate::backend::BackendError;
+use crate::backend::peers::{Collective, Peers};
+use crate::backend::stages::{Crowded, Held, Input};
+use crate::transport::Buffer;
+
+/// Runs `kernel`, one of those that are dealt, with the ranks that hold the other experts.
+///
+/// # Errors
+/// Where another rank does not come, or the transport fails.
+pub(super) fn run<T: Element>(
+    kernel: &Kernel,
+    inputs: &[Input<'_, Data<T>>],
+    outputs: &mut [(&Tensor, Data<T>)],
+    peers: &mut dyn Peers,
+) -> Result<Option<Crowded>, BackendError> {
+    let here = |at: usize| match inputs[at].data {
+        Held::Here(data) => data,
+        _ => panic!("input {at} of `{}` lies apart", kernel.name()),
+    };
+    let columns = |at: usize| inputs[at].tensor.shape.last().map_or(1, |columns| *columns as usize);
+    let width = columns(0);
+    let arrivals = |at: usize| Arrivals::new(here(at).tokens(), columns(at));
+    let order = |chosen: usize, arrivals: usize| Order::new(here(chosen).tokens(), here(arrivals).tokens().len());
+    match kernel {
+        Kernel::Dispatch { .. } => {
+            let [(_, rows), (of_arrivals, arrived)] = outputs else { panic!("dispatch has two outputs") };
+            let order = Order::new(here(1).tokens(), of_arrivals.elements() as usize);
+            let (rows, arrived) = (rows.floats_mut(), arrived.tokens_mut());
+            let counts = counts_of_all::<T>(&order, peers)?;
+            let (_, own) = peers.group(Axis::Expert);
+            let experts = arrived.len() / counts.len();
+            let room = rows.len() / width;
+            if let Some(crowded) = crowded(&counts, experts, room, order.places.len()) {
+                return Ok(Some(crowded));
+            }
+            let mine = counts.iter().flat_map(|counts| &counts[own * experts..(own + 1) * experts]);
+            arrived.iter_mut().zip(mine).for_each(|(arrived, count)| *arrived = *count as i32);
+            let mut copies = vec![T::ZERO; order.places.len() * width];
+            spread(here(0).floats(), &order, columns(1), width, &mut copies);
+            let arrivals = Arrivals::new(arrived, experts);
+            let copies = out(&copies, width, &order, &arrivals, peers)?;
+            rows.fill(T::ZERO);
+            for (row, place) in copies.chunks_exact(width).zip(arrivals.places()) {
+                rows[place * width..(place + 1) * width].copy_from_slice(row);
+            }
+        }
+        Kernel::DispatchGrad { .. } => {
+            let order = order(1, 2);
+            let copies = back(here(0).floats(), width, &order, &arrivals(2), peers)?;
+            gather(&copies, None, &order, columns(1), width, outputs[0].1.floats_mut());
+        }
+        Kernel::Combine { .. } => {
+            let order = order(2, 3);
+            let copies = back(here(0).floats(), width, &order, &arrivals(3), peers)?;
+            gather(&copies, Some(here(1).floats()), &order, columns(2), width, outputs[0].1.floats_mut());
+        }
+        Kernel::CombineGrad { .. } => {
+            let (order, arrivals, active) = (order(3, 4), arrivals(4), columns(3));
+            let (dy, rows, weights) = (here(0).floats(), here(1).floats(), here(2).floats());
+            // Behind each copy of a gradient its weight: both are needed where the row is.
+            let mut copies = vec![T::ZERO; order.places.len() * (width + 1)];
+            for ((copy, place), weight) in order.places.iter().enumerate().zip(weights) {
+                let to = &mut copies[place * (width + 1)..(place + 1) * (width + 1)];
+                to[..width].copy_from_slice(&dy[copy / active * width..(copy / active + 1) * width]);
+                to[width] = *weight;
+            }
+            let copies = out(&copies, width + 1, &order, &arrivals, peers)?;
+            let [(_, drows), (_, dweights)] = outputs else { panic!("combine_grad has two outputs") };
+            let drows = drows.floats_mut();
+            drows.fill(T::ZERO);
+            let mut along = vec![T::ZERO; drows.len() / width];
+            for (copy, place) in copies.chunks_exact(width + 1).zip(arrivals.places()) {
+                let at = place * width..(place + 1) * width;
+                along[place] = weighted_grad(&copy[..width], &rows[at.clone()], copy[width], &mut drows[at]);
+            }
+            let along = back(&along, 1, &order, &arrivals, peers)?;
+            let dweights = dweights.floats_mut().iter_mut().zip(&order.places);
+            dweights.for_each(|(dweight, place)| *dweight = along[*place]);
+        }
+        _ => panic!("`{}` is not dealt", kernel.name()),
+    }
+    Ok(None)
+}
+
+/// By rank: the copies that it has for each expert. Numbers of them are exact in 32-bit floats up to 2²⁴.
+fn counts_of_all<T: Element>(order: &Order, peers: &mut dyn Peers) -> Result<Vec<Vec<usize>>, BackendError> {
+    let own = order.counts.iter().map(|count| T::of(*count as f64)).collect();
+    let all = peers.run(Axis::Expert, Collective::Gather, T::pack(own))?;
+    let all = T::unpack(all).unwrap_or_default();
+    let of_rank = |counts: &[T]| counts.iter().map(|count| count.wide() as usize).collect();
+    Ok(all.chunks_exact(order.counts.len()).map(of_rank).collect())
+}
+
+/// The fullest rank, where it has no room for what comes to it. By rank `counts` of copies for each expert, of which each
+/// rank holds `experts`; each has `room` rows, and `copies` of its own.
+fn crowded(counts: &[Vec<usize>], experts: usize, room: usize, copies: usize) -> Option<Crowded> {
+    let come = |member: usize| -> usize {
+        counts.iter().flat_map(|counts| &counts[member * experts..(member + 1) * experts]).sum()
+    };
+    let (member, come) = (0..counts.len()).map(|member| (member, come(member))).max_by_key(|(_, come)| *come)?;
+    (come > room).then_some(Crowded { member, come, room, copies })
+}
+
+/// Sends `copies` of `width` elements, in their order, to the ranks of their experts, and gets what comes from each rank.
+fn out<T: Element>(
+    copies: &[T],
+    width: usize,
+    order: &Order,
+    arrivals: &Arrivals,
+    peers: &mut dyn Peers,
+) -> Result<Vec<T>, BackendError> {
+    let come: Vec<usize> = arrivals.by_device().iter().map(|copies| copies * width).collect();
+    let mut rest = copies;
+    let pieces = to_each(order, come.len()).into_iter().map(|copies| {
+        let (piece, after) = rest.split_at(copies * width);
+        rest = after;
+        T::pack(piece.to_vec())
+    });
+    let pieces = pieces.collect();
+    joined(peers.deal(Axis::Expert, pieces, &come)?)
+}
+
+/// The way back: rows of `width` elements to the ranks that their copies came from; gives this rank's copies, in their order.
+fn back<T: Element>(
+    rows: &[T],
+    width: usize,
+    order: &Order,
+    arrivals: &Arrivals,
+    peers: &mut dyn Peers,
+) -> Result<Vec<T>, BackendError> {
+    let by_device = arrivals.by_device();
+    let mut places = arrivals.places().into_iter();
+    let piece = |copies: &usize| {
+        let places = places.by_ref().take(*copies);
+        T::pack(places.flat_map(|place| &rows[place * width..(place + 1) * width]).copied().collect())
+    };
+    let pieces = by_device.iter().map(piece).collect();
+    let come: Vec<usize> = to_each(order, by_device.len()).iter().map(|copies| copies * width).collect();
+    joined(peers.deal(Axis::Expert, pieces, &come)?)
+}
+
+/// By rank of `ranks`: this rank's copies for its experts.
+fn to_each(order: &Order, ranks: usize) -> Vec<usize> {
+    order.counts.chunks(order.counts.len() / ranks).map(|counts| counts.iter().sum()).collect()
+}
+
+fn joined<T: Element>(pieces: Vec<Buffer>) -> Result<Vec<T>, BackendError> {
+    Ok(pieces.into_iter().filter_map(T::unpack).flatten().collect())
+}

@@ -1,0 +1,245 @@
+//! Whether ranks that experts are dealt to, with pipelines, replicas and ranks that share matrices around them, train as one
+//! rank does.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Expected, alone, assert_close_losses, assert_close_weights, bits, options, published, train, trains_as_one_rank,
+};
+use pipeplan::backend::BackendError;
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::{
+    Cause, Device, Precision, Refusal, RunError, RunOptions, RunReport, Silent, State, Workload, run,
+};
+use pipeplan::transport::faulty::Faults;
+use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::graph::Axis;
+use pipeplan_core::graph::form::Recompute;
+use pipeplan_core::model::{Experts, Latent, Variant};
+use pipeplan_core::spec::ModelWork;
+
+const MIXTRAL: Experts = Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+
+fn mixtral() -> Variant {
+    Variant { experts: Some(MIXTRAL), ..Variant::USUAL }
+}
+
+fn qwen_2_moe() -> Variant {
+    Variant { experts: Some(Experts { shared_ffn: 8, shared_gate: true, ..MIXTRAL }), ..Variant::USUAL }
+}
+
+fn deepseek() -> Variant {
+    let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 2, value_width: 3 };
+    let experts = Experts { count: 8, active: 3, shared_ffn: 8, dense_layers: 1, ..MIXTRAL };
+    Variant { experts: Some(experts), latent: Some(latent), ..Variant::USUAL }
+}
+
+/// Ranks of a pipeline, ranks that share matrices, replicas.
+type Sizes = [usize; 3];
+
+/// `variant` with experts dealt to `expert` ranks, which have room for whatever routing sends them. A step has eight
+/// microbatches.
+fn work(variant: Variant, [pp, tp, dp]: Sizes, expert: u32) -> ModelWork {
+    let mut work = common::work(pp, 8 / dp);
+    (work.model.heads, work.model.kv_heads, work.model.head_dim) = (4, 4, 4);
+    if variant.latent.is_some() {
+        work.model.head_dim = 6;
+    }
+    (work.sequence, work.microbatch_size) = (8, 1);
+    work.model.variant = variant;
+    (work.layout.data, work.layout.form.tensor) = (dp as u32, tp as u32);
+    (work.layout.form.expert, work.layout.form.imbalance_permille) = (expert, 1000 * expert);
+    work
+}
+
+#[test]
+fn every_family_trains_as_one_rank() {
+    let mut expected = Expected::default();
+    for (at, variant) in [mixtral(), qwen_2_moe(), deepseek()].into_iter().enumerate() {
+        for (sizes, expert, name, zero) in [
+            ([1, 1, 2], 2, "1f1b", 0),
+            ([2, 1, 4], 2, "1f1b", 1),
+            ([1, 1, 4], 4, "zb-h1", 1),
+            ([2, 2, 2], 2, "interleaved-1f1b", 0),
+        ] {
+            let mut work = work(variant, sizes, expert);
+            work.layout.zero = zero;
+            let form = &mut work.layout.form;
+            form.sequence_parallel = sizes[1] > 1 && at % 2 == 0;
+            form.async_reduce = sizes[1] > 1;
+            form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][(at + zero as usize) % 3];
+            assert!(trains_as_one_rank(&work, name, &options(5), &mut expected), "{name} exists");
+        }
+    }
+}
+
+/// Clipping counts each element of each expert once; the greatest norm is one that binds.
+#[test]
+fn every_kind_of_schedule_trains_as_one_rank() {
+    let mut expected = Expected::default();
+    for (at, (name, sizes, expert)) in [
+        ("gpipe", [2, 1, 2], 2),
+        ("zb-v", [2, 1, 4], 4),
+        ("dualpipe", [2, 1, 2], 2),
+        ("zb-h1", [2, 2, 2], 2),
+        ("v-half", [2, 1, 4], 2),
+        ("looped-bfs", [2, 1, 4], 2),
+        ("chimera", [2, 1, 2], 2),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut work = work(qwen_2_moe(), sizes, expert);
+        work.layout.zero = u32::from(at % 2 == 1);
+        let clipped = RunOptions { clip_norm: Some(0.05), ..options(5) };
+        assert!(trains_as_one_rank(&work, name, &clipped, &mut expected), "{name} exists");
+    }
+}
+
+/// Where ranks that share matrices route tokens of their own to whole experts, these are dealt to all of them.
+#[test]
+fn whole_experts_train_as_one_rank() {
+    let mut expected = Expected::default();
+    for (at, (sizes, expert)) in
+        [([1, 2, 1], 1), ([1, 2, 1], 2), ([1, 2, 2], 2), ([2, 2, 2], 4), ([1, 4, 1], 2), ([1, 4, 2], 2)]
+            .into_iter()
+            .enumerate()
+    {
+        for zero in [0, 1] {
+            let mut work = work(if at % 2 == 0 { qwen_2_moe() } else { deepseek() }, sizes, expert);
+            work.layout.zero = zero;
+            let form = &mut work.layout.form;
+            (form.whole_experts, form.sequence_parallel, form.async_reduce) = (true, true, at % 2 == 0);
+            let clipped = RunOptions { clip_norm: Some(0.05), ..options(4) };
+            assert!(trains_as_one_rank(&work, "1f1b", &clipped, &mut expected), "it exists");
+        }
+    }
+}
+
+fn refused_room(workload: &Workload) -> Option<BackendError> {
+    match run(workload, &options(3), &mut Silent) {
+        Ok(_) => None,
+        Err(RunError::Failed(failure)) => match failure.cause {
+            Cause::Backend(error) => Some(error),
+            other => panic!("{other}"),
+        },
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// What a run without room says is enough for that layer and microbatch; the greatest of these is enough for all. Then
+/// nothing is dropped: losses and weights are those of one rank.
+#[test]
+fn a_rank_without_room_ends_the_run_and_says_what_is_needed() {
+    let mut work = work(mixtral(), [2, 1, 2], 2);
+    work.layout.form.imbalance_permille = 1000;
+    let mut said = Vec::new();
+    let workload = loop {
+        let workload = published(&work, "1f1b", Precision::Double).expect("it exists");
+        let Some(error) = refused_room(&workload) else { break workload };
+        let BackendError::Crowded { rank, layer, microbatch, come, rows, enough } = error.clone() else {
+            panic!("{error}")
+        };
+        assert!(rank < 4 && layer < 8 && microbatch < 4 && come > rows, "{error}");
+        let copies = 8 * 2;
+        assert_eq!(rows, (copies * work.layout.form.imbalance_permille as usize).div_ceil(1000));
+        let permille = (enough.parse::<f64>().expect("a number") * 1000.0).round() as u32;
+        assert!((copies * permille as usize).div_ceil(1000) >= come, "{error}");
+        assert!((copies * (permille as usize - 1)).div_ceil(1000) < come, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("write training.expert_imbalance = {enough} or more")), "{text}");
+        assert!(said.last().is_none_or(|last| *last < permille), "{error}");
+        said.push(permille);
+        work.layout.form.imbalance_permille = permille;
+    };
+    assert!(!said.is_empty(), "sixteen copies hardly ever go to two ranks in equal parts");
+    let (found, expected) = (train(&workload, &options(3)), train(&alone(&work, Precision::Double), &options(3)));
+    assert_close_losses(&found, &expected, 1e-10, "enough");
+    assert_close_weights(&found, &expected, "enough");
+}
+
+/// On their own layout to the bit, on another one within rounding.
+#[test]
+fn checkpoints_go_from_any_layout_to_any() {
+    let planned = |(sizes, expert, zero, whole, name): (Sizes, u32, u32, bool, &str)| {
+        let mut work = work(qwen_2_moe(), sizes, expert);
+        work.layout.zero = zero;
+        (work.layout.form.sequence_parallel, work.layout.form.whole_experts) = (whole, whole);
+        published(&work, name, Precision::Double).unwrap_or_else(|| panic!("{name} exists"))
+    };
+    let layouts = [
+        ([1, 1, 1], 1, 0, false, "1f1b"),
+        ([2, 1, 4], 2, 1, false, "1f1b"),
+        ([1, 1, 4], 4, 0, false, "gpipe"),
+        ([2, 2, 2], 2, 1, false, "zb-h1"),
+        ([1, 2, 2], 4, 0, true, "1f1b"),
+        ([1, 2, 2], 2, 1, true, "1f1b"),
+        ([2, 1, 2], 2, 0, false, "dualpipe"),
+    ];
+    let resuming = |folder: &std::path::Path| RunOptions {
+        resume: Some(Checkpoint::open(folder).expect("a checkpoint")),
+        ..options(5)
+    };
+    let whole = train(&planned(layouts[0]), &options(5));
+    for (at, layout) in layouts.into_iter().enumerate() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let saving = Saving { folder: folder.path().to_path_buf(), every: 0 };
+        let workload = planned(layout);
+        train(&workload, &RunOptions { saving: Some(saving), ..options(3) });
+        let rest = train(&workload, &resuming(folder.path()));
+        let unbroken = train(&workload, &options(5));
+        assert_eq!(bits(&rest), bits(&unbroken)[3..], "{layout:?}");
+        assert_eq!(rest.weights, unbroken.weights, "{layout:?}");
+
+        let next = layouts[(at + 1) % layouts.len()];
+        let rest = train(&planned(next), &resuming(folder.path()));
+        let expected = RunReport { steps: whole.steps[3..].to_vec(), ..whole.clone() };
+        let what = format!("from {layout:?} to {next:?}");
+        assert_close_losses(&rest, &expected, 1e-10, &what);
+        assert_close_weights(&rest, &whole, &what);
+    }
+}
+
+/// A rank that stands still is named by one that waits for it, with the collective and its group.
+#[test]
+fn a_rank_that_does_not_come_is_named() {
+    let workload = published(&work(mixtral(), [1, 1, 2], 2), "1f1b", Precision::Single).expect("it exists");
+    for after in [5, 6, 7, 8] {
+        let stall = Faults { stall: Some((after, Duration::from_secs(30))), ..Faults::default() };
+        let options = RunOptions {
+            transport: ThreadOptions { slots: 4, patience: Duration::from_millis(400) },
+            grace: Duration::from_millis(100),
+            faults: vec![(1, stall)],
+            ..options(4)
+        };
+        let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Silent) else { panic!("it fails") };
+        assert!(matches!(failure.cause, Cause::Collective(_) | Cause::Backend(_)), "{failure}");
+        let text = failure.to_string();
+        assert!(text.contains("rank 0 failed: "), "{text}");
+        assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send"), "{text}");
+        assert_eq!(failure.ranks[1].state, State::Dealing, "{text}");
+    }
+}
+
+/// The groups of experts are those of the ranks along replicas, next to each other, that share matrices alike.
+#[test]
+fn experts_are_dealt_to_neighbours() {
+    let mut of_two = work(mixtral(), [2, 2, 4], 2);
+    let workload = published(&of_two, "1f1b", Precision::Single).expect("it exists");
+    let group = |workload: &Workload, rank: usize| workload.position(rank).group(Axis::Expert);
+    assert_eq!([0, 1, 2, 5, 8].map(|rank| group(&workload, rank)), [[0, 2], [1, 3], [0, 2], [5, 7], [8, 10]]);
+    (of_two.layout.form.whole_experts, of_two.layout.form.sequence_parallel) = (true, true);
+    let workload = published(&of_two, "1f1b", Precision::Single).expect("it exists");
+    assert_eq!([0, 1, 2, 5, 8].map(|rank| group(&workload, rank)), [[0, 1], [0, 1], [2, 3], [4, 5], [8, 9]]);
+}
+
+#[test]
+fn cards_are_refused_before_the_run() {
+    let workload = published(&work(mixtral(), [1, 1, 2], 2), "1f1b", Precision::Single).expect("it exists");
+    let options = RunOptions { device: Device::Emulated, ..options(1) };
+    let Err(RunError::Refused(refusal)) = run(&workload, &options, &mut Silent) else { panic!("it is refused") };
+    assert_eq!(refusal, Refusal::ExpertsOnCards { ways: 2 });
+    assert!(refusal.to_string().contains("parallel.expert = 1"), "{refusal}");
+}
