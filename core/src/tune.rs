@@ -11,6 +11,7 @@
 //! Two things are taken because they never cost time here: devices that share matrices share the tokens between them, too,
 //! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1, arXiv:1910.02054).
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -41,7 +42,10 @@ pub const MOST_SEQUENCES: u32 = 64;
 /// send more than they compute.
 pub const LEAST_PART: u32 = 4096;
 /// Chunks a rank that are tried, beside the spec's own.
-pub const CHUNKS: [u32; 2] = [2, 4];
+pub const CHUNKS: [u32; 3] = [2, 4, 8];
+/// The best schedule is searched for with no more chunks than so many, or the spec's own: more make a search long, and what
+/// they save, published schedules that are planned with them save too.
+pub const MOST_SEARCHED_CHUNKS: u32 = 4;
 
 /// A field that is changed, unless it is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,6 +247,8 @@ pub struct Tuner {
     given_is_searched: bool,
     rows: Vec<Tuned>,
     search: Option<Search>,
+    /// What a search begins from, by layout.
+    starts: BTreeMap<Degrees, Tuned>,
     /// Of `rows`, by [`Degrees`], those that were searched.
     searched: Vec<Degrees>,
     tally: Tally,
@@ -260,6 +266,10 @@ struct Trial {
     /// once `left` is empty.
     unfit: Vec<(Nanos, Published, u32)>,
     best: Option<Tuned>,
+    /// The best of those from which a search may begin.
+    start: Option<Tuned>,
+    /// Chunks of the spec.
+    chunks: u32,
     /// Why the first of them has no plan.
     reason: Option<String>,
 }
@@ -308,6 +318,7 @@ impl Tuner {
             given_is_searched: false,
             rows: Vec::new(),
             search: None,
+            starts: BTreeMap::new(),
             searched: Vec::new(),
             tally,
         };
@@ -429,13 +440,13 @@ impl Tuner {
         let work = self.dealt(degrees)?;
         let left = self.tried(&work);
         let spec = Spec { work: Work::Model(work), ..self.spec.clone() };
-        Some(Trial { spec, floor_ns, is_given: false, left, unfit: Vec::new(), best: None, reason: None })
+        Some(Trial::new(spec, floor_ns, false, left))
     }
 
     fn trial_of_given(&self, work: &ModelWork) -> Trial {
         let floor_ns = derive(work, Placement::Linear, 1).map_or(0, |derived| floor_of(work, &derived));
         let left = self.schedules.iter().rev().map(|published| (*published, work.chunks)).collect();
-        Trial { spec: self.spec.clone(), floor_ns, is_given: true, left, unfit: Vec::new(), best: None, reason: None }
+        Trial::new(self.spec.clone(), floor_ns, true, left)
     }
 
     /// Each schedule that may be used, with every number of chunks that makes another problem of it. The last is the first.
@@ -476,7 +487,8 @@ impl Tuner {
             self.trial = Some(trial);
             return;
         }
-        let best = trial.best.as_ref().map(|best| best.step.step_ns);
+        let best =
+            trial.start.as_ref().filter(|_| self.searches).or(trial.best.as_ref()).map(|best| best.step.step_ns);
         let enough = best.into_iter().chain(self.worst_kept()).min().unwrap_or(Nanos::MAX);
         if let Some((_, published, chunks)) = trial.unfit.pop().filter(|(step, ..)| *step < enough) {
             let mut spec = trial.spec_of(&published, chunks);
@@ -493,7 +505,10 @@ impl Tuner {
         }
         self.tally.planned += 1;
         match trial.best {
-            Some(tuned) => self.keep(tuned),
+            Some(tuned) => {
+                self.starts.extend(trial.start.map(|start| (start.degrees, start)));
+                self.keep(tuned);
+            }
             None => self.tally.unfit += 1,
         }
     }
@@ -550,22 +565,31 @@ impl Tuner {
                 from
             }
         };
+        let start = self.starts.get(&from.degrees).filter(|_| given.is_none()).unwrap_or(&from).spec.clone();
         let mut then = None;
-        if let Work::Model(work) = &from.spec.work
+        if let Work::Model(work) = &start.work
             && given.is_none()
             && matches!(work.layout.recompute_layers, RecomputeLayers::Each(_))
             && !self.question.keep.contains(&Field::Recompute)
         {
             let mut work = work.clone();
             work.layout.recompute_layers = RecomputeLayers::All;
-            then = Some(Spec { work: Work::Model(work), ..from.spec.clone() });
+            then = Some(Spec { work: Work::Model(work), ..start.clone() });
         }
-        let (spec, best) = (from.spec.clone(), Best::new(&from.spec));
-        Some(Search { is_given: given.is_some(), from, spec, best, next: 0, then })
+        let best = Best::new(&start);
+        Some(Search { is_given: given.is_some(), from, spec: start, best, next: 0, then })
     }
 }
 
 impl Trial {
+    fn new(spec: Spec, floor_ns: Nanos, is_given: bool, left: Vec<(Published, u32)>) -> Trial {
+        let chunks = match &spec.work {
+            Work::Model(work) => work.chunks,
+            Work::Typed(_) => 1,
+        };
+        Trial { spec, floor_ns, is_given, left, unfit: Vec::new(), best: None, start: None, chunks, reason: None }
+    }
+
     fn spec_of(&self, published: &Published, chunks: u32) -> Spec {
         let mut spec = Spec { schedule: published.name.to_string(), ..self.spec.clone() };
         if let Work::Model(work) = &mut spec.work {
@@ -598,8 +622,13 @@ impl Trial {
     }
 
     fn keep(&mut self, found: Option<Tuned>) {
-        let is_new = |found: &Tuned| self.best.as_ref().is_none_or(|best| is_faster(found, best));
-        if let Some(found) = found.filter(is_new) {
+        let Some(found) = found else { return };
+        let is_new = |best: &Option<Tuned>| best.as_ref().is_none_or(|best| is_faster(&found, best));
+        let may_start = found.chunks <= self.chunks.max(MOST_SEARCHED_CHUNKS) as usize;
+        if may_start && is_new(&self.start) {
+            self.start = Some(found.clone());
+        }
+        if is_new(&self.best) {
             self.best = Some(found);
         }
     }
