@@ -267,6 +267,11 @@ fn the_high_water_mark_is_the_predicted_peak() {
         (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 2000);
         work.layout.form.recompute = Recompute::Full;
     };
+    let ring: Change = |work| (work.layout.form.context, work.sequence) = (2, 24);
+    let windowed_ring: Change = |work| {
+        (work.layout.form.context, work.sequence, work.layout.data, work.layout.zero) = (2, 24, 2, 1);
+        (work.model.variant, work.layout.form.recompute) = (common::gemma_2(5), Recompute::Full);
+    };
     for (name, ranks, tensor, change) in [
         ("1f1b", 1, 1, as_it_is),
         ("1f1b", 4, 1, as_it_is),
@@ -300,6 +305,10 @@ fn the_high_water_mark_is_the_predicted_peak() {
         // Experts dealt to ranks.
         ("1f1b", 2, 1, dealt),
         ("zb-v", 2, 2, dealt),
+        // Keys and values in a ring: two blocks, and in the gradient theirs beside them.
+        ("1f1b", 2, 2, ring),
+        ("zb-h1", 2, 4, ring),
+        ("interleaved-1f1b", 2, 1, windowed_ring),
     ] {
         let mut work = work(ranks, 8);
         work.layout.form.tensor = tensor;
@@ -313,7 +322,7 @@ fn the_high_water_mark_is_the_predicted_peak() {
         let (placement, chunks) = shape(work.chunks as usize);
         let derived = derive(&work, placement.clone(), chunks).expect("the model can be cut");
         let problem = problem(&work, placement, chunks).expect("the model can be cut");
-        assert_eq!(report.memory.len(), ranks * tensor as usize * work.layout.data as usize);
+        assert_eq!(report.memory.len(), ranks * work.layout.devices_per_rank() as usize);
         for (at, memory) in report.memory.iter().enumerate() {
             let rank = at % ranks;
             let row = workload.program.rows[rank].iter().filter_map(|step| match step {

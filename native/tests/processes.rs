@@ -84,6 +84,16 @@ fn experts_are_dealt_to_processes() {
     assert!(text.contains("write training.expert_imbalance = "), "{text}");
 }
 
+/// So do processes that pass keys and values around rings.
+#[test]
+fn rings_of_processes_train_as_threads_do_bit_for_bit() {
+    let plan = tiny::plan_with("ring", 2, "zb-h1", "context = 2\ntensor = 2\nzero = 1\n");
+    let arguments = ["run", plan.to_str().expect("a path"), "--steps", "2", "--json"];
+    let threads = losses(&run(&arguments));
+    assert_eq!(threads.len(), 2);
+    assert_eq!(losses(&run(&[&arguments[..], &["--transport", "tcp"]].concat())), threads);
+}
+
 /// The processes of a run that this test has launched; none outlives it.
 struct Launched(Vec<Child>);
 

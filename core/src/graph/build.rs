@@ -419,7 +419,7 @@ impl Builder {
         };
         let kept = self.tensor("kept by dropout", shape.clone(), Dtype::U8, Role::Intermediate);
         let output = self.tensor(name, shape, self.dtype, Role::Intermediate);
-        self.operator(Kernel::Dropout { site, ways, blocks }, &[x], &[output, kept]);
+        self.operator(Kernel::Dropout { site, ways, blocks, sequence: self.sequence }, &[x], &[output, kept]);
         output
     }
 

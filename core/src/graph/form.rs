@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::dealt::SequencePart;
 use crate::fields::Fault;
 use crate::layout::MAX_DEGREE;
 use crate::model::{ModelConfig, Window};
@@ -159,9 +160,12 @@ impl Form {
             let divisors = (1..=of.min(MAX_DEGREE)).filter(|degree| of.is_multiple_of(*degree));
             divisors.min_by_key(|degree| (degree.abs_diff(wanted), *degree)).unwrap_or(1)
         };
-        if self.context == 0 || self.context > MAX_DEGREE || !sequence.is_multiple_of(self.context) {
-            let works = nearest(self.context, sequence);
-            let accepted = format!("a number that divides the sequence ({sequence}), such as {works}");
+        let deals = |context: u32| SequencePart::divides(sequence.into(), context.into());
+        if self.context == 0 || self.context > MAX_DEGREE || !deals(self.context) {
+            let degrees = (1..=MAX_DEGREE).filter(|degree| deals(*degree));
+            let works = degrees.min_by_key(|degree| (degree.abs_diff(self.context), *degree)).unwrap_or(1);
+            let accepted =
+                format!("1, or a number whose double divides training.sequence ({sequence}), such as {works}");
             faults.push(Fault::new(field("context"), self.context, accepted));
         }
         let hides = |window: Window| window.tokens < sequence && window.full_every != 1;

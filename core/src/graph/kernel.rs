@@ -42,7 +42,7 @@ pub struct Spread {
     /// Width of a head of the values and of the output.
     pub value_width: u64,
     /// Devices that each hold an equal part of every sequence and pass keys and values around a ring
-    /// (arXiv:2310.01889), with parts dealt so that all do the same work under the causal mask.
+    /// (arXiv:2310.01889), with parts dealt as [`SequencePart`](super::SequencePart) says.
     pub ways: u64,
     /// Tokens back to which each token looks, itself included: those of a sequence, or fewer.
     pub window: u64,
@@ -80,15 +80,15 @@ pub enum Kernel {
     /// `(dy [n, h], tokens [n], G [vocab, h]) → (G)`: `G[tokens[i]] += dy[i]`, by rising `i`, but for −1.
     EmbeddingGrad,
     /// Learned positions: `(x [n, h], table [positions, h]) → (y [n, h])`:
-    /// `y[i] = x[i] + table[(first + i) mod sequence]`, where `first` is `member · n` with rows dealt to more than one
-    /// device, else 0. May run in place of `x`.
+    /// `y[i] = x[i] + table[t(first + i)]`, `t` being a row's position in its sequence and `first` `member · n` with rows
+    /// dealt to more than one device, else 0. May run in place of `x`.
     Positions {
         /// Tokens of one sequence.
         sequence: u64,
         /// Devices that rows are dealt to.
         ways: u64,
     },
-    /// `(dy [n, h], G [positions, h]) → (G)`: `G[(first + i) mod sequence] += dy[i]`, by rising `i`.
+    /// `(dy [n, h], G [positions, h]) → (G)`: `G[t(first + i)] += dy[i]`, by rising `i`.
     PositionsGrad {
         /// Tokens of one sequence.
         sequence: u64,
@@ -144,7 +144,7 @@ pub enum Kernel {
         accumulate: bool,
     },
     /// Rotary positions, in the rotate-half form of Hugging Face's Llama:
-    /// `(x [n, heads · d]) → (y [n, heads · d])`. For row `i` at position `t = i mod sequence`, each head and
+    /// `(x [n, heads · d]) → (y [n, heads · d])`. For row `i` at position `t` of its sequence, each head and
     /// `j < d/2`: `θ = t · base^(−2j/d)`, `y[j] = x[j] · cos θ − x[j + d/2] · sin θ`,
     /// `y[j + d/2] = x[j + d/2] · cos θ + x[j] · sin θ`. With `inverse`, `θ` is negated: that is the gradient.
     /// `θ`, its sine and its cosine are worked out in `f64` and rounded to the type computed in. May run in
@@ -207,6 +207,8 @@ pub enum Kernel {
         ways: u64,
         /// Equal blocks of this device's elements: block `k` is block `k · ways + member` of the whole.
         blocks: u64,
+        /// Tokens of one sequence: where devices hold parts of it, each row's place is its token's.
+        sequence: u64,
     },
     /// `(dy, kept) → (dx)`: `dx = dy ∘ kept / (9/10)`. May run in place of `dy`.
     DropoutGrad,

@@ -47,6 +47,11 @@
 //! routing sends it more, it cannot go on. All devices that exchange rows hold the same graph, and so come to the same
 //! exchanges in the same order.
 //!
+//! # Devices that share sequences
+//! Where several devices hold a part of every sequence each ([`form::Form::context`]), all of them run the same graph with
+//! the rows of one part; which tokens these are says [`SequencePart`]. The kernels that ask for a token's position go by its
+//! place in the whole sequence.
+//!
 //! # Collectives beside compute
 //! An operator of [`Stream::Collective`] ([`Kernel::starts`]) begins a collective as soon as its input is complete, and
 //! the operators after it do not wait. The one that waits ([`Kernel::waits`]) names the started tensor as its input 0.
@@ -71,6 +76,7 @@
 
 pub mod backward;
 pub mod build;
+pub mod dealt;
 mod experts;
 pub mod form;
 mod gpt;
@@ -88,6 +94,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
 
+pub use dealt::SequencePart;
 pub use kernel::{Axis, Heads, Kernel, Spread, of_e12};
 
 use crate::model::Dtype;

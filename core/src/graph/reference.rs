@@ -236,7 +236,7 @@ impl<'g> Arena<'g> {
             Kernel::SoftmaxGrad => vec![by_element(&|e| x[1][e] * (x[0][e] - dot(row(0, e / h), row(1, e / h))))],
             Kernel::Attend(heads) => vec![attend(heads, x[0], x[1])],
             Kernel::AttendGrad(heads) => attend_grad(heads, &x),
-            Kernel::Dropout { site, ways, blocks } => {
+            Kernel::Dropout { site, ways, blocks, .. } => {
                 let place = |e| self.place(e, x[0].len(), ways, blocks) as u64;
                 let kept = by_element(&|e| f64::from(number(site * 1000 + place(e)) < 0.8));
                 vec![by_element(&|e| x[0][e] * kept[e] / 0.9), kept]

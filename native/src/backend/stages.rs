@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
-use pipeplan_core::graph::{Axis, Graph, Init, Job, Kernel, Needs, Operator, Role, Tensor, TensorId};
+use pipeplan_core::graph::{Axis, Graph, Init, Job, Kernel, Needs, Operator, Role, SequencePart, Tensor, TensorId};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 use pipeplan_core::units::Bytes;
@@ -173,8 +173,8 @@ pub trait Processor {
     fn fill(&mut self, data: &mut Self::Data, tensor: &Tensor, values: Buffer) -> Result<(), Self::Error>;
 
     /// A job starts whose dropouts draw from `dropout_seed`, on the rank with the number `member` among those that share
-    /// matrices.
-    fn begin(&mut self, dropout_seed: u64, member: u64);
+    /// matrices, and with `part` of every sequence.
+    fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart);
 
     /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
     ///
@@ -454,7 +454,7 @@ impl<P: Processor> Stages<P> {
         let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
-        processor.begin(seed, training.seat.member as u64);
+        processor.begin(seed, training.seat.member as u64, training.batches.part());
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {

@@ -188,7 +188,10 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                 optimizer: options.optimizer,
                 shares: position.shares(),
                 seat: position.seat(),
-                batches: Arc::new(batches.starting_at((position.replica * problem.microbatches()) as u32)),
+                batches: Arc::new({
+                    let first = (position.replica * problem.microbatches()) as u32;
+                    batches.starting_at(first, position.sequence_part())
+                }),
             };
             #[cfg(feature = "cuda")]
             if options.device != Device::Cpu {

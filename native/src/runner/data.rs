@@ -7,6 +7,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pipeplan_core::graph::SequencePart;
+
 use super::random::SplitMix64;
 
 /// Tokens that a vocabulary needs for bytes.
@@ -37,6 +39,8 @@ pub struct Batches {
     microbatches: usize,
     /// The first microbatch of a step that is this replica's, which counts its own from 0.
     first: u32,
+    /// Which tokens of every sequence are this rank's.
+    part: SequencePart,
     seed: u64,
     /// The epoch asked for last, and its order: ranks ask in step with each other.
     order: Mutex<(u64, Vec<u32>)>,
@@ -58,14 +62,14 @@ impl Batches {
             return Err(DataError::TooShort { bytes: text.len(), sequence });
         }
         let text = Arc::new(text);
-        let (first, order) = (0, Mutex::default());
-        let batches = Batches { text, sequence, microbatch_size, microbatches, first, seed, order };
+        let (first, part, order) = (0, SequencePart::WHOLE, Mutex::default());
+        let batches = Batches { text, sequence, microbatch_size, microbatches, first, part, seed, order };
         let order = batches.epoch(0);
         Ok(Batches { order: Mutex::new((0, order)), ..batches })
     }
 
-    /// The same, for a replica whose microbatch 0 is microbatch `first` of the step.
-    pub fn starting_at(&self, first: u32) -> Batches {
+    /// The same, for a rank with `part` of every sequence in a replica whose microbatch 0 is microbatch `first` of the step.
+    pub fn starting_at(&self, first: u32, part: SequencePart) -> Batches {
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Batches { text, sequence, microbatch_size, microbatches, seed, .. } = self;
         Batches {
@@ -74,6 +78,7 @@ impl Batches {
             microbatch_size: *microbatch_size,
             microbatches: *microbatches,
             first,
+            part,
             seed: *seed,
             order: Mutex::new(order),
         }
@@ -93,6 +98,11 @@ impl Batches {
         self.first.saturating_add(microbatch)
     }
 
+    /// Which tokens of every sequence are this rank's.
+    pub fn part(&self) -> SequencePart {
+        self.part
+    }
+
     /// Windows of the text.
     pub fn windows(&self) -> usize {
         // Numbered by u32: 4 billion sequences are beyond what this runner trains on.
@@ -104,7 +114,7 @@ impl Batches {
         self.sequence as u64 * self.microbatch_size as u64 * self.microbatches as u64
     }
 
-    /// The tokens of a microbatch, one sequence after the other.
+    /// This rank's tokens of a microbatch, one sequence after the other.
     pub fn tokens(&self, step: u32, microbatch: u32) -> Vec<i32> {
         self.cut(step, microbatch, 0)
     }
@@ -115,14 +125,17 @@ impl Batches {
     }
 
     fn cut(&self, step: u32, microbatch: u32, shift: usize) -> Vec<i32> {
-        let mut tokens = Vec::with_capacity(self.microbatch_size * self.sequence);
+        let mut tokens = Vec::with_capacity(self.microbatch_size * self.sequence / self.part.parts as usize);
         let before = u64::from(step) * self.microbatches as u64 + u64::from(self.number(microbatch));
         let windows = self.windows() as u64;
         for number in 0..self.microbatch_size as u64 {
             let number = before * self.microbatch_size as u64 + number;
             let window = self.window(number / windows, (number % windows) as usize);
             let start = window * self.sequence + shift;
-            tokens.extend(self.text[start..start + self.sequence].iter().map(|byte| i32::from(*byte)));
+            for piece in self.part.pieces(self.sequence as u64) {
+                let piece = start + piece.start as usize..start + piece.end as usize;
+                tokens.extend(self.text[piece].iter().map(|byte| i32::from(*byte)));
+            }
         }
         tokens
     }
@@ -177,7 +190,7 @@ mod tests {
         let rows = |microbatch_size: usize, microbatches: usize, replicas: usize| -> Vec<i32> {
             let all =
                 Batches::new(text.clone(), 4, microbatch_size, microbatches * replicas, 7).expect("long enough");
-            let replica = |replica: usize| all.starting_at((replica * microbatches) as u32);
+            let replica = |replica: usize| all.starting_at((replica * microbatches) as u32, SequencePart::WHOLE);
             let of =
                 |batches: Batches| (0..microbatches as u32).flat_map(move |microbatch| batches.tokens(3, microbatch));
             (0..replicas).flat_map(|at| of(replica(at))).collect()
@@ -185,6 +198,18 @@ mod tests {
         for (microbatch_size, microbatches, replicas) in [(1, 12, 1), (4, 3, 1), (2, 3, 2), (1, 4, 3), (6, 1, 2)] {
             assert_eq!(rows(microbatch_size, microbatches, replicas), rows(12, 1, 1));
         }
+    }
+
+    /// Parts are dealt from both ends, and together are the whole.
+    #[test]
+    fn a_part_has_its_pieces_of_every_sequence() {
+        let text: Vec<u8> = (0..=12).collect();
+        let all = Batches::new(text, 12, 1, 1, 0).expect("long enough");
+        let of = |part| all.starting_at(0, SequencePart { part, parts: 3 });
+        assert_eq!(of(0).tokens(0, 0), [0, 1, 10, 11]);
+        assert_eq!(of(1).tokens(0, 0), [2, 3, 8, 9]);
+        assert_eq!(of(2).tokens(0, 0), [4, 5, 6, 7]);
+        assert_eq!(of(1).targets(0, 0), [3, 4, 9, 10]);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::graph::{Axis, Graph};
+use pipeplan_core::graph::{Axis, Graph, SequencePart};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
@@ -183,6 +183,11 @@ impl Position {
     /// Its row in a trace, which has one pipeline after the other.
     pub fn in_trace(self) -> usize {
         self.pipeline() * self.ranks + self.rank
+    }
+
+    /// Which tokens of every sequence it has.
+    pub fn sequence_part(self) -> SequencePart {
+        SequencePart { part: self.part as u64, parts: self.parts as u64 }
     }
 
     /// The ranks along `axis` that it acts with, in the world.

@@ -21,7 +21,6 @@ use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Tog
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
 use super::gradients::{Places, Position, places};
 use super::{Device, Precision, RunOptions};
-use crate::backend::cpu::kernels::knows;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::mesh::{Mesh, MeshError};
@@ -143,13 +142,14 @@ pub enum Refusal {
         /// Graphs given.
         graphs: usize,
     },
-    /// An operator that the backend does not have.
-    #[error("stage {stage} needs `{kernel}`, which the runner does not have there: plan without context parallelism")]
-    Kernel {
-        /// The stage.
-        stage: usize,
-        /// The operator's name.
-        kernel: &'static str,
+    /// Parts of sequences on a device that has no ring.
+    #[error(
+        "the plan deals sequences to {ways} ranks (parallel.context), which runs on CPUs and not on GPUs yet: run it \
+         with --device cpu, or plan with parallel.context = 1 and more parallel.tensor or parallel.data"
+    )]
+    ContextOnCards {
+        /// Ranks that hold parts of each sequence.
+        ways: u32,
     },
     /// Tokens further on are predicted.
     #[error(
@@ -716,9 +716,6 @@ impl ModelStages {
 
     fn check(&self, device: Device) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
-            if let Some(operator) = graph.operators.iter().find(|operator| !knows(&operator.kernel)) {
-                return Err(Refusal::Kernel { stage, kernel: operator.kernel.name() });
-            }
             for operator in
                 graph.operators.iter().filter(|operator| matches!(operator.kernel, Kernel::Dispatch { .. }))
             {
@@ -734,6 +731,9 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
+            Device::Cuda(_) | Device::Emulated if self.context > 1 => {
+                return Err(Refusal::ContextOnCards { ways: self.context });
+            }
             Device::Cuda(_) | Device::Emulated if self.expert > 1 => {
                 return Err(Refusal::ExpertsOnCards { ways: self.expert });
             }

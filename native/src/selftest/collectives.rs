@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Row;
 use crate::runner::random::SplitMix64;
+use crate::transport::collectives::passing::Passing;
 use crate::transport::collectives::{CollectiveError, Collectives, Group, Reduction, even_counts, reduced};
 use crate::transport::{Transport, TransportError};
 
@@ -104,6 +105,11 @@ fn cases() -> Vec<Case> {
                 Ok(mine)
             },
             expected: |ranks, _, length| values(ranks[root(ranks.len())], length),
+        },
+        Case {
+            name: "pass in a ring",
+            run: |end, group, length| Passing::begin(end, group, values(end.rank(), length))?.take(end),
+            expected: |ranks, member, length| values(ranks[(member + ranks.len() - 1) % ranks.len()], length),
         },
         Case {
             name: "barrier",

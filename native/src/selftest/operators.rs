@@ -464,7 +464,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
 
     let inputs = vec![random(&[n, f], 28), random(&[n, f], 29), random(&[n, f], 30)];
     let wide: &[u64] = &[n, f];
-    let kernel = Kernel::Dropout { site: 5, ways: 1, blocks: 1 };
+    let kernel = Kernel::Dropout { site: 5, ways: 1, blocks: 1, sequence: 1 };
     let dropout = Case::new(kernel, t, vec![inputs[0].clone()], &[(wide, t), (wide, Dtype::U8)]);
     let kept = dropout.reference().remove(1);
     cases.push(dropout);
@@ -559,7 +559,7 @@ fn member_cases(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(kernel, t, vec![x[0].clone(), random(&[13, h], 75)], &[(&[18, h], t)]));
     let inputs = vec![x[1].clone(), Tensor::random(&[13, h], F, 76)];
     cases.push(Case::new(Kernel::PositionsGrad { sequence, ways }, t, inputs, &[(&[13, h], F)]).adding(1));
-    let kernel = Kernel::Dropout { site: 5, ways: 3, blocks: 6 };
+    let kernel = Kernel::Dropout { site: 5, ways: 3, blocks: 6, sequence: 1 };
     cases.push(Case::new(kernel, t, vec![x[0].clone()], &[(&[18, h], t), (&[18, h], Dtype::U8)]));
     // A vocabulary of 96 over members of 51 columns.
     let logits = random(&[37, h], 77);

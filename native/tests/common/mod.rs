@@ -128,7 +128,7 @@ pub fn alone(work: &ModelWork, precision: Precision) -> Workload {
     (work.layout.data, work.layout.zero) = (1, 0);
     work.layout.form.sequence_parallel = false;
     (work.layout.form.recompute, work.layout.form.whole_experts) = (Recompute::None, false);
-    (work.layout.form.async_reduce, work.layout.form.tensor) = (false, 1);
+    (work.layout.form.async_reduce, work.layout.form.tensor, work.layout.form.context) = (false, 1, 1);
     (work.layout.form.expert, work.layout.form.imbalance_permille) = (1, 1000);
     one_by_one(&work, precision)
 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, Tensor};
+use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, SequencePart, Tensor};
 
 use self::element::Element;
 use self::kernels::{Context, Data};
@@ -65,14 +65,13 @@ impl<T: Element> Cpu<T> {
 }
 
 impl<T: Element> Core<T> {
-    /// Runs `kernel`, calling `between` now and then where that is given.
-    fn compute(
+    /// Has `work` run a kernel.
+    fn compute<R>(
         &mut self,
-        kernel: &Kernel,
         inputs: &[Input<'_, Data<T>>],
         outputs: &mut [(&Tensor, Data<T>)],
-        between: Option<&mut dyn FnMut()>,
-    ) {
+        work: impl FnOnce(&mut Context<T>, &[kernels::Input<'_, T>], &mut [Data<T>]) -> R,
+    ) -> R {
         let inputs: Vec<kernels::Input<'_, T>> = inputs
             .iter()
             .map(|input| {
@@ -83,13 +82,11 @@ impl<T: Element> Core<T> {
         // A kernel has its outputs side by side.
         let empty = || Data::Floats(Vec::new());
         let mut data: Vec<Data<T>> = outputs.iter_mut().map(|(_, data)| std::mem::replace(data, empty())).collect();
-        match between {
-            None => kernels::run(&mut self.context, kernel, &inputs, &mut data),
-            Some(between) => kernels::run_in_pieces(&mut self.context, kernel, &inputs, &mut data, between),
-        }
+        let done = work(&mut self.context, &inputs, &mut data);
         for ((_, output), data) in outputs.iter_mut().zip(data) {
             *output = data;
         }
+        done
     }
 }
 
@@ -147,8 +144,9 @@ impl<T: Element> Processor for Core<T> {
         Ok(())
     }
 
-    fn begin(&mut self, dropout_seed: u64, member: u64) {
-        (self.context.dropout_seed, self.context.member) = (dropout_seed, member);
+    fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart) {
+        let context = &mut self.context;
+        (context.dropout_seed, context.member, context.part) = (dropout_seed, member, part);
     }
 
     fn run(
@@ -157,7 +155,7 @@ impl<T: Element> Processor for Core<T> {
         inputs: &[Input<'_, Data<T>>],
         outputs: &mut [(&Tensor, Data<T>)],
     ) -> Result<(), Infallible> {
-        self.compute(kernel, inputs, outputs, None);
+        self.compute(inputs, outputs, |context, inputs, outputs| kernels::run(context, kernel, inputs, outputs));
         Ok(())
     }
 
@@ -168,8 +166,22 @@ impl<T: Element> Processor for Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         between: &mut dyn FnMut(),
     ) -> Result<(), Infallible> {
-        self.compute(kernel, inputs, outputs, Some(between));
+        self.compute(inputs, outputs, |context, inputs, outputs| {
+            kernels::run_in_pieces(context, kernel, inputs, outputs, between);
+        });
         Ok(())
+    }
+
+    fn run_among(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Data<T>>],
+        outputs: &mut [(&Tensor, Data<T>)],
+        peers: &mut dyn Peers,
+    ) -> Result<(), BackendError> {
+        self.compute(inputs, outputs, |context, inputs, outputs| {
+            kernels::run_among(context, kernel, inputs, outputs, peers)
+        })
     }
 
     fn deal(

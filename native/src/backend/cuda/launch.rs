@@ -374,7 +374,7 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
                 self.over_rows("softmax_grad", format, [rows, columns], args)
             }
-            Kernel::Dropout { site, ways, blocks } => {
+            Kernel::Dropout { site, ways, blocks, .. } => {
                 // The CPU's draws, one for each element, which this generator gives in any order.
                 let seed = SplitMix64::new(self.dropout_seed ^ site).draw();
                 let block = (elements / blocks.max(1)).max(1);

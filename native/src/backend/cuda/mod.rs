@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Graph, Init, Kernel, Tensor, TensorId};
+use pipeplan_core::graph::{Graph, Init, Kernel, SequencePart, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
@@ -338,7 +338,8 @@ impl Processor for Queue {
         }
     }
 
-    fn begin(&mut self, dropout_seed: u64, member: u64) {
+    /// Sequences are whole here: a workload with parts of them is refused before it starts.
+    fn begin(&mut self, dropout_seed: u64, member: u64, _: SequencePart) {
         (self.context.dropout_seed, self.context.member) = (dropout_seed, member);
         self.card.begin_job();
     }

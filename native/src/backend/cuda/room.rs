@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pipeplan_core::graph::{Graph, Init, Kernel, Tensor};
+use pipeplan_core::graph::{Graph, Init, Kernel, SequencePart, Tensor};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::program::{Step, Way};
 use pipeplan_core::units::Bytes;
@@ -201,7 +201,7 @@ impl Processor for Noting {
         Ok(())
     }
 
-    fn begin(&mut self, _: u64, _: u64) {}
+    fn begin(&mut self, _: u64, _: u64, _: SequencePart) {}
 
     fn run(
         &mut self,

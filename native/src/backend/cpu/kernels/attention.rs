@@ -2,8 +2,11 @@
 //!
 //! A tile is [`TILE`] queries by [`TILE`] keys of one head of one sequence. Tiles above the diagonal, and those that
 //! lie before every window, are skipped; in the others, scores of keys that a query does not see are left out.
+//!
+//! Queries meet keys block by block, where those of other devices come by. What is made of one block is kept normalised,
+//! with the logarithm of its sum, and goes on as a sum of 1 relative to that.
 
-use pipeplan_core::graph::Spread;
+use pipeplan_core::graph::{SequencePart, Spread};
 
 use super::super::element::{Element, dot, sum};
 use super::super::gemm::{Gemm, Operand, Size};
@@ -13,10 +16,41 @@ use super::elementwise::{slope_within, within_cap};
 /// Queries and keys of a tile: 64 × 64 scores stay within a core's first cache.
 const TILE: usize = 64;
 
+/// Rows that lie one after the other, on a device as in their sequence.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// The first one on the device, of those of one sequence.
+    row: usize,
+    /// Its position in the sequence.
+    position: usize,
+    count: usize,
+}
+
+impl Rows {
+    /// The rows of one sequence of `sequence` tokens on the device that has `part` of each.
+    pub fn of(part: SequencePart, sequence: u64) -> [Rows; 2] {
+        let pieces = part.pieces(sequence).map(|piece| (piece.start as usize, (piece.end - piece.start) as usize));
+        let [(first, early), (second, late)] = pieces;
+        // What is whole is cut into tiles from its start.
+        if early + first == second {
+            return [Rows { row: 0, position: first, count: early + late }, Rows { row: 0, position: 0, count: 0 }];
+        }
+        [Rows { row: 0, position: first, count: early }, Rows { row: early, position: second, count: late }]
+    }
+
+    /// The same in tiles.
+    fn tiles(self) -> impl Iterator<Item = Rows> {
+        let Rows { row, position, count } = self;
+        let tile = move |at| Rows { row: row + at, position: position + at, count: TILE.min(count - at) };
+        (0..count).step_by(TILE).map(tile)
+    }
+}
+
 /// Where the rows and columns of one head lie.
 #[derive(Clone, Copy)]
 struct Layout {
-    sequence: usize,
+    /// Rows of one sequence on a device.
+    rows: usize,
     query_heads: usize,
     key_heads: usize,
     width: usize,
@@ -30,7 +64,7 @@ impl Layout {
     fn new(spread: &Spread) -> Layout {
         let heads = &spread.heads;
         Layout {
-            sequence: heads.sequence as usize,
+            rows: (heads.sequence / spread.ways.max(1)) as usize,
             query_heads: heads.query as usize,
             key_heads: heads.key_value as usize,
             width: heads.width as usize,
@@ -81,57 +115,80 @@ impl Layout {
         row * self.value_row() + head * self.key_heads / self.query_heads * self.value_width
     }
 
-    /// Tiles of keys that some query of the tile at `query` sees.
-    fn seen_tiles(&self, query: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let first = (query + 1).saturating_sub(self.window);
-        self.tiles().skip_while(move |(key, keys)| key + keys <= first).take_while(move |(key, _)| *key <= query)
+    /// Tiles of keys that some query of the tile `query` sees.
+    fn seen_tiles(&self, query: Rows, keys: [Rows; 2]) -> impl Iterator<Item = Rows> + use<> {
+        let first = (query.position + 1).saturating_sub(self.window);
+        let end = query.position + query.count;
+        let tiles = keys.into_iter().flat_map(Rows::tiles);
+        tiles.filter(move |key| key.position + key.count > first && key.position < end)
     }
 
-    /// Which of the `keys` keys from `key` on the query at `position` sees.
-    fn seen(&self, position: usize, (key, keys): (usize, usize)) -> std::ops::Range<usize> {
-        let end = keys.min((position + 1).saturating_sub(key));
-        (position + 1).saturating_sub(self.window).saturating_sub(key).min(end)..end
-    }
-
-    /// The first positions of tiles and their lengths.
-    fn tiles(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let sequence = self.sequence;
-        (0..sequence).step_by(TILE).map(move |start| (start, TILE.min(sequence - start)))
+    /// Which of `keys` the query at `position` sees.
+    fn seen(&self, position: usize, keys: Rows) -> std::ops::Range<usize> {
+        let end = keys.count.min((position + 1).saturating_sub(keys.position));
+        (position + 1).saturating_sub(self.window).saturating_sub(keys.position).min(end)..end
     }
 }
 
 /// A tile of scores: `TILE` elements from row to row.
 type Scores<T> = Vec<T>;
 
+/// Attention of one device over whole sequences.
 pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spread: &Spread) {
-    let layout = Layout::new(spread);
+    let whole = Rows::of(SequencePart::WHOLE, spread.heads.sequence);
     let (q, k, v) = (call.floats(0), call.floats(1), call.floats(2));
-    let (rows, _) = call.sizes(0);
     let [o, log_sums, ..] = &mut *call.outputs else { panic!("attention has two outputs") };
     let (o, log_sums) = (o.floats_mut(), log_sums.floats_mut());
+    before_any_block(o, log_sums);
+    attention_block(gemm, spread, [q, k, v], [o, log_sums], [whole, whole]);
+}
+
+/// What attention over no keys at all makes.
+pub fn before_any_block<T: Element>(o: &mut [T], log_sums: &mut [T]) {
     o.fill(T::ZERO);
+    log_sums.fill(T::LOWEST);
+}
+
+/// Adds what the queries, at `[queries, keys]` in each sequence, see in one block of keys and values, to the outputs and
+/// log-sum-exps of the blocks before it.
+pub fn attention_block<T: Element>(
+    gemm: &dyn Gemm<T>,
+    spread: &Spread,
+    [q, k, v]: [&[T]; 3],
+    [o, log_sums]: [&mut [T]; 2],
+    [queries, keys]: [[Rows; 2]; 2],
+) {
+    let layout = Layout::new(spread);
+    let rows = q.len() / layout.query_row();
     let mut scores: Scores<T> = vec![T::ZERO; TILE * TILE];
     let (scale, cap) = (T::of(layout.scale), layout.cap.map(T::of));
-    for first in (0..rows).step_by(layout.sequence) {
+    for first in (0..rows).step_by(layout.rows) {
         for head in 0..layout.query_heads {
-            for (query, queries) in layout.tiles() {
+            for query in queries.into_iter().flat_map(Rows::tiles) {
                 let mut greatest = [T::LOWEST; TILE];
                 let mut sums = [T::ZERO; TILE];
-                let o_tile = &mut o[layout.out_at(first + query, head)..];
-                for (key, keys) in layout.seen_tiles(query) {
+                let log_sum_at = |row: usize| (first + query.row + row) * layout.query_heads + head;
+                for row in 0..query.count {
+                    let before = log_sums[log_sum_at(row)];
+                    if before > T::LOWEST {
+                        (greatest[row], sums[row]) = (before, T::ONE);
+                    }
+                }
+                let o_tile = &mut o[layout.out_at(first + query.row, head)..];
+                for key in layout.seen_tiles(query, keys) {
                     // scores = scale · Q · Kᵀ
                     gemm.gemm(
-                        Size { rows: queries, inner: layout.width, columns: keys },
+                        Size { rows: query.count, inner: layout.width, columns: key.count },
                         scale,
-                        Operand::rows(&q[layout.query_at(first + query, head)..], layout.query_row()),
-                        Operand::rows(&k[layout.key_at(first + key, head)..], layout.key_row()).transposed(),
+                        Operand::rows(&q[layout.query_at(first + query.row, head)..], layout.query_row()),
+                        Operand::rows(&k[layout.key_at(first + key.row, head)..], layout.key_row()).transposed(),
                         T::ZERO,
                         &mut scores,
                         TILE,
                     );
                     // The softmax so far, corrected whenever a greater score turns up.
-                    for (row, scores) in scores.chunks_exact_mut(TILE).enumerate().take(queries) {
-                        let seen = layout.seen(query + row, (key, keys));
+                    for (row, scores) in scores.chunks_exact_mut(TILE).enumerate().take(query.count) {
+                        let seen = layout.seen(query.position + row, key);
                         let (scores, hidden) = scores.split_at_mut(seen.end);
                         let (early, scores) = scores.split_at_mut(seen.start);
                         early.fill(T::ZERO);
@@ -157,70 +214,105 @@ pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spr
                     }
                     // O += P · V
                     gemm.gemm(
-                        Size { rows: queries, inner: keys, columns: layout.value_width },
+                        Size { rows: query.count, inner: key.count, columns: layout.value_width },
                         T::ONE,
                         Operand::rows(&scores, TILE),
-                        Operand::rows(&v[layout.value_at(first + key, head)..], layout.value_row()),
+                        Operand::rows(&v[layout.value_at(first + key.row, head)..], layout.value_row()),
                         T::ONE,
                         o_tile,
                         layout.out_row(),
                     );
                 }
-                for row in 0..queries {
+                for row in 0..query.count {
+                    // Nothing seen so far.
+                    if sums[row] == T::ZERO {
+                        continue;
+                    }
                     let share = T::ONE / sums[row];
                     let start = row * layout.out_row();
                     for o in &mut o_tile[start..start + layout.value_width] {
                         *o *= share;
                     }
-                    log_sums[(first + query + row) * layout.query_heads + head] = greatest[row] + sums[row].ln();
+                    log_sums[log_sum_at(row)] = greatest[row] + sums[row].ln();
                 }
             }
         }
     }
 }
 
+/// The gradient of [`attention`].
 pub fn attention_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spread: &Spread) {
-    let layout = Layout::new(spread);
-    let (d_o, q, k, v) = (call.floats(0), call.floats(1), call.floats(2), call.floats(3));
-    let (o, log_sums) = (call.floats(4), call.floats(5));
-    let (rows, _) = call.sizes(1);
+    let whole = Rows::of(SequencePart::WHOLE, spread.heads.sequence);
+    let seen = Seen::by(call);
+    let (k, v) = (call.floats(2), call.floats(3));
     let [dq, dk, dv, ..] = &mut *call.outputs else { panic!("attention_grad has three outputs") };
-    let (dq, dk, dv) = (dq.floats_mut(), dk.floats_mut(), dv.floats_mut());
-    for gradient in [&mut *dq, &mut *dk, &mut *dv] {
+    let gradients = [dq.floats_mut(), dk.floats_mut(), dv.floats_mut()];
+    let gradients = gradients.map(|gradient| {
         gradient.fill(T::ZERO);
+        gradient
+    });
+    attention_grad_block(gemm, spread, &seen, [k, v], gradients, [whole, whole]);
+}
+
+/// What a gradient needs of the queries and of what they made.
+pub struct Seen<'a, T> {
+    d_o: &'a [T],
+    q: &'a [T],
+    o: &'a [T],
+    log_sums: &'a [T],
+}
+
+impl<'a, T: Element> Seen<'a, T> {
+    /// The inputs of a gradient.
+    pub fn by(call: &Call<'a, '_, T>) -> Seen<'a, T> {
+        Seen { d_o: call.floats(0), q: call.floats(1), o: call.floats(4), log_sums: call.floats(5) }
     }
+}
+
+/// Adds the gradients, of queries, keys and values, of what the queries, at `[queries, keys]` in each sequence, see in one
+/// block of keys and values.
+pub fn attention_grad_block<T: Element>(
+    gemm: &dyn Gemm<T>,
+    spread: &Spread,
+    Seen { d_o, q, o, log_sums }: &Seen<'_, T>,
+    [k, v]: [&[T]; 2],
+    [dq, dk, dv]: [&mut [T]; 3],
+    [queries, keys]: [[Rows; 2]; 2],
+) {
+    let layout = Layout::new(spread);
+    let rows = q.len() / layout.query_row();
     let mut p: Scores<T> = vec![T::ZERO; TILE * TILE];
     let mut ds: Scores<T> = vec![T::ZERO; TILE * TILE];
     let (scale, cap) = (T::of(layout.scale), layout.cap.map(T::of));
     let (query_row, key_row, width) = (layout.query_row(), layout.key_row(), layout.width);
     let (out_row, value_row, value_width) = (layout.out_row(), layout.value_row(), layout.value_width);
-    for first in (0..rows).step_by(layout.sequence) {
+    for first in (0..rows).step_by(layout.rows) {
         for head in 0..layout.query_heads {
-            for (query, queries) in layout.tiles() {
-                let query_at = layout.query_at(first + query, head);
+            for query in queries.into_iter().flat_map(Rows::tiles) {
+                let query_at = layout.query_at(first + query.row, head);
                 let q_tile = Operand::rows(&q[query_at..], query_row);
-                let out_at = layout.out_at(first + query, head);
+                let out_at = layout.out_at(first + query.row, head);
                 let do_tile = Operand::rows(&d_o[out_at..], out_row);
                 // D[i] = Σ do[i] ∘ o[i]
                 let mut along = [T::ZERO; TILE];
-                for (row, along) in along.iter_mut().enumerate().take(queries) {
+                for (row, along) in along.iter_mut().enumerate().take(query.count) {
                     let at = out_at + row * out_row..out_at + row * out_row + value_width;
                     *along = dot(&d_o[at.clone()], &o[at]);
                 }
-                for (key, keys) in layout.seen_tiles(query) {
-                    let key_at = layout.key_at(first + key, head);
+                for key in layout.seen_tiles(query, keys) {
+                    let key_at = layout.key_at(first + key.row, head);
                     let k_tile = Operand::rows(&k[key_at..], key_row);
-                    let value_at = layout.value_at(first + key, head);
+                    let value_at = layout.value_at(first + key.row, head);
                     let v_tile = Operand::rows(&v[value_at..], value_row);
-                    let tile = Size { rows: queries, inner: width, columns: keys };
+                    let tile = Size { rows: query.count, inner: width, columns: key.count };
                     gemm.gemm(tile, scale, q_tile, k_tile.transposed(), T::ZERO, &mut p, TILE);
                     let tile = Size { inner: value_width, ..tile };
                     gemm.gemm(tile, T::ONE, do_tile, v_tile.transposed(), T::ZERO, &mut ds, TILE);
                     for (row, (p, ds)) in
-                        p.chunks_exact_mut(TILE).zip(ds.chunks_exact_mut(TILE)).enumerate().take(queries)
+                        p.chunks_exact_mut(TILE).zip(ds.chunks_exact_mut(TILE)).enumerate().take(query.count)
                     {
-                        let seen = layout.seen(query + row, (key, keys));
-                        let log_sum = log_sums[(first + query + row) * layout.query_heads + head];
+                        let seen = layout.seen(query.position + row, key);
+                        let log_sum = log_sums[(first + query.row + row) * layout.query_heads + head];
                         let seen_of_both = p[seen.clone()].iter_mut().zip(&mut ds[seen.clone()]);
                         match cap {
                             None => seen_of_both.for_each(|(p, ds)| {
@@ -239,12 +331,12 @@ pub fn attention_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>
                         }
                     }
                     // dV += Pᵀ · dO, dK += scale · dSᵀ · Q, dQ += scale · dS · K
-                    let by_key = Size { rows: keys, inner: queries, columns: width };
+                    let by_key = Size { rows: key.count, inner: query.count, columns: width };
                     let by_value = Size { columns: value_width, ..by_key };
                     let (p, ds) = (Operand::rows(&p, TILE), Operand::rows(&ds, TILE));
                     gemm.gemm(by_value, T::ONE, p.transposed(), do_tile, T::ONE, &mut dv[value_at..], value_row);
                     gemm.gemm(by_key, scale, ds.transposed(), q_tile, T::ONE, &mut dk[key_at..], key_row);
-                    let by_query = Size { rows: queries, inner: keys, columns: width };
+                    let by_query = Size { rows: query.count, inner: key.count, columns: width };
                     gemm.gemm(by_query, scale, ds, k_tile, T::ONE, &mut dq[query_at..], query_row);
                 }
             }

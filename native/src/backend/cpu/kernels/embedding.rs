@@ -1,5 +1,7 @@
 //! Tables of rows: token embeddings and learned positions.
 
+use pipeplan_core::graph::SequencePart;
+
 use super::super::element::Element;
 use super::Call;
 
@@ -44,23 +46,23 @@ pub fn embedding_grad<T: Element>(call: &mut Call<'_, '_, T>) {
 }
 
 /// `first` is the number of the first row among those of all members.
-pub fn positions<T: Element>(call: &mut Call<'_, '_, T>, sequence: usize, first: usize) {
+pub fn positions<T: Element>(call: &mut Call<'_, '_, T>, sequence: u64, first: usize, part: SequencePart) {
     let table = call.floats(1);
     let (_, width) = call.sizes(1);
-    let table = table[..sequence * width].chunks_exact(width).cycle().skip(first % sequence);
-    for (y, position) in call.started(0).chunks_exact_mut(width).zip(table) {
-        for (y, position) in y.iter_mut().zip(position) {
+    for (row, y) in call.started(0).chunks_exact_mut(width).enumerate() {
+        let start = part.position(sequence, (first + row) as u64) as usize * width;
+        for (y, position) in y.iter_mut().zip(&table[start..start + width]) {
             *y += *position;
         }
     }
 }
 
-pub fn positions_grad<T: Element>(call: &mut Call<'_, '_, T>, sequence: usize, first: usize) {
+pub fn positions_grad<T: Element>(call: &mut Call<'_, '_, T>, sequence: u64, first: usize, part: SequencePart) {
     let dy = call.floats(0);
     let (_, width) = call.sizes(1);
     let gradient = call.started(1);
-    for (index, dy) in dy.chunks_exact(width).enumerate() {
-        let start = (first + index) % sequence * width;
+    for (row, dy) in dy.chunks_exact(width).enumerate() {
+        let start = part.position(sequence, (first + row) as u64) as usize * width;
         for (gradient, dy) in gradient[start..start + width].iter_mut().zip(dy) {
             *gradient += *dy;
         }

@@ -3,7 +3,7 @@
 //! Row `(b · heads + h) · sequence + i` of a score tensor is position `i` of head `h` in sequence `b`, so each
 //! head of a sequence is one square matrix.
 
-use pipeplan_core::graph::Heads;
+use pipeplan_core::graph::{Heads, SequencePart};
 
 use super::super::element::{Element, dot, sum};
 use super::super::gemm::{Gemm, Operand, Size};
@@ -165,16 +165,29 @@ pub fn attend_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, h
 const KEPT: f64 = 0.9;
 
 /// One draw of `random` for each element of what all members hold, of which this one has every `ways`-th of the blocks,
-/// from its own number on.
-pub fn dropout<T: Element>(call: &mut Call<'_, '_, T>, random: &SplitMix64, [ways, blocks]: [u64; 2], member: u64) {
+/// from its own number on. Where ranks hold parts of sequences, a row draws as its token's does.
+pub fn dropout<T: Element>(
+    call: &mut Call<'_, '_, T>,
+    random: &SplitMix64,
+    [ways, blocks]: [u64; 2],
+    member: u64,
+    (sequence, part): (u64, SequencePart),
+) {
+    let (rows, columns) = call.sizes(0);
     call.started(0);
     let [y, kept] = &mut *call.outputs else { panic!("dropout has two outputs") };
     let (y, kept) = (y.floats_mut(), kept.bytes_mut());
     let share = T::of(1.0 / KEPT);
-    let block = (y.len() / blocks.max(1) as usize).max(1);
     let (ways, member) = if ways > 1 { (ways, member) } else { (1, 0) };
+    // Scores, which have more blocks than one, are never held where sequences are dealt out.
+    let is_whole = part.parts <= 1;
+    let block = if is_whole { (y.len() / blocks.max(1) as usize).max(1) } else { columns.max(1) };
     for (at, (y, kept)) in y.chunks_mut(block).zip(kept.chunks_mut(block)).enumerate() {
-        let mut random = random.after((at as u64 * ways + member) * block as u64);
+        let at = match is_whole {
+            true => at as u64 * ways + member,
+            false => part.row(sequence, member * rows as u64 + at as u64),
+        };
+        let mut random = random.after(at * block as u64);
         for (y, kept) in y.iter_mut().zip(kept) {
             *kept = u8::from(random.below(10) > 0);
             *y = if *kept == 1 { *y * share } else { T::ZERO };

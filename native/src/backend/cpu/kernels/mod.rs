@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::graph::{Heads, Kernel, Spread};
+use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::element::Element;
 use super::gemm::{Gemm, Operand, Size};
+use crate::backend::BackendError;
+use crate::backend::peers::Peers;
 use crate::runner::random::SplitMix64;
 
 mod attention;
@@ -21,6 +23,7 @@ mod latent;
 mod loss;
 mod materialised;
 mod norm;
+mod ring;
 pub(crate) mod rope;
 #[cfg(test)]
 mod tests;
@@ -104,12 +107,14 @@ pub struct Context<T> {
     pub dropout_seed: u64,
     /// This rank's number among those that share matrices.
     pub member: u64,
+    /// Which tokens of every sequence it has.
+    pub part: SequencePart,
 }
 
 impl<T: Element> Context<T> {
     /// With `gemm`.
     pub fn new(gemm: Box<dyn Gemm<T>>) -> Context<T> {
-        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0, member: 0 }
+        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0, member: 0, part: SequencePart::WHOLE }
     }
 }
 
@@ -149,15 +154,6 @@ impl<'a, T: Element> Call<'a, '_, T> {
     }
 }
 
-/// Whether `kernel` is among those that [`run`] runs, or that ranks which share matrices run together. A workload with
-/// another is refused before it starts.
-pub const fn knows(kernel: &Kernel) -> bool {
-    match kernel {
-        Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => spread.ways == 1,
-        _ => true,
-    }
-}
-
 /// As [`run`], and calls `between` when it has run, and between the pieces of a matrix product, which change no bit of it.
 pub fn run_in_pieces<T: Element>(
     context: &mut Context<T>,
@@ -174,6 +170,28 @@ pub fn run_in_pieces<T: Element>(
     matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, Some(between));
 }
 
+/// As [`run`], of a kernel that talks with `peers` while it runs.
+///
+/// # Errors
+/// Where a peer does not come.
+pub fn run_among<T: Element>(
+    context: &mut Context<T>,
+    kernel: &Kernel,
+    inputs: &[Input<'_, T>],
+    outputs: &mut [Data<T>],
+    peers: &mut dyn Peers,
+) -> Result<(), BackendError> {
+    let mut call = Call { inputs, outputs };
+    match kernel {
+        Kernel::SpreadAttention(spread) => ring::attention(context, &mut call, spread, peers),
+        Kernel::SpreadAttentionGrad(spread) => ring::attention_grad(context, &mut call, spread, peers),
+        _ => {
+            run(context, kernel, inputs, outputs);
+            Ok(())
+        }
+    }
+}
+
 /// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
 /// hold the input's data, which is then absent from `inputs`.
 pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Input<'_, T>], outputs: &mut [Data<T>]) {
@@ -184,11 +202,11 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::EmbeddingGrad => embedding::embedding_grad(&mut call),
         Kernel::Positions { sequence, ways } => {
             let first = first_row(&call, *ways, context.member);
-            embedding::positions(&mut call, *sequence as usize, first);
+            embedding::positions(&mut call, *sequence, first, context.part);
         }
         Kernel::PositionsGrad { sequence, ways } => {
             let first = first_row(&call, *ways, context.member);
-            embedding::positions_grad(&mut call, *sequence as usize, first);
+            embedding::positions_grad(&mut call, *sequence, first, context.part);
         }
         Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset),
         Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset),
@@ -206,7 +224,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
                 .rope
                 .entry((*sequence, *width, *base))
                 .or_insert_with(|| rope::table(*sequence, *width, *base));
-            rope::rope(&mut call, table, (*sequence, *heads, *width, *width), *inverse);
+            rope::rope(&mut call, table, (*sequence, context.part), (*heads, *width, *width), *inverse);
         }
         Kernel::Attention(heads) => attention::attention(&*context.gemm, &mut call, &alone(heads)),
         Kernel::AttentionGrad(heads) => attention::attention_grad(&*context.gemm, &mut call, &alone(heads)),
@@ -233,10 +251,16 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::SoftmaxGrad => materialised::softmax_grad(&mut call),
         Kernel::Attend(heads) => materialised::attend(&*context.gemm, &mut call, heads),
         Kernel::AttendGrad(heads) => materialised::attend_grad(&*context.gemm, &mut call, heads),
-        Kernel::Dropout { site, ways, blocks } => {
+        Kernel::Dropout { site, ways, blocks, sequence } => {
             // Seeds that differ little must not give sequences that overlap.
             let seed = SplitMix64::new(context.dropout_seed ^ site).draw();
-            materialised::dropout(&mut call, &SplitMix64::new(seed), [*ways, *blocks], context.member);
+            materialised::dropout(
+                &mut call,
+                &SplitMix64::new(seed),
+                [*ways, *blocks],
+                context.member,
+                (*sequence, context.part),
+            );
         }
         Kernel::DropoutGrad => materialised::dropout_grad(&mut call),
         Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
@@ -248,7 +272,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
             let table =
                 context.rope.entry((*sequence, *tail, *base)).or_insert_with(|| rope::table(*sequence, *tail, *base));
-            rope::rope(&mut call, table, (*sequence, *heads, *width, *tail), *inverse);
+            rope::rope(&mut call, table, (*sequence, context.part), (*heads, *width, *tail), *inverse);
         }
         Kernel::SplitColumns => latent::split_columns(&mut call),
         Kernel::JoinColumns => latent::join_columns(&mut call),
@@ -274,7 +298,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         | Kernel::AllReduceWait
         | Kernel::ReduceScatterStart { .. }
         | Kernel::ReduceScatterWait
-        | Kernel::ReduceScatter { .. } => panic!("`{}` is not known here, which `knows` says", kernel.name()),
+        | Kernel::ReduceScatter { .. } => panic!("`{}` is not for one rank alone", kernel.name()),
     }
 }
 

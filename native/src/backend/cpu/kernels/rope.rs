@@ -1,5 +1,7 @@
 //! Rotary positions.
 
+use pipeplan_core::graph::SequencePart;
+
 use super::super::element::Element;
 use super::Call;
 
@@ -17,13 +19,15 @@ pub fn table<T: Element>(sequence: u64, width: u64, base: u64) -> Vec<(T, T)> {
 pub(super) fn rope<T: Element>(
     call: &mut Call<'_, '_, T>,
     table: &[(T, T)],
-    (sequence, heads, width, tail): (u64, u64, u64, u64),
+    (sequence, part): (u64, SequencePart),
+    (heads, width, tail): (u64, u64, u64),
     inverse: bool,
 ) {
     let (heads, width, tail) = (heads as usize, width as usize, tail as usize);
     let half = tail / 2;
-    let angles = table[..sequence as usize * half].chunks_exact(half).cycle();
-    for (row, angles) in call.started(0).chunks_exact_mut(heads * width).zip(angles) {
+    for (number, row) in call.started(0).chunks_exact_mut(heads * width).enumerate() {
+        let start = part.position(sequence, number as u64) as usize * half;
+        let angles = &table[start..start + half];
         for head in row.chunks_exact_mut(width) {
             let (low, high) = head[width - tail..].split_at_mut(half);
             for ((low, high), (sine, cosine)) in low.iter_mut().zip(high).zip(angles) {

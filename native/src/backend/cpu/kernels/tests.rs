@@ -334,7 +334,7 @@ fn dropout() {
         context.dropout_seed = seed;
         let input = Input { shape: &x.shape, data: Some(&x.data) };
         let mut outputs = [Tensor::zeros(&[100, 100]).data, Data::Bytes(vec![2; 10_000])];
-        run(&mut context, &Kernel::Dropout { site, ways: 1, blocks: 1 }, &[input], &mut outputs);
+        run(&mut context, &Kernel::Dropout { site, ways: 1, blocks: 1, sequence: 1 }, &[input], &mut outputs);
         let [y, kept] = outputs;
         (y, kept)
     };
@@ -432,7 +432,7 @@ fn members_agree_on_positions_and_on_what_is_dropped() {
     let positions = |ways| Kernel::Positions { sequence: 3, ways };
     let whole = run_kernel(positions(1), &[&x, &table], &[&[12, 5]]).remove(0);
     let bytes = |elements: u64| Tensor { shape: vec![elements], data: Data::Bytes(vec![2; elements as usize]) };
-    let dropout = |ways, blocks| Kernel::Dropout { site: 3, ways, blocks };
+    let dropout = |ways, blocks| Kernel::Dropout { site: 3, ways, blocks, sequence: 1 };
     let kept = run_as(0, dropout(1, 1), &[&x], vec![x.clone(), bytes(60)]).remove(1);
     for member in 0..4 {
         let rows = part(&x, member * 15, &[3, 5]);

@@ -1,0 +1,203 @@
+//! Whether ranks that hold parts of every sequence, and pass keys and values around a ring, train as one rank does.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Expected, assert_close_losses, assert_close_weights, options, published, train, trains_as_one_rank};
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::{Cause, Device, Precision, Refusal, RunError, RunOptions, RunReport, Silent, State, run};
+use pipeplan::transport::faulty::Faults;
+use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::graph::form::Recompute;
+use pipeplan_core::model::{Experts, Family, Latent, Variant, Window};
+use pipeplan_core::spec::ModelWork;
+
+/// Ranks of a pipeline, parts of a sequence, ranks that share matrices, replicas.
+type Sizes = [usize; 4];
+
+/// A decoder whose sequences 2, 3 or 4 ranks can hold, each with ranks that share matrices.
+fn work([pp, cp, tp, dp]: Sizes) -> ModelWork {
+    let mut work = common::work(pp, 2 * pp);
+    work.model.layers = (2 * pp as u32).max(4);
+    (work.model.heads, work.model.kv_heads, work.model.head_dim) = (4, 2, 4);
+    (work.sequence, work.microbatch_size) = (24, 2);
+    work.layout.data = dp as u32;
+    let form = &mut work.layout.form;
+    (form.context, form.tensor) = (cp as u32, tp as u32);
+    work
+}
+
+/// A name, and what makes a plain model one.
+type Kind = (&'static str, fn(&mut ModelWork));
+
+/// Kinds of attention: plain, with norms of heads, within windows (shorter and longer than a piece) with soft caps, latent,
+/// and with learned positions; and of layers, with experts.
+fn kinds() -> Vec<Kind> {
+    vec![
+        ("Llama", |_| {}),
+        ("Qwen 3", |work| work.model.variant = Variant { qk_norm: true, ..Variant::USUAL }),
+        ("Gemma 2", |work| work.model.variant = common::gemma_2(3)),
+        ("windows of pieces", |work| {
+            let window = Some(Window { tokens: 11, full_every: 0 });
+            work.model.variant = Variant { window, ..common::gemma_2(11) };
+        }),
+        ("DeepSeek", |work| {
+            let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 2, value_width: 3 };
+            work.model.variant = Variant { latent: Some(latent), ..Variant::USUAL };
+            (work.model.kv_heads, work.model.head_dim) = (work.model.heads, 6);
+        }),
+        ("GPT", |work| (work.model.family, work.model.kv_heads) = (Family::Gpt, work.model.heads)),
+        ("turned in part", |work| work.model.variant = Variant { rotary: Some(2), ..common::granite() }),
+        ("experts", |work| {
+            let experts =
+                Experts { count: 4, active: 2, ffn: 16, shared_ffn: 8, shared_gate: false, dense_layers: 1 };
+            work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
+        }),
+    ]
+}
+
+#[test]
+fn every_kind_of_attention_trains_as_one_rank() {
+    let mut expected = Expected::default();
+    for (at, (kind, change)) in kinds().into_iter().enumerate() {
+        for (sizes, schedule) in [([2, 2, 1, 1], "1f1b"), ([1, 3, 1, 1], "gpipe"), ([1, 4, 2, 1], "zb-h1")] {
+            let mut work = work(sizes);
+            change(&mut work);
+            let form = &mut work.layout.form;
+            form.sequence_parallel = sizes[2] > 1 && at % 2 == 0;
+            form.dropout = at % 4 == 1;
+            form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][at % 3];
+            assert!(trains_as_one_rank(&work, schedule, &options(4), &mut expected), "{kind} on {sizes:?}");
+        }
+    }
+}
+
+/// Pieces of more than one tile of the kernels, which do not fill them.
+#[test]
+fn long_pieces_train_as_one_rank() {
+    let mut expected = Expected::default();
+    for (sizes, window) in [([1, 2, 1, 1], None), ([1, 3, 1, 1], Some(Window { tokens: 170, full_every: 2 }))] {
+        let mut work = work(sizes);
+        (work.sequence, work.microbatch_size, work.model.layers) = (600, 1, 2);
+        work.model.variant = Variant { window, ..Variant::USUAL };
+        assert!(trains_as_one_rank(&work, "1f1b", &options(2), &mut expected), "{sizes:?}");
+    }
+}
+
+/// With all that ranks do around it: schedules of all kinds, two-way ones among them, replicas, shared states of the
+/// optimizer, tied tables, clipping.
+#[test]
+fn rings_train_as_one_rank_in_every_layout() {
+    let mut expected = Expected::default();
+    for (at, (sizes, schedule)) in [
+        ([2, 2, 2, 2], "1f1b"),
+        ([2, 2, 1, 2], "interleaved-1f1b"),
+        ([2, 3, 1, 1], "zb-v"),
+        ([4, 2, 1, 1], "dualpipe"),
+        ([2, 2, 2, 1], "zb-h1"),
+        ([2, 2, 1, 1], "chimera"),
+        ([1, 4, 1, 2], "gpipe"),
+        ([2, 4, 1, 1], "dualpipe-v"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut work = work(sizes);
+        work.layout.zero = u32::from(at % 3 != 1);
+        work.model.tied = at % 2 == 1;
+        work.layout.form.sequence_parallel = sizes[2] > 1;
+        work.layout.form.async_reduce = at % 4 == 0;
+        if at % 4 == 0 {
+            // Dealt to ranks of one ring, which see other tokens.
+            let experts =
+                Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 1 };
+            work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
+            (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 4000);
+        }
+        let options = RunOptions { clip_norm: (at % 2 == 0).then_some(0.25), ..options(5) };
+        assert!(trains_as_one_rank(&work, schedule, &options, &mut expected), "{schedule} on {sizes:?}");
+    }
+}
+
+/// A weight is the same on all that hold parts of sequences, and each may hold its share of the optimizer's state: whatever
+/// wrote a checkpoint, any layout goes on from it.
+#[test]
+fn checkpoints_go_from_any_layout_to_any() {
+    let layouts: [(Sizes, u32, &str); 4] = [
+        ([1, 2, 1, 1], 1, "gpipe"),
+        ([2, 2, 2, 1], 0, "1f1b"),
+        ([1, 1, 2, 2], 1, "1f1b"),
+        ([1, 3, 1, 2], 1, "gpipe"),
+    ];
+    let planned = |(sizes, zero, name): (Sizes, u32, &str)| {
+        let mut work = work(sizes);
+        work.model.layers = 4;
+        // Twelve microbatches a step, over all replicas.
+        (work.microbatches, work.layout.zero) = (12 / sizes[3] as u32, zero);
+        published(&work, name, Precision::Double).expect("it exists")
+    };
+    let whole = train(&planned(layouts[0]), &options(4));
+    for (at, layout) in layouts.into_iter().enumerate() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
+        let start = train(&planned(layout), &RunOptions { steps: 2, saving, ..options(4) });
+        assert!(start.checkpoint.is_some());
+        let resume = Some(Checkpoint::open(folder.path()).expect("it is there"));
+        let next = layouts[(at + 1) % layouts.len()];
+        let rest = train(&planned(next), &RunOptions { resume, ..options(4) });
+        let expected = RunReport { steps: whole.steps[2..].to_vec(), ..whole.clone() };
+        let what = format!("from {layout:?} to {next:?}");
+        assert_close_losses(&rest, &expected, 1e-10, &what);
+        assert_close_weights(&rest, &whole, &what);
+    }
+}
+
+/// A rank of a ring that stands still is named by the next one, with what it is to pass and the ring.
+#[test]
+fn a_rank_of_a_ring_that_does_not_come_is_named() {
+    let workload = published(&work([1, 2, 1, 1]), "1f1b", Precision::Single).expect("it exists");
+    let stall = Faults { stall: Some((5, Duration::from_secs(30))), ..Faults::default() };
+    let options = RunOptions {
+        transport: ThreadOptions { slots: 0, patience: Duration::from_millis(400) },
+        grace: Duration::from_millis(100),
+        faults: vec![(1, stall)],
+        ..options(4)
+    };
+    let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Silent) else { panic!("it fails") };
+    assert!(matches!(failure.cause, Cause::Collective(_)), "{failure}");
+    let text = failure.to_string();
+    assert!(text.contains("rank 0 failed: pass in a ring"), "{text}");
+    assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
+    assert_eq!(failure.ranks[1].state, State::Passing, "{text}");
+    assert!(
+        text.contains("rank 1: in a ring with rank 0, which hold other parts of its sequences, at training step 0, "),
+        "{text}"
+    );
+}
+
+/// What does not run says so before anything starts, and what would.
+#[test]
+fn what_has_no_ring_is_refused() {
+    let refuse = |work: &ModelWork, device| {
+        let workload = published(work, "1f1b", Precision::Single).expect("it exists");
+        match run(&workload, &RunOptions { device, ..options(1) }, &mut Silent) {
+            Err(RunError::Refused(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut work = work([1, 2, 1, 1]);
+    let refusal = refuse(&work, Device::Emulated);
+    assert_eq!(refusal, Refusal::ContextOnCards { ways: 2 });
+    assert!(refusal.to_string().contains("run it with --device cpu"), "{refusal}");
+    // A piece of 24 / (2 · 5) tokens is none.
+    work.layout.form.context = 5;
+    let mut faults = Vec::new();
+    work.layout.form.find_faults(&work.model, work.sequence, "parallel", &mut faults);
+    let [fault] = &faults[..] else { panic!("{faults:?}") };
+    let text = fault.to_string();
+    assert!(
+        text.contains("parallel.context: found 5") && text.contains("training.sequence (24), such as 4"),
+        "{text}"
+    );
+}
