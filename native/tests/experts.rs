@@ -10,6 +10,7 @@ use common::{
 };
 use pipeplan::backend::BackendError;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::{
     Cause, Device, Precision, Refusal, RunError, RunOptions, RunReport, Silent, State, Workload, run,
 };
@@ -202,6 +203,28 @@ fn checkpoints_go_from_any_layout_to_any() {
     }
 }
 
+/// Of a text of just as many windows as a step takes: their mean loss is that of the next step, whoever held which experts.
+#[test]
+fn a_checkpoint_is_evaluated_whatever_its_layout() {
+    for (variant, sizes, expert, zero) in
+        [(mixtral(), [1, 1, 1], 1, 0), (qwen_2_moe(), [2, 1, 4], 4, 1), (deepseek(), [1, 2, 2], 2, 0)]
+    {
+        let mut work = work(variant, sizes, expert);
+        work.layout.zero = zero;
+        let text: Vec<u8> = common::text().into_iter().take(8 * 8 + 1).collect();
+        let workload = published(&work, "1f1b", Precision::Double).expect("it exists");
+        let folder = tempfile::tempdir().expect("a folder");
+        let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
+        train(&workload, &RunOptions { text: text.clone(), saving, ..options(4) });
+        let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
+        let resume = Some(checkpoint.clone());
+        let next = train(&workload, &RunOptions { text: text.clone(), resume, ..options(5) }).losses()[0];
+        let evaluation = evaluate::<f64>(&checkpoint, &text, 1000).expect("it computes");
+        assert_eq!(evaluation.windows.len(), 8);
+        assert!((evaluation.loss - next).abs() < 1e-10 * next, "{} {next}", evaluation.loss);
+    }
+}
+
 /// A rank that stands still is named by one that waits for it, with the collective and its group.
 #[test]
 fn a_rank_that_does_not_come_is_named() {
@@ -220,6 +243,19 @@ fn a_rank_that_does_not_come_is_named() {
         assert!(text.contains("rank 0 failed: "), "{text}");
         assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send"), "{text}");
         assert_eq!(failure.ranks[1].state, State::Dealing, "{text}");
+    }
+}
+
+/// What comes late changes no bit: rows lie by expert, sender and token, whoever was first.
+#[test]
+fn delays_change_nothing_but_time() {
+    let workload = published(&work(qwen_2_moe(), [1, 1, 4], 4), "zb-h1", Precision::Single).expect("it exists");
+    let calm = train(&workload, &options(3));
+    for seed in 0..3 {
+        let delayed = Faults { seed, delay: Duration::from_millis(2), ..Faults::default() };
+        let faults = (0..4).map(|rank| (rank, delayed)).collect();
+        let late = train(&workload, &RunOptions { faults, ..options(3) });
+        assert_eq!((bits(&late), &late.weights), (bits(&calm), &calm.weights));
     }
 }
 

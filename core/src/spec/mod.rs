@@ -85,6 +85,7 @@ use alloc::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+pub use read::read_model_table;
 pub use text::{SpecError, parse};
 
 use crate::canonical;
@@ -217,21 +218,7 @@ impl Spec {
 impl ModelWork {
     fn to_sections(&self) -> [(&'static str, Value); 6] {
         let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
-        let mut model = json!({
-            "family": self.model.family.name(),
-            "layers": self.model.layers,
-            "hidden": self.model.hidden,
-            "heads": self.model.heads,
-            "kv_heads": self.model.kv_heads,
-            "head_dim": self.model.head_dim,
-            "ffn": self.model.ffn,
-            "vocab": self.model.vocab,
-            "positions": self.model.positions,
-            "rope_base": self.model.rope_base,
-            // Rounded to the nearest double, from which reading rounds to the same whole number.
-            "norm_eps": self.model.norm_eps_e12 as f64 / 1e12,
-            "tied": self.model.tied,
-        });
+        let mut model = write_sizes(&self.model);
         if !self.model_name.is_empty() {
             model["name"] = json!(self.model_name);
         }
@@ -320,6 +307,31 @@ impl ModelWork {
             ("objective", json!(self.objective.name())),
         ]
     }
+}
+
+/// `model` as the table of a spec that says all of it.
+pub fn model_table(model: &ModelConfig) -> Value {
+    let mut table = write_sizes(model);
+    write_variant(&model.variant, &mut table);
+    table
+}
+
+fn write_sizes(model: &ModelConfig) -> Value {
+    json!({
+        "family": model.family.name(),
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ffn": model.ffn,
+        "vocab": model.vocab,
+        "positions": model.positions,
+        "rope_base": model.rope_base,
+        // Rounded to the nearest double, from which reading rounds to the same whole number.
+        "norm_eps": model.norm_eps_e12 as f64 / 1e12,
+        "tied": model.tied,
+    })
 }
 
 fn write_variant(variant: &Variant, model: &mut Value) {

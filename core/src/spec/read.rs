@@ -272,6 +272,15 @@ fn section<'v>(
     table.table(key, faults)
 }
 
+/// The model that `value`, a table such as [`model_table`](super::model_table) writes, says at `path`; nothing where there
+/// are `faults`.
+pub fn read_model_table(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
+    let before = faults.len();
+    let config = read_model(Table::of(value, path, faults)?, faults)?.config;
+    config.find_faults(path, faults);
+    (faults.len() == before).then_some(config)
+}
+
 struct Model {
     name: String,
     config: ModelConfig,

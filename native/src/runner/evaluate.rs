@@ -10,9 +10,10 @@ use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::build::{StageShape, forward_graph};
 use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
 use pipeplan_core::model::{ModelConfig, hf_config};
+use pipeplan_core::spec::read_model_table;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
-use super::checkpoint::{Checkpoint, CheckpointError, Reader};
+use super::checkpoint::{Checkpoint, CheckpointError, OWN_WORDS, Reader};
 use super::data::DataError;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::gemm::Tuned;
@@ -63,7 +64,11 @@ pub fn evaluate<T: Element>(
         return Err(DataError::TooShort { bytes: text.len(), sequence }.into());
     }
     let mut faults = Vec::new();
-    let model = hf_config::read(&checkpoint.manifest.model, "model", &mut faults);
+    let config = &checkpoint.manifest.model;
+    let model = match config.get(OWN_WORDS) {
+        Some(table) => read_model_table(table, OWN_WORDS, &mut faults),
+        None => hf_config::read(config, "model", &mut faults),
+    };
     let model = model.ok_or(EvaluateError::Model(Faults(faults)))?;
     let mut forward = Forward::<T>::new(&model, checkpoint)?;
     let starts = (0..text.len() - sequence).step_by(sequence).take(windows.max(1));

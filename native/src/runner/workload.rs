@@ -603,10 +603,13 @@ impl Workload {
         if let Some((what, was, is)) = differs.into_iter().find(|(_, was, is)| was != is) {
             return Err(other(format!("its {what} is {was}, and this run's is {is}: give the same")).into());
         }
-        // Its number format may be another one; whatever else the model is decides what is computed.
+        // Its number format may be another one; whatever else the model is decides what is computed. What it says of itself
+        // once more need not be there.
         let same = |value: &serde_json::Value| {
             let mut value = value.clone();
-            value.as_object_mut().map(|fields| fields.remove("torch_dtype"));
+            for field in ["torch_dtype", checkpoint::OWN_WORDS] {
+                value.as_object_mut().map(|fields| fields.remove(field));
+            }
             value
         };
         if same(&was.model) != same(&is.model) {

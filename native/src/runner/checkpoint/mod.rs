@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::of_e12;
 use pipeplan_core::model::{Activation, Factors, Family, ModelConfig, Variant, to_e12};
+use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -105,6 +106,9 @@ pub const FORMAT: &str = "pipeplan checkpoint";
 
 /// The version written and read here.
 pub const VERSION: u32 = 1;
+
+/// Where a model that no other library has says of itself what a spec says of it, for whoever evaluates it.
+pub const OWN_WORDS: &str = "pipeplan";
 
 const MANIFEST: &str = "manifest.json";
 
@@ -247,9 +251,14 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
             "rms_norm_eps": eps,
             "rope_theta": f64::from(model.rope_base),
             "variant": format!("{:?}", model.variant),
+            OWN_WORDS: spec::model_table(model),
         }),
         // GPT-2's own checkpoints hold matrices the other way round, so this does not claim to be one.
-        Family::Gpt => json!({ "model_type": "pipeplan-gpt", "layer_norm_eps": eps }),
+        Family::Gpt => json!({
+            "model_type": "pipeplan-gpt",
+            "layer_norm_eps": eps,
+            OWN_WORDS: spec::model_table(model),
+        }),
     };
     if let (Some(config), Value::Object(particular)) = (config.as_object_mut(), particular) {
         config.extend(particular);
@@ -338,6 +347,12 @@ mod tests {
             assert_eq!(config["model_type"], kind);
             let mut faults = Vec::new();
             assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
+        }
+        // What another library has not says it in the words of a spec.
+        for name in ["mixtral-8x7b", "deepseek-v3", "gpt-3-175b"] {
+            let (model, mut faults) = (named(name), Vec::new());
+            let table = &config(&model, "f32")[OWN_WORDS];
+            assert_eq!(spec::read_model_table(table, "", &mut faults), Some(model), "{faults:?}");
         }
         let uncapped = ModelConfig {
             variant: Variant { caps: Default::default(), ..named("gemma-2-9b").variant },
