@@ -183,6 +183,29 @@ fn what_comes_back_is_what_the_command_prints_for_programs() {
             }
         }
     }
+    let path = "examples/tiny-llama.toml";
+    let asked = [
+        json!(["tune", example(path), { "keep": ["training.microbatch_size"], "schedules": ["1f1b", "zb-v"], "most": 3 }]),
+        json!(["tune", example(path), { "devices": 2, "effort": 1000 }]),
+    ];
+    let commands = [
+        &[
+            "tune",
+            path,
+            "--keep",
+            "training.microbatch_size",
+            "--schedule",
+            "1f1b",
+            "--schedule",
+            "zb-v",
+            "--most",
+            "3",
+        ][..],
+        &["tune", path, "--devices", "2", "--effort", "1000"],
+    ];
+    for (answer, command) in calls(folder, "layouts", &asked).iter().zip(commands) {
+        assert_same(answer, &printed(command.iter().chain(&["--json"])), path);
+    }
     let path = "examples/two-ranks.toml";
     let plan = printed(["plan", path, "--order", "examples/own-order.txt", "--json"]);
     let orders = [json!(own), json!(rows)];
@@ -225,6 +248,12 @@ fn all_that_is_wrong_is_thrown_by_field() {
         (json!(["plan", model, { "order": "0F0" }]), vec![], "one fault in this order"),
         (json!(["plan", model, { "schedule": "2f2b" }]), vec![], "no schedule is called `2f2b`"),
         (json!(["memoryOf", example("examples/problem.json")]), vec![], "these costs are typed"),
+        (
+            json!(["tune", model, { "keep": ["parallel.tensors"], "devices": 0, "schedules": "1f1b" }]),
+            vec!["options.keep[0]", "options.devices", "options.schedules"],
+            "perhaps parallel.tensor",
+        ),
+        (json!(["tune", example("examples/problem.json")]), vec!["model"], "typed costs"),
         (json!(["readSpec", "#v1.rAAAA"]), vec![], "link"),
         (json!(["exportAs", plan, "sgv"]), vec!["format"], "perhaps svg"),
         (json!(["exportAs", plan, "megatron"]), vec![], "these costs are typed"),
@@ -347,6 +376,7 @@ fn types_are_those_of_what_comes_back() {
         ("NotValid", json!(["check", "{}"])),
         ("Spec", json!(["readSpec", example("examples/llama-2-70b.toml")])),
         ("PublishedSchedule[]", json!(["schedules"])),
+        ("Layouts", json!(["tune", example("examples/tiny-llama.toml"), { "schedules": ["1f1b"] }])),
     ];
     let calls_: Vec<Value> = asked.iter().map(|(_, call)| call.clone()).collect();
     let mut source =

@@ -17,6 +17,8 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use serde_json::{Value, json};
+
 use crate::derive::{Derived, derive};
 use crate::fields::{Fault, Faults, one_of_like};
 use crate::graph::form::{Form, Recompute};
@@ -340,6 +342,36 @@ impl Tuner {
     /// known.
     pub fn given(&self) -> Option<&Result<Tuned, String>> {
         self.given.as_ref()
+    }
+
+    /// What programs get of it: the spec as it was given, the fastest layouts, and how many there were. `complete` says
+    /// whether nothing is left to do.
+    pub fn to_value(&self, complete: bool) -> Value {
+        let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
+        let layout = |row: &Tuned| {
+            let Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches } = row.degrees;
+            json!({
+                "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "expert": expert,
+                "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
+                "recompute": row.recompute, "schedule": row.spec.schedule,
+                "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
+                "bubble_ratio": row.bubble, "peak_bytes": row.peak, "floor_ns": row.floor_ns,
+                "changes": row.changes(&self.spec).iter().map(change).collect::<Vec<_>>(),
+                "spec": row.spec.to_value(),
+            })
+        };
+        let Tally { layouts, impossible, planned, unfit, slower, searched } = self.tally;
+        let given = self.given.as_ref();
+        json!({
+            "complete": complete,
+            "given": given.and_then(|given| given.as_ref().ok()).map(layout),
+            "given_reason": given.and_then(|given| given.as_ref().err()),
+            "layouts": self.rows.iter().map(layout).collect::<Vec<_>>(),
+            "tally": json!({
+                "layouts": layouts, "impossible": impossible, "planned": planned, "unfit": unfit, "slower": slower,
+                "searched": searched,
+            }),
+        })
     }
 
     /// Does the next piece; false where nothing is left. `observer` may stop a search, whose best so far then counts.

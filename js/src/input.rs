@@ -1,13 +1,14 @@
 //! What a caller hands over, read as the command reads files and flags.
 
 use js_sys::{Function, JSON, Object, Reflect};
-use pipeplan_core::fields::{Fault, Faults, Table, shown};
+use pipeplan_core::fields::{Fault, Faults, Table, one_of_like, shown};
 use pipeplan_core::format::order;
 use pipeplan_core::json;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Effort, Flow, Progress};
 use pipeplan_core::spec::Spec;
+use pipeplan_core::tune::{Field, MOST_DEVICES, Question};
 use serde_json::Value;
 use wasm_bindgen::prelude::*;
 
@@ -15,6 +16,8 @@ use crate::refusal::Refusal;
 
 /// Longest number of simulated ops that a number of JavaScript says exactly.
 const MOST_EFFORT: u64 = 1 << 53;
+/// Layouts that can be asked for.
+const MOST_ROWS: u64 = 1000;
 const ON_PROGRESS: &str = "onProgress";
 
 /// A spec, a bare problem or a link: text, or an object of the same fields.
@@ -66,6 +69,8 @@ pub struct Options {
     pub order: Option<(String, Schedule)>,
     /// How hard to search for `best`.
     pub effort: Effort,
+    /// Which layouts to look for.
+    pub question: Question,
     on_progress: Option<Function>,
 }
 
@@ -112,6 +117,9 @@ impl Options {
                 }
             }
         }
+        if taken.contains(&"devices") {
+            options.question = question(&mut table, faults);
+        }
         if taken.contains(&ON_PROGRESS)
             && let Some(other) = table.get(ON_PROGRESS)
         {
@@ -125,6 +133,36 @@ impl Options {
     pub fn watch(&self) -> Watch<'_> {
         Watch { tell: self.on_progress.as_ref(), thrown: None }
     }
+}
+
+/// What `devices`, `keep`, `schedules` and `most` say.
+fn question(table: &mut Table, faults: &mut Vec<Fault>) -> Question {
+    let usual = Question::default();
+    let devices = table.whole("devices", 1..=MOST_DEVICES, faults);
+    let most = table.whole("most", 1..=MOST_ROWS, faults).map_or(usual.most, |most| most as usize);
+    let names = Field::ALL.map(Field::name);
+    let mut keep = Vec::new();
+    for (at, name) in texts(table, "keep", faults).into_iter().enumerate() {
+        match Field::named(&name) {
+            Some(field) => keep.push(field),
+            None => {
+                let field = format!("{}[{at}]", table.path("keep"));
+                faults.push(Fault::new(field, &name, one_of_like(&name, &names)));
+            }
+        }
+    }
+    Question { devices, keep, schedules: texts(table, "schedules", faults), most }
+}
+
+/// A list of texts.
+fn texts(table: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Vec<String> {
+    let Some(value) = table.get(key) else { return Vec::new() };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let texts: Option<Vec<String>> = value.as_array().and_then(|list| list.iter().map(text).collect());
+    texts.unwrap_or_else(|| {
+        faults.push(Fault::new(table.path(key), shown(value), "a list of texts"));
+        Vec::new()
+    })
 }
 
 /// Tells a function of the caller's how a search goes, until that says `false` or throws.

@@ -12,3 +12,5 @@ mod input;
 mod refusal;
 #[cfg(target_arch = "wasm32")]
 mod search;
+#[cfg(target_arch = "wasm32")]
+mod tune;

@@ -212,3 +212,81 @@ export interface Best {
     cost_ns: number;
 }
 
+export interface TuneOptions {
+    /** Devices to use; those of the spec where not given. */
+    devices?: number;
+    /** Fields that stay as they are. */
+    keep?: TunedField[];
+    /** Schedules that may be used, `best` for a search among all; all where not given. */
+    schedules?: string[];
+    /** Layouts that are kept; 8 where not given. */
+    most?: number;
+    /** Work of each search for `best`, as in {@link SearchOptions}. */
+    effort?: number;
+}
+
+/** A field of a spec that is changed, unless it is to be kept. */
+export type TunedField =
+    | "parallel.pipeline" | "parallel.tensor" | "parallel.context" | "parallel.data" | "parallel.expert"
+    | "parallel.chunks" | "training.microbatch_size" | "training.recompute";
+
+/** A layout with the fastest step that was found for it. */
+export interface Layout {
+    /** Pipeline ranks. */
+    pipeline: number;
+    /** Devices that share matrices. */
+    tensor: number;
+    /** Devices that hold parts of every sequence. */
+    context: number;
+    /** Copies of the pipeline. */
+    data: number;
+    /** Devices that experts are dealt to. */
+    expert: number;
+    /** Sequences of a microbatch. */
+    microbatch_size: number;
+    /** Microbatches of each copy in a step. */
+    microbatches: number;
+    chunks: number;
+    /** What is computed again: `none`, or by layers `3 full, 5 cheap of 80`. */
+    recompute: string;
+    schedule: string;
+    /** The time of a whole step. */
+    step_ns: number;
+    tokens_per_s: number;
+    mfu: number;
+    /** Idle share under the objective. */
+    bubble_ratio: number;
+    /** The most bytes that a rank holds. */
+    peak_bytes: number;
+    /** No step of this layout takes less, whatever its schedule. */
+    floor_ns: number;
+    /** What the given spec has to be changed in. */
+    changes: { field: string; from: string; to: string }[];
+    /** The spec that says all of it: it can be planned. */
+    spec: Spec;
+}
+
+export interface Layouts {
+    /** Whether nothing is left to do. */
+    complete: boolean;
+    /** The spec as it was given, with the fastest schedule of those allowed. */
+    given: Layout | null;
+    /** Why it has none. */
+    given_reason: string | null;
+    /** The fastest first. */
+    layouts: Layout[];
+    /** How many layouts there are, and what became of them. */
+    tally: {
+        layouts: number;
+        /** Not allowed by the model, or too large whatever is computed again. */
+        impossible: number;
+        /** Every schedule was planned. */
+        planned: number;
+        /** Of these, those that no schedule made fit. */
+        unfit: number;
+        /** Passed over: none of their steps could be among the fastest. */
+        slower: number;
+        /** The best schedule was searched for. */
+        searched: number;
+    };
+}

@@ -1,6 +1,6 @@
 // How a search is bounded, stopped and stepped. Small memory makes it a search worth stopping.
 import assert from "node:assert/strict";
-import { check, compare, memoryOf, plan, Search } from "pipeplan";
+import { check, compare, memoryOf, plan, Search, tune, Tuner } from "pipeplan";
 
 const spec = {
   ranks: 4, microbatches: 8, chunks: 2, placement: "v", limit_bytes: 12,
@@ -57,3 +57,23 @@ assert.equal(plan(spec), best);
 // Less effort is no better.
 const little = JSON.parse(plan(spec, { effort: 1 })).prediction.makespan_ns;
 assert.ok(little >= JSON.parse(best).prediction.makespan_ns);
+
+// Layouts piece by piece: the same as at once, and never fewer or slower than before.
+const options = { schedules: ["1f1b", "zb-v"], most: 2 };
+const tuner = new Tuner(model, options);
+assert.deepEqual(tuner.found.layouts, []);
+let pieces = 0;
+let fastest = Infinity;
+while (tuner.step()) {
+  pieces += 1;
+  const now = tuner.found;
+  assert.equal(now.complete, false);
+  const first = now.layouts[0]?.step_ns ?? fastest;
+  assert.ok(first <= fastest);
+  fastest = first;
+}
+assert.ok(pieces > 10);
+assert.deepEqual(tuner.found, tune(model, options));
+assert.equal(tuner.found.complete, true);
+assert.ok(check(plan(tuner.found.layouts[0].spec)).valid);
+tuner.free();

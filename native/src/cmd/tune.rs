@@ -4,8 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan_core::relief::Change;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::Spec;
-use pipeplan_core::tune::{self, Field, Question, Tally, Tuned, Tuner};
-use serde_json::{Value, json};
+use pipeplan_core::tune::{Field, Question, Tally, Tuned, Tuner};
 
 use super::fail::Failure;
 use super::search::Effort;
@@ -65,7 +64,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut tuner = Tuner::new(&spec, &question).map_err(|faults| Failure::input(faults.to_string()))?;
     let is_whole = find(&mut tuner, args.effort);
     if args.json {
-        output::print_json(&value_of(&spec, &tuner, is_whole))?;
+        output::print_json(&tuner.to_value(is_whole))?;
     } else if args.output.as_deref() != Some("-") {
         output::print(&drawn(&spec, &tuner, is_whole))?;
     }
@@ -107,34 +106,6 @@ fn find(tuner: &mut Tuner, effort: Effort) -> bool {
     }
     bar.finish_and_clear();
     !more
-}
-
-fn value_of(spec: &Spec, tuner: &Tuner, is_whole: bool) -> Value {
-    let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
-    let layout = |row: &Tuned| {
-        let tune::Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches } = row.degrees;
-        json!({
-            "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "expert": expert,
-            "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
-            "recompute": row.recompute, "schedule": row.spec.schedule,
-            "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
-            "bubble_ratio": row.bubble, "peak_bytes": row.peak, "floor_ns": row.floor_ns,
-            "changes": row.changes(spec).iter().map(change).collect::<Vec<_>>(),
-            "spec": row.spec.to_value(),
-        })
-    };
-    let Tally { layouts, impossible, planned, unfit, slower, searched } = tuner.tally();
-    let given = tuner.given();
-    json!({
-        "complete": is_whole,
-        "given": given.and_then(|given| given.as_ref().ok()).map(layout),
-        "given_reason": given.and_then(|given| given.as_ref().err()),
-        "layouts": tuner.rows().iter().map(layout).collect::<Vec<_>>(),
-        "tally": json!({
-            "layouts": layouts, "impossible": impossible, "planned": planned, "unfit": unfit, "slower": slower,
-            "searched": searched,
-        }),
-    })
 }
 
 fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
