@@ -119,6 +119,30 @@ fn whole_experts_train_as_one_rank() {
     }
 }
 
+/// Experts are dealt along parts of sequences first, and then along replicas.
+#[test]
+fn parts_of_sequences_train_as_one_rank() {
+    let mut expected = Expected::default();
+    for (at, (variant, sizes, expert, name, whole)) in [
+        (mixtral(), [1, 1, 1], 2, "1f1b", false),
+        (qwen_2_moe(), [2, 1, 2], 4, "zb-h1", false),
+        (deepseek(), [1, 2, 1], 2, "1f1b", false),
+        (qwen_2_moe(), [1, 1, 2], 2, "1f1b", false),
+        (deepseek(), [1, 2, 2], 4, "gpipe", true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut work = work(variant, sizes, expert);
+        work.layout.zero = u32::from(at % 2 == 1);
+        let form = &mut work.layout.form;
+        (form.context, form.whole_experts, form.sequence_parallel) = (2, whole, whole);
+        form.recompute = [Recompute::None, Recompute::Full][at % 2];
+        let clipped = RunOptions { clip_norm: Some(0.05), ..options(4) };
+        assert!(trains_as_one_rank(&work, name, &clipped, &mut expected), "{name} exists");
+    }
+}
+
 fn refused_room(workload: &Workload) -> Option<BackendError> {
     match run(workload, &options(3), &mut Silent) {
         Ok(_) => None,
@@ -167,6 +191,7 @@ fn checkpoints_go_from_any_layout_to_any() {
     let planned = |(sizes, expert, zero, whole, name): (Sizes, u32, u32, bool, &str)| {
         let mut work = work(qwen_2_moe(), sizes, expert);
         work.layout.zero = zero;
+        work.layout.form.context = if sizes[2] == 1 { expert } else { 1 };
         (work.layout.form.sequence_parallel, work.layout.form.whole_experts) = (whole, whole);
         published(&work, name, Precision::Double).unwrap_or_else(|| panic!("{name} exists"))
     };
@@ -176,6 +201,7 @@ fn checkpoints_go_from_any_layout_to_any() {
         ([1, 1, 4], 4, 0, false, "gpipe"),
         ([2, 2, 2], 2, 1, false, "zb-h1"),
         ([1, 2, 2], 4, 0, true, "1f1b"),
+        ([2, 2, 1], 2, 1, false, "1f1b"),
         ([1, 2, 2], 2, 1, true, "1f1b"),
         ([2, 1, 2], 2, 0, false, "dualpipe"),
     ];
@@ -259,7 +285,8 @@ fn delays_change_nothing_but_time() {
     }
 }
 
-/// The groups of experts are those of the ranks along replicas, next to each other, that share matrices alike.
+/// The groups of experts are those of the ranks along replicas and parts of their sequences, next to each other, that share matrices
+/// alike.
 #[test]
 fn experts_are_dealt_to_neighbours() {
     let mut of_two = work(mixtral(), [2, 2, 4], 2);
@@ -269,6 +296,11 @@ fn experts_are_dealt_to_neighbours() {
     (of_two.layout.form.whole_experts, of_two.layout.form.sequence_parallel) = (true, true);
     let workload = published(&of_two, "1f1b", Precision::Single).expect("it exists");
     assert_eq!([0, 1, 2, 5, 8].map(|rank| group(&workload, rank)), [[0, 1], [0, 1], [2, 3], [4, 5], [8, 9]]);
+    // Parts of sequences lie between.
+    let mut of_four = work(mixtral(), [1, 2, 4], 4);
+    of_four.layout.form.context = 2;
+    let workload = published(&of_four, "1f1b", Precision::Single).expect("it exists");
+    assert_eq!([0, 3, 9].map(|rank| group(&workload, rank)), [[0, 2, 4, 6], [1, 3, 5, 7], [9, 11, 13, 15]]);
 }
 
 #[test]
