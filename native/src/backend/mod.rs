@@ -216,7 +216,7 @@ pub enum BackendError {
     /// More copies of tokens come to a rank's experts than the plan has room for.
     #[error(
         "{come} copies of tokens come to the experts of rank {rank} in layer {layer}, microbatch {microbatch}, and it has \
-         {rows} rows for them: write training.expert_imbalance = {enough} or more"
+         {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is enough whatever comes"
     )]
     Crowded {
         /// The fullest rank.
@@ -231,6 +231,8 @@ pub enum BackendError {
         rows: usize,
         /// The least that would have done, as text.
         enough: String,
+        /// What is enough for any routing: as many as experts are dealt to.
+        always: usize,
     },
     /// The training diverged.
     #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]

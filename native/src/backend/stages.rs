@@ -623,6 +623,7 @@ impl InCompany<'_> {
             come: crowded.come,
             rows: crowded.room,
             enough: (crowded.enough_permille() as f64 / 1000.0).to_string(),
+            always: ranks.len(),
         }
     }
 
