@@ -32,13 +32,15 @@ fn processes_over_mpi_train_as_threads_do_bit_for_bit() {
     }
 }
 
-/// Two ranks of a pipeline that are two each, which share matrices.
+/// Two ranks of a pipeline that are two each, which share matrices, or sequences.
 #[test]
-fn ranks_that_share_matrices_train_over_mpi_as_threads_do_bit_for_bit() {
-    let plan = tiny::plan_with("mpi-mesh", 2, "1f1b", "tensor = 2\nasync_reduce = true\n");
-    let threads = pipeplan(&["run", plan.to_str().expect("a path"), "--steps", "3", "--json"]).output();
-    let over_mpi = mpirun(4, &plan, &["--steps", "3", "--json"]).output().expect("mpirun is there");
-    assert_eq!(losses(&over_mpi), losses(&threads.expect("it starts")));
+fn ranks_that_are_several_train_over_mpi_as_threads_do_bit_for_bit() {
+    for (name, more) in [("mpi-mesh", "tensor = 2\nasync_reduce = true\n"), ("mpi-ring", "context = 2\nzero = 1\n")] {
+        let plan = tiny::plan_with(name, 2, "1f1b", more);
+        let threads = pipeplan(&["run", plan.to_str().expect("a path"), "--steps", "3", "--json"]).output();
+        let over_mpi = mpirun(4, &plan, &["--steps", "3", "--json"]).output().expect("mpirun is there");
+        assert_eq!(losses(&over_mpi), losses(&threads.expect("it starts")), "{name}");
+    }
 }
 
 #[test]

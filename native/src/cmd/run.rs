@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
     slots: usize,
     /// Train on the CPU or a GPU, or only wait for the planned time of each op, which needs no model; then one rank stands
-    /// for all that share its matrices
+    /// for all that share its matrices or sequences
     #[arg(long, visible_alias = "device", value_name = "BACKEND", default_value = "cpu")]
     backend: Backend,
     /// With --backend cuda: the GPU, one for all ranks of a process
