@@ -193,7 +193,7 @@ mod tests {
     fn collectives_among_threads_keep_their_definitions() {
         for ranks in 1..=4 {
             let rows = check_threads(ranks).expect("all come");
-            assert_eq!(rows.len(), 5 * 3 * 3 + 3);
+            assert_eq!(rows.len(), 6 * 3 * 3 + 3);
             for row in rows {
                 assert_eq!(row.passed, Some(true), "{ranks} ranks: {row:?}");
             }
