@@ -2,13 +2,8 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::{Expected, assert_close_losses, assert_close_weights, options, published, train, trains_as_one_rank};
-use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::{Cause, Device, Precision, Refusal, RunError, RunOptions, RunReport, Silent, State, run};
-use pipeplan::transport::faulty::Faults;
-use pipeplan::transport::threads::ThreadOptions;
+use common::{Expected, options, published, resumes_on_any, stalled, trains_as_one_rank};
+use pipeplan::runner::{Cause, Device, Precision, Refusal, RunError, RunOptions, Silent, State, run};
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::model::{Experts, Family, Latent, Variant, Window};
 use pipeplan_core::spec::ModelWork;
@@ -137,34 +132,14 @@ fn checkpoints_go_from_any_layout_to_any() {
         (work.microbatches, work.layout.zero) = (12 / sizes[3] as u32, zero);
         published(&work, name, Precision::Double).expect("it exists")
     };
-    let whole = train(&planned(layouts[0]), &options(4));
-    for (at, layout) in layouts.into_iter().enumerate() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
-        let start = train(&planned(layout), &RunOptions { steps: 2, saving, ..options(4) });
-        assert!(start.checkpoint.is_some());
-        let resume = Some(Checkpoint::open(folder.path()).expect("it is there"));
-        let next = layouts[(at + 1) % layouts.len()];
-        let rest = train(&planned(next), &RunOptions { resume, ..options(4) });
-        let expected = RunReport { steps: whole.steps[2..].to_vec(), ..whole.clone() };
-        let what = format!("from {layout:?} to {next:?}");
-        assert_close_losses(&rest, &expected, 1e-10, &what);
-        assert_close_weights(&rest, &whole, &what);
-    }
+    resumes_on_any(&layouts, planned, 5);
 }
 
 /// A rank of a ring that stands still is named by the next one, with what it is to pass and the ring.
 #[test]
 fn a_rank_of_a_ring_that_does_not_come_is_named() {
     let workload = published(&work([1, 2, 1, 1]), "1f1b", Precision::Single).expect("it exists");
-    let stall = Faults { stall: Some((5, Duration::from_secs(30))), ..Faults::default() };
-    let options = RunOptions {
-        transport: ThreadOptions { slots: 0, patience: Duration::from_millis(400) },
-        grace: Duration::from_millis(100),
-        faults: vec![(1, stall)],
-        ..options(4)
-    };
-    let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Silent) else { panic!("it fails") };
+    let failure = stalled(&workload, 5, 0);
     assert!(matches!(failure.cause, Cause::Collective(_)), "{failure}");
     let text = failure.to_string();
     assert!(text.contains("rank 0 failed: pass in a ring"), "{text}");

@@ -6,16 +6,14 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Expected, alone, assert_close_losses, assert_close_weights, bits, options, published, train, trains_as_one_rank,
+    Expected, alone, assert_close_losses, assert_close_weights, bits, options, published, resumes_on_any, stalled,
+    train, trains_as_one_rank,
 };
 use pipeplan::backend::BackendError;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::evaluate::evaluate;
-use pipeplan::runner::{
-    Cause, Device, Precision, Refusal, RunError, RunOptions, RunReport, Silent, State, Workload, run,
-};
+use pipeplan::runner::{Cause, Device, Precision, Refusal, RunError, RunOptions, Silent, State, Workload, run};
 use pipeplan::transport::faulty::Faults;
-use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::model::{Experts, Latent, Variant};
@@ -207,28 +205,7 @@ fn checkpoints_go_from_any_layout_to_any() {
         ([1, 2, 2], 2, 1, true, "1f1b"),
         ([2, 1, 2], 2, 0, false, "dualpipe"),
     ];
-    let resuming = |folder: &std::path::Path| RunOptions {
-        resume: Some(Checkpoint::open(folder).expect("a checkpoint")),
-        ..options(5)
-    };
-    let whole = train(&planned(layouts[0]), &options(5));
-    for (at, layout) in layouts.into_iter().enumerate() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let saving = Saving { folder: folder.path().to_path_buf(), every: 0 };
-        let workload = planned(layout);
-        train(&workload, &RunOptions { saving: Some(saving), ..options(3) });
-        let rest = train(&workload, &resuming(folder.path()));
-        let unbroken = train(&workload, &options(5));
-        assert_eq!(bits(&rest), bits(&unbroken)[3..], "{layout:?}");
-        assert_eq!(rest.weights, unbroken.weights, "{layout:?}");
-
-        let next = layouts[(at + 1) % layouts.len()];
-        let rest = train(&planned(next), &resuming(folder.path()));
-        let expected = RunReport { steps: whole.steps[3..].to_vec(), ..whole.clone() };
-        let what = format!("from {layout:?} to {next:?}");
-        assert_close_losses(&rest, &expected, 1e-10, &what);
-        assert_close_weights(&rest, &whole, &what);
-    }
+    resumes_on_any(&layouts, planned, 5);
 }
 
 /// Of a text of just as many windows as a step takes: their mean loss is that of the next step, whoever held which experts.
@@ -258,14 +235,7 @@ fn a_checkpoint_is_evaluated_whatever_its_layout() {
 fn a_rank_that_does_not_come_is_named() {
     let workload = published(&work(mixtral(), [1, 1, 2], 2), "1f1b", Precision::Single).expect("it exists");
     for after in [5, 6, 7, 8] {
-        let stall = Faults { stall: Some((after, Duration::from_secs(30))), ..Faults::default() };
-        let options = RunOptions {
-            transport: ThreadOptions { slots: 4, patience: Duration::from_millis(400) },
-            grace: Duration::from_millis(100),
-            faults: vec![(1, stall)],
-            ..options(4)
-        };
-        let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Silent) else { panic!("it fails") };
+        let failure = stalled(&workload, after, 4);
         assert!(matches!(failure.cause, Cause::Collective(_) | Cause::Backend(_)), "{failure}");
         let text = failure.to_string();
         assert!(text.contains("rank 0 failed: "), "{text}");

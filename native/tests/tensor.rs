@@ -2,17 +2,8 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::{
-    Expected, assert_close_losses, assert_close_weights, bits, options, published, train, trains_as_one_rank,
-};
-use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::{
-    Cause, Computation, Precision, RunError, RunOptions, RunReport, Silent, State, Workload, run,
-};
-use pipeplan::transport::faulty::Faults;
-use pipeplan::transport::threads::ThreadOptions;
+use common::{Expected, bits, options, published, resumes_on_any, stalled, train, trains_as_one_rank};
+use pipeplan::runner::{Cause, Computation, Precision, State, Workload};
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::{AttentionForm, Recompute};
 use pipeplan_core::model::{Arrangement, Experts, Family, Latent, Variant};
@@ -254,30 +245,8 @@ fn checkpoints_go_from_any_layout_to_any() {
         ([1, 2, 4], 0, "gpipe"),
         ([2, 4, 1], 0, "dualpipe"),
     ];
-    let resuming = |folder: &std::path::Path| RunOptions {
-        resume: Some(Checkpoint::open(folder).expect("a checkpoint")),
-        ..options(6)
-    };
-    let whole = train(&planned([1, 1, 1], 0, "1f1b", Precision::Double), &options(6));
-    for (at, (sizes, zero, name)) in layouts.into_iter().enumerate() {
-        let what = format!("{name} on {sizes:?}, zero {zero}");
-        let folder = tempfile::tempdir().expect("a folder");
-        let saving = Saving { folder: folder.path().to_path_buf(), every: 0 };
-        let saving = RunOptions { saving: Some(saving), ..options(3) };
-        let workload = planned(sizes, zero, name, Precision::Double);
-        train(&workload, &saving);
-        let rest = train(&workload, &resuming(folder.path()));
-        let unbroken = train(&workload, &options(6));
-        assert_eq!(bits(&rest), bits(&unbroken)[3..], "{what}");
-        assert_eq!(rest.weights, unbroken.weights, "{what}");
-
-        let (sizes, zero, name) = layouts[(at + 1) % layouts.len()];
-        let rest = train(&planned(sizes, zero, name, Precision::Double), &resuming(folder.path()));
-        let expected = RunReport { steps: whole.steps[3..].to_vec(), ..whole.clone() };
-        let what = format!("from {what} to {name} on {sizes:?}, zero {zero}");
-        assert_close_losses(&rest, &expected, 1e-10, &what);
-        assert_close_weights(&rest, &whole, &what);
-    }
+    let planned = |(sizes, zero, name)| planned(sizes, zero, name, Precision::Double);
+    resumes_on_any(&layouts, planned, 6);
 }
 
 /// A member that stands still is named by the one that waits for it, with the collective and its group.
@@ -285,14 +254,7 @@ fn checkpoints_go_from_any_layout_to_any() {
 fn a_member_that_does_not_come_is_named() {
     // One stage: ranks of another would wait just as long for what this one computes, and could give up first.
     let workload = published(&work([1, 2, 1]), "1f1b", Precision::Single).expect("it exists");
-    let stall = Faults { stall: Some((5, Duration::from_secs(30))), ..Faults::default() };
-    let options = RunOptions {
-        transport: ThreadOptions { slots: 4, patience: Duration::from_millis(400) },
-        grace: Duration::from_millis(100),
-        faults: vec![(1, stall)],
-        ..options(4)
-    };
-    let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Silent) else { panic!("it fails") };
+    let failure = stalled(&workload, 5, 4);
     assert!(matches!(failure.cause, Cause::Collective(_)), "{failure}");
     let text = failure.to_string();
     assert!(text.contains("rank 0 failed: "), "{text}");

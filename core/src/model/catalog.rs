@@ -118,6 +118,13 @@ const fn llama_3(layers: u32, hidden: u32, heads: u32, ffn: u32) -> ModelConfig 
     ModelConfig { positions: 8192, rope_base: 500_000, ..llama(layers, hidden, heads, 8, ffn, 128_256) }
 }
 
+/// With the latent attention of DeepSeek-V2, whose ranks and widths later ones kept.
+const fn deepseek(sizes: ModelConfig, experts: Experts, multi_token: u32) -> ModelConfig {
+    let latent = Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 };
+    let variant = Variant { experts: Some(experts), latent: Some(latent), multi_token, ..Variant::USUAL };
+    ModelConfig { head_dim: 192, positions: 163_840, norm_eps_e12: 1_000_000, variant, ..sizes }
+}
+
 static CATALOG: &[Entry] = &[
     Entry {
         name: "tiny-llama",
@@ -300,49 +307,22 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "deepseek-v2",
         title: "DeepSeek-V2 236B",
-        config: ModelConfig {
-            head_dim: 192,
-            positions: 163_840,
-            norm_eps_e12: 1_000_000,
-            variant: Variant {
-                experts: Some(Experts {
-                    count: 160,
-                    active: 6,
-                    ffn: 1536,
-                    shared_ffn: 3072,
-                    dense_layers: 1,
-                    shared_gate: false,
-                }),
-                latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
-                ..Variant::USUAL
-            },
-            ..llama(60, 5120, 128, 128, 12288, 102_400)
-        },
+        config: deepseek(
+            llama(60, 5120, 128, 128, 12288, 102_400),
+            Experts { count: 160, active: 6, ffn: 1536, shared_ffn: 3072, dense_layers: 1, shared_gate: false },
+            0,
+        ),
         sequence: 4096,
         source: "arXiv:2405.04434 §3.1 and its published configuration",
     },
     Entry {
         name: "deepseek-v3",
         title: "DeepSeek-V3 671B",
-        config: ModelConfig {
-            head_dim: 192,
-            positions: 163_840,
-            norm_eps_e12: 1_000_000,
-            variant: Variant {
-                experts: Some(Experts {
-                    count: 256,
-                    active: 8,
-                    ffn: 2048,
-                    shared_ffn: 2048,
-                    dense_layers: 3,
-                    shared_gate: false,
-                }),
-                latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
-                multi_token: 1,
-                ..Variant::USUAL
-            },
-            ..llama(61, 7168, 128, 128, 18432, 129_280)
-        },
+        config: deepseek(
+            llama(61, 7168, 128, 128, 18432, 129_280),
+            Experts { count: 256, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 3, shared_gate: false },
+            1,
+        ),
         sequence: 4096,
         source: "arXiv:2412.19437 §4.2 and its published configuration",
     },
@@ -350,23 +330,13 @@ static CATALOG: &[Entry] = &[
         name: "kimi-k2",
         title: "Kimi K2 1T",
         config: ModelConfig {
-            head_dim: 192,
             positions: 131_072,
             rope_base: 50_000,
-            norm_eps_e12: 1_000_000,
-            variant: Variant {
-                experts: Some(Experts {
-                    count: 384,
-                    active: 8,
-                    ffn: 2048,
-                    shared_ffn: 2048,
-                    dense_layers: 1,
-                    shared_gate: false,
-                }),
-                latent: Some(Latent { query_rank: 1536, key_value_rank: 512, rope_width: 64, value_width: 128 }),
-                ..Variant::USUAL
-            },
-            ..llama(61, 7168, 64, 64, 18432, 163_840)
+            ..deepseek(
+                llama(61, 7168, 64, 64, 18432, 163_840),
+                Experts { count: 384, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 1, shared_gate: false },
+                0,
+            )
         },
         sequence: 4096,
         source: "arXiv:2507.20534 §2.3 and its published configuration",

@@ -1,10 +1,14 @@
 //! What the runner's tests share: small models, and programs for them.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 pub use pipeplan::runner::orders::problem;
 use pipeplan::runner::orders::{self, NoOrder};
-use pipeplan::runner::{Observer, Precision, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run};
+use pipeplan::runner::{
+    Failure, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run,
+};
 use pipeplan::transport::Buffer;
+use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::cluster;
 use pipeplan_core::graph::form::Recompute;
@@ -13,6 +17,8 @@ use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::ModelWork;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
 use std::time::Duration;
 
 /// A text with structure to learn, the same for ever.
@@ -198,5 +204,48 @@ impl Observer for Stopper {
         if step.step == 2 {
             self.0.raise();
         }
+    }
+}
+
+/// Each of `layouts` goes on from its own checkpoint to the bit, and from that of the one before within rounding of what one
+/// run of the first layout trains; `steps` in all, three of them before the checkpoint.
+pub fn resumes_on_any<L: Copy + Debug>(layouts: &[L], planned: impl Fn(L) -> Workload, steps: u32) {
+    const FIRST: u32 = 3;
+    let resuming = |folder: &Path| {
+        let resume = Some(Checkpoint::open(folder).expect("a checkpoint"));
+        RunOptions { resume, ..options(steps) }
+    };
+    let whole = train(&planned(layouts[0]), &options(steps));
+    let rest_of_whole = RunReport { steps: whole.steps[FIRST as usize..].to_vec(), ..whole.clone() };
+    for (at, layout) in layouts.iter().copied().enumerate() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
+        let workload = planned(layout);
+        train(&workload, &RunOptions { saving, ..options(FIRST) });
+        let rest = train(&workload, &resuming(folder.path()));
+        let unbroken = train(&workload, &options(steps));
+        assert_eq!(bits(&rest), bits(&unbroken)[FIRST as usize..], "{layout:?}");
+        assert_eq!(rest.weights, unbroken.weights, "{layout:?}");
+
+        let next = layouts[(at + 1) % layouts.len()];
+        let rest = train(&planned(next), &resuming(folder.path()));
+        let what = format!("from {layout:?} to {next:?}");
+        assert_close_losses(&rest, &rest_of_whole, 1e-10, &what);
+        assert_close_weights(&rest, &whole, &what);
+    }
+}
+
+/// How a run fails of which rank 1 stands still at its message `after`; `slots` messages fit a mailbox.
+pub fn stalled(workload: &Workload, after: u64, slots: usize) -> Box<Failure> {
+    let stall = Faults { stall: Some((after, Duration::from_secs(30))), ..Faults::default() };
+    let options = RunOptions {
+        transport: ThreadOptions { slots, patience: Duration::from_millis(400) },
+        grace: Duration::from_millis(100),
+        faults: vec![(1, stall)],
+        ..options(4)
+    };
+    match run(workload, &options, &mut Silent) {
+        Err(RunError::Failed(failure)) => failure,
+        other => panic!("it fails: {:?}", other.map(|_| ())),
     }
 }
