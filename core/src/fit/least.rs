@@ -154,7 +154,8 @@ impl<'a> Least<'a> {
         };
         let mut hardest: Vec<usize> = (0..moments.len()).collect();
         hardest.sort_by_cached_key(|at| Reverse(missing(&moments[*at])));
-        hardest.truncate(MOST_BOUNDING);
+        // A single stage is looked through in the order of time: nothing is open that could be bounded.
+        hardest.truncate(if items.len() > 1 { MOST_BOUNDING } else { 0 });
         let bounding = hardest.into_iter().map(|at| (at, Knapsack::new(items, moments[at].0))).collect();
         let mut least = Least { items, moments, bounding, open: BinaryHeap::new(), dives: false, taken: 0 };
         least.push(Vec::new(), 0);
