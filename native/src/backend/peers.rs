@@ -25,18 +25,18 @@ pub enum Collective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// How far memory of devices goes among the ranks that share matrices.
+/// How far memory of devices goes among the ranks along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Nowhere: values go by the host's memory.
     Host,
     /// So many members, all on one device: each can read the others' memory.
     Members(usize),
-    /// To an engine that sums such memory itself.
+    /// To an engine that sums and sends such memory itself.
     Engine,
 }
 
-/// The ranks that make a stage together. On devices' memory only those that share matrices act, so what does names no axis.
+/// The ranks that make a stage together.
 pub trait Peers {
     /// Begins a collective of the ranks along `axis` and does not wait for the others. `values` are in the host's memory.
     ///
@@ -76,27 +76,28 @@ pub trait Peers {
         Ok(())
     }
 
-    /// How far memory of devices goes.
-    fn reach(&self) -> Reach {
+    /// How far memory of devices goes along `axis`.
+    fn reach(&self, _axis: Axis) -> Reach {
         Reach::Host
     }
 
-    /// The memory that each member shows, by member, where they [reach](Reach::Members) it: complete, and not written any
-    /// more. What is shown stays until all have let go of it.
+    /// The memory that each member along `axis` shows, by member, where they [reach](Reach::Members) it: complete, and not
+    /// written any more. What is shown stays until all have let go of it.
     ///
     /// # Errors
     /// Where the transport fails, or another rank does not come.
-    fn show(&mut self, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
+    fn show(&mut self, _axis: Axis, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
         Ok(vec![memory])
     }
 
-    /// Begins a collective on memory of devices, where an [engine](Reach::Engine) does: behind all that this rank's device
-    /// has been asked for, and beside what it is asked for next. `from` and `to` may be the same.
+    /// Begins a collective along `axis` on memory of devices, where an [engine](Reach::Engine) does: behind all that this
+    /// rank's device has been asked for, and beside what it is asked for next. `from` and `to` may be the same.
     ///
     /// # Errors
     /// As [`Peers::show`].
     fn begin_on_card(
         &mut self,
+        _axis: Axis,
         _what: Collective,
         _from_to: (&OnCard, &OnCard),
         _dtype: Dtype,
@@ -104,8 +105,17 @@ pub trait Peers {
         Ok(Ticket(0))
     }
 
-    /// What this rank's device is asked for from here on comes behind a collective that has
-    /// [begun](Peers::begin_on_card); the rank itself does not wait.
+    /// Begins to send what lies in the device's memory at `from` to the next member along `axis`, and to take that of the
+    /// member before this one at `to`, as [`Peers::begin_on_card`] begins: all have equally much.
+    ///
+    /// # Errors
+    /// As [`Peers::show`].
+    fn pass_on_card(&mut self, _axis: Axis, _from_to: (&OnCard, &OnCard)) -> Result<Ticket, BackendError> {
+        Ok(Ticket(0))
+    }
+
+    /// What this rank's device is asked for from here on comes behind what has [begun](Peers::begin_on_card) there; the rank
+    /// itself does not wait.
     ///
     /// # Errors
     /// As [`Peers::show`].
@@ -113,7 +123,7 @@ pub trait Peers {
         Ok(())
     }
 
-    /// Waits until no collective is under way on devices: before the rank waits for its device, which could wait for others
+    /// Waits until nothing that has begun is under way on devices: before the rank waits for its device, which could wait for others
     /// without end.
     ///
     /// # Errors

@@ -61,8 +61,8 @@ impl PeerGroups {
         Joined { groups: self, transport, board, rank, waits_for: Axis::Tensor }
     }
 
-    fn tensor(&mut self) -> &mut Group {
-        &mut self.groups[Axis::Tensor as usize]
+    fn along(&mut self, axis: Axis) -> &mut Group {
+        &mut self.groups[axis as usize]
     }
 }
 
@@ -98,7 +98,7 @@ impl Joined<'_> {
         &mut self,
         work: impl FnOnce(&mut dyn Transport) -> Result<(), TransportError>,
     ) -> Result<(), BackendError> {
-        self.board.note_state(self.rank, State::along(Axis::Tensor));
+        self.board.note_state(self.rank, State::along(self.waits_for));
         work(self.transport)?;
         self.board.note_state(self.rank, State::Computing);
         Ok(())
@@ -111,21 +111,22 @@ impl Peers for Joined<'_> {
         (group.ranks(), group.member())
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self, axis: Axis) -> Reach {
         match (self.transport.carries_memory(), self.transport.has_own_on_card()) {
-            (true, _) => Reach::Members(self.groups.groups[Axis::Tensor as usize].size()),
+            (true, _) => Reach::Members(self.groups.groups[axis as usize].size()),
             (false, true) => Reach::Engine,
             (false, false) => Reach::Host,
         }
     }
 
-    fn show(&mut self, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
-        self.waits_for = Axis::Tensor;
-        self.joining(|groups, transport| transport.show(groups.tensor(), memory))
+    fn show(&mut self, axis: Axis, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
+        self.waits_for = axis;
+        self.joining(|groups, transport| transport.show(groups.along(axis), memory))
     }
 
     fn begin_on_card(
         &mut self,
+        axis: Axis,
         what: Collective,
         from_to: (&OnCard, &OnCard),
         dtype: Dtype,
@@ -136,8 +137,20 @@ impl Peers for Joined<'_> {
             Collective::Gather => Operation::AllGather,
             Collective::Scatter => Operation::ReduceScatter(Reduction::Sum),
         };
-        self.waits_for = Axis::Tensor;
-        self.joining(|groups, transport| transport.begin_from(groups.tensor(), operation, from_to, dtype)).map(Ticket)
+        self.waits_for = axis;
+        let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
+            transport.begin_from(groups.along(axis), operation, from_to, dtype)
+        };
+        self.joining(begin).map(Ticket)
+    }
+
+    /// Bytes are passed, of whatever format.
+    fn pass_on_card(&mut self, axis: Axis, from_to: (&OnCard, &OnCard)) -> Result<Ticket, BackendError> {
+        self.waits_for = axis;
+        let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
+            transport.begin_from(groups.along(axis), Operation::PassOn, from_to, Dtype::U8)
+        };
+        self.joining(begin).map(Ticket)
     }
 
     fn join(&mut self, Ticket(begun): Ticket) -> Result<(), BackendError> {

@@ -27,7 +27,7 @@ use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
 use crate::transport::faulty::Faulty;
 #[cfg(feature = "cuda")]
-use crate::transport::nccl::{self, Nccl, StartError};
+use crate::transport::nccl::{self, Nccl, StartError, Ties};
 use crate::transport::processes::{Control, Link, Processes};
 use crate::transport::wire::LastWords;
 use crate::transport::{Transport, TransportError};
@@ -178,9 +178,10 @@ impl Rank<'_> {
             crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;
         let position = workload.position(self.rank);
-        let mut groups = Gradients::new(position, &workload.places(), None).all_groups();
-        groups.push(position.group(Axis::Tensor));
-        let started = Nccl::start(transport, library, Arc::clone(&card), &workload.links(), groups, patience);
+        let mut sums = Gradients::new(position, &workload.places(), None).all_groups();
+        sums.push(position.group(Axis::Tensor));
+        let ties = Ties { links: workload.links(), sums, rings: vec![position.group(Axis::Context)] };
+        let started = Nccl::start(transport, library, Arc::clone(&card), ties, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),
             error => refused(error.to_string()),

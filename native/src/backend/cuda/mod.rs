@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Graph, Init, Kernel, SequencePart, Tensor, TensorId};
+use pipeplan_core::graph::{Axis, Graph, Init, Kernel, SequencePart, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
@@ -278,13 +278,13 @@ impl Processor for Queue {
         let shown = |memory: &Arc<Memory>| OnCard::new(memory.clone(), memory.bytes());
         // A member's part of what all have, where that lies one part after the other.
         let part = |all: &Memory, part: u64, member: u64| all.after(part * member);
-        match peers.reach() {
+        match peers.reach(Axis::Tensor) {
             Reach::Host => return Ok(Together::Not),
             Reach::Members(members) if members > MOST_MEMBERS => return Ok(Together::Not),
             Reach::Members(_) => {
                 // What this rank writes next is no longer what the others are to read.
                 let copy = Arc::new(from.copied_to(card, For::ByOthers)?);
-                let all = peers.show(shown(&copy))?;
+                let all = peers.show(Axis::Tensor, shown(&copy))?;
                 let others = all.iter().map(|memory| memory.content().downcast::<Memory>());
                 let Ok(all) = others.collect::<Result<Vec<_>, _>>() else {
                     return Err(CardError::call("a collective", "the other ranks are on no such card").into());
@@ -308,7 +308,8 @@ impl Processor for Queue {
                 card.finish()?;
             }
             Reach::Engine => {
-                return Ok(Together::Begun(peers.begin_on_card(what, (&shown(from), &shown(to)), tensor.dtype)?));
+                let from_to = (&shown(from), &shown(to));
+                return Ok(Together::Begun(peers.begin_on_card(Axis::Tensor, what, from_to, tensor.dtype)?));
             }
         }
         Ok(Together::Done)

@@ -178,8 +178,9 @@ pub trait Collectives: Transport {
         begun.and_then(|begun| self.join_on_card(begun)).map_err(|source| call.failed(source))
     }
 
-    /// Begins an all-reduce, a reduce-scatter or an all-gather in equal pieces of what is at `from`, as
-    /// [`Transport::begin_on_card`] says; its result goes to `to`, which is `from` or apart from it.
+    /// Begins an all-reduce, a reduce-scatter or an all-gather in equal pieces of what is at `from`, or passes it on in the
+    /// ring of the group, as [`Transport::begin_on_card`] says; the result goes to `to`, which is `from` or (in a ring
+    /// always) apart from it.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`]; and where the sizes do not fit the group.

@@ -96,6 +96,17 @@ struct Sum {
 /// a thousand waiting makes whoever asks for more wait, deaf to the run.
 const MOST_SUMS: usize = 4;
 
+/// Whom ranks talk with over a run, so that all connections are made before it.
+#[derive(Clone, Debug, Default)]
+pub struct Ties {
+    /// Sender and receiver of messages, each once, over all ranks: the same on every rank.
+    pub links: Vec<(usize, usize)>,
+    /// All groups that this rank sums in.
+    pub sums: Vec<Vec<usize>>,
+    /// All groups in whose ring this rank passes things on.
+    pub rings: Vec<Vec<usize>>,
+}
+
 /// Why it cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -125,10 +136,9 @@ pub enum StartError {
 }
 
 impl<'t> Nccl<'t> {
-    /// Joins all communicators of `links` (sender and receiver, each once, over all ranks) that this rank is part of;
-    /// every rank calls it with the same `links`. A message of one byte goes over each, so that NCCL has made its
-    /// connections before the run starts. Then those of `groups`, all that this rank will sum in: it may come to that while
-    /// messages are under way, and making a communicator could wait for those.
+    /// Joins all communicators of `ties` that this rank is part of: those of messages first, then those of groups. A byte
+    /// goes over each, so that NCCL has made its connections before the run starts: a rank may come to its first sum while
+    /// messages are under way, and making a communicator or a connection could wait for those.
     ///
     /// # Errors
     /// [`StartError`].
@@ -136,8 +146,7 @@ impl<'t> Nccl<'t> {
         control: &'t mut dyn Transport,
         library: Arc<Library>,
         card: Arc<dyn Card>,
-        links: &[(usize, usize)],
-        mut groups: Vec<Vec<usize>>,
+        ties: Ties,
         longest: Duration,
     ) -> Result<Nccl<'t>, StartError> {
         let patience = Patience { rank: control.rank(), longest, ending: Ending::default() };
@@ -145,7 +154,7 @@ impl<'t> Nccl<'t> {
         let mut nccl = Nccl { control, library, card, patience, links: links_of, axes, sums, begun: 0 };
         nccl.check_world()?;
         let rank = nccl.patience.rank;
-        let mut links: Vec<(usize, usize)> = links.to_vec();
+        let Ties { mut links, mut sums, mut rings } = ties;
         // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
         links.sort_unstable();
         links.dedup();
@@ -156,12 +165,16 @@ impl<'t> Nccl<'t> {
                 nccl.try_out(from, to)?;
             }
         }
-        groups.sort_unstable();
-        groups.dedup();
-        for group in groups.into_iter().filter(|group| group.len() > 1) {
-            let channel = nccl.join(&group, None)?;
-            nccl.axes.insert(group.clone(), channel);
-            nccl.try_out_sums(group)?;
+        for (groups, try_out) in
+            [(&mut sums, Self::try_out_sums as fn(&mut Self, Group) -> _), (&mut rings, Self::try_out_ring)]
+        {
+            groups.sort_unstable();
+            groups.dedup();
+            for ranks in groups.drain(..).filter(|ranks| ranks.len() > 1) {
+                let group = Group::new(ranks, rank).map_err(|error| NcclError::Missing(error.to_string()))?;
+                nccl.join_group(group.ranks())?;
+                try_out(&mut nccl, group)?;
+            }
         }
         Ok(nccl)
     }
@@ -211,6 +224,15 @@ impl<'t> Nccl<'t> {
         Ok(Channel { communicator, queue, sending: VecDeque::new(), arriving: VecDeque::new() })
     }
 
+    /// The communicator of a group of ranks, where that is not there yet.
+    fn join_group(&mut self, ranks: &[usize]) -> Result<(), StartError> {
+        if !self.axes.contains_key(ranks) {
+            let channel = self.join(ranks, None)?;
+            self.axes.insert(ranks.to_vec(), channel);
+        }
+        Ok(())
+    }
+
     fn try_out(&mut self, from: usize, to: usize) -> Result<(), NcclError> {
         let memory = Memory::zeros(&self.card, 1)?;
         self.card.finish()?;
@@ -230,11 +252,9 @@ impl<'t> Nccl<'t> {
         channel.communicator.until("the first message", || Ok(mark.is_past()?))
     }
 
-    /// A small and a larger sum among `ranks`, in both formats. NCCL connects at the first use of a way to sum, and the
+    /// A small and a larger sum in `group`, in both formats. NCCL connects at the first use of a way to sum, and the
     /// driver loads the kernel then: between messages that are under way, either could wait for them.
-    fn try_out_sums(&mut self, ranks: Vec<usize>) -> Result<(), StartError> {
-        let rank = self.patience.rank;
-        let mut group = Group::new(ranks, rank).map_err(|error| NcclError::Missing(error.to_string()))?;
+    fn try_out_sums(&mut self, mut group: Group) -> Result<(), StartError> {
         for bytes in [1 << 8, 1 << 20] {
             let memory = Memory::zeros(&self.card, bytes).map_err(NcclError::from)?;
             let memory = OnCard::new(Arc::new(memory), bytes);
@@ -244,6 +264,15 @@ impl<'t> Nccl<'t> {
             self.settle_on_card()?;
         }
         Ok(())
+    }
+
+    /// A byte goes once round `group`.
+    fn try_out_ring(&mut self, mut group: Group) -> Result<(), StartError> {
+        let memory = || Memory::zeros(&self.card, 1).map(|memory| OnCard::new(Arc::new(memory), 1));
+        let [from, to] = [memory().map_err(NcclError::from)?, memory().map_err(NcclError::from)?];
+        let begun = self.begin_from(&mut group, Operation::PassOn, (&from, &to), Dtype::U8)?;
+        self.join_on_card(begun)?;
+        Ok(self.settle_on_card()?)
     }
 
     /// Says that no more is to come, and gives all communicators back. Every rank calls it at the same point.
@@ -414,33 +443,30 @@ impl<'t> Nccl<'t> {
     /// Queues the collective `call` from memory to memory, behind all that this rank's own queue has been asked for: the
     /// mark behind it.
     fn collective(&mut self, call: &Call<'_>, from: &Memory, to: &Memory) -> Result<Box<dyn Mark>, StartError> {
-        if !self.axes.contains_key(call.ranks) {
-            let channel = self.join(call.ranks, None)?;
-            self.axes.insert(call.ranks.to_vec(), channel);
-        }
+        self.join_group(call.ranks)?;
         let missing = || NcclError::Missing("no communicator has been made".to_string());
         let Channel { communicator, queue, .. } = self.axes.get_mut(call.ranks).ok_or_else(missing)?;
         let ready = self.card.mark().map_err(NcclError::from)?;
         if !queue.wait_for(&*ready).map_err(NcclError::from)? {
             communicator.until("what a collective reads", || Ok(ready.is_past()?))?;
         }
-        let (kind, size) = match call.dtype {
+        let (kind, size_of) = match call.dtype {
             Dtype::F64 => (DataType::Float64, 8),
             Dtype::Bf16 => (DataType::Bfloat16, 2),
             Dtype::I32 | Dtype::U8 => (DataType::Uint8, 1),
             Dtype::F32 => (DataType::Float32, 4),
         };
-        let (from, at, stream, count) = (from.at().number(), to.at().number(), queue.stream(), to.bytes() / size);
+        let (from, at, stream, count) = (from.at().number(), to.at().number(), queue.stream(), to.bytes() / size_of);
         let is_even = call.counts.windows(2).all(|pair| pair[0] == pair[1]);
         let first = call.counts.first().map_or(0, |count| *count as u64);
         // In place, this member's piece lies among all.
-        let mine = if from == at { at + call.member as u64 * first * size } else { at };
+        let mine = if from == at { at + call.member as u64 * first * size_of } else { at };
         // Where each member's piece starts, and its length: in place.
         let pieces: Vec<(u64, u64)> = call
             .counts
             .iter()
             .scan(0, |start, count| {
-                let piece = (at + *start * size, *count as u64);
+                let piece = (at + *start * size_of, *count as u64);
                 *start += *count as u64;
                 Some(piece)
             })
@@ -481,7 +507,13 @@ impl<'t> Nccl<'t> {
                         .filter(|(_, piece)| piece.1 > 0)
                         .try_for_each(|(root, piece)| members[0].broadcast(piece.0, piece.1, root, kind, stream))
                 }),
-                Operation::Gather | Operation::AllToAll | Operation::Barrier | Operation::PassOn => {
+                // Both at once: each of a ring of ranks would else wait for the next one to take.
+                Operation::PassOn => grouped(&self.library, &mut [communicator], |members| {
+                    let (member, size) = (call.member, call.ranks.len());
+                    members[0].send(from, count * size_of, (member + 1) % size, stream)?;
+                    members[0].receive(at, count * size_of, (member + size - 1) % size, stream)
+                }),
+                Operation::Gather | Operation::AllToAll | Operation::Barrier => {
                     Err(NcclError::NoSuchCollective { operation: call.operation.to_string() })
                 }
             }

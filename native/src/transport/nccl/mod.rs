@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use engine::{Nccl, StartError};
+pub use engine::{Nccl, StartError, Ties};
 pub use library::{
     Code, Config, DataType, Functions, IN_PROGRESS, Library, RawComm, RawStream, Reduce, SUCCESS, UniqueId, Version,
 };
