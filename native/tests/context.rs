@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Expected, options, published, resumes_on_any, stalled, trains_as_one_rank};
-use pipeplan::runner::{Cause, Device, Precision, Refusal, RunError, RunOptions, Silent, State, run};
+use common::{Expected, alone, bits, options, published, resumes_on_any, stalled, train, trains_as_one_rank};
+use pipeplan::runner::{Cause, Device, Precision, RunOptions, State};
 use pipeplan_core::graph::form::Recompute;
-use pipeplan_core::model::{Experts, Family, Latent, Variant, Window};
+use pipeplan_core::model::{Dtype, Experts, Family, Latent, Variant, Window};
 use pipeplan_core::spec::ModelWork;
 
 /// Ranks of a pipeline, parts of a sequence, ranks that share matrices, replicas.
@@ -151,21 +151,10 @@ fn a_rank_of_a_ring_that_does_not_come_is_named() {
     );
 }
 
-/// What does not run says so before anything starts, and what would.
+/// A piece of 24 / (2 · 5) tokens is none.
 #[test]
-fn what_has_no_ring_is_refused() {
-    let refuse = |work: &ModelWork, device| {
-        let workload = published(work, "1f1b", Precision::Single).expect("it exists");
-        match run(&workload, &RunOptions { device, ..options(1) }, &mut Silent) {
-            Err(RunError::Refused(refusal)) => refusal,
-            other => panic!("{other:?}"),
-        }
-    };
+fn sequences_that_cannot_be_dealt_are_refused() {
     let mut work = work([1, 2, 1, 1]);
-    let refusal = refuse(&work, Device::Emulated);
-    assert_eq!(refusal, Refusal::ContextOnCards { ways: 2 });
-    assert!(refusal.to_string().contains("run it with --device cpu"), "{refusal}");
-    // A piece of 24 / (2 · 5) tokens is none.
     work.layout.form.context = 5;
     let mut faults = Vec::new();
     work.layout.form.find_faults(&work.model, work.sequence, "parallel", &mut faults);
@@ -175,4 +164,40 @@ fn what_has_no_ring_is_refused() {
         text.contains("parallel.context: found 5") && text.contains("training.sequence (24), such as 4"),
         "{text}"
     );
+}
+
+/// Cards do the same, on the stand-in for one: in f32, and in bf16 on what stands in for tensor cores, whose heads are wider.
+#[cfg(feature = "cuda")]
+#[test]
+fn rings_of_cards_train_as_one_rank() {
+    let layouts = [([2, 2, 1, 1], "1f1b"), ([1, 3, 2, 1], "gpipe"), ([2, 2, 1, 2], "zb-v")];
+    for (at, (kind, change)) in kinds().into_iter().enumerate() {
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let (sizes, schedule) = layouts[(at + usize::from(dtype == Dtype::Bf16)) % layouts.len()];
+            let mut work = work(sizes);
+            work.dtype = dtype;
+            if dtype == Dtype::Bf16 {
+                (work.model.heads, work.model.head_dim) = (2, 32);
+                work.model.kv_heads = if sizes[2] > 1 { 2 } else { 1 };
+            }
+            change(&mut work);
+            let form = &mut work.layout.form;
+            form.sequence_parallel = sizes[2] > 1;
+            form.dropout = at % 4 == 1;
+            work.layout.zero = u32::from(sizes[3] > 1);
+            trains_on_cards(&work, schedule, kind);
+        }
+    }
+}
+
+/// The same bits a second time, and within rounding of one rank on the CPU.
+#[cfg(feature = "cuda")]
+fn trains_on_cards(work: &ModelWork, schedule: &str, what: &str) {
+    let workload = common::in_own_format(work, schedule).expect("it exists");
+    let cards = RunOptions { device: Device::Emulated, ..options(3) };
+    let run = train(&workload, &cards);
+    let what = format!("{what} in {:?} as {schedule} on {:?}", work.dtype, work.layout);
+    common::assert_near(&run, &train(&alone(work, Precision::Double), &options(3)), work, &what);
+    let again = train(&workload, &cards);
+    assert_eq!((bits(&run), &run.weights), (bits(&again), &again.weights), "{what} repeats");
 }

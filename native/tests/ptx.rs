@@ -10,7 +10,7 @@ use pipeplan::backend::cuda::card::{Card, CardError, Format, Memory};
 use pipeplan::backend::cuda::launch::Context;
 use pipeplan::backend::cuda::{compile, source};
 use pipeplan::runner::optimizer::AdamW;
-use pipeplan::selftest::{Row, operators};
+use pipeplan::selftest::{Row, operators, rings};
 use pipeplan_core::graph::{Heads, Spread};
 use pipeplan_core::model::Dtype;
 use pipeplan_ptx::Module;
@@ -51,6 +51,7 @@ fn every_operator_is_right_and_does_nothing_that_a_card_would_not_forgive() {
     let card: Arc<dyn Card> = interpreted.clone();
     let mut rows: Vec<Row> = operators::cases().iter().map(|case| case.check(&card)).collect();
     rows.extend(operators::fused(&card));
+    rows.extend(rings::cases().iter().flat_map(|case| case.check(&card)));
     rows.iter().for_each(|row| println!("{:70} {:50} {}", row.name, row.found, row.against));
     let failed: Vec<&Row> = rows.iter().filter(|row| row.passed != Some(true)).collect();
     assert!(failed.is_empty(), "{failed:#?}");

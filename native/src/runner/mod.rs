@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-mod board;
+pub(crate) mod board;
 pub mod checkpoint;
 mod coordinate;
 pub mod data;
@@ -24,7 +24,7 @@ pub mod gradients;
 pub mod optimizer;
 pub mod orders;
 mod overhead;
-mod peer_groups;
+pub(crate) mod peer_groups;
 mod processes;
 pub mod progress;
 pub mod random;

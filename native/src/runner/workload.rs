@@ -142,15 +142,6 @@ pub enum Refusal {
         /// Graphs given.
         graphs: usize,
     },
-    /// Parts of sequences on a device that has no ring.
-    #[error(
-        "the plan deals sequences to {ways} ranks (parallel.context), which runs on CPUs and not on GPUs yet: run it \
-         with --device cpu, or plan with parallel.context = 1 and more parallel.tensor or parallel.data"
-    )]
-    ContextOnCards {
-        /// Ranks that hold parts of each sequence.
-        ways: u32,
-    },
     /// Tokens further on are predicted.
     #[error(
         "the model predicts {modules} tokens further on, which can be planned and not be run: plan it with \
@@ -734,9 +725,6 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
-            Device::Cuda(_) | Device::Emulated if self.context > 1 => {
-                return Err(Refusal::ContextOnCards { ways: self.context });
-            }
             Device::Cuda(_) | Device::Emulated if self.expert > 1 => {
                 return Err(Refusal::ExpertsOnCards { ways: self.expert });
             }

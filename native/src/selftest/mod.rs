@@ -16,6 +16,8 @@ pub mod collectives;
 #[cfg(feature = "cuda")]
 pub mod operators;
 #[cfg(feature = "cuda")]
+pub mod rings;
+#[cfg(feature = "cuda")]
 pub(crate) mod speed;
 pub(crate) mod whole;
 
@@ -262,6 +264,7 @@ pub fn run(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
             let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
             if has(Part::Operators) || has(Part::Kernels) {
                 operators::check(&card, only != Some(Part::Kernels), &mut rows);
+                rings::check(&card, &mut rows);
             }
             if has(Part::Runs) {
                 whole::check(device, &mut rows);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Heads, Kernel, Spread};
+use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::{News, Row, Rows};
@@ -22,6 +22,10 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    pub(super) fn rows(&self) -> u64 {
+        self.shape[0]
+    }
+
     fn new(shape: &[u64], dtype: Dtype, data: Data<f64>) -> Tensor {
         let format = if dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 };
         let data = match data {
@@ -51,7 +55,7 @@ impl Tensor {
         Tensor { shape: shape.to_vec(), dtype, data: Data::zeros(dtype, elements) }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         match &self.data {
             Data::Floats(values) => {
                 let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
@@ -75,10 +79,12 @@ impl Tensor {
 pub struct Case {
     kernel: Kernel,
     format: Dtype,
-    inputs: Vec<Tensor>,
-    outputs: Vec<(Vec<u64>, Dtype)>,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) outputs: Vec<(Vec<u64>, Dtype)>,
     /// The input that output 0 adds to.
     adds_to: Option<usize>,
+    /// What the rank holds of every sequence.
+    part: SequencePart,
 }
 
 const DROPOUT_SEED: u64 = 77;
@@ -89,7 +95,12 @@ const MEMBER: u64 = 1;
 impl Case {
     fn new(kernel: Kernel, format: Dtype, inputs: Vec<Tensor>, outputs: &[(&[u64], Dtype)]) -> Case {
         let outputs = outputs.iter().map(|(shape, dtype)| (shape.to_vec(), *dtype)).collect();
-        Case { kernel, format, inputs, outputs, adds_to: None }
+        Case { kernel, format, inputs, outputs, adds_to: None, part: SequencePart::WHOLE }
+    }
+
+    /// On a rank with a part of every sequence, and not the first.
+    fn in_part(self, parts: u64) -> Case {
+        Case { part: SequencePart { part: parts - 2, parts }, ..self }
     }
 
     fn adding(self, input: usize) -> Case {
@@ -97,9 +108,9 @@ impl Case {
     }
 
     /// What the CPU makes of it in `f64`.
-    fn reference(&self) -> Vec<Tensor> {
+    pub(super) fn reference(&self) -> Vec<Tensor> {
         let mut context = kernels::Context::new(Box::new(Tuned));
-        (context.dropout_seed, context.member) = (DROPOUT_SEED, MEMBER);
+        (context.dropout_seed, context.member, context.part) = (DROPOUT_SEED, MEMBER, self.part);
         let inputs: Vec<Input<'_, f64>> =
             self.inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
         let zeros = |(shape, dtype): &(Vec<u64>, Dtype)| Tensor::zeros(shape, *dtype).data;
@@ -116,7 +127,7 @@ impl Case {
     /// What `card` makes of it, as bytes, with output 0 in the place of input `in_place`.
     fn measured(&self, card: &Arc<dyn Card>, in_place: Option<usize>) -> Result<Vec<Vec<u8>>, CardError> {
         let mut context = Context::new(Arc::clone(card));
-        (context.dropout_seed, context.member) = (DROPOUT_SEED, MEMBER);
+        (context.dropout_seed, context.member, context.part) = (DROPOUT_SEED, MEMBER, self.part);
         let inputs: Vec<Memory> =
             self.inputs.iter().map(|tensor| Memory::holding(card, &tensor.bytes())).collect::<Result<_, _>>()?;
         let size = |(shape, dtype): &(Vec<u64>, Dtype)| shape.iter().product::<u64>() * dtype.bytes();
@@ -152,7 +163,7 @@ impl Case {
     }
 
     /// The greatest relative error of the outputs.
-    fn error(&self, reference: &[Tensor], measured: &[Vec<u8>]) -> f64 {
+    pub(super) fn error(&self, reference: &[Tensor], measured: &[Vec<u8>]) -> f64 {
         let of = |(reference, bytes): (&Tensor, &Vec<u8>)| {
             let found: Vec<f64> = match reference.dtype {
                 Dtype::Bf16 => unpacked(bytes, Format::Bf16).into_iter().map(f64::from).collect(),
@@ -189,7 +200,8 @@ impl Case {
 
     /// Its operator, format and sizes.
     pub fn name(&self) -> String {
-        format!("{} {} {}", self.kernel.name(), self.format.name(), self.sizes())
+        let part = if self.part == SequencePart::WHOLE { "" } else { " in part" };
+        format!("{} {} {}{part}", self.kernel.name(), self.format.name(), self.sizes())
     }
 
     /// Runs it twice, and in every place that it may take.
@@ -307,7 +319,44 @@ pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
 
 /// Every operator in both formats.
 pub fn cases() -> Vec<Case> {
-    [Dtype::F32, Dtype::Bf16].into_iter().flat_map(cases_in).collect()
+    [Dtype::F32, Dtype::Bf16]
+        .into_iter()
+        .flat_map(|format| cases_in(format).into_iter().chain(cases_in_part(format)))
+        .collect()
+}
+
+/// What goes by the positions of tokens, on a rank that holds parts of sequences: two of 24 tokens, of which three ranks have
+/// eight each, and half as many where ranks that share matrices hold two of them.
+fn cases_in_part(t: Dtype) -> Vec<Case> {
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let (parts, sequence, n, h) = (3, 24u64, 16u64, 40u64);
+    let rows: &[u64] = &[n, h];
+    let table: &[u64] = &[30, h];
+    let mut cases = vec![
+        Case::new(
+            Kernel::Rope { sequence, heads: 2, width: 20, base: 10_000, inverse: false },
+            t,
+            vec![random(rows, 60)],
+            &[(rows, t)],
+        ),
+        Case::new(
+            Kernel::RopeTail { sequence, heads: 2, width: 20, tail: 16, base: 10_000, inverse: true },
+            t,
+            vec![random(rows, 61)],
+            &[(rows, t)],
+        ),
+    ];
+    for (ways, of) in [(1, n), (2, n / 2)] {
+        let rows: &[u64] = &[of, h];
+        let kernel = Kernel::Positions { sequence, ways };
+        cases.push(Case::new(kernel, t, vec![random(rows, 62), random(table, 63)], &[(rows, t)]));
+        let kernel = Kernel::PositionsGrad { sequence, ways };
+        let gradient = Tensor::random(table, Dtype::F32, 64);
+        cases.push(Case::new(kernel, t, vec![random(rows, 65), gradient], &[(table, Dtype::F32)]).adding(1));
+        let kernel = Kernel::Dropout { site: 5, ways, blocks: 1, sequence };
+        cases.push(Case::new(kernel, t, vec![random(rows, 66)], &[(rows, t), (rows, Dtype::U8)]));
+    }
+    cases.into_iter().map(|case| case.in_part(parts)).collect()
 }
 
 fn cases_in(t: Dtype) -> Vec<Case> {

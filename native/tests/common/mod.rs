@@ -93,6 +93,36 @@ pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<W
     }
 }
 
+/// `work` in its own number format as the published schedule `name`; nothing where there is none for its shape.
+pub fn in_own_format(work: &ModelWork, name: &str) -> Option<Workload> {
+    orders::published(work, name, None).ok()
+}
+
+/// Losses and weights of `run`, in the format of `work`, as near to those `expected` as rounding lets them be: AdamW's steps
+/// are about as long whatever the gradient, so a gradient near 0 that changes its sign moves a weight by two steps.
+pub fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &str) {
+    let (of_losses, of_weights) = match (work.dtype, work.model.variant.experts.is_some()) {
+        (Dtype::Bf16, false) => (5e-3, 2e-2),
+        // A token between two experts may go to the other.
+        (Dtype::Bf16, true) => (1e-2, 5e-2),
+        _ => (1e-5, 1e-3),
+    };
+    assert_close_losses(run, expected, of_losses, what);
+    let mut sums = [0.0, 0.0];
+    for (name, expected) in &expected.weights {
+        let (Buffer::F32(found), Buffer::F64(expected)) = (&run.weights[name], expected) else {
+            panic!("{name} of {what} is in another format");
+        };
+        assert_eq!(found.len(), expected.len(), "{name} of {what}");
+        for (found, expected) in found.iter().zip(expected) {
+            sums[0] += (f64::from(*found) - expected).powi(2);
+            sums[1] += expected.powi(2);
+        }
+    }
+    let error = (sums[0] / sums[1]).sqrt();
+    assert!(error < of_weights, "weights of {what} are {error} off");
+}
+
 /// `work` in the order of `schedule`.
 pub fn ordered(work: &ModelWork, problem: &Problem, schedule: &Schedule, precision: Precision) -> Workload {
     orders::ordered(work, problem, schedule, Some(precision)).unwrap_or_else(|error| panic!("{error}"))

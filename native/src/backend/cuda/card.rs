@@ -468,6 +468,8 @@ pub struct Memory {
     at: Address,
     bytes: Bytes,
     held: Held,
+    /// What it is a part of, which is kept as long as this.
+    whole: Option<Arc<Memory>>,
 }
 
 impl fmt::Debug for Memory {
@@ -491,7 +493,17 @@ impl Memory {
     /// As [`Memory::new`].
     pub fn held(card: &Arc<dyn Card>, bytes: Bytes, held: Held) -> Result<Memory, CardError> {
         // An empty tensor still is somewhere.
-        Ok(Memory { card: Arc::clone(card), at: card.allocate(bytes.max(1), held)?, bytes, held })
+        Ok(Memory { card: Arc::clone(card), at: card.allocate(bytes.max(1), held)?, bytes, held, whole: None })
+    }
+
+    /// The `bytes` of `whole` from `offset` on.
+    pub fn part(whole: &Arc<Memory>, offset: Bytes, bytes: Bytes) -> Memory {
+        assert!(
+            whole.bytes.checked_sub(offset).is_some_and(|rest| bytes <= rest),
+            "{bytes} bytes, {offset} into {whole:?}"
+        );
+        let (card, at) = (Arc::clone(&whole.card), whole.after(offset));
+        Memory { card, at, bytes, held: whole.held, whole: Some(Arc::clone(whole)) }
     }
 
     /// `bytes` of `card`, all 0.
@@ -560,6 +572,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.card.free(self.at, self.bytes.max(1), self.held);
+        if self.whole.is_none() {
+            self.card.free(self.at, self.bytes.max(1), self.held);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Graph, Heads, Kernel, Spread, of_e12};
+use pipeplan_core::graph::{Graph, Heads, Kernel, SequencePart, Spread, of_e12};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
@@ -43,7 +43,7 @@ impl Place<'_> {
         self.at.expect("this tensor's data is needed").0
     }
 
-    fn format(&self) -> Format {
+    pub(super) fn format(&self) -> Format {
         if self.dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 }
     }
 
@@ -76,6 +76,8 @@ pub struct Context {
     pub dropout_seed: u64,
     /// This rank's number among those that share matrices.
     pub member: u64,
+    /// Its part of every sequence.
+    pub part: SequencePart,
 }
 
 /// Members that [`Context::combine`] takes: a kernel's buffers but one.
@@ -112,7 +114,7 @@ fn args(buffers: &[u64], numbers: &[u64], floats: &[f32]) -> Args {
 /// Adds the row at `bias` to every row of the `rows` by `columns` at `to`, whose rows lie behind each other.
 pub fn add_bias(bias: Address, to: &Matrix, rows: u64, columns: u64) -> Launch {
     let kernel = format!("add_rows_{}", to.format.suffix());
-    let args = args(&[to.at.0, bias.0, to.at.0], &[rows, columns, 1], &[]);
+    let args = args(&[to.at.0, bias.0, to.at.0], &[rows, columns, 1, 0, 0, 1], &[]);
     Launch { kernel, grid: [rows.min(MOST_BLOCKS) as u32, 1, 1], threads: row_threads(columns), shared: 0, args }
 }
 
@@ -124,7 +126,7 @@ fn row_threads(columns: u64) -> u32 {
 impl Context {
     /// For `card`.
     pub fn new(card: Arc<dyn Card>) -> Context {
-        Context { card, rope: BTreeMap::new(), dropout_seed: 0, member: 0 }
+        Context { card, rope: BTreeMap::new(), dropout_seed: 0, member: 0, part: SequencePart::WHOLE }
     }
 
     fn launch(&self, name: &str, format: Format, grid: [u64; 3], threads: u32, args: Args) -> Result<(), CardError> {
@@ -196,6 +198,7 @@ impl Context {
         let elements = inputs[0].elements();
         // The number of this member's first row, where rows are dealt to more than one.
         let first = |ways: u64| if ways > 1 { self.member * rows } else { 0 };
+        let part = self.part;
         match *kernel {
             Kernel::OwnTokens { rows } => {
                 let args = args(&[input(0), output(0)], &[elements, rows, rows * self.member], &[]);
@@ -212,16 +215,18 @@ impl Context {
                 self.launch("embedding_grad", format, grid, THREADS, args)
             }
             Kernel::Positions { sequence, ways } => {
-                let args = args(&[input(0), input(1), output(0)], &[rows, columns, sequence, first(ways)], &[]);
+                let numbers = [rows, columns, sequence, first(ways), part.part, part.parts];
+                let args = args(&[input(0), input(1), output(0)], &numbers, &[]);
                 self.over_rows("add_rows", format, [rows, columns], args)
             }
             Kernel::PositionsGrad { sequence, ways } => {
-                let args = args(&[input(0), output(0)], &[rows, columns, sequence, first(ways)], &[]);
-                let blocks = (sequence * columns).div_ceil(THREADS.into()).min(MOST_BLOCKS);
+                let numbers = [rows, columns, sequence, first(ways), part.part, part.parts];
+                let args = args(&[input(0), output(0)], &numbers, &[]);
+                let blocks = (sequence / part.parts * columns).div_ceil(THREADS.into()).min(MOST_BLOCKS);
                 self.launch("add_rows_grad", format, [blocks, 1, 1], THREADS, args)
             }
             Kernel::AddBias => {
-                let args = args(&[input(0), input(1), output(0)], &[rows, columns, 1], &[]);
+                let args = args(&[input(0), input(1), output(0)], &[rows, columns, 1, 0, 0, 1], &[]);
                 self.over_rows("add_rows", format, [rows, columns], args)
             }
             Kernel::BiasGrad => {
@@ -259,7 +264,8 @@ impl Context {
             Kernel::Rope { sequence, heads, width, base, inverse } => {
                 let table = self.rope_table(sequence, width, base)?;
                 let sign = if inverse { -1.0 } else { 1.0 };
-                let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, width], &[sign]);
+                let numbers = [rows, heads, width, sequence, width, part.part, part.parts];
+                let args = args(&[input(0), table.0, output(0)], &numbers, &[sign]);
                 self.over_packed_rows("rope", format, [rows, heads * width / 2], args)
             }
             Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
@@ -269,7 +275,8 @@ impl Context {
                     self.card.copy(Address(input(0)), Address(output(0)), elements * inputs[0].format().bytes())?;
                 }
                 let sign = if inverse { -1.0 } else { 1.0 };
-                let args = args(&[input(0), table.0, output(0)], &[rows, heads, width, sequence, tail], &[sign]);
+                let numbers = [rows, heads, width, sequence, tail, part.part, part.parts];
+                let args = args(&[input(0), table.0, output(0)], &numbers, &[sign]);
                 self.over_packed_rows("rope", format, [rows, heads * tail / 2], args)
             }
             Kernel::HeadNorm { eps_e12, width, offset } => {
@@ -353,10 +360,12 @@ impl Context {
             }
             Kernel::ExpertMatMul { transpose_b } => self.expert_matmul(transpose_b, inputs, outputs),
             Kernel::ExpertMatMulGrad => self.expert_matmul_grad(inputs, outputs),
-            Kernel::Attention(heads) => self.attention(&alone(&heads), inputs, outputs),
-            Kernel::AttentionGrad(heads) => self.attention_grad(&alone(&heads), inputs, outputs),
-            Kernel::SpreadAttention(spread) => self.attention(&spread, inputs, outputs),
-            Kernel::SpreadAttentionGrad(spread) => self.attention_grad(&spread, inputs, outputs),
+            Kernel::Attention(heads) | Kernel::AttentionGrad(heads) => {
+                self.whole_attention(&alone(&heads), inputs, outputs)
+            }
+            Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) if spread.ways <= 1 => {
+                self.whole_attention(&spread, inputs, outputs)
+            }
             Kernel::Scores(_) => {
                 self.products(kernel, inputs, outputs)?;
                 self.hide_later(&outputs[0], f32::NEG_INFINITY)
@@ -374,12 +383,13 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
                 self.over_rows("softmax_grad", format, [rows, columns], args)
             }
-            Kernel::Dropout { site, ways, blocks, .. } => {
+            Kernel::Dropout { site, ways, blocks, sequence } => {
                 // The CPU's draws, one for each element, which this generator gives in any order.
                 let seed = SplitMix64::new(self.dropout_seed ^ site).draw();
-                let block = (elements / blocks.max(1)).max(1);
-                let (ways, member) = if ways > 1 { (ways, self.member) } else { (1, 0) };
-                let numbers = [elements, seed, block, ways, member];
+                // Scores, which have more blocks than one, are never held where sequences are dealt out.
+                let block = if part.parts > 1 { columns } else { (elements / blocks.max(1)).max(1) };
+                let (first, of) = (first(ways), if ways > 1 { (ways, self.member) } else { (1, 0) });
+                let numbers = [elements, seed, block, of.0, of.1, first, sequence, part.part, part.parts];
                 let args = args(&[input(0), output(0), output(1)], &numbers, &[]);
                 self.over_elements("dropout", format, elements, args)
             }
@@ -637,48 +647,81 @@ impl Context {
         Ok(AttentionKernel { name, tile: SMALL_TILE, threads: 256, shared, buffers: 1 })
     }
 
-    /// Starts `kernel` for so many `heads` and sequences.
+    /// Starts `kernel` for so many `heads`.
     fn launch_attention(
         &self,
         kernel: AttentionKernel,
         spread: &Spread,
-        [heads, batches]: [u64; 2],
+        meeting: &Meeting,
+        heads: u64,
         buffers: &[u64],
     ) -> Result<(), CardError> {
         let AttentionKernel { name, tile, threads, shared, buffers: of_tiles } = kernel;
-        let Spread { heads: Heads { sequence, query, key_value, width, .. }, value_width, window, .. } = *spread;
-        let numbers = [sequence, query, key_value, width, value_width, window, of_tiles];
+        let Spread { heads: Heads { query, key_value, width, .. }, value_width, window, .. } = *spread;
+        let Meeting { sequences, step, rows, lead, adds, .. } = *meeting;
+        let numbers = [step, query, key_value, width, value_width, window, of_tiles, rows, lead, u64::from(adds)];
         let args = args(buffers, &numbers, &[scale(&spread.heads), spread.heads.cap().unwrap_or(0.0) as f32]);
-        self.launch_with(name, [sequence.div_ceil(tile), heads, batches], threads, shared, args)
+        self.launch_with(name, [rows.div_ceil(tile), heads, sequences], threads, shared, args)
     }
 
-    fn attention(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+    /// Attention at one meeting. `buffers`: q, k, v, o, l.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub(super) fn attention(&self, spread: &Spread, meeting: &Meeting, buffers: &[u64; 5]) -> Result<(), CardError> {
         let tensor = TensorTiles { stay: (1, 0), stream: (1, 1), twice: false };
-        let kernel = self.attention_kernel("attention", spread, inputs[0].format(), (2, 2), tensor)?;
-        let buffers = [inputs[0].at(), inputs[1].at(), inputs[2].at(), outputs[0].at(), outputs[1].at()];
-        let heads = &spread.heads;
-        self.launch_attention(kernel, spread, [heads.query, inputs[0].rows() / heads.sequence], &buffers)
+        let kernel = self.attention_kernel("attention", spread, meeting.format, (2, 2), tensor)?;
+        self.launch_attention(kernel, spread, meeting, spread.heads.query, buffers)
     }
 
-    fn attention_grad(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        let (format, heads) = (inputs[0].format(), &spread.heads);
-        let batches = inputs[0].rows() / heads.sequence;
-        let inputs: Vec<u64> = inputs.iter().map(Place::at).collect();
-        let and = |outputs: &[Place<'_>]| -> Vec<u64> {
-            inputs.iter().copied().chain(outputs.iter().map(Place::at)).collect()
-        };
+    /// The gradient for the queries of one meeting. `buffers`: do, q, k, v, o, l, dq.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub(super) fn attention_grad_query(
+        &self,
+        spread: &Spread,
+        meeting: &Meeting,
+        buffers: &[u64; 7],
+    ) -> Result<(), CardError> {
+        let tiles = TensorTiles { stay: (1, 1), stream: (1, 1), twice: true };
+        let kernel = self.attention_kernel("attention_grad_query", spread, meeting.format, (3, 2), tiles)?;
+        self.launch_attention(kernel, spread, meeting, spread.heads.query, buffers)
+    }
+
+    /// The gradients for the keys and values of one meeting. `buffers`: do, q, k, v, o, l, dk, dv.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub(super) fn attention_grad_key(
+        &self,
+        spread: &Spread,
+        meeting: &Meeting,
+        buffers: &[u64; 8],
+    ) -> Result<(), CardError> {
+        let (format, heads) = (meeting.format, &spread.heads);
         // What stays in shared memory, and what comes tile by tile.
         let tiles = |stay| TensorTiles { stay, stream: (1, 1), twice: true };
-        let of_queries = self.attention_kernel("attention_grad_query", spread, format, (3, 2), tiles((1, 1)))?;
-        self.launch_attention(of_queries, spread, [heads.query, batches], &and(&outputs[..1]))?;
         let of_keys = self.attention_kernel("attention_grad_key", spread, format, (3, 3), tiles((1, 1)))?;
         let apart = of_keys.tile == TILE && APART.contains(&(heads.width, spread.value_width));
-        self.launch_attention(of_keys, spread, [heads.key_value, batches], &and(&outputs[1..3]))?;
+        self.launch_attention(of_keys, spread, meeting, heads.key_value, buffers)?;
         if !apart {
             return Ok(());
         }
         let of_values = self.attention_kernel("attention_grad_value", spread, format, (3, 3), tiles((1, 0)))?;
-        self.launch_attention(of_values, spread, [heads.key_value, batches], &and(&outputs[1..3]))
+        self.launch_attention(of_values, spread, meeting, heads.key_value, buffers)
+    }
+
+    /// Attention over whole sequences, or its gradient.
+    fn whole_attention(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
+        let meeting = Meeting::of_whole(inputs[0].rows(), spread.heads.sequence, inputs[0].format());
+        let (input, output) = (|at: usize| inputs[at].at(), |at: usize| outputs[at].at());
+        if let [q, k, v] = inputs {
+            return self.attention(spread, &meeting, &[q.at(), k.at(), v.at(), output(0), output(1)]);
+        }
+        let [d_o, q, k, v, o, l] = [0, 1, 2, 3, 4, 5].map(input);
+        self.attention_grad_query(spread, &meeting, &[d_o, q, k, v, o, l, output(0)])?;
+        self.attention_grad_key(spread, &meeting, &[d_o, q, k, v, o, l, output(1), output(2)])
     }
 
     /// Sets what lies beyond each position of the squares in `scores`.
@@ -716,6 +759,30 @@ const fn one_more(offset: bool) -> f32 {
 /// Attention of one device over whole sequences.
 const fn alone(heads: &Heads) -> Spread {
     Spread { heads: *heads, value_width: heads.width, ways: 1, window: heads.sequence }
+}
+
+/// Which rows of queries meet which of keys, as many in each of some sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meeting {
+    /// Number format of all but statistics.
+    pub format: Format,
+    /// Sequences.
+    pub sequences: u64,
+    /// Rows from one sequence to the next.
+    pub step: u64,
+    /// Rows of a sequence that meet, of queries as of keys.
+    pub rows: u64,
+    /// How much later in the sequence the queries lie than the keys.
+    pub lead: u64,
+    /// Whether the result adds to what is there: outputs relative to their log-sum-exps.
+    pub adds: bool,
+}
+
+impl Meeting {
+    /// All of each sequence of `sequence` tokens, in `rows` rows.
+    fn of_whole(rows: u64, sequence: u64, format: Format) -> Meeting {
+        Meeting { format, sequences: rows / sequence, step: sequence, rows: sequence, lead: 0, adds: false }
+    }
 }
 
 /// Tiles of keys' width, and of values'.

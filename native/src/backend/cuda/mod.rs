@@ -22,6 +22,7 @@ use pipeplan_core::units::Bytes;
 use self::card::{Address, Card, CardError, Format, Held as For, Matrix, Memory, Portion, Product};
 use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
+use self::ring::{Ring, Seen};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
 use super::stages::{Held, Input, NewParameter, Processor, Stages, Together, Training, Updated};
@@ -46,6 +47,7 @@ pub mod nvidia;
 pub mod nvml;
 pub mod plain;
 mod products;
+pub(crate) mod ring;
 pub mod room;
 pub mod source;
 pub mod tally;
@@ -339,9 +341,9 @@ impl Processor for Queue {
         }
     }
 
-    /// Sequences are whole here: a workload with parts of them is refused before it starts.
-    fn begin(&mut self, dropout_seed: u64, member: u64, _: SequencePart) {
-        (self.context.dropout_seed, self.context.member) = (dropout_seed, member);
+    fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart) {
+        let context = &mut self.context;
+        (context.dropout_seed, context.member, context.part) = (dropout_seed, member, part);
         self.card.begin_job();
     }
 
@@ -364,6 +366,36 @@ impl Processor for Queue {
             .collect();
         let outputs: Vec<Place<'_>> = outputs.iter().map(|(tensor, memory)| place(tensor, Some(memory))).collect();
         self.context.run(kernel, &inputs, &outputs)
+    }
+
+    /// Of these kernels, attention in a ring.
+    fn run_among(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Arc<Memory>>],
+        outputs: &mut [(&Tensor, Arc<Memory>)],
+        peers: &mut dyn Peers,
+    ) -> Result<(), BackendError> {
+        let here = |at: usize| match inputs[at].data {
+            Held::Here(memory) => &**memory,
+            _ => panic!("input {at} of `{}` lies apart", kernel.name()),
+        };
+        let output = |at: usize| &outputs[at].1;
+        let (format, rows) = (format_of(inputs[0].tensor.dtype), inputs[0].tensor.shape[0]);
+        let (card, context) = (&self.card, &self.context);
+        match kernel {
+            Kernel::SpreadAttention(spread) => {
+                let inputs = [0, 1, 2].map(here);
+                let mut ring = Ring { card, context, spread, format, rows, peers };
+                ring.attention(inputs, [output(0), output(1)], output(2))
+            }
+            Kernel::SpreadAttentionGrad(spread) => {
+                let seen = Seen { d_o: here(0), q: here(1), o: here(4), l: here(5) };
+                let mut ring = Ring { card, context, spread, format, rows, peers };
+                ring.attention_grad(&seen, [here(2), here(3)], [output(0), output(1), output(2)], output(3))
+            }
+            _ => Ok(self.run(kernel, inputs, outputs)?),
+        }
     }
 
     fn finish(&mut self) -> Result<(), CardError> {
@@ -477,6 +509,6 @@ pub fn unpacked(bytes: &[u8], format: Format) -> Vec<f32> {
     }
 }
 
-fn format_of(dtype: Dtype) -> Format {
+pub(crate) fn format_of(dtype: Dtype) -> Format {
     if dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 }
 }

@@ -1,22 +1,30 @@
 // Causal attention whose scores are never all held (arXiv:2205.14135, arXiv:2307.08691), for any head width, in float
 // from shared memory. Tiles of 32 queries by 32 keys; 256 threads, 8 a row. No sum crosses blocks, so gradients repeat
 // bit for bit.
-// n: sequence, query heads, key heads, width of keys, width of values, window (a query sees so many keys, its own
-// included). f[0]: what products of queries and keys are multiplied with; f[1]: what scores are capped by, or 0.
+// n: rows from one sequence to the next, query heads, key heads, width of keys, width of values, window (a query sees so
+// many keys, its own included); of attention on tensor cores one more; then, of what meets here, rows of a sequence, of
+// queries as of keys, how much later in it the queries lie than the keys, and whether this adds to what is there. f[0]: what
+// products of queries and keys are multiplied with; f[1]: what scores are capped by, or 0.
+//
+// Queries meet all keys of their sequence at once, or one piece of it after the other, where ranks pass those around a ring:
+// o and l then hold what the pieces before have made, and gradients add up.
 
 #define SMALL_TILE 32
 // Floats from row to row of scores: the four rows that a warp takes the softmax of, eight columns each, lie in different banks.
 #define SCORES (SMALL_TILE + 8)
 
 struct Place {
-    ll sequence, query_row, key_row, out_row, value_row, first, window;
+    ll count, lead, query_row, key_row, out_row, value_row, first, window;
+    bool adds;
     int width, pitch, value, value_pitch, head, key_head, heads, group;
 };
 
 // blockIdx: tile, head, sequence of the microbatch.
 __device__ __forceinline__ Place place_of(const Args& a, bool by_key) {
     Place at;
-    at.sequence = a.n[0];
+    at.count = a.n[7];
+    at.lead = a.n[8];
+    at.adds = a.n[9] != 0;
     at.heads = (int)a.n[1];
     at.width = (int)a.n[3];
     at.value = (int)a.n[4];
@@ -28,42 +36,61 @@ __device__ __forceinline__ Place place_of(const Args& a, bool by_key) {
     at.key_row = a.n[2] * a.n[3];
     at.out_row = a.n[1] * a.n[4];
     at.value_row = a.n[2] * a.n[4];
-    at.first = (ll)blockIdx.z * at.sequence;
+    at.first = (ll)blockIdx.z * a.n[0];
     at.group = (int)(a.n[1] / a.n[2]);
     at.key_head = by_key ? blockIdx.y : (int)(blockIdx.y * a.n[2] / a.n[1]);
     at.head = by_key ? at.key_head * at.group : blockIdx.y;
     return at;
 }
 
-// Whether the query at one position sees the key at another.
-__device__ __forceinline__ bool sees_key(const Place& at, ll query, ll key) { return key <= query && key + at.window > query; }
+// Whether the query of one row sees the key of another, which is there.
+__device__ __forceinline__ bool sees_key(const Place& at, ll query, ll key) {
+    ll last = query + at.lead;
+    return key <= (last < at.count ? last : at.count - 1) && key + at.window > last;
+}
 
 // The first key, at the start of a tile, that some query from `query` on sees.
 __device__ __forceinline__ ll first_key(const Place& at, ll query, int tile) {
-    ll first = query + 1 - at.window;
+    ll first = query + at.lead + 1 - at.window;
+    return first > 0 ? first / tile * tile : 0;
+}
+
+// The end of the keys that some query of the tile at `query` sees.
+__device__ __forceinline__ ll end_of_keys(const Place& at, ll query, int tile) {
+    ll end = query + tile + at.lead;
+    return end < at.count ? end : at.count;
+}
+
+// The first query, at the start of a tile, that sees some key from `key` on.
+__device__ __forceinline__ ll first_query(const Place& at, ll key, int tile) {
+    ll first = key - at.lead;
     return first > 0 ? first / tile * tile : 0;
 }
 
 // The end of the queries that see some key of the tile at `key`.
-__device__ __forceinline__ ll last_query(const Place& at, ll key, int tile) {
-    ll end = key + tile - 1 + at.window;
-    return end < at.sequence ? end : at.sequence;
+__device__ __forceinline__ ll end_of_queries(const Place& at, ll key, int tile) {
+    ll end = key + tile - 1 + at.window - at.lead;
+    return end < at.count ? end : at.count;
 }
 
-// Rows `start` to `start + 32` of one head; zeros beyond the sequence.
+// Rows `start` to `start + 32` of one head; zeros beyond those that are there.
 template <class T> __device__ __forceinline__ void fetch(float* to, const void* from, const Place& at, ll start, ll row, int head, int width) {
     for (int index = threadIdx.x; index < SMALL_TILE * width; index += blockDim.x) {
         int i = index / width, j = index % width;
         ll source = (at.first + start + i) * row + (ll)head * width + j;
-        to[i * (width | 1) + j] = start + i < at.sequence ? load(((const T*)from)[source]) : 0.0f;
+        to[i * (width | 1) + j] = start + i < at.count ? load(((const T*)from)[source]) : 0.0f;
     }
 }
 
-template <class T> __device__ __forceinline__ void put(void* to, const float* from, const Place& at, ll start, ll row, int head, int width, float factor) {
+// Back again, times `factor`, and where it `adds` on top of what is there.
+template <class T>
+__device__ __forceinline__ void put(void* to, const float* from, const Place& at, ll start, ll row, int head, int width, float factor, bool adds) {
     for (int index = threadIdx.x; index < SMALL_TILE * width; index += blockDim.x) {
         int i = index / width, j = index % width;
         ll target = (at.first + start + i) * row + (ll)head * width + j;
-        if (start + i < at.sequence) ((T*)to)[target] = Number<T>::of(from[i * (width | 1) + j] * factor);
+        if (start + i >= at.count) continue;
+        T* there = (T*)to + target;
+        *there = Number<T>::of(from[i * (width | 1) + j] * factor + (adds ? load(*there) : 0.0f));
     }
 }
 
@@ -100,10 +127,19 @@ template <class T> __device__ void attention(const Args& a) {
     float *q = (float*)memory, *k = q + tile, *v = k + tile, *o = v + value_tile;
     ll query = (ll)blockIdx.x * SMALL_TILE;
     int i = threadIdx.x / 8, part = threadIdx.x % 8;
-    float greatest = -INFINITE, total = 0.0f;
+    float greatest = -INFINITE, total = 0.0f, *l = (float*)a.p[4] + (at.first + query + i) * at.heads + at.head;
     fetch<T>(q, a.p[0], at, query, at.query_row, at.head, at.width);
-    clear(o, at.value_pitch);
-    for (ll key = first_key(at, query, SMALL_TILE); key <= query; key += SMALL_TILE) {
+    if (at.adds) {
+        // A sum of 1, relative to what it was.
+        fetch<T>(o, a.p[3], at, query, at.out_row, at.head, at.value);
+        if (query + i < at.count) {
+            greatest = *l;
+            total = 1.0f;
+        }
+    } else {
+        clear(o, at.value_pitch);
+    }
+    for (ll key = first_key(at, query, SMALL_TILE); key < end_of_keys(at, query, SMALL_TILE); key += SMALL_TILE) {
         __syncthreads();
         fetch<T>(k, a.p[1], at, key, at.key_row, at.key_head, at.width);
         fetch<T>(v, a.p[2], at, key, at.value_row, at.key_head, at.value);
@@ -132,11 +168,10 @@ template <class T> __device__ void attention(const Args& a) {
     }
     __syncthreads();
     for (int j = part; j < at.value; j += 8) o[i * at.value_pitch + j] /= total;
-    if (part == 0 && query + i < at.sequence) {
-        ((float*)a.p[4])[(at.first + query + i) * at.heads + at.head] = greatest + logf(total);
-    }
+    // All of a row have read what it was.
     __syncthreads();
-    put<T>(a.p[3], o, at, query, at.out_row, at.head, at.value, 1.0f);
+    if (part == 0 && query + i < at.count) *l = greatest + logf(total);
+    put<T>(a.p[3], o, at, query, at.out_row, at.head, at.value, 1.0f, false);
 }
 KERNEL_OF(attention, 256)
 
@@ -148,7 +183,7 @@ __device__ __forceinline__ void score_grads(const Args& a, const Place& at, int 
     int i = threadIdx.x / 8, part = threadIdx.x % 8;
     rows_by_rows(s, q, k, at.width, a.f[0]);
     rows_by_rows(ds, d_o, v, at.value, 1.0f);
-    bool is_there = query + i < at.sequence;
+    bool is_there = query + i < at.count;
     ll row = at.first + query + i;
     float along = 0.0f;
     for (int j = part; j < at.value; j += 8) {
@@ -179,7 +214,7 @@ template <class T> __device__ void attention_grad_query(const Args& a) {
     fetch<T>(d_o, a.p[0], at, query, at.out_row, at.head, at.value);
     fetch<T>(q, a.p[1], at, query, at.query_row, at.head, at.width);
     clear(dq, at.pitch);
-    for (ll key = first_key(at, query, SMALL_TILE); key <= query; key += SMALL_TILE) {
+    for (ll key = first_key(at, query, SMALL_TILE); key < end_of_keys(at, query, SMALL_TILE); key += SMALL_TILE) {
         __syncthreads();
         fetch<T>(k, a.p[2], at, key, at.key_row, at.key_head, at.width);
         fetch<T>(v, a.p[3], at, key, at.value_row, at.key_head, at.value);
@@ -188,7 +223,7 @@ template <class T> __device__ void attention_grad_query(const Args& a) {
         scores_by_rows(dq, ds, false, k, at.width);
     }
     __syncthreads();
-    put<T>(a.p[6], dq, at, query, at.query_row, at.head, at.width, a.f[0]);
+    put<T>(a.p[6], dq, at, query, at.query_row, at.head, at.width, a.f[0], at.adds);
 }
 KERNEL_OF(attention_grad_query, 256)
 
@@ -205,7 +240,7 @@ template <class T> __device__ void attention_grad_key(const Args& a) {
     clear(dk, at.pitch);
     clear(dv, at.value_pitch);
     for (int head = at.head; head < at.head + at.group; head++) {
-        for (ll query = key; query < last_query(at, key, SMALL_TILE); query += SMALL_TILE) {
+        for (ll query = first_query(at, key, SMALL_TILE); query < end_of_queries(at, key, SMALL_TILE); query += SMALL_TILE) {
             __syncthreads();
             fetch<T>(d_o, a.p[0], at, query, at.out_row, head, at.value);
             fetch<T>(q, a.p[1], at, query, at.query_row, head, at.width);
@@ -216,7 +251,7 @@ template <class T> __device__ void attention_grad_key(const Args& a) {
         }
     }
     __syncthreads();
-    put<T>(a.p[6], dk, at, key, at.key_row, at.key_head, at.width, a.f[0]);
-    put<T>(a.p[7], dv, at, key, at.value_row, at.key_head, at.value, 1.0f);
+    put<T>(a.p[6], dk, at, key, at.key_row, at.key_head, at.width, a.f[0], at.adds);
+    put<T>(a.p[7], dv, at, key, at.value_row, at.key_head, at.value, 1.0f, at.adds);
 }
 KERNEL_OF(attention_grad_key, 256)

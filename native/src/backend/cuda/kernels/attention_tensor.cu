@@ -110,6 +110,25 @@ template <int D> __device__ __forceinline__ void put_tile(void* to, const float 
     }
 }
 
+// Adds the same of what is there, divided by `factor`, so that it can be written as above.
+template <int D> __device__ __forceinline__ void add_tile(float (&c)[D / 8][4], const void* from, ll row_length, ll rows, float factor) {
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+        const bf16* at = (const bf16*)from + row * row_length + n * 8 + lane % 4 * 2;
+        if (row < rows) {
+            unsigned both = *(const unsigned*)at;
+            c[n][0] += float_of_bits(both << 16) / factor;
+            c[n][1] += float_of_bits(both & 0xffff0000u) / factor;
+        }
+        if (row + 8 < rows) {
+            unsigned both = *(const unsigned*)(at + 8 * row_length);
+            c[n][2] += float_of_bits(both << 16) / factor;
+            c[n][3] += float_of_bits(both & 0xffff0000u) / factor;
+        }
+    }
+}
+
 // The two rows of one head that a thread's results belong to: do times o, over the columns. Four threads share a row, and take
 // 16 bytes each at a time.
 template <int D> __device__ __forceinline__ float along_row(const void* d_o, const void* o, ll at) {
@@ -153,17 +172,29 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
     float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
     auto fetch_keys = [&](ll key) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-        fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.sequence - key);
+        fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.count - key);
     };
+    ll out_at = (at.first + query) * at.out_row + (ll)at.head * E, end = end_of_keys(at, query, TILE);
+    float* l = (float*)a.p[4] + (at.first + query + row) * at.heads + at.head;
     clear_tile(o);
-    fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.sequence - query);
+    fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
     fetch_keys(first_key(at, query, TILE));
-    for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
+    if (at.adds) {
+        // Sums of 1, relative to what they were: one thread's of the four that share a row.
+        add_tile<E>(o, (const bf16*)a.p[3] + out_at, at.out_row, at.count - query, 1.0f);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (query + row + half * 8 >= at.count) continue;
+            greatest[half] = l[half * 8 * at.heads] * LOG2_E;
+            total[half] = lane % 4 == 0 ? 1.0f : 0.0f;
+        }
+    }
+    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
         // The keys are there, and nobody reads the values before any more.
         wait_for_copies();
         __syncthreads();
         ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.sequence - key);
+        fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.count - key);
         rows_times_rows<D, 4>(s, q, k, 0);
         cap_products(s, a);
         float now[2] = {greatest[0], greatest[1]}, sum[2] = {0.0f, 0.0f};
@@ -206,20 +237,17 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
         // The values are there, and nobody reads these keys any more.
         wait_for_copies();
         __syncthreads();
-        if (key + TILE <= query) fetch_keys(key + TILE);
+        if (key + TILE < end) fetch_keys(key + TILE);
         scores_times_rows<E, 4>(o, s, v, 0);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         total[half] += __shfl_xor_sync(0xffffffffu, total[half], 1);
         total[half] += __shfl_xor_sync(0xffffffffu, total[half], 2);
-        ll i = query + row + half * 8;
-        if (lane % 4 == 0 && i < at.sequence) {
-            ((float*)a.p[4])[(at.first + i) * at.heads + at.head] = greatest[half] / LOG2_E + logf(total[half]);
-        }
+        // The four of a row have read what it was before the first shuffle above.
+        if (lane % 4 == 0 && query + row + half * 8 < at.count) l[half * 8 * at.heads] = greatest[half] / LOG2_E + logf(total[half]);
     }
-    ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
-    put_tile<E>((bf16*)a.p[3] + out_at, o, at.out_row, at.sequence - query, 1.0f / total[0], 1.0f / total[1]);
+    put_tile<E>((bf16*)a.p[3] + out_at, o, at.out_row, at.count - query, 1.0f / total[0], 1.0f / total[1]);
 }
 
 // p: do, q, k, v, o, l, dq. 16 N keys at a time, as registers allow.
@@ -237,24 +265,25 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     auto fetch = [&](int to, ll key) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
         ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows(k[to], (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
-        fetch_rows(v[to], (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
+        fetch_rows(k[to], (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
+        fetch_rows(v[to], (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
     };
-    fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
-    fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
+    ll end = end_of_keys(at, query, TILE);
+    fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
+    fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
     fetch(0, first_key(at, query, TILE));
     for (int half = 0; half < 2; half++) {
-        // Rows beyond the sequence stand in for its last one; what they get is not written.
-        ll i = query + row + half * 8 < at.sequence ? row + half * 8 : at.sequence - 1 - query;
+        // Rows beyond the last one stand in for it; what they get is not written.
+        ll i = query + row + half * 8 < at.count ? row + half * 8 : at.count - 1 - query;
         along[half] = along_row<E>(a.p[0], a.p[4], out_at + i * at.out_row);
         l[half] = ((const float*)a.p[5])[(at.first + query + i) * at.heads + at.head] * LOG2_E;
     }
     clear_tile(dq);
-    for (ll key = first_key(at, query, TILE); key <= query; key += TILE) {
+    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
         // This tile is there, and nobody reads the other buffer any more.
         wait_for_copies();
         __syncthreads();
-        bool goes_on = key + TILE <= query;
+        bool goes_on = key + TILE < end;
         if (goes_on && buffers == 2) fetch(1 - now, key + TILE);
 #pragma unroll 1
         for (int from = 0; from < TILE; from += 16 * N) {
@@ -279,7 +308,8 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
             fetch(0, key + TILE);
         }
     }
-    put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.sequence - query, a.f[0], a.f[0]);
+    if (at.adds) add_tile<D>(dq, (const bf16*)a.p[6] + query_at, at.query_row, at.count - query, a.f[0]);
+    put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.count - query, a.f[0], a.f[0]);
 }
 
 // p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here; 16 N queries at a time, as registers allow. Where these hold no
@@ -298,19 +328,22 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
     float factor = a.f[0] * LOG2_E, share = share_of_cap(a), s[2 * N][4];
     float dk[KEYS ? D / 8 : 1][4], dv[VALUES ? E / 8 : 1][4], ds[KEYS ? 2 * N : 1][4];
     // Tiles of queries, head by head of those that share these keys.
-    int tiles = (int)((last_query(at, key, TILE) - key + TILE - 1) / TILE), steps = tiles * at.group;
-    auto query_of = [&](int step) { return key + (ll)(step % tiles) * TILE; };
+    ll first = first_query(at, key, TILE);
+    int tiles = (int)((end_of_queries(at, key, TILE) - first + TILE - 1) / TILE), steps = tiles * at.group;
+    // Where no query sees any of them, there is nothing to add.
+    if (tiles <= 0) return;
+    auto query_of = [&](int step) { return first + (ll)(step % tiles) * TILE; };
     auto fetch = [&](int to, int step) {
         int head = at.head + step / tiles;
         ll query = query_of(step);
         ll query_at = (at.first + query) * at.query_row + (ll)head * D;
         ll out_at = (at.first + query) * at.out_row + (ll)head * E;
-        fetch_rows(d_o[to], (const bf16*)a.p[0] + out_at, at.out_row, at.sequence - query);
-        fetch_rows(q[to], (const bf16*)a.p[1] + query_at, at.query_row, at.sequence - query);
+        fetch_rows(d_o[to], (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
+        fetch_rows(q[to], (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
         // Four threads a row, twice.
         for (int first = 0; first < TILE; first += WARPS * 8) {
             int i = first + threadIdx.x / 4;
-            ll from = query + i < at.sequence ? i : at.sequence - 1 - query;
+            ll from = query + i < at.count ? i : at.count - 1 - query;
             float sum = KEYS ? along_row<E>(a.p[0], a.p[4], out_at + from * at.out_row) : 0.0f;
             if (threadIdx.x % 4 == 0) {
                 along[to][i] = sum;
@@ -320,8 +353,8 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
     };
     clear_tile(dk);
     clear_tile(dv);
-    fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.sequence - key);
-    if (KEYS) fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.sequence - key);
+    fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
+    if (KEYS) fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
     fetch(0, 0);
     for (int step = 0; step < steps; step++) {
         // This tile is there, and nobody reads the other buffer any more.
@@ -340,7 +373,7 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
                     int i = from + n * 8 + lane % 4 * 2 + c % 2;
-                    bool sees = query + i < at.sequence && sees_key(at, query + i, key + row + c / 2 * 8);
+                    bool sees = query + i < at.count && sees_key(at, query + i, key + row + c / 2 * 8);
                     float score = s[n][c] * factor;
                     s[n][c] = sees ? exp2f(score - l[now][i]) : 0.0f;
                     if constexpr (KEYS) ds[n][c] = s[n][c] * (ds[n][c] - along[now][i]) * (1.0f - score * share * (score * share));
@@ -356,8 +389,14 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
             fetch(0, step + 1);
         }
     }
-    if constexpr (KEYS) put_tile<D>((bf16*)a.p[6] + key_at, dk, at.key_row, at.sequence - key, a.f[0], a.f[0]);
-    if constexpr (VALUES) put_tile<E>((bf16*)a.p[7] + value_at, dv, at.value_row, at.sequence - key, 1.0f, 1.0f);
+    if constexpr (KEYS) {
+        if (at.adds) add_tile<D>(dk, (const bf16*)a.p[6] + key_at, at.key_row, at.count - key, a.f[0]);
+        put_tile<D>((bf16*)a.p[6] + key_at, dk, at.key_row, at.count - key, a.f[0], a.f[0]);
+    }
+    if constexpr (VALUES) {
+        if (at.adds) add_tile<E>(dv, (const bf16*)a.p[7] + value_at, at.value_row, at.count - key, 1.0f);
+        put_tile<E>((bf16*)a.p[7] + value_at, dv, at.value_row, at.count - key, 1.0f, 1.0f);
+    }
 }
 
 #define TENSOR_KERNEL(name, D, E)               \

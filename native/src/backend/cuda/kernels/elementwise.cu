@@ -161,14 +161,14 @@ struct GeluGrad {
 template <class T> __device__ void gelu_grad(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], GeluGrad()); }
 KERNEL(gelu_grad)
 
-// y[i, j] = x[i, j] + table[(first + i) mod cycle, j]: learned positions, and biases with a cycle of 1. p: x, table, y
-// (may be x). n: rows, columns, cycle, first.
+// y[i, j] = x[i, j] + table[position of first + i, j]: learned positions, and biases of sequences of 1. p: x, table, y
+// (may be x). n: rows, columns, sequence, first, the rank's part of each sequence, parts.
 template <class T> __device__ void add_rows(const Args& a) {
     const T *x = (const T*)a.p[0], *table = (const T*)a.p[1];
     T* y = (T*)a.p[2];
-    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2], first = a.n[3];
+    ll rows = a.n[0], columns = a.n[1];
     for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
-        const T* from = table + (first + row) % cycle * columns;
+        const T* from = table + position_of(a.n[3] + row, a.n[2], a.n[4], a.n[5]) * columns;
         for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
             y[row * columns + j] = Number<T>::of(load(x[row * columns + j]) + load(from[j]));
         }
@@ -176,31 +176,33 @@ template <class T> __device__ void add_rows(const Args& a) {
 }
 KERNEL(add_rows)
 
-// Its gradient for the table: G[c, j] += sum over the rows i with (first + i) mod cycle = c, by rising i. p: dy, G
-// (float). n: rows, columns, cycle, first. One thread an element of G: for positions, of which there are many.
+// Its gradient for the table: G[c, j] += sum over the rows i at position c, by rising i. p: dy, G (float). n: as above. One
+// thread an element of G that the rank has rows for: for positions, of which there are many.
 template <class T> __device__ void add_rows_grad(const Args& a) {
     const T* dy = (const T*)a.p[0];
     float* gradient = (float*)a.p[1];
-    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2], first = a.n[3] % cycle;
+    ll rows = a.n[0], columns = a.n[1], cycle = a.n[2] / a.n[5], first = a.n[3] % cycle;
     EACH(at, cycle * columns) {
-        ll position = at / columns, j = at % columns;
-        float sum = gradient[at];
-        for (ll row = (position + cycle - first) % cycle; row < rows; row += cycle) sum += load(dy[row * columns + j]);
-        gradient[at] = sum;
+        ll of_sequence = at / columns, j = at % columns;
+        float* total = gradient + position_of(of_sequence, a.n[2], a.n[4], a.n[5]) * columns + j;
+        float sum = *total;
+        for (ll row = (of_sequence + cycle - first) % cycle; row < rows; row += cycle) sum += load(dy[row * columns + j]);
+        *total = sum;
     }
 }
 KERNEL(add_rows_grad)
 
 // Rotary positions on the last columns of each head. p: x, table of (sine, cosine) floats by position and half column, y
-// (may be x). n: rows, heads, width, sequence, columns that are turned. f[0]: 1, or -1 to rotate back. A block takes a row.
+// (may be x). n: rows, heads, width, sequence, columns that are turned, the rank's part of each sequence, parts. f[0]: 1, or
+// -1 to rotate back. A block takes a row.
 template <class T> __device__ void rope(const Args& a) {
     const T* x = (const T*)a.p[0];
     const float* table = (const float*)a.p[1];
     T* y = (T*)a.p[2];
-    ll rows = a.n[0], heads = a.n[1], width = a.n[2], sequence = a.n[3];
+    ll rows = a.n[0], heads = a.n[1], width = a.n[2];
     int half = (int)(a.n[4] / 2), pairs = (int)heads * half;
     for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
-        const float* angles = table + row % sequence * half * 2;
+        const float* angles = table + position_of(row, a.n[3], a.n[5], a.n[6]) * half * 2;
         T *out = y + row * heads * width;
         const T* in = x + row * heads * width;
         // The halves of a head's last columns are packs where their widths are, and where a head begins.
@@ -253,14 +255,20 @@ __device__ __forceinline__ bool kept_by_dropout(ull draw) {
 }
 
 // p: x, y (may be x), kept (bytes). n: elements, the seed's bits, elements of a block, members, this member: block k here
-// is block k * members + member of the whole.
+// is block k * members + member of the whole. Where ranks hold parts of sequences, blocks are rows, and a row draws as its
+// token's does: then n goes on with the number of the first row among those of members, the sequence, part and parts.
 template <class T> __device__ void dropout(const Args& a) {
     const T* x = (const T*)a.p[0];
     T* y = (T*)a.p[1];
     unsigned char* kept = (unsigned char*)a.p[2];
     ll block = a.n[2];
     EACH(i, a.n[0]) {
-        ll of_whole = (i / block * a.n[3] + a.n[4]) * block + i % block;
+        ll at = i / block * a.n[3] + a.n[4];
+        if (a.n[8] > 1) {
+            ll row = a.n[5] + i / block;
+            at = row / (a.n[6] / a.n[8]) * a.n[6] + position_of(row, a.n[6], a.n[7], a.n[8]);
+        }
+        ll of_whole = at * block + i % block;
         bool keep = kept_by_dropout(split_mix((ull)a.n[1], (ull)of_whole));
         kept[i] = keep ? 1 : 0;
         y[i] = Number<T>::of(keep ? load(x[i]) * (1.0f / 0.9f) : 0.0f);

@@ -115,6 +115,13 @@ __device__ __forceinline__ void each_of_rows(const T* a, const T* b, const T* c,
 #define EACH(index, count) \
     for (ll index = (ll)blockIdx.x * blockDim.x + threadIdx.x; index < (count); index += (ll)gridDim.x * blockDim.x)
 
+// Where in its sequence a row lies, one sequence after the other, on a rank that has pieces `part` and 2 parts - 1 - `part`
+// of the 2 parts that each is cut into; with one part, all of them.
+__device__ __forceinline__ ll position_of(ll row, ll sequence, ll part, ll parts) {
+    ll piece = sequence / parts / 2, at = row % (sequence / parts);
+    return at < piece ? part * piece + at : (2 * parts - 1 - part) * piece + at - piece;
+}
+
 // The sum over the block, the same bits in every thread. `scratch` holds 32 floats and is free again afterwards.
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
