@@ -166,27 +166,26 @@ fn sequences_that_cannot_be_dealt_are_refused() {
     );
 }
 
-/// Cards do the same, on the stand-in for one: in f32, and in bf16 on what stands in for tensor cores, whose heads are wider.
+/// Cards do the same, on the stand-in for one: every other kind in bf16, on what stands in for tensor cores, whose heads are
+/// wider.
 #[cfg(feature = "cuda")]
 #[test]
 fn rings_of_cards_train_as_one_rank() {
-    let layouts = [([2, 2, 1, 1], "1f1b"), ([1, 3, 2, 1], "gpipe"), ([2, 2, 1, 2], "zb-v")];
+    let layouts = [([2, 2, 1, 1], "1f1b"), ([1, 3, 2, 1], "gpipe"), ([1, 2, 1, 2], "gpipe")];
     for (at, (kind, change)) in kinds().into_iter().enumerate() {
-        for dtype in [Dtype::F32, Dtype::Bf16] {
-            let (sizes, schedule) = layouts[(at + usize::from(dtype == Dtype::Bf16)) % layouts.len()];
-            let mut work = work(sizes);
-            work.dtype = dtype;
-            if dtype == Dtype::Bf16 {
-                (work.model.heads, work.model.head_dim) = (2, 32);
-                work.model.kv_heads = if sizes[2] > 1 { 2 } else { 1 };
-            }
-            change(&mut work);
-            let form = &mut work.layout.form;
-            form.sequence_parallel = sizes[2] > 1;
-            form.dropout = at % 4 == 1;
-            work.layout.zero = u32::from(sizes[3] > 1);
-            trains_on_cards(&work, schedule, kind);
+        let (sizes, schedule) = layouts[at % layouts.len()];
+        let mut work = work(sizes);
+        // The stand-in takes a thousand times as long as a processor's own kernels.
+        (work.model.layers, work.microbatches, work.microbatch_size) = (2, 2, 1);
+        if at % 2 == 0 {
+            (work.dtype, work.model.heads, work.model.kv_heads, work.model.head_dim) = (Dtype::Bf16, 2, 2, 32);
         }
+        change(&mut work);
+        let form = &mut work.layout.form;
+        form.sequence_parallel = sizes[2] > 1;
+        form.dropout = at % 4 == 1;
+        work.layout.zero = u32::from(sizes[3] > 1);
+        trains_on_cards(&work, schedule, kind);
     }
 }
 
@@ -194,10 +193,10 @@ fn rings_of_cards_train_as_one_rank() {
 #[cfg(feature = "cuda")]
 fn trains_on_cards(work: &ModelWork, schedule: &str, what: &str) {
     let workload = common::in_own_format(work, schedule).expect("it exists");
-    let cards = RunOptions { device: Device::Emulated, ..options(3) };
-    let run = train(&workload, &cards);
+    let cards = RunOptions { device: Device::Emulated, ..options(2) };
     let what = format!("{what} in {:?} as {schedule} on {:?}", work.dtype, work.layout);
-    common::assert_near(&run, &train(&alone(work, Precision::Double), &options(3)), work, &what);
+    let run = train(&workload, &cards);
+    common::assert_near(&run, &train(&alone(work, Precision::Double), &options(2)), work, &what);
     let again = train(&workload, &cards);
     assert_eq!((bits(&run), &run.weights), (bits(&again), &again.weights), "{what} repeats");
 }
