@@ -157,6 +157,9 @@ mod tests {
             assert!(is_code(&image));
             let spilled = spilled(&log);
             assert!(spilled.len() > 100, "{log}");
+            for (kernel, bytes) in spilled.iter().filter(|(_, bytes)| *bytes > 0) {
+                println!("sm_{}{} {kernel}: {bytes} bytes of registers spilled", capability.0, capability.1);
+            }
             // Registers that do not suffice cost time at every use. A few bytes are what a loop's ends need.
             let most = spilled.iter().filter(|(_, bytes)| *bytes > 64).collect::<Vec<_>>();
             assert!(most.is_empty(), "sm_{}{}: {most:?}", capability.0, capability.1);
