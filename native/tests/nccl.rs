@@ -166,17 +166,22 @@ fn tensors_over_nccl_train_as_threads_do_bit_for_bit_in_the_programs_order() {
     assert_eq!(of_rank, [2, 2]);
 }
 
-/// Four processes, two to each matrix: sums, and sums of which each keeps its rows.
+/// Processes that share matrices: sums, and sums of which each keeps its rows; and rings of two and of four.
 #[test]
-fn ranks_that_share_matrices_train_over_nccl_as_threads_do_bit_for_bit() {
+fn ranks_that_make_a_stage_together_train_over_nccl_as_threads_do_bit_for_bit() {
     let Some(library) = library() else { return };
     let variables = [("PIPEPLAN_NCCL", &*library.to_string_lossy())];
-    for (name, more) in [("shared", "tensor = 2\n"), ("rows", "tensor = 2\nsequence_parallel = true\n")] {
+    for (name, more) in [
+        ("shared", "tensor = 2\n"),
+        ("rows", "tensor = 2\nsequence_parallel = true\n"),
+        ("ring", "context = 2\n"),
+        ("longer-ring", "context = 4\n"),
+    ] {
         let path = plan_of(name, 1, more);
         let over_nccl = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
         let by_threads = losses(&train(&path, &[], &[]));
         assert_eq!(losses(&over_nccl), by_threads, "{name}");
-        // By the host's memory it comes to the same sums.
+        // By the host's memory it comes to the same.
         assert_eq!(losses(&train(&path, &["--transport", "tcp"], &[])), by_threads, "{name} by the host");
     }
 }
