@@ -301,6 +301,7 @@ fn check_one<F: FnMut(News)>(
         let one = [work.model.family == Family::Gpt];
         let ways = if device == Device::Emulated { &one[..] } else { &[false, true] };
         check_mesh(&work, device, limits, ways, name, rows)?;
+        check_ring(&work, device, limits, name, rows)?;
     }
     if device != Device::Cpu && like == Like::Llama {
         check_between_steps(&work, device, name, rows)?;
@@ -313,7 +314,7 @@ fn check_one<F: FnMut(News)>(
 fn check_mesh<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
-    (loss_limit, weight_limit): (f64, f64),
+    limits: (f64, f64),
     ways: &[bool],
     name: &str,
     rows: &mut Rows<F>,
@@ -326,19 +327,46 @@ fn check_mesh<F: FnMut(News)>(
         (work.layout.data, work.layout.zero) = (2, 1);
         (work.layout.form.tensor, work.layout.form.async_reduce) = (2, true);
         work.layout.form.sequence_parallel = rows_too;
-        let precision = if device == Device::Cpu { Some(Precision::Double) } else { None };
-        let (workload, _) = published(&work, "1f1b", precision)?;
-        let report = train(&workload, device)?;
         let what = if rows_too { "matrices and rows" } else { "matrices" };
         let name = format!("{name}, 2 x 2 replicas x 2 that share {what}");
-        rows.push(Row::error(GROUP, format!("{name}: losses"), loss_error(&report, reference), loss_limit));
-        rows.push(Row::error(GROUP, format!("{name}: weights"), weights_error(&report, reference), weight_limit));
-        if matches!(device, Device::Cuda(_)) {
-            let again = train(&workload, device)?;
-            let repeats = again.losses() == report.losses() && weights_error(&again, &report) == 0.0;
-            let found = if repeats { "the same bits" } else { "other bits" };
-            rows.push(Row::fact(GROUP, format!("{name}: a second run"), found, "the first", repeats));
-        }
+        check_against(reference, &work, device, limits, &name, rows)?;
+    }
+    Ok(())
+}
+
+/// Two ranks of a pipeline, of two each that hold parts of every sequence and pass keys and values around a ring.
+fn check_ring<F: FnMut(News)>(
+    work: &ModelWork,
+    device: Device,
+    limits: (f64, f64),
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    let mut work = ModelWork { sequence: work.sequence / 4 * 4, ..work.clone() };
+    let reference = train(&one_by_one(&work, Some(Precision::Double))?, Device::Cpu)?;
+    (work.layout.form.context, work.layout.zero) = (2, 1);
+    check_against(&reference, &work, device, limits, &format!("{name}, 2 x 2 in a ring"), rows)
+}
+
+/// `work` against `reference`, and on a card against itself.
+fn check_against<F: FnMut(News)>(
+    reference: &RunReport,
+    work: &ModelWork,
+    device: Device,
+    (loss_limit, weight_limit): (f64, f64),
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    let precision = if device == Device::Cpu { Some(Precision::Double) } else { None };
+    let (workload, _) = published(work, "1f1b", precision)?;
+    let report = train(&workload, device)?;
+    rows.push(Row::error(GROUP, format!("{name}: losses"), loss_error(&report, reference), loss_limit));
+    rows.push(Row::error(GROUP, format!("{name}: weights"), weights_error(&report, reference), weight_limit));
+    if matches!(device, Device::Cuda(_)) {
+        let again = train(&workload, device)?;
+        let repeats = again.losses() == report.losses() && weights_error(&again, &report) == 0.0;
+        let found = if repeats { "the same bits" } else { "other bits" };
+        rows.push(Row::fact(GROUP, format!("{name}: a second run"), found, "the first", repeats));
     }
     Ok(())
 }
