@@ -289,8 +289,16 @@ mod tests {
         gpt.model.kv_heads = gpt.model.heads;
         let mut chunked = large.clone();
         chunked.chunks = 2;
-        let cases =
-            [(&large, "1f1b"), (&large, "gpipe"), (&large, "zb-h1"), (&gpt, "1f1b"), (&chunked, "interleaved-1f1b")];
+        let mut ring = large.clone();
+        ring.layout.form.context = 2;
+        let cases = [
+            (&large, "1f1b"),
+            (&large, "gpipe"),
+            (&large, "zb-h1"),
+            (&gpt, "1f1b"),
+            (&chunked, "interleaved-1f1b"),
+            (&ring, "1f1b"),
+        ];
         for (work, schedule) in cases {
             for (rank, (taken, planned)) in taken(work, schedule).into_iter().enumerate() {
                 let over = taken as f64 / planned as f64 - 1.0;
