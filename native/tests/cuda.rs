@@ -344,6 +344,45 @@ fn newer_families_share_matrices_on_a_card() {
     }
 }
 
+/// Experts dealt to two replicas, on one card and over NCCL on a card each, and whole ones to two ranks that share matrices: as on
+/// the stand-in to the bit, within memory that is taken before the first job.
+#[test]
+fn experts_are_dealt_among_cards() {
+    let Some(card) = card() else { return };
+    let (library, cards) = (card.join("libnccl.so.2"), card.join("libcuda.so.1"));
+    let variables = [
+        ("PIPEPLAN_NCCL", &*library.to_string_lossy()),
+        ("FAKE_NCCL_CARD", &*cards.to_string_lossy()),
+        ("FAKE_CUDA_CARDS", "2"),
+        ("FAKE_CUDA_ORDER", "1"),
+    ];
+    for (name, dtype, parallel) in [
+        ("dealt", "bf16", "data = 2\nzero = 1\nexpert = 2"),
+        ("whole", "f32", "tensor = 2\nexpert = 2\nsequence_parallel = true\nwhole_experts = true"),
+    ] {
+        let spec = format!(
+            "schedule = \"1f1b\"\n[model]\nname = \"own\"\nlayers = 2\nhidden = 32\nheads = 4\nffn = 48\nvocab = 260\n\
+             kv_heads = 2\nhead_dim = 8\nexperts = {{ count = 4, active = 2, ffn = 24 }}\n[cluster]\ndevice = \"cpu\"\n\
+             [parallel]\npipeline = 1\n{parallel}\n[training]\nmicrobatches = 2\nsequence = 12\nmicrobatch_size = 2\n\
+             dtype = \"{dtype}\"\nexpert_imbalance = 2\n"
+        );
+        let plan = planned(name, &spec);
+        let expected = emulated(&plan);
+        let on_one = train(name, &plan, "", &[]).expect("there was a card");
+        assert_eq!(losses(&on_one.output), expected, "{name}");
+        let plan = plan.to_string_lossy();
+        let arguments = ["run", &*plan, "--backend", "cuda", "--transport", "nccl", "--steps", "4", "--json"];
+        let arguments = [&arguments[..], &["--patience", "60"]].concat();
+        let over_nccl = on_cards(&format!("{name}-nccl"), "", &arguments, &variables).expect("there was a card");
+        assert_eq!(losses(&over_nccl.output), expected, "{name} over NCCL");
+        for calls in [&on_one.by_process, &over_nccl.by_process].into_iter().flatten() {
+            let first_job = calls.iter().position(|call| call.starts_with("begin capture")).unwrap_or(calls.len());
+            let late = calls[first_job..].iter().filter(|call| call.starts_with("take ")).count();
+            assert_eq!(late, 0, "{name}: {calls:?}");
+        }
+    }
+}
+
 fn selftest(name: &str, more: &[&str], variables: &[(&str, &str)]) -> Option<Vec<Value>> {
     let arguments = [&["selftest", "--device", "cuda", "--json", "--within", "3000"], more].concat();
     let ran = on_cards(name, "", &arguments, variables)?;

@@ -57,19 +57,24 @@ fn plan(name: &str, copies: u32) -> PathBuf {
 
 /// The same, with `more` about what runs in parallel.
 fn plan_of(name: &str, copies: u32, more: &str) -> PathBuf {
-    let file = |what: &str| {
-        std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("pipeplan-nccl-{}-{name}{what}", std::process::id()))
-    };
     let spec = format!(
         "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
          pipeline = 2\ndata = {copies}\nzero = {}\n{more}[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\n",
         u8::from(copies > 1)
     );
+    planned(name, &spec)
+}
+
+fn planned(name: &str, spec: &str) -> PathBuf {
+    let file = |what: &str| {
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("pipeplan-nccl-{}-{name}{what}", std::process::id()))
+    };
     let (spec_file, plan_file) = (file(".toml"), file(".json"));
     std::fs::write(&spec_file, spec).expect("a spec is written");
     let output = pipeplan(&["plan", &spec_file.to_string_lossy(), "-o", &plan_file.to_string_lossy()]).output();
-    assert!(output.expect("it starts").status.success());
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     plan_file
 }
 
@@ -93,6 +98,18 @@ fn losses(output: &Output) -> Vec<u64> {
     let summary: Value = serde_json::from_slice(&output.stdout).expect("a summary");
     let losses = summary["losses"].as_array().expect("losses");
     losses.iter().map(|loss| loss.as_f64().expect("a number").to_bits()).collect()
+}
+
+/// The calls of each process that has noted them in `log`.
+fn logs(log: &Path) -> Vec<Vec<String>> {
+    let name = format!("{}.", log.file_name().expect("a name").to_string_lossy());
+    let lines = |text: String| text.lines().map(str::to_string).collect();
+    std::fs::read_dir(log.parent().expect("a folder"))
+        .expect("a folder")
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&name))
+        .map(|entry| lines(std::fs::read_to_string(entry.path()).expect("a log")))
+        .collect()
 }
 
 /// What each process should call: connections tried out, then for each training step the groups of the program's row in
@@ -126,18 +143,11 @@ fn tensors_over_nccl_train_as_threads_do_bit_for_bit_in_the_programs_order() {
     assert_eq!(losses(&over_nccl), losses(&train(&path, &[], &[])));
 
     let plan = Plan::from_json(&std::fs::read_to_string(&path).expect("a plan")).expect("it reads");
-    let folder = log.parent().expect("a folder");
-    let name = format!("{}.", log.file_name().expect("a name").to_string_lossy());
-    let logs: Vec<String> = std::fs::read_dir(folder)
-        .expect("a folder")
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&name))
-        .map(|entry| std::fs::read_to_string(entry.path()).expect("a log"))
-        .collect();
+    let logs = logs(&log);
     assert_eq!(logs.len(), 4, "one for each process");
     let mut of_rank = [0; 2];
     for log in &logs {
-        let calls: Vec<&str> = log.lines().collect();
+        let calls: Vec<&str> = log.iter().map(String::as_str).collect();
         // One byte over each of the two connections, in the order of their ranks; the sender is member 0.
         let rank = usize::from(calls[0] == "init 1 of 2");
         let tried = |init: &'static str, message: &'static str| [init, "group start", message, "group end"];
@@ -184,6 +194,49 @@ fn ranks_that_make_a_stage_together_train_over_nccl_as_threads_do_bit_for_bit() 
         // By the host's memory it comes to the same.
         assert_eq!(losses(&train(&path, &["--transport", "tcp"], &[])), by_threads, "{name} by the host");
     }
+}
+
+/// Experts dealt to two replicas and to two ranks that share matrices: every copy of a token goes over NCCL, and its way back.
+#[test]
+fn experts_dealt_over_nccl_train_as_threads_do_bit_for_bit() {
+    let Some(library) = library() else { return };
+    let log = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("pipeplan-nccl-experts-{}", std::process::id()));
+    for (name, parallel) in [
+        ("replicas", "data = 4\nzero = 1\nexpert = 2\n"),
+        ("members", "tensor = 2\ndata = 2\nexpert = 4\nsequence_parallel = true\nwhole_experts = true\n"),
+    ] {
+        let spec = format!(
+            "schedule = \"1f1b\"\n[model]\nname = \"own\"\nlayers = 2\nhidden = 32\nheads = 4\nkv_heads = 2\nhead_dim = 8\n\
+             ffn = 48\nvocab = 260\nexperts = {{ count = 4, active = 2, ffn = 24 }}\n[cluster]\ndevice = \"cpu\"\n\
+             [parallel]\npipeline = 1\n{parallel}[training]\nmicrobatches = 2\nsequence = 8\nmicrobatch_size = 1\n\
+             dtype = \"bf16\"\nexpert_imbalance = 4\n"
+        );
+        let path = planned(&format!("experts-{name}"), &spec);
+        let noted = log.with_extension(name);
+        let variables =
+            [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("FAKE_NCCL_LOG", &*noted.to_string_lossy())]
+                .map(|(name, value)| (name, value.to_string()));
+        let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let over_nccl = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
+        let by_threads = losses(&train(&path, &[], &[]));
+        assert_eq!(losses(&over_nccl), by_threads, "{name}");
+        assert_eq!(losses(&train(&path, &["--transport", "tcp"], &[])), by_threads, "{name} by the host");
+        for calls in logs(&noted) {
+            // Groups of messages, since sums of equal pieces need none: one to try them out, then in each of two steps, of
+            // two microbatches and of two layers, to the experts and back, and back twice with gradients and once to them.
+            let groups: Vec<&[String]> = calls.split(|call| call == "group start").skip(1).collect();
+            let is_sum = |call: &String| call.starts_with("reduce") || call.starts_with("broadcast");
+            let of_messages = groups.iter().filter(|calls| !calls[..end_of(calls)].iter().any(is_sum));
+            assert_eq!(of_messages.count(), 1 + 2 * 2 * 2 * 5, "{name}: {calls:?}");
+            assert!(groups[0].contains(&"send 1".to_string()), "{name}: {calls:?}");
+        }
+    }
+}
+
+/// Where the group that `calls` begin with ends.
+fn end_of(calls: &[String]) -> usize {
+    calls.iter().position(|call| call == "group end").expect("it ends")
 }
 
 #[test]

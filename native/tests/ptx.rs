@@ -52,6 +52,7 @@ fn every_operator_is_right_and_does_nothing_that_a_card_would_not_forgive() {
     let mut rows: Vec<Row> = operators::cases().iter().map(|case| case.check(&card)).collect();
     rows.extend(operators::fused(&card));
     rows.extend(rings::cases().iter().flat_map(|case| case.check(&card)));
+    rows.extend(operators::dealt(&card));
     rows.iter().for_each(|row| println!("{:70} {:50} {}", row.name, row.found, row.against));
     let failed: Vec<&Row> = rows.iter().filter(|row| row.passed != Some(true)).collect();
     assert!(failed.is_empty(), "{failed:#?}");

@@ -19,6 +19,7 @@ pub mod arena;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod exchange;
 pub mod modelled;
 pub mod peers;
 pub mod stages;
@@ -88,6 +89,15 @@ pub trait Backend {
     /// it is the host's.
     fn on_card(&mut self, _stage: u16, _name: &str, _part: Part) -> Option<OnCard> {
         None
+    }
+
+    /// Multiplies `part`, where it is [on a device](Backend::on_card), with `factor`, behind all that the device has been
+    /// asked for.
+    ///
+    /// # Errors
+    /// As [`Backend::lend`].
+    fn scale_on_card(&mut self, _stage: u16, _name: &str, _part: Part, _factor: f64) -> Result<(), BackendError> {
+        Ok(())
     }
 
     /// Whatever follows from a weight follows it again: its [`Backend::on_card`] memory has been written.

@@ -4,6 +4,7 @@
 
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::units::Bytes;
 
 use super::BackendError;
 use crate::transport::{Buffer, OnCard};
@@ -111,6 +112,21 @@ pub trait Peers {
     /// # Errors
     /// As [`Peers::show`].
     fn pass_on_card(&mut self, _axis: Axis, _from_to: (&OnCard, &OnCard)) -> Result<Ticket, BackendError> {
+        Ok(Ticket(0))
+    }
+
+    /// Begins to send what lies in the device's memory at `from`, one piece of so many bytes behind the other, to the members
+    /// along `axis`, and to take their pieces, of so many bytes, one behind the other at `to`, as [`Peers::begin_on_card`]
+    /// begins. The two lie apart.
+    ///
+    /// # Errors
+    /// As [`Peers::show`], and where the lengths do not fit.
+    fn deal_on_card(
+        &mut self,
+        _axis: Axis,
+        _from: (&OnCard, &[Bytes]),
+        _to: (&OnCard, &[Bytes]),
+    ) -> Result<Ticket, BackendError> {
         Ok(Ticket(0))
     }
 

@@ -225,12 +225,10 @@ pub trait Processor {
     fn deal(
         &mut self,
         kernel: &Kernel,
-        _inputs: &[Input<'_, Self::Data>],
-        _outputs: &mut [(&Tensor, Self::Data)],
-        _peers: &mut dyn Peers,
-    ) -> Result<Option<Crowded>, BackendError> {
-        Err(BackendError::Device { message: format!("`{}` is not run among devices", kernel.name()) })
-    }
+        inputs: &[Input<'_, Self::Data>],
+        outputs: &mut [(&Tensor, Self::Data)],
+        peers: &mut dyn Peers,
+    ) -> Result<Option<Crowded>, BackendError>;
 
     /// Waits until all is done that was asked for.
     ///
@@ -274,6 +272,19 @@ pub trait Processor {
     /// The device's memory that holds `part`, as [`Backend::on_card`].
     fn on_card(&mut self, _part: Part, _parameter: Updated<'_, Self::Data, Self::State>) -> Option<OnCard> {
         None
+    }
+
+    /// Multiplies `part`, as [`Backend::scale_on_card`].
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn scale_on_card(
+        &mut self,
+        _part: Part,
+        _parameter: Updated<'_, Self::Data, Self::State>,
+        _factor: f64,
+    ) -> Result<(), Self::Error> {
+        Ok(())
     }
 
     /// The weight follows what the optimizer keeps of it.
@@ -865,6 +876,15 @@ impl<P: Processor> Backend for Stages<P> {
         let lent =
             stages.get_mut(&stage)?.with_named(name, training.shares, |parameter| processor.on_card(part, parameter));
         lent.flatten()
+    }
+
+    fn scale_on_card(&mut self, stage: u16, name: &str, part: Part, factor: f64) -> Result<(), BackendError> {
+        let Stages { processor, stages, training, .. } = self;
+        let done = stages.get_mut(&stage).and_then(|stage| {
+            stage.with_named(name, training.shares, |parameter| processor.scale_on_card(part, parameter, factor))
+        });
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        done.ok_or_else(missing)?.map_err(Into::into)
     }
 
     fn refresh(&mut self, stage: u16, name: &str) -> Result<(), BackendError> {

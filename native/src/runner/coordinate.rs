@@ -207,10 +207,12 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                 };
                 let card = card.map_err(BackendError::from)?;
                 let row = workload.row(rank);
-                // What is sent goes as a copy, and so does what ranks of one card sum.
-                let shows = position.members > 1 && matches!(carriage, Carriage::Threads);
-                let leaves = leaving == cuda::Leaving::OnCard && (shows || sends(row));
-                card.reserve(cuda::room::needed(&held, &training, row)?, leaves).map_err(BackendError::from)?;
+                // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out.
+                let shows = matches!(carriage, Carriage::Threads);
+                let together = [position.members, position.parts, position.experts].iter().any(|ranks| *ranks > 1);
+                let leaves = leaving == cuda::Leaving::OnCard && (shows && together || sends(row));
+                let needed = cuda::room::needed(&held, &training, row, shows)?;
+                card.reserve(needed, leaves).map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);
                 return Ok(Box::new(made.map_err(BackendError::from)?));
             }

@@ -350,10 +350,11 @@ impl Gradients {
             let groups = &mut self.groups;
             if [held.shares, held.copies, held.replicas].iter().all(Option::is_none) && held.is_average() {
                 // Nobody else has any.
-            } else if held.is_average()
-                && let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Gradient)
-            {
+            } else if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
                 held.reduce_on_card(&memory, groups, transport)?;
+                if !held.is_average() {
+                    backend.scale_on_card(*first, &held.name, Part::Gradient, held.of_average())?;
+                }
             } else {
                 transport.settle_on_card()?;
                 lend(backend, *first, &held.name, Part::Gradient, |values| match values {
@@ -501,6 +502,11 @@ impl Held {
         self.factor[0] == self.factor[1]
     }
 
+    /// What its average is multiplied with.
+    fn of_average(&self) -> f64 {
+        self.factor[0] as f64 / self.factor[1] as f64
+    }
+
     /// Over members and copies the sum, over replicas the average: of this rank's share alone where that is not all.
     fn reduce<T: Element>(
         &self,
@@ -524,7 +530,7 @@ impl Held {
             }
         }
         if !self.is_average() {
-            scale(&mut values[mine], self.factor[0] as f64 / self.factor[1] as f64);
+            scale(&mut values[mine], self.of_average());
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::units::Bytes;
 
 use super::board::{Board, State};
 use super::gradients::Position;
@@ -149,6 +150,19 @@ impl Peers for Joined<'_> {
         self.waits_for = axis;
         let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
             transport.begin_from(groups.along(axis), Operation::PassOn, from_to, Dtype::U8)
+        };
+        self.joining(begin).map(Ticket)
+    }
+
+    fn deal_on_card(
+        &mut self,
+        axis: Axis,
+        from: (&OnCard, &[Bytes]),
+        to: (&OnCard, &[Bytes]),
+    ) -> Result<Ticket, BackendError> {
+        self.waits_for = axis;
+        let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
+            transport.deal_from(groups.along(axis), from, to)
         };
         self.joining(begin).map(Ticket)
     }

@@ -180,7 +180,8 @@ impl Rank<'_> {
         let position = workload.position(self.rank);
         let mut sums = Gradients::new(position, &workload.places(), None).all_groups();
         sums.push(position.group(Axis::Tensor));
-        let ties = Ties { links: workload.links(), sums, rings: vec![position.group(Axis::Context)] };
+        let (rings, deals) = (vec![position.group(Axis::Context)], vec![position.group(Axis::Expert)]);
+        let ties = Ties { links: workload.links(), sums, rings, deals };
         let started = Nccl::start(transport, library, Arc::clone(&card), ties, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),

@@ -163,15 +163,6 @@ pub enum Refusal {
         /// Tokens times the experts that see each.
         copies: u64,
     },
-    /// Experts are dealt to ranks on cards.
-    #[error(
-        "the plan deals experts to {ways} ranks, which GPUs do not yet do: plan with parallel.expert = 1, or run with \
-         --device cpu"
-    )]
-    ExpertsOnCards {
-        /// The ranks.
-        ways: u32,
-    },
     /// The device cannot be used.
     #[error("{reason}")]
     Device {
@@ -725,9 +716,6 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
-            Device::Cuda(_) | Device::Emulated if self.expert > 1 => {
-                return Err(Refusal::ExpertsOnCards { ways: self.expert });
-            }
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
         self.check_vocabulary()

@@ -6,11 +6,14 @@ use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::{News, Row, Rows};
+use crate::backend::BackendError;
 use crate::backend::cpu::gemm::Tuned;
 use crate::backend::cpu::kernels::{self, Data, Input};
 use crate::backend::cuda::card::{Card, CardError, Format, Memory};
+use crate::backend::cuda::exchange;
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::{packed, unpacked};
+use crate::backend::peers::Alone;
 use crate::runner::random::SplitMix64;
 
 /// A tensor whose values are exact in its format, so that both sides start from the same numbers.
@@ -87,6 +90,11 @@ pub struct Case {
     part: SequencePart,
 }
 
+/// How far results may be off.
+fn limit(format: Dtype) -> f64 {
+    if format == Dtype::Bf16 { 5e-3 } else { 1e-5 }
+}
+
 const DROPOUT_SEED: u64 = 77;
 
 /// The member that computes, where members of a group do different things.
@@ -126,6 +134,16 @@ impl Case {
 
     /// What `card` makes of it, as bytes, with output 0 in the place of input `in_place`.
     fn measured(&self, card: &Arc<dyn Card>, in_place: Option<usize>) -> Result<Vec<Vec<u8>>, CardError> {
+        self.measured_by(card, in_place, Context::run)
+    }
+
+    /// The same, where `run` starts it.
+    fn measured_by<E: From<CardError>>(
+        &self,
+        card: &Arc<dyn Card>,
+        in_place: Option<usize>,
+        run: impl FnOnce(&mut Context, &Kernel, &[Place<'_>], &[Place<'_>]) -> Result<(), E>,
+    ) -> Result<Vec<Vec<u8>>, E> {
         let mut context = Context::new(Arc::clone(card));
         (context.dropout_seed, context.member, context.part) = (DROPOUT_SEED, MEMBER, self.part);
         let inputs: Vec<Memory> =
@@ -149,8 +167,9 @@ impl Case {
                 Place { at: Some(memory.at()), shape, dtype: *dtype }
             })
             .collect();
-        context.run(&self.kernel, &in_places, &out_places)?;
-        (0..outputs.len()).map(|at| if at == 0 { first.read() } else { outputs[at].read() }).collect()
+        run(&mut context, &self.kernel, &in_places, &out_places)?;
+        let read = |at: usize| if at == 0 { first.read() } else { outputs[at].read() };
+        Ok((0..outputs.len()).map(read).collect::<Result<_, _>>()?)
     }
 
     fn sizes(&self) -> String {
@@ -206,7 +225,7 @@ impl Case {
 
     /// Runs it twice, and in every place that it may take.
     pub fn check(&self, card: &Arc<dyn Card>) -> Row {
-        let limit = if self.format == Dtype::Bf16 { 5e-3 } else { 1e-5 };
+        let limit = limit(self.format);
         let name = self.name();
         let reference = self.reference();
         let outcome = (|| {
@@ -253,6 +272,10 @@ pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, with_products: bool, r
             Ok::<_, CardError>(())
         });
     }
+    rows.section(GROUP, "what is dealt to ranks", |rows| {
+        dealt(card).into_iter().for_each(|row| rows.push(row));
+        Ok::<_, CardError>(())
+    });
     rows.groundwork(GROUP, "giving memory back", |_| card.trim());
 }
 
@@ -290,7 +313,7 @@ pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
         let y = Case::new(product, t, vec![x.clone(), w.clone()], &[(&[n, f], t)]).reference().remove(0);
         for (kernel, other) in [(Kernel::AddBias, random(&[f], 82)), (Kernel::Add, random(&[n, f], 83))] {
             let sum = Case::new(kernel, t, vec![y.clone(), other.clone()], &[(&[n, f], t)]);
-            let limit = if t == Dtype::Bf16 { 5e-3 } else { 1e-5 };
+            let limit = limit(t);
             let name = format!("{} and {}, fused, {} {n}x{h} {f}x{h}", product.name(), kernel.name(), t.name());
             let measured = (|| {
                 let mut context = Context::new(Arc::clone(card));
@@ -315,6 +338,28 @@ pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// What is dealt to ranks, among one that holds all experts: copies leave and arrive as among more.
+pub fn dealt(card: &Arc<dyn Card>) -> Vec<Row> {
+    let is_dealt = |case: &Case| {
+        use Kernel::{Combine, CombineGrad, Dispatch, DispatchGrad};
+        matches!(case.kernel, Dispatch { .. } | DispatchGrad { .. } | Combine { .. } | CombineGrad { .. })
+    };
+    let row = |case: Case| {
+        let name = format!("{}, dealt", case.name());
+        let run = |context: &mut Context, kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]| {
+            exchange::run(context, kernel, inputs, outputs, &mut Alone::default())?;
+            Ok::<_, BackendError>(())
+        };
+        match case.measured_by(card, None, run) {
+            Ok(measured) => {
+                Row::error("operators", name, case.error(&case.reference(), &measured), limit(case.format))
+            }
+            Err(error) => Row::broken("operators", name, &error),
+        }
+    };
+    cases().into_iter().filter(is_dealt).map(row).collect()
 }
 
 /// Every operator in both formats.

@@ -303,6 +303,12 @@ fn check_one<F: FnMut(News)>(
         check_mesh(&work, device, limits, ways, name, rows)?;
         check_ring(&work, device, limits, name, rows)?;
     }
+    if like.has_experts() {
+        let limits = if device == Device::Cpu { (1e-10, 1e-8) } else { (loss_limit, weight_limit) };
+        let one = [like == Like::DeepSeek];
+        let ways = if device == Device::Emulated { &one[..] } else { &[false, true] };
+        check_dealt(&work, device, limits, ways, name, rows)?;
+    }
     if device != Device::Cpu && like == Like::Llama {
         check_between_steps(&work, device, name, rows)?;
     }
@@ -329,6 +335,42 @@ fn check_mesh<F: FnMut(News)>(
         work.layout.form.sequence_parallel = rows_too;
         let what = if rows_too { "matrices and rows" } else { "matrices" };
         let name = format!("{name}, 2 x 2 replicas x 2 that share {what}");
+        check_against(reference, &work, device, limits, &name, rows)?;
+    }
+    Ok(())
+}
+
+/// Two ranks of a pipeline, and experts dealt to two replicas of it or, where `ways` say so, whole ones to the two ranks that
+/// share all other matrices.
+fn check_dealt<F: FnMut(News)>(
+    work: &ModelWork,
+    device: Device,
+    limits: (f64, f64),
+    ways: &[bool],
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    // Rows of each sequence are dealt to two.
+    let whole = ModelWork { sequence: work.sequence / 2 * 2, ..work.clone() };
+    let reference = &train(&one_by_one(&whole, Some(Precision::Double))?, Device::Cpu)?;
+    for along_members in ways.iter().copied() {
+        let mut work = whole.clone();
+        let form = &mut work.layout.form;
+        // Room for all copies of two.
+        (form.expert, form.imbalance_permille) = (2, 2000);
+        (form.whole_experts, form.sequence_parallel) = (along_members, along_members);
+        let among = match along_members {
+            true => {
+                form.tensor = 2;
+                "that share matrices"
+            }
+            false => {
+                (work.layout.data, work.layout.zero) = (2, 1);
+                work.microbatches /= 2;
+                "replicas"
+            }
+        };
+        let name = format!("{name}, 2 x experts dealt to 2 {among}");
         check_against(reference, &work, device, limits, &name, rows)?;
     }
     Ok(())

@@ -1,7 +1,4 @@
 //! Operators of experts that are dealt to ranks: copies of tokens go to the ranks that hold their experts, and come back.
-//!
-//! Before any copy leaves, every rank learns how many all of them have for each expert. So each knows what comes to it, and
-//! whether it and all others have room for that: where one has not, all of them end alike, and nothing has been sent.
 
 use pipeplan_core::graph::{Axis, Kernel, Tensor};
 
@@ -9,7 +6,8 @@ use super::element::Element;
 use super::kernels::Data;
 use super::kernels::experts::{Arrivals, Order, gather, spread, weighted_grad};
 use crate::backend::BackendError;
-use crate::backend::peers::{Collective, Peers};
+use crate::backend::exchange::{self, to_each};
+use crate::backend::peers::Peers;
 use crate::backend::stages::{Crowded, Held, Input};
 use crate::transport::Buffer;
 
@@ -36,15 +34,11 @@ pub(super) fn run<T: Element>(
             let [(_, rows), (of_arrivals, arrived)] = outputs else { panic!("dispatch has two outputs") };
             let order = Order::new(here(1).tokens(), of_arrivals.elements() as usize);
             let (rows, arrived) = (rows.floats_mut(), arrived.tokens_mut());
-            let counts = counts_of_all::<T>(&order, peers)?;
-            let (_, own) = peers.group(Axis::Expert);
-            let experts = arrived.len() / counts.len();
-            let room = rows.len() / width;
-            if let Some(crowded) = crowded(&counts, experts, room, order.places.len()) {
-                return Ok(Some(crowded));
+            match exchange::arrivals::<T>(&order, rows.len() / width, peers)? {
+                Ok(arrivals) => arrived.copy_from_slice(&arrivals),
+                Err(crowded) => return Ok(Some(crowded)),
             }
-            let mine = counts.iter().flat_map(|counts| &counts[own * experts..(own + 1) * experts]);
-            arrived.iter_mut().zip(mine).for_each(|(arrived, count)| *arrived = *count as i32);
+            let experts = of_arrivals.shape.last().map_or(1, |experts| *experts as usize);
             let mut copies = vec![T::ZERO; order.places.len() * width];
             spread(here(0).floats(), &order, columns(1), width, &mut copies);
             let arrivals = Arrivals::new(arrived, experts);
@@ -92,25 +86,6 @@ pub(super) fn run<T: Element>(
     Ok(None)
 }
 
-/// By rank: the copies that it has for each expert. Numbers of them are exact in 32-bit floats up to 2²⁴.
-fn counts_of_all<T: Element>(order: &Order, peers: &mut dyn Peers) -> Result<Vec<Vec<usize>>, BackendError> {
-    let own = order.counts.iter().map(|count| T::of(*count as f64)).collect();
-    let all = peers.run(Axis::Expert, Collective::Gather, T::pack(own))?;
-    let all = T::unpack(all).unwrap_or_default();
-    let of_rank = |counts: &[T]| counts.iter().map(|count| count.wide() as usize).collect();
-    Ok(all.chunks_exact(order.counts.len()).map(of_rank).collect())
-}
-
-/// The fullest rank, where it has no room for what comes to it. By rank `counts` of copies for each expert, of which each
-/// rank holds `experts`; each has `room` rows, and `copies` of its own.
-fn crowded(counts: &[Vec<usize>], experts: usize, room: usize, copies: usize) -> Option<Crowded> {
-    let come = |member: usize| -> usize {
-        counts.iter().flat_map(|counts| &counts[member * experts..(member + 1) * experts]).sum()
-    };
-    let (member, come) = (0..counts.len()).map(|member| (member, come(member))).max_by_key(|(_, come)| *come)?;
-    (come > room).then_some(Crowded { member, come, room, copies })
-}
-
 /// Sends `copies` of `width` elements, in their order, to the ranks of their experts, and gets what comes from each rank.
 fn out<T: Element>(
     copies: &[T],
@@ -147,11 +122,6 @@ fn back<T: Element>(
     let pieces = by_device.iter().map(piece).collect();
     let come: Vec<usize> = to_each(order, by_device.len()).iter().map(|copies| copies * width).collect();
     joined(peers.deal(Axis::Expert, pieces, &come)?)
-}
-
-/// By rank of `ranks`: this rank's copies for its experts.
-fn to_each(order: &Order, ranks: usize) -> Vec<usize> {
-    order.counts.chunks(order.counts.len() / ranks).map(|counts| counts.iter().sum()).collect()
 }
 
 fn joined<T: Element>(pieces: Vec<Buffer>) -> Result<Vec<T>, BackendError> {

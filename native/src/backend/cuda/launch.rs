@@ -9,7 +9,7 @@ use pipeplan_core::graph::{Graph, Heads, Kernel, SequencePart, Spread, of_e12};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
-use super::card::{Address, Args, Card, CardError, Format, Launch, Matrix, Memory};
+use super::card::{Address, Args, Card, CardError, Format, Held, Launch, Matrix, Memory};
 use super::matrices;
 use crate::backend::cpu::kernels::{experts, rope};
 use crate::runner::optimizer::AdamW;
@@ -67,9 +67,45 @@ impl Place<'_> {
     }
 }
 
+/// Copies of tokens, each of which lies somewhere among rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copies {
+    /// The format of all that they are made of.
+    pub format: Format,
+    /// By copy: the number of its row.
+    pub places: Address,
+    /// How many there are.
+    pub count: u64,
+    /// Copies of each token, which follow each other.
+    pub active: u64,
+}
+
+impl Copies {
+    /// One for each choice of `chosen`.
+    pub fn of(chosen: &Place<'_>, format: Format, places: Address) -> Copies {
+        Copies { format, places, count: chosen.elements(), active: chosen.columns() }
+    }
+}
+
+/// Bytes that [`Context::run`] takes for as long as `kernel` runs, where it takes any.
+pub fn taken(kernel: &Kernel, inputs: &[Place<'_>]) -> Option<Bytes> {
+    let chosen = match kernel {
+        Kernel::Dispatch { .. } | Kernel::DispatchGrad { .. } => 1,
+        Kernel::Combine { .. } => 2,
+        Kernel::CombineGrad { .. } => 3,
+        _ => return None,
+    };
+    Some(4 * inputs[chosen].elements())
+}
+
+/// As a card holds them.
+pub(super) fn place_bytes(places: &[usize]) -> Vec<u8> {
+    places.iter().flat_map(|place| (*place as i32).to_ne_bytes()).collect()
+}
+
 /// What operators share over a run.
 pub struct Context {
-    card: Arc<dyn Card>,
+    pub(super) card: Arc<dyn Card>,
     /// Sines and cosines by sequence, width and base.
     rope: BTreeMap<(u64, u64, u64), Memory>,
     /// Seed of what dropout keeps.
@@ -326,37 +362,29 @@ impl Context {
             }
             Kernel::Dispatch { .. } => {
                 let order = self.order(&inputs[1], &outputs[1])?;
-                let (copies, active) = (order.places.len() as u64, inputs[1].columns());
+                self.write_numbers(&outputs[1], order.arrivals())?;
                 let places = self.places(&order)?;
-                let arrivals: Vec<u8> = order.arrivals().flat_map(i32::to_ne_bytes).collect();
-                self.card.write(Address(output(1)), &arrivals)?;
-                let filled = copies * columns * outputs[0].format().bytes();
-                let all = outputs[0].elements() * outputs[0].format().bytes();
-                self.card.zero(Address(output(0) + filled), all - filled)?;
-                let args = args(&[input(0), places.at().0, output(0)], &[columns, active], &[]);
-                self.over_rows("dispatch", format, [copies, columns], args)
+                let copies = Copies::of(&inputs[1], format, places.at());
+                self.clear_behind(&outputs[0], copies.count)?;
+                self.spread(copies, Address(input(0)), columns, (Address(output(0)), columns))
             }
             Kernel::DispatchGrad { .. } => {
                 let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
-                let args = args(&[input(0), places.at().0, output(0)], &[columns, inputs[1].columns()], &[]);
-                self.over_rows("dispatch_grad", format, [outputs[0].rows(), columns], args)
+                let copies = Copies::of(&inputs[1], format, places.at());
+                self.gather(copies, Address(input(0)), None, columns, Address(output(0)))
             }
             Kernel::Combine { .. } => {
                 let places = self.places(&self.order(&inputs[2], &inputs[3])?)?;
-                let buffers = [input(0), input(1), places.at().0, output(0)];
-                let args = args(&buffers, &[columns, inputs[2].columns()], &[]);
-                self.over_rows("combine", format, [outputs[0].rows(), columns], args)
+                let copies = Copies::of(&inputs[2], format, places.at());
+                self.gather(copies, Address(input(0)), Some(Address(input(1))), columns, Address(output(0)))
             }
             Kernel::CombineGrad { .. } => {
-                let order = self.order(&inputs[3], &inputs[4])?;
-                let places = self.places(&order)?;
-                let copies = order.places.len() as u64;
-                let filled = copies * columns * outputs[0].format().bytes();
-                let all = outputs[0].elements() * outputs[0].format().bytes();
-                self.card.zero(Address(output(0) + filled), all - filled)?;
-                let buffers = [input(0), input(1), input(2), places.at().0, output(0), output(1)];
-                let args = args(&buffers, &[columns, inputs[3].columns()], &[]);
-                self.over_rows("combine_grad", format, [copies, columns], args)
+                let places = self.places(&self.order(&inputs[3], &inputs[4])?)?;
+                let copies = Copies::of(&inputs[3], format, places.at());
+                self.clear_behind(&outputs[0], copies.count)?;
+                let (dy, weights) = ((Address(input(0)), columns), (Address(input(2)), 1));
+                let made = [output(0), output(1)].map(Address);
+                self.weighted_grad(copies, dy, weights, (Address(input(1)), columns), made)
             }
             Kernel::ExpertMatMul { transpose_b } => self.expert_matmul(transpose_b, inputs, outputs),
             Kernel::ExpertMatMulGrad => self.expert_matmul_grad(inputs, outputs),
@@ -541,6 +569,15 @@ impl Context {
         self.over_elements(name, format, elements, args(&buffers, &[elements, from.len() as u64], &[]))
     }
 
+    /// Multiplies `elements` floats.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn scale(&self, at: Address, elements: u64, factor: f64) -> Result<(), CardError> {
+        let args = args(&[at.0, at.0], &[elements], &[factor as f32]);
+        self.over_elements("scale", Format::F32, elements, args)
+    }
+
     /// bf16 of `elements` floats.
     ///
     /// # Errors
@@ -573,7 +610,7 @@ impl Context {
     }
 
     /// The order of the experts' tokens, of as many experts as `arrivals` counts: waits for the choice.
-    fn order(&self, chosen: &Place<'_>, arrivals: &Place<'_>) -> Result<experts::Order, CardError> {
+    pub(super) fn order(&self, chosen: &Place<'_>, arrivals: &Place<'_>) -> Result<experts::Order, CardError> {
         Ok(experts::Order::new(&self.numbers(chosen)?, arrivals.elements() as usize))
     }
 
@@ -582,27 +619,88 @@ impl Context {
         Ok(experts::Arrivals::new(&self.numbers(arrivals)?, experts as usize).rows())
     }
 
-    /// Whole numbers from the card.
-    fn numbers(&self, place: &Place<'_>) -> Result<Vec<i32>, CardError> {
+    /// Whole numbers from the card. Waits for them.
+    pub(super) fn numbers(&self, place: &Place<'_>) -> Result<Vec<i32>, CardError> {
         let mut bytes = vec![0; 4 * place.elements() as usize];
         self.card.read(Address(place.at()), &mut bytes)?;
         let (numbers, _) = bytes.as_chunks::<4>();
         Ok(numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect())
     }
 
+    /// Writes whole numbers to the card.
+    pub(super) fn write_numbers(
+        &self,
+        to: &Place<'_>,
+        numbers: impl IntoIterator<Item = i32>,
+    ) -> Result<(), CardError> {
+        let bytes: Vec<u8> = numbers.into_iter().flat_map(i32::to_ne_bytes).collect();
+        self.card.write(Address(to.at()), &bytes)
+    }
+
     /// The places of copies, on the card. Given back behind the work that is queued by then.
     fn places(&self, order: &experts::Order) -> Result<Memory, CardError> {
-        let bytes: Vec<u8> = order.places.iter().flat_map(|place| (*place as i32).to_ne_bytes()).collect();
-        Memory::holding(&self.card, &bytes)
+        let bytes = place_bytes(&order.places);
+        let memory = Memory::held(&self.card, bytes.len() as Bytes, Held::Briefly)?;
+        self.card.write(memory.at(), &bytes)?;
+        Ok(memory)
+    }
+
+    /// Each of the tokens at `from`, of so many columns, to the places of its copies at `to`, which has so many elements from
+    /// row to row.
+    pub(super) fn spread(
+        &self,
+        copies: Copies,
+        from: Address,
+        columns: u64,
+        (to, row): (Address, u64),
+    ) -> Result<(), CardError> {
+        let args = args(&[from.0, copies.places.0, to.0], &[columns, copies.active, row], &[]);
+        self.over_rows("dispatch", copies.format, [copies.count, columns], args)
+    }
+
+    /// For each token, at `to`, the sum of its copies among the rows at `from`, each times its weight where there are
+    /// `weights`.
+    pub(super) fn gather(
+        &self,
+        copies: Copies,
+        from: Address,
+        weights: Option<Address>,
+        columns: u64,
+        to: Address,
+    ) -> Result<(), CardError> {
+        let numbers = [columns, copies.active];
+        let (name, args) = match weights {
+            None => ("dispatch_grad", args(&[from.0, copies.places.0, to.0], &numbers, &[])),
+            Some(weights) => ("combine", args(&[from.0, weights.0, copies.places.0, to.0], &numbers, &[])),
+        };
+        self.over_rows(name, copies.format, [copies.count / copies.active, columns], args)
+    }
+
+    /// What weighted sums give back to the copies' rows, and by copy to their weights: gradients of sums and weights have so
+    /// many elements from one to the next, rows so many columns.
+    pub(super) fn weighted_grad(
+        &self,
+        copies: Copies,
+        (dy, next): (Address, u64),
+        (weights, next_weight): (Address, u64),
+        (rows, columns): (Address, u64),
+        [drows, dweights]: [Address; 2],
+    ) -> Result<(), CardError> {
+        let buffers = [dy, rows, weights, copies.places, drows, dweights].map(|at| at.0);
+        let args = args(&buffers, &[columns, copies.active, next, next_weight], &[]);
+        self.over_rows("combine_grad", copies.format, [copies.count, columns], args)
+    }
+
+    /// Sets the rows behind the first `filled` to 0.
+    pub(super) fn clear_behind(&self, rows: &Place<'_>, filled: u64) -> Result<(), CardError> {
+        let row = rows.columns() * rows.format().bytes();
+        self.card.zero(Address(rows.at() + filled * row), (rows.rows() - filled) * row)
     }
 
     fn expert_matmul(&self, transpose: bool, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let of_experts = self.rows_of_experts(&inputs[2], inputs[1].rows())?;
         // Rows beyond those of all experts are nobody's.
-        let filled = of_experts.last().map_or(0, |rows| rows.end) as u64 * outputs[0].columns();
-        let bytes = outputs[0].format().bytes();
-        let rest = (outputs[0].elements() - filled) * bytes;
-        self.card.zero(Address(outputs[0].at() + filled * bytes), rest)?;
+        self.clear_behind(&outputs[0], of_experts.last().map_or(0, |rows| rows.end) as u64)?;
         (0..).zip(of_experts).try_for_each(|(expert, rows)| {
             let product = matrices::of_expert(transpose, expert, rows, inputs, outputs);
             product.map_or(Ok(()), |product| self.card.product(&product))

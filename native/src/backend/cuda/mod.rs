@@ -6,6 +6,7 @@
 //! - [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matrices`] into products, `kernels/` has
 //!   their source;
+//! - [`exchange`] runs what is dealt to several ranks;
 //! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
 //!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
@@ -25,7 +26,7 @@ use self::launch::{Context, MOST_MEMBERS, Place};
 use self::ring::{Ring, Seen};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
-use super::stages::{Held, Input, NewParameter, Processor, Stages, Together, Training, Updated};
+use super::stages::{Crowded, Held, Input, NewParameter, Processor, Stages, Together, Training, Updated};
 use super::{BackendError, Part, Store, Values};
 use crate::runner::Device;
 use crate::runner::optimizer::AdamW;
@@ -36,6 +37,7 @@ pub mod card;
 pub mod compile;
 mod device;
 pub mod driver;
+pub mod exchange;
 mod green;
 pub mod heap;
 pub mod host;
@@ -353,18 +355,7 @@ impl Processor for Queue {
         inputs: &[Input<'_, Arc<Memory>>],
         outputs: &mut [(&Tensor, Arc<Memory>)],
     ) -> Result<(), CardError> {
-        fn place<'a>(tensor: &'a Tensor, memory: Option<&Arc<Memory>>) -> Place<'a> {
-            Place { at: memory.map(|memory| memory.at()), shape: &tensor.shape, dtype: tensor.dtype }
-        }
-        let inputs: Vec<Place<'_>> = inputs
-            .iter()
-            .map(|input| match input.data {
-                Held::Here(memory) => place(input.tensor, Some(memory)),
-                Held::InOutput(output) => place(input.tensor, outputs.get(output).map(|(_, memory)| memory)),
-                Held::Nowhere => place(input.tensor, None),
-            })
-            .collect();
-        let outputs: Vec<Place<'_>> = outputs.iter().map(|(tensor, memory)| place(tensor, Some(memory))).collect();
+        let (inputs, outputs) = places(inputs, outputs);
         self.context.run(kernel, &inputs, &outputs)
     }
 
@@ -396,6 +387,17 @@ impl Processor for Queue {
             }
             _ => Ok(self.run(kernel, inputs, outputs)?),
         }
+    }
+
+    fn deal(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Arc<Memory>>],
+        outputs: &mut [(&Tensor, Arc<Memory>)],
+        peers: &mut dyn Peers,
+    ) -> Result<Option<Crowded>, BackendError> {
+        let (inputs, outputs) = places(inputs, outputs);
+        exchange::run(&self.context, kernel, &inputs, &outputs, peers)
     }
 
     fn finish(&mut self) -> Result<(), CardError> {
@@ -448,6 +450,15 @@ impl Processor for Queue {
         Some(OnCard::new(memory, bytes))
     }
 
+    fn scale_on_card(
+        &mut self,
+        part: Part,
+        parameter: Updated<'_, Arc<Memory>, State>,
+        factor: f64,
+    ) -> Result<(), CardError> {
+        self.context.scale(memory_of(part, &parameter).at(), parameter.tensor.elements(), factor)
+    }
+
     fn refresh(&mut self, parameter: Updated<'_, Arc<Memory>, State>) -> Result<(), CardError> {
         let Updated { tensor, weight, state, .. } = parameter;
         match &state.master {
@@ -474,6 +485,25 @@ impl Processor for Queue {
         }
         Ok(())
     }
+}
+
+/// Where the inputs and the outputs of an operator lie.
+fn places<'a>(
+    inputs: &[Input<'a, Arc<Memory>>],
+    outputs: &[(&'a Tensor, Arc<Memory>)],
+) -> (Vec<Place<'a>>, Vec<Place<'a>>) {
+    let place = |tensor: &'a Tensor, memory: Option<&Arc<Memory>>| Place {
+        at: memory.map(|memory| memory.at()),
+        shape: &tensor.shape,
+        dtype: tensor.dtype,
+    };
+    let input = |input: &Input<'a, Arc<Memory>>| match input.data {
+        Held::Here(memory) => place(input.tensor, Some(memory)),
+        Held::InOutput(output) => place(input.tensor, outputs.get(output).map(|(_, memory)| memory)),
+        Held::Nowhere => place(input.tensor, None),
+    };
+    let of_inputs = inputs.iter().map(input).collect();
+    (of_inputs, outputs.iter().map(|(tensor, memory)| place(tensor, Some(memory))).collect())
 }
 
 fn memory_of<'a>(part: Part, parameter: &'a Updated<'_, Arc<Memory>, State>) -> &'a Arc<Memory> {

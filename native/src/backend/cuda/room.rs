@@ -15,18 +15,25 @@ use pipeplan_core::units::Bytes;
 use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};
 use super::launch::{rope_bytes, rope_tables};
+use super::{exchange, launch};
 use crate::backend::peers::{Alone, Collective, Peers};
-use crate::backend::stages::{Input, NewParameter, Processor, Stages, Together, Training, Updated};
+use crate::backend::stages::{Crowded, Input, NewParameter, Processor, Stages, Together, Training, Updated};
 use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
 use crate::runner::optimizer::AdamW;
 use crate::transport::{Buffer, OnCard};
 
-/// Bytes of the memory that a rank which walks `row` with `stages` takes for all that is its own.
+/// Bytes of the memory that a rank which walks `row` with `stages` takes for all that is its own. Where it `shows` what it deals
+/// out, others give that back.
 ///
 /// # Errors
 /// [`BackendError`] where the row runs something before what it needs.
-pub fn needed(stages: &[(u16, Graph)], training: &Training, row: &[Step]) -> Result<Bytes, BackendError> {
-    let events = walk(stages, training, row)?;
+pub fn needed(
+    stages: &[(u16, Graph)],
+    training: &Training,
+    row: &[Step],
+    shows: bool,
+) -> Result<Bytes, BackendError> {
+    let events = walk(stages, training, row, shows)?;
     let least = replay(&events, Bytes::MAX / 2).unwrap_or(0);
     // What is dealt out always lies with gaps: in steps of a 256th, the least that does.
     let step = (least / 256).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
@@ -64,14 +71,14 @@ fn replay(events: &[Event], size: Bytes) -> Option<Bytes> {
 /// The paper: what was asked for so far, and how many places that made.
 type Paper = Arc<Mutex<(Vec<Event>, u32)>>;
 
-fn walk(stages: &[(u16, Graph)], training: &Training, row: &[Step]) -> Result<Vec<Event>, BackendError> {
+fn walk(stages: &[(u16, Graph)], training: &Training, row: &[Step], shows: bool) -> Result<Vec<Event>, BackendError> {
     let paper = Paper::default();
     let mut store = Store::default();
     // Tables of angles, which stay.
     let tables = rope_tables(stages.iter().map(|(_, graph)| graph));
     let tables: Vec<Place> =
         tables.into_iter().map(|table| Place::new(&paper, rope_bytes(table), Held::Kept)).collect();
-    let noted = Noting(Arc::clone(&paper));
+    let noted = Noting { paper: Arc::clone(&paper), shows };
     let mut backend = Stages::start(noted, stages.iter().cloned(), training.clone(), &mut store)?;
     let mut there = BTreeSet::new();
     backend.begin(0);
@@ -103,7 +110,11 @@ fn walk(stages: &[(u16, Graph)], training: &Training, row: &[Step]) -> Result<Ve
 }
 
 /// Notes what is asked for, and holds nothing.
-struct Noting(Paper);
+struct Noting {
+    paper: Paper,
+    /// Whether what it deals out is in memory that others give back.
+    shows: bool,
+}
 
 /// A place that would be held.
 struct Place {
@@ -127,9 +138,21 @@ impl Drop for Place {
     }
 }
 
+/// A tensor of which only its shape counts.
+fn nowhere(tensor: &Tensor) -> launch::Place<'_> {
+    launch::Place { at: None, shape: &tensor.shape, dtype: tensor.dtype }
+}
+
 impl Noting {
     fn kept(&self, bytes: Bytes) -> Arc<Place> {
-        Arc::new(Place::new(&self.0, bytes, Held::Kept))
+        Arc::new(Place::new(&self.paper, bytes, Held::Kept))
+    }
+
+    /// What is taken while an operator runs, in this order.
+    fn briefly(&self, sizes: impl IntoIterator<Item = Bytes>) {
+        let taken: Vec<Place> =
+            sizes.into_iter().map(|bytes| Place::new(&self.paper, bytes, Held::Briefly)).collect();
+        drop(taken);
     }
 }
 
@@ -140,7 +163,7 @@ impl Processor for Noting {
 
     fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Arc<Place>, BackendError> {
         let held = if briefly { Held::Briefly } else { Held::Kept };
-        Ok(Arc::new(Place::new(&self.0, tensor.bytes(), held)))
+        Ok(Arc::new(Place::new(&self.paper, tensor.bytes(), held)))
     }
 
     fn tokens(&mut self, tokens: Vec<i32>) -> Result<Arc<Place>, BackendError> {
@@ -205,11 +228,26 @@ impl Processor for Noting {
 
     fn run(
         &mut self,
-        _: &Kernel,
-        _: &[Input<'_, Arc<Place>>],
+        kernel: &Kernel,
+        inputs: &[Input<'_, Arc<Place>>],
         _: &mut [(&Tensor, Arc<Place>)],
     ) -> Result<(), BackendError> {
+        let inputs: Vec<_> = inputs.iter().map(|input| nowhere(input.tensor)).collect();
+        self.briefly(launch::taken(kernel, &inputs));
         Ok(())
+    }
+
+    fn deal(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Arc<Place>>],
+        outputs: &mut [(&Tensor, Arc<Place>)],
+        _: &mut dyn Peers,
+    ) -> Result<Option<Crowded>, BackendError> {
+        let inputs: Vec<_> = inputs.iter().map(|input| nowhere(input.tensor)).collect();
+        let outputs: Vec<_> = outputs.iter().map(|(tensor, _)| nowhere(tensor)).collect();
+        self.briefly(exchange::taken(kernel, &inputs, &outputs, self.shows));
+        Ok(None)
     }
 
     fn finish(&mut self) -> Result<(), BackendError> {
@@ -245,22 +283,30 @@ impl Processor for Noting {
 
 #[cfg(test)]
 mod tests {
-    use pipeplan_core::model::{Dtype, Family};
+    use pipeplan_core::model::{Dtype, Experts, Family, ModelConfig, Variant};
 
     use super::*;
     use crate::runner::data::Batches;
-    use crate::runner::{Computation, Workload};
+    use crate::runner::{Computation, Device, RunOptions, Silent, Workload, run};
     use crate::selftest::speed::Sizes;
     use crate::selftest::whole::published;
+
+    fn text() -> Vec<u8> {
+        (0..1u32 << 16).map(|n| (n % 251) as u8).collect()
+    }
 
     /// Bytes that each rank takes, beside the least that would do if tensors could lie anywhere.
     fn taken(work: &pipeplan_core::spec::ModelWork, schedule: &str) -> Vec<(Bytes, Bytes)> {
         let (workload, predicted) = published(work, schedule, None).expect("a plan");
-        let Workload { computation: Computation::Model(model), problem, .. } = &workload else { panic!("a model") };
-        let text: Vec<u8> = (0..1u32 << 16).map(|n| (n % 251) as u8).collect();
+        taken_of(&workload, work, false).into_iter().zip(predicted).collect()
+    }
+
+    /// Bytes that each rank of a pipeline takes.
+    fn taken_of(workload: &Workload, work: &pipeplan_core::spec::ModelWork, shows: bool) -> Vec<Bytes> {
+        let Workload { computation: Computation::Model(model), problem, .. } = workload else { panic!("a model") };
         let (sequence, size, count) =
             (work.sequence as usize, work.microbatch_size as usize, work.microbatches as usize);
-        let batches = Arc::new(Batches::new(text, sequence, size, count, 0).expect("enough text"));
+        let batches = Arc::new(Batches::new(text(), sequence, size, count, 0).expect("enough text"));
         let of_rank = |rank: usize| {
             let held: Vec<(u16, Graph)> = (0..problem.stage_count())
                 .filter(|stage| problem.rank_of(*stage, 0) == rank)
@@ -274,9 +320,45 @@ mod tests {
                 seat: Default::default(),
                 batches: Arc::clone(&batches),
             };
-            (needed(&held, &training, &workload.program.rows[rank]).expect("it walks"), predicted[rank])
+            needed(&held, &training, &workload.program.rows[rank], shows).expect("it walks")
         };
         (0..problem.ranks()).map(of_rank).collect()
+    }
+
+    /// Two ranks that experts are dealt to hold what the walk on paper says: with what is on its way, which is some of it.
+    #[test]
+    fn what_is_dealt_out_is_counted() {
+        if crate::backend::cuda::tests::host().is_none() {
+            return;
+        }
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let mut work = Sizes::large().expect("a cpu is in the catalog").work;
+            let experts =
+                Experts { count: 4, active: 2, ffn: 32, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+            work.model = ModelConfig {
+                layers: 2,
+                hidden: 64,
+                heads: 2,
+                kv_heads: 2,
+                head_dim: 32,
+                vocab: 256,
+                variant: Variant { experts: Some(experts), ..Variant::USUAL },
+                ..work.model
+            };
+            (work.pipeline, work.chunks, work.microbatches, work.microbatch_size) = (1, 1, 2, 1);
+            (work.sequence, work.dtype, work.layout.data) = (128, dtype, 2);
+            (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 2000);
+            let (workload, _) = published(&work, "1f1b", None).expect("a plan");
+            let options = RunOptions { steps: 2, device: Device::Emulated, text: text(), ..RunOptions::default() };
+            let report = run(&workload, &options, &mut Silent).unwrap_or_else(|error| panic!("{error}"));
+            let on_paper = |shows| taken_of(&workload, &work, shows)[0];
+            for memory in &report.memory {
+                let held = memory.device_bytes;
+                println!("{}: {held} of {}, {} without", dtype.name(), on_paper(false), on_paper(true));
+                assert!(held <= on_paper(false) && on_paper(false) < held + held / 16, "{held}: {}", on_paper(false));
+                assert!(on_paper(true) < held, "{held}: {}", on_paper(true));
+            }
+        }
     }
 
     /// The model of the selftest, of half a billion parameters, and a GPT of the same size: what a rank takes of a card is

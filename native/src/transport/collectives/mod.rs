@@ -13,6 +13,7 @@
 //! all-reduce, which is the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
 
 use pipeplan_core::model::Dtype;
+use pipeplan_core::units::Bytes;
 
 use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
@@ -201,6 +202,31 @@ pub trait Collectives: Transport {
         let whole = if counts.is_empty() { made } else { counts.iter().sum() };
         call.check(given.max(made), whole, "values")?;
         self.begin_on_card(&call.call(dtype), from, to).map_err(|source| call.failed(source))
+    }
+
+    /// Begins to send the pieces at `from`, which lie one behind the other, each of so many bytes, to the members, and to
+    /// take one of so many bytes from each, one behind the other, at `to`, as [`Transport::begin_on_card`] says. The two lie
+    /// apart.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`]; and where the lengths do not fit the group or the memory.
+    fn deal_from(
+        &mut self,
+        group: &mut Group,
+        (from, sent): (&OnCard, &[Bytes]),
+        (to, come): (&OnCard, &[Bytes]),
+    ) -> Result<u64, CollectiveError> {
+        let counts: Vec<usize> = come.iter().map(|bytes| *bytes as usize).collect();
+        let call = Session::new(group, Operation::AllToAll, &counts, 0);
+        for (memory, lengths) in [(from, sent), (to, come)] {
+            call.check(lengths.len(), call.ranks.len(), "lengths")?;
+            let whole = lengths.iter().sum::<Bytes>();
+            call.check(memory.bytes().min(whole) as usize, whole as usize, "bytes")?;
+        }
+        call.check(sent[call.member] as usize, counts[call.member], "bytes for itself")?;
+        let sent: Vec<usize> = sent.iter().map(|bytes| *bytes as usize).collect();
+        let asked = Call { sent: &sent, ..call.call(Dtype::U8) };
+        self.begin_on_card(&asked, from, to).map_err(|source| call.failed(source))
     }
 
     /// The memory of devices that each member shows, by position, on an engine that
@@ -407,6 +433,8 @@ pub struct Call<'a> {
     pub root: usize,
     /// How many values the result has for each member, where members differ.
     pub counts: &'a [usize],
+    /// How many values go to each member, of an all-to-all.
+    pub sent: &'a [usize],
     /// The format of the values.
     pub dtype: Dtype,
     /// Which call it is.

@@ -72,6 +72,7 @@ impl<'a> Session<'a> {
             member: self.member,
             root: self.root,
             counts: self.counts,
+            sent: &[],
             dtype,
             tag: self.tag,
         }

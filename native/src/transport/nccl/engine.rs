@@ -105,6 +105,8 @@ pub struct Ties {
     pub sums: Vec<Vec<usize>>,
     /// All groups in whose ring this rank passes things on.
     pub rings: Vec<Vec<usize>>,
+    /// All groups in which each sends each a piece.
+    pub deals: Vec<Vec<usize>>,
 }
 
 /// Why it cannot start.
@@ -154,7 +156,7 @@ impl<'t> Nccl<'t> {
         let mut nccl = Nccl { control, library, card, patience, links: links_of, axes, sums, begun: 0 };
         nccl.check_world()?;
         let rank = nccl.patience.rank;
-        let Ties { mut links, mut sums, mut rings } = ties;
+        let Ties { mut links, mut sums, mut rings, mut deals } = ties;
         // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
         links.sort_unstable();
         links.dedup();
@@ -165,9 +167,11 @@ impl<'t> Nccl<'t> {
                 nccl.try_out(from, to)?;
             }
         }
-        for (groups, try_out) in
-            [(&mut sums, Self::try_out_sums as fn(&mut Self, Group) -> _), (&mut rings, Self::try_out_ring)]
-        {
+        for (groups, try_out) in [
+            (&mut sums, Self::try_out_sums as fn(&mut Self, Group) -> _),
+            (&mut rings, Self::try_out_ring),
+            (&mut deals, Self::try_out_deal),
+        ] {
             groups.sort_unstable();
             groups.dedup();
             for ranks in groups.drain(..).filter(|ranks| ranks.len() > 1) {
@@ -271,6 +275,19 @@ impl<'t> Nccl<'t> {
         let memory = || Memory::zeros(&self.card, 1).map(|memory| OnCard::new(Arc::new(memory), 1));
         let [from, to] = [memory().map_err(NcclError::from)?, memory().map_err(NcclError::from)?];
         let begun = self.begin_from(&mut group, Operation::PassOn, (&from, &to), Dtype::U8)?;
+        self.join_on_card(begun)?;
+        Ok(self.settle_on_card()?)
+    }
+
+    /// A byte from each of `group` to each.
+    fn try_out_deal(&mut self, mut group: Group) -> Result<(), StartError> {
+        let bytes = vec![1; group.size()];
+        let memory = || {
+            let memory = Memory::zeros(&self.card, group.size() as u64)?;
+            Ok::<_, NcclError>(OnCard::new(Arc::new(memory), group.size() as u64))
+        };
+        let [from, to] = [memory()?, memory()?];
+        let begun = self.deal_from(&mut group, (&from, &bytes), (&to, &bytes))?;
         self.join_on_card(begun)?;
         Ok(self.settle_on_card()?)
     }
@@ -444,6 +461,12 @@ impl<'t> Nccl<'t> {
     /// mark behind it.
     fn collective(&mut self, call: &Call<'_>, from: &Memory, to: &Memory) -> Result<Box<dyn Mark>, StartError> {
         self.join_group(call.ranks)?;
+        if call.operation == Operation::AllToAll {
+            // A piece for the rank itself goes nowhere.
+            let at = |lengths: &[usize]| lengths[..call.member].iter().sum::<usize>() as u64;
+            let (from, to) = (from.after(at(call.sent)), to.after(at(call.counts)));
+            self.card.copy(from, to, call.sent[call.member] as u64).map_err(NcclError::from)?;
+        }
         let missing = || NcclError::Missing("no communicator has been made".to_string());
         let Channel { communicator, queue, .. } = self.axes.get_mut(call.ranks).ok_or_else(missing)?;
         let ready = self.card.mark().map_err(NcclError::from)?;
@@ -461,16 +484,15 @@ impl<'t> Nccl<'t> {
         let first = call.counts.first().map_or(0, |count| *count as u64);
         // In place, this member's piece lies among all.
         let mine = if from == at { at + call.member as u64 * first * size_of } else { at };
-        // Where each member's piece starts, and its length: in place.
-        let pieces: Vec<(u64, u64)> = call
-            .counts
-            .iter()
-            .scan(0, |start, count| {
-                let piece = (at + *start * size_of, *count as u64);
+        // Where each member's piece starts, and its length.
+        let pieces_at = |at: u64, counts: &[usize]| -> Vec<(u64, u64)> {
+            let next = |start: &mut u64, count: &usize| {
                 *start += *count as u64;
-                Some(piece)
-            })
-            .collect();
+                Some((at + (*start - *count as u64) * size_of, *count as u64))
+            };
+            counts.iter().scan(0, next).collect()
+        };
+        let pieces = pieces_at(at, call.counts);
         let of = |reduction: Reduction| match reduction {
             Reduction::Sum => Reduce::Sum,
             Reduction::Avg => Reduce::Avg,
@@ -513,7 +535,18 @@ impl<'t> Nccl<'t> {
                     members[0].send(from, count * size_of, (member + 1) % size, stream)?;
                     members[0].receive(at, count * size_of, (member + size - 1) % size, stream)
                 }),
-                Operation::Gather | Operation::AllToAll | Operation::Barrier => {
+                // The next member first, so that not all send to the same one at once.
+                Operation::AllToAll => grouped(&self.library, &mut [communicator], |members| {
+                    let (size, sent) = (call.ranks.len(), pieces_at(from, call.sent));
+                    (1..size).map(|distance| (call.member + distance) % size).try_for_each(|other| {
+                        let ((from, leave), (to, come)) = (sent[other], pieces[other]);
+                        if leave > 0 {
+                            members[0].send(from, leave * size_of, other, stream)?;
+                        }
+                        if come > 0 { members[0].receive(to, come * size_of, other, stream) } else { Ok(()) }
+                    })
+                }),
+                Operation::Gather | Operation::Barrier => {
                     Err(NcclError::NoSuchCollective { operation: call.operation.to_string() })
                 }
             }

@@ -50,11 +50,11 @@ template <class T> __device__ void route_grad(const Args& a) {
 }
 KERNEL(route_grad)
 
-// p: x, place, rows. n: columns, active. A block takes a copy.
+// p: x, place, rows. n: columns, active, from row to row. A block takes a copy.
 template <class T> __device__ void dispatch(const Args& a) {
     ll columns = a.n[0], copy = blockIdx.x;
     const T* x = (const T*)a.p[0] + copy / a.n[1] * columns;
-    T* row = (T*)a.p[2] + ((const int*)a.p[1])[copy] * columns;
+    T* row = (T*)a.p[2] + ((const int*)a.p[1])[copy] * a.n[2];
     for (ll j = threadIdx.x; j < columns; j += blockDim.x) row[j] = x[j];
 }
 KERNEL(dispatch)
@@ -85,13 +85,14 @@ template <class T> __device__ void combine(const Args& a) {
 }
 KERNEL(combine)
 
-// p: dy, rows, weights, place, drows, dweights. n: columns, active. A block takes a copy.
+// p: dy, rows, weights, place, drows, dweights. n: columns, active, from one of dy to the next, from one of the weights to
+// the next. A block takes a copy.
 template <class T> __device__ void combine_grad(const Args& a) {
     __shared__ float scratch[32];
     ll columns = a.n[0], copy = blockIdx.x, place = ((const int*)a.p[3])[copy];
-    const T *dy = (const T*)a.p[0] + copy / a.n[1] * columns, *row = (const T*)a.p[1] + place * columns;
+    const T *dy = (const T*)a.p[0] + copy / a.n[1] * a.n[2], *row = (const T*)a.p[1] + place * columns;
     T* drow = (T*)a.p[4] + place * columns;
-    float weight = load(((const T*)a.p[2])[copy]), along = 0.0f;
+    float weight = load(((const T*)a.p[2])[copy * a.n[3]]), along = 0.0f;
     for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
         along += load(dy[j]) * load(row[j]);
         drow[j] = Number<T>::of(weight * load(dy[j]));

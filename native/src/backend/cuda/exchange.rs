@@ -1,0 +1,283 @@
+//! Operators of experts that are dealt to ranks, on a card: copies of tokens lie one behind the other in the order in which
+//! they leave, go to the ranks that hold their experts, and from there to their rows; and the same way back.
+//!
+//! The host knows how many go where before anything is asked for, so every size is said and none is guessed. What is on its
+//! way has memory of its own for as long as the operator runs, always as much as could come: so places follow from the row
+//! alone, as all of a rank's do.
+
+use std::sync::Arc;
+
+use pipeplan_core::graph::{Axis, Kernel};
+use pipeplan_core::units::Bytes;
+
+use super::card::{Address, CardError, Format, Held, Memory};
+use super::launch::{Context, Copies, Place, place_bytes};
+use super::{packed, unpacked};
+use crate::backend::BackendError;
+use crate::backend::cpu::kernels::experts::Arrivals;
+use crate::backend::exchange::{arrivals, to_each};
+use crate::backend::peers::{Peers, Reach};
+use crate::backend::stages::Crowded;
+use crate::transport::{Buffer, OnCard};
+
+/// Runs `kernel`, one of those that are dealt, with the ranks that hold the other experts.
+///
+/// # Errors
+/// Where another rank does not come, or a device or the transport fails.
+pub fn run(
+    context: &Context,
+    kernel: &Kernel,
+    inputs: &[Place<'_>],
+    outputs: &[Place<'_>],
+    peers: &mut dyn Peers,
+) -> Result<Option<Crowded>, BackendError> {
+    let dealt = Dealt::of(kernel, inputs, outputs);
+    let Dealt { rows, chosen, arrived } = dealt;
+    // The choice of experts is read by the host.
+    peers.settle()?;
+    let order = context.order(&chosen, &arrived)?;
+    let counts = match kernel {
+        Kernel::Dispatch { .. } => match arrivals::<f32>(&order, rows.rows() as usize, peers)? {
+            Ok(counts) => {
+                context.write_numbers(&arrived, counts.iter().copied())?;
+                counts
+            }
+            Err(crowded) => return Ok(Some(crowded)),
+        },
+        _ => context.numbers(&arrived)?,
+    };
+    let arrivals = Arrivals::new(&counts, arrived.columns() as usize);
+    let places = arrivals.places();
+    let (left, came) = (order.places.len() as u64, places.len() as u64);
+
+    let reach = peers.reach(Axis::Expert);
+    let staging = Staging::new(context, kernel, &dealt, matches!(reach, Reach::Members(_)))?;
+    // Both in one: every write waits for the card.
+    let both = [place_bytes(&order.places), place_bytes(&places)].concat();
+    context.card.write(staging.places.at(), &both)?;
+    let format = rows.format();
+    let leaving = Copies::of(&chosen, format, staging.places.at());
+    let arriving = Copies { format, places: staging.places.after(4 * left), count: came, active: 1 };
+    let copies = |of: &[usize]| of.iter().map(|copies| *copies as u64).collect();
+    let ranks = arrivals.by_device().len();
+    let mut way = Way {
+        context,
+        format,
+        reach,
+        peers,
+        sent: copies(&to_each(&order, ranks)),
+        come: copies(&arrivals.by_device()),
+    };
+
+    let input = |at: usize| Address::new(inputs[at].at());
+    let output = |at: usize| Address::new(outputs[at].at());
+    let columns = rows.columns();
+    match (kernel, &staging.trips[..]) {
+        (Kernel::Dispatch { .. }, [[from, to]]) => {
+            context.spread(leaving, input(0), columns, (from.at(), columns))?;
+            way.out(from, to, columns)?;
+            context.clear_behind(&rows, came)?;
+            context.spread(arriving, to.at(), columns, (output(0), columns))?;
+        }
+        (Kernel::DispatchGrad { .. }, [[from, to]]) => {
+            context.gather(arriving, input(0), None, columns, from.at())?;
+            way.back(from, to, columns)?;
+            context.gather(leaving, to.at(), None, columns, output(0))?;
+        }
+        (Kernel::Combine { .. }, [[from, to]]) => {
+            context.gather(arriving, input(0), None, columns, from.at())?;
+            way.back(from, to, columns)?;
+            context.gather(leaving, to.at(), Some(input(1)), columns, output(0))?;
+        }
+        (Kernel::CombineGrad { .. }, [[from, to], [along, back]]) => {
+            // Behind each copy of a gradient its weight: both are needed where the row is.
+            let (row, behind) = (columns + 1, columns * format.bytes());
+            context.spread(leaving, input(0), columns, (from.at(), row))?;
+            context.spread(Copies { active: 1, ..leaving }, input(2), 1, (from.after(behind), row))?;
+            way.out(from, to, row)?;
+            context.clear_behind(&outputs[0], came)?;
+            let weights = (to.after(behind), row);
+            let made = [output(0), along.at()];
+            context.weighted_grad(arriving, (to.at(), row), weights, (input(1), columns), made)?;
+            way.back(along, back, 1)?;
+            context.gather(Copies { active: 1, ..leaving }, back.at(), None, 1, output(1))?;
+        }
+        _ => panic!("`{}` is not dealt", kernel.name()),
+    }
+    Ok(None)
+}
+
+/// What operators that are dealt have in common.
+struct Dealt<'a> {
+    /// The rows of this rank's experts.
+    rows: Place<'a>,
+    /// The experts of this rank's tokens.
+    chosen: Place<'a>,
+    /// What comes for this rank's experts.
+    arrived: Place<'a>,
+}
+
+impl<'a> Dealt<'a> {
+    fn of(kernel: &Kernel, inputs: &[Place<'a>], outputs: &[Place<'a>]) -> Dealt<'a> {
+        let (rows, chosen, arrived) = match kernel {
+            Kernel::Dispatch { .. } => (outputs[0], inputs[1], outputs[1]),
+            Kernel::DispatchGrad { .. } => (inputs[0], inputs[1], inputs[2]),
+            Kernel::Combine { .. } => (inputs[0], inputs[2], inputs[3]),
+            Kernel::CombineGrad { .. } => (inputs[1], inputs[3], inputs[4]),
+            _ => panic!("`{}` is not dealt", kernel.name()),
+        };
+        Dealt { rows, chosen, arrived }
+    }
+
+    /// Of each trip of `kernel`: the most bytes that leave this rank, and that come to it.
+    fn trips(&self, kernel: &Kernel) -> Vec<[Bytes; 2]> {
+        let (copies, rows) = (self.chosen.elements(), self.rows.rows());
+        let out = |width: u64| [copies, rows].map(|copies| copies * width * self.rows.format().bytes());
+        let back = |width: u64| {
+            let [arrive, leave] = out(width);
+            [leave, arrive]
+        };
+        let width = self.rows.columns();
+        match kernel {
+            Kernel::Dispatch { .. } => vec![out(width)],
+            Kernel::CombineGrad { .. } => vec![out(width + 1), back(1)],
+            _ => vec![back(width)],
+        }
+    }
+
+    /// Bytes of the places of all copies.
+    fn place_bytes(&self) -> Bytes {
+        4 * (self.chosen.elements() + self.rows.rows())
+    }
+}
+
+/// Bytes that `kernel` takes for as long as it runs, in the order in which it does. What others read and give back is not
+/// among them, where a rank `shows` what leaves it.
+pub fn taken(kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>], shows: bool) -> Vec<Bytes> {
+    let dealt = Dealt::of(kernel, inputs, outputs);
+    let trips = dealt.trips(kernel);
+    let of_trips = trips.iter().flat_map(|trip| &trip[usize::from(shows)..]).copied();
+    [dealt.place_bytes()].into_iter().chain(of_trips).collect()
+}
+
+/// Memory beside the operator's tensors.
+struct Staging {
+    places: Memory,
+    /// Of each trip what leaves and what comes.
+    trips: Vec<[Arc<Memory>; 2]>,
+}
+
+impl Staging {
+    /// All of it, as [`taken`] has it.
+    fn new(context: &Context, kernel: &Kernel, dealt: &Dealt<'_>, shows: bool) -> Result<Staging, CardError> {
+        let new = |bytes: Bytes, held: Held| Memory::held(&context.card, bytes, held);
+        let leaves = if shows { Held::ByOthers } else { Held::Briefly };
+        let places = new(dealt.place_bytes(), Held::Briefly)?;
+        let mut trips = Vec::new();
+        for [from, to] in dealt.trips(kernel) {
+            trips.push([Arc::new(new(from, leaves)?), Arc::new(new(to, Held::Briefly)?)]);
+        }
+        Ok(Staging { places, trips })
+    }
+}
+
+/// What a rank shows the others.
+struct Shown {
+    memory: Arc<Memory>,
+    /// By rank: where its piece begins, and its length.
+    pieces: Vec<(Bytes, Bytes)>,
+}
+
+/// The way to the other ranks and back.
+struct Way<'a> {
+    context: &'a Context,
+    format: Format,
+    reach: Reach,
+    peers: &'a mut dyn Peers,
+    /// By rank: copies of this one's tokens for its experts.
+    sent: Vec<u64>,
+    /// By rank: copies of its tokens for this one's experts.
+    come: Vec<u64>,
+}
+
+impl Way<'_> {
+    /// Copies of `width` elements to the ranks of their experts; what comes lies by rank.
+    fn out(&mut self, from: &Arc<Memory>, to: &Arc<Memory>, width: u64) -> Result<(), BackendError> {
+        let [sent, come] = [&self.sent, &self.come].map(|copies| self.bytes(copies, width));
+        self.travel((from, &sent), (to, &come))
+    }
+
+    /// The same back to where they came from.
+    fn back(&mut self, from: &Arc<Memory>, to: &Arc<Memory>, width: u64) -> Result<(), BackendError> {
+        let [sent, come] = [&self.come, &self.sent].map(|copies| self.bytes(copies, width));
+        self.travel((from, &sent), (to, &come))
+    }
+
+    fn bytes(&self, copies: &[u64], width: u64) -> Vec<Bytes> {
+        copies.iter().map(|copies| copies * width * self.format.bytes()).collect()
+    }
+
+    /// Pieces that lie one behind the other, each to its rank.
+    fn travel(
+        &mut self,
+        (from, sent): (&Arc<Memory>, &[Bytes]),
+        (to, come): (&Arc<Memory>, &[Bytes]),
+    ) -> Result<(), BackendError> {
+        let card = &self.context.card;
+        let on_card = |memory: &Arc<Memory>| OnCard::new(memory.clone(), memory.bytes());
+        match self.reach {
+            Reach::Host => {
+                let mut bytes = vec![0; sent.iter().sum::<Bytes>() as usize];
+                card.read(from.at(), &mut bytes)?;
+                let mut rest = &bytes[..];
+                let pieces = sent.iter().map(|length| {
+                    let (piece, after) = rest.split_at(*length as usize);
+                    rest = after;
+                    Buffer::F32(unpacked(piece, self.format))
+                });
+                let pieces = pieces.collect();
+                let counts: Vec<usize> = come.iter().map(|bytes| (bytes / self.format.bytes()) as usize).collect();
+                let all = self.peers.deal(Axis::Expert, pieces, &counts)?;
+                let all = all.into_iter().flat_map(|piece| match piece {
+                    Buffer::F32(values) => packed(&values, self.format),
+                    // No member has anything else: whoever has, is told of by its length.
+                    _ => Vec::new(),
+                });
+                card.write(to.at(), &all.collect::<Vec<u8>>())?;
+            }
+            Reach::Members(_) => {
+                // What is shown is complete.
+                card.finish()?;
+                let shown = Arc::new(Shown { memory: from.clone(), pieces: pieces(sent) });
+                let all = self.peers.show(Axis::Expert, OnCard::new(shown, from.bytes()))?;
+                let (_, own) = self.peers.group(Axis::Expert);
+                for (other, (at, length)) in all.iter().zip(pieces(come)) {
+                    let failed = |what: &str| CardError::call("an exchange of copies of tokens", what);
+                    let shown = other.content().downcast::<Shown>();
+                    let shown = shown.map_err(|_| failed("another rank is on no such card"))?;
+                    let (start, found) = shown.pieces[own];
+                    if found != length {
+                        return Err(failed(&format!("{found} bytes came, and {length} were expected")).into());
+                    }
+                    card.copy(shown.memory.after(start), to.after(at), length)?;
+                }
+                // The others' memory is let go of behind this.
+                card.finish()?;
+            }
+            Reach::Engine => {
+                let begun = self.peers.deal_on_card(Axis::Expert, (&on_card(from), sent), (&on_card(to), come))?;
+                self.peers.join(begun)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where consecutive pieces of these lengths begin, and the lengths.
+fn pieces(lengths: &[Bytes]) -> Vec<(Bytes, Bytes)> {
+    let next = |start: &mut Bytes, length: &Bytes| {
+        *start += length;
+        Some((*start - length, *length))
+    };
+    lengths.iter().scan(0, next).collect()
+}
