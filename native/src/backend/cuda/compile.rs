@@ -160,8 +160,10 @@ mod tests {
             for (kernel, bytes) in spilled.iter().filter(|(_, bytes)| *bytes > 0) {
                 println!("sm_{}{} {kernel}: {bytes} bytes of registers spilled", capability.0, capability.1);
             }
-            // Registers that do not suffice cost time at every use. A few bytes are what a loop's ends need.
-            let most = spilled.iter().filter(|(_, bytes)| *bytes > 64).collect::<Vec<_>>();
+            // Registers that do not suffice cost time at every use. A few bytes are what a loop's ends need; attention on
+            // tensor cores, which takes most of a step's time outside of products, needs none.
+            let most = |kernel: &str| if kernel.starts_with("tensor_") { 0 } else { 64 };
+            let most = spilled.iter().filter(|(kernel, bytes)| *bytes > most(kernel)).collect::<Vec<_>>();
             assert!(most.is_empty(), "sm_{}{}: {most:?}", capability.0, capability.1);
         }
     }

@@ -155,8 +155,35 @@ template <int N> __device__ __forceinline__ void cap_products(float (&s)[N][4], 
     }
 }
 
-// The share of its cap that a score in powers of 2 has of one: its square is what the slope there lacks of 1.
-__device__ __forceinline__ float share_of_cap(const Args& a) { return a.f[1] > 0.0f ? 1.0f / (a.f[1] * LOG2_E) : 0.0f; }
+// Products of queries that are not there, or do not see a key, give no weight: queries are rows from `query` on and keys
+// columns from `key` on, or the other way round.
+template <bool QUERIES_ARE_ROWS, int N> __device__ __forceinline__ void hide_unseen(float (&s)[N][4], const Place& at, ll query, ll key) {
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int i = row + c / 2 * 8, j = n * 8 + lane % 4 * 2 + c % 2;
+            ll of_query = query + (QUERIES_ARE_ROWS ? i : j), of_key = key + (QUERIES_ARE_ROWS ? j : i);
+            if (of_query >= at.count || !sees_key(at, of_query, of_key)) s[n][c] = -INFINITE;
+        }
+    }
+}
+
+// Gradients of scores become those of what was capped: the slope lacks of 1 the square of a score's share of its cap. What is
+// hidden stays within it.
+template <int N> __device__ __forceinline__ void within_slopes(float (&ds)[N][4], const float (&products)[N][4], const Args& a) {
+    if (a.f[1] <= 0.0f) return;
+    float share = a.f[0] / a.f[1];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            float of_cap = fmaxf(products[n][c] * share, -1.0f);
+            ds[n][c] *= 1.0f - of_cap * of_cap;
+        }
+    }
+}
 
 // p: q, k, v, o, l. Values come while scores are computed, and the next keys while values are: one buffer of each does.
 template <int D, int E> __device__ __forceinline__ void tensor_attention(const Args& a) {
@@ -197,20 +224,18 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
         fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.count - key);
         rows_times_rows<D, 4>(s, q, k, 0);
         cap_products(s, a);
-        float now[2] = {greatest[0], greatest[1]}, sum[2] = {0.0f, 0.0f};
+        if (!sees_all(at, query, key, TILE)) hide_unseen<true>(s, at, query, key);
+        float now[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < 8; n++) {
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                bool sees = sees_key(at, query + row + c / 2 * 8, key + n * 8 + lane % 4 * 2 + c % 2);
-                s[n][c] = sees ? s[n][c] * factor : -INFINITE;
-                now[c / 2] = fmaxf(now[c / 2], s[n][c]);
-            }
+            for (int c = 0; c < 4; c++) now[c / 2] = fmaxf(now[c / 2], s[n][c]);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 1));
             now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));
+            now[half] = fmaxf(greatest[half], now[half] * factor);
         }
         // A row that has seen no key yet holds nothing that a correction could change.
         float base[2] = {now[0] == -INFINITE ? 0.0f : now[0], now[1] == -INFINITE ? 0.0f : now[1]};
@@ -218,7 +243,7 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
         for (int n = 0; n < 8; n++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                s[n][c] = exp2f(s[n][c] - base[c / 2]);
+                s[n][c] = exp2f(s[n][c] * factor - base[c / 2]);
                 sum[c / 2] += s[n][c];
             }
         }
@@ -261,7 +286,7 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
-    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), dq[D / 8][4], s[2 * N][4], ds[2 * N][4], along[2], l[2];
+    float factor = a.f[0] * LOG2_E, dq[D / 8][4], s[2 * N][4], ds[2 * N][4], along[2], l[2];
     auto fetch = [&](int to, ll key) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
         ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
@@ -285,20 +310,19 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
         __syncthreads();
         bool goes_on = key + TILE < end;
         if (goes_on && buffers == 2) fetch(1 - now, key + TILE);
+        bool all = sees_all(at, query, key, TILE);
 #pragma unroll 1
         for (int from = 0; from < TILE; from += 16 * N) {
             rows_times_rows<D, N>(s, q, k[now], from);
             cap_products(s, a);
+            if (!all) hide_unseen<true>(s, at, query, key + from);
             rows_times_rows<E, N>(ds, d_o, v[now], from);
 #pragma unroll
             for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    bool sees = sees_key(at, query + row + c / 2 * 8, key + from + n * 8 + lane % 4 * 2 + c % 2);
-                    float score = s[n][c] * factor, p = sees ? exp2f(score - l[c / 2]) : 0.0f;
-                    ds[n][c] = p * (ds[n][c] - along[c / 2]) * (1.0f - score * share * (score * share));
-                }
+                for (int c = 0; c < 4; c++) ds[n][c] = exp2f(s[n][c] * factor - l[c / 2]) * (ds[n][c] - along[c / 2]);
             }
+            within_slopes(ds, s, a);
             scores_times_rows<D, N>(dq, ds, k[now], from);
         }
         if (buffers == 2) {
@@ -325,7 +349,7 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
     ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-    float factor = a.f[0] * LOG2_E, share = share_of_cap(a), s[2 * N][4];
+    float factor = a.f[0] * LOG2_E, s[2 * N][4];
     float dk[KEYS ? D / 8 : 1][4], dv[VALUES ? E / 8 : 1][4], ds[KEYS ? 2 * N : 1][4];
     // Tiles of queries, head by head of those that share these keys.
     ll first = first_query(at, key, TILE);
@@ -363,20 +387,27 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
         ll query = query_of(step);
         bool goes_on = step + 1 < steps;
         if (goes_on && buffers == 2) fetch(1 - now, step + 1);
+        bool all = sees_all(at, query, key, TILE);
 #pragma unroll 1
         for (int from = 0; from < TILE; from += 16 * N) {
             rows_times_rows<D, N>(s, k, q[now], from);
             cap_products(s, a);
-            if constexpr (KEYS) rows_times_rows<E, N>(ds, v, d_o[now], from);
+            if (!all) hide_unseen<false>(s, at, query + from, key);
+            if constexpr (KEYS) {
+                rows_times_rows<E, N>(ds, v, d_o[now], from);
+#pragma unroll
+                for (int n = 0; n < 2 * N; n++) {
+#pragma unroll
+                    for (int c = 0; c < 4; c++) ds[n][c] -= along[now][from + n * 8 + lane % 4 * 2 + c % 2];
+                }
+                within_slopes(ds, s, a);
+            }
 #pragma unroll
             for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
-                    int i = from + n * 8 + lane % 4 * 2 + c % 2;
-                    bool sees = query + i < at.count && sees_key(at, query + i, key + row + c / 2 * 8);
-                    float score = s[n][c] * factor;
-                    s[n][c] = sees ? exp2f(score - l[now][i]) : 0.0f;
-                    if constexpr (KEYS) ds[n][c] = s[n][c] * (ds[n][c] - along[now][i]) * (1.0f - score * share * (score * share));
+                    s[n][c] = exp2f(s[n][c] * factor - l[now][from + n * 8 + lane % 4 * 2 + c % 2]);
+                    if constexpr (KEYS) ds[n][c] *= s[n][c];
                 }
             }
             if constexpr (VALUES) scores_times_rows<E, N>(dv, s, d_o[now], from);
