@@ -2,9 +2,10 @@
 //! anyway.
 //!
 //! That transport carries what the host has to say: ids of communicators, votes, losses, last words. Messages of the
-//! program go over one communicator for each direction between two ranks, each on its own queue of the card. Sums over
-//! a group of ranks go over that group's communicator. NCCL has no tags and does not say how
-//! long a parcel is: both ends know from the program, on which they have agreed before.
+//! program go over one communicator for each direction between two ranks, each on its own queue of the card. What a group of
+//! ranks sums, passes round a ring or deals out goes over that group's communicator. NCCL has no tags and does not say how
+//! long a parcel is: both ends know from the program, on which they have agreed before, and of what is dealt out from what
+//! all have told each other right before.
 //!
 //! A sum waits on its own queue for what the rank's queue had been asked for when it began, and the rank's queue for the
 //! sum where it is joined: marks see to both, and the rank goes on queueing. It looks after the run where it would otherwise
