@@ -198,12 +198,18 @@ fn a_process_that_stands_still_ends_the_run_after_patience_and_grace() {
     let stood_still = Instant::now();
     run.signal(1, "-STOP");
     let status = run.0[0].wait().expect("it ends");
-    // Three seconds of patience, five of grace.
-    assert!(stood_still.elapsed() < Duration::from_secs(15), "{:?}", stood_still.elapsed());
+    // Three seconds of patience, five of grace; the rest is for machines that are busy with something else.
+    assert!(stood_still.elapsed() < Duration::from_secs(60), "{:?}", stood_still.elapsed());
     assert_eq!(status.code(), Some(1));
     let report = run.end(Some(1)).swap_remove(0).1;
-    assert!(report.contains("rank 0 failed: ") && report.contains("waited 3.0 s for rank 1 to "), "{report}");
-    assert!(report.contains("rank 1 did not answer within 5.0 s"), "{report}");
+    let seconds = |before: &str, after: &str| -> f64 {
+        let (_, rest) = report.split_once(before).unwrap_or_else(|| panic!("{before}: {report}"));
+        let (number, _) = rest.split_once(after).unwrap_or_else(|| panic!("{after}: {report}"));
+        number.parse().unwrap_or_else(|error| panic!("{error}: {report}"))
+    };
+    assert!(report.contains("rank 0 failed: "), "{report}");
+    assert!(seconds("waited ", " s for rank 1 to ") >= 3.0, "{report}");
+    assert!(seconds("rank 1 did not answer within ", " s") >= 5.0, "{report}");
 }
 
 #[test]
