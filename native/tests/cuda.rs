@@ -344,10 +344,10 @@ fn newer_families_share_matrices_on_a_card() {
     }
 }
 
-/// Experts dealt to two replicas, on one card and over NCCL on a card each, and whole ones to two ranks that share matrices: as on
-/// the stand-in to the bit, within memory that is taken before the first job.
+/// Experts dealt to two replicas, and whole ones to two ranks that share matrices; keys and values in a ring of two: on one card and
+/// over NCCL on a card each as on the stand-in to the bit, within memory that is taken before the first job.
 #[test]
-fn experts_are_dealt_among_cards() {
+fn experts_and_rings_go_among_cards() {
     let Some(card) = card() else { return };
     let (library, cards) = (card.join("libnccl.so.2"), card.join("libcuda.so.1"));
     let variables = [
@@ -359,6 +359,7 @@ fn experts_are_dealt_among_cards() {
     for (name, dtype, parallel) in [
         ("dealt", "bf16", "data = 2\nzero = 1\nexpert = 2"),
         ("whole", "f32", "tensor = 2\nexpert = 2\nsequence_parallel = true\nwhole_experts = true"),
+        ("ring", "bf16", "context = 2\nzero = 1"),
     ] {
         let spec = format!(
             "schedule = \"1f1b\"\n[model]\nname = \"own\"\nlayers = 2\nhidden = 32\nheads = 4\nffn = 48\nvocab = 260\n\
