@@ -2,6 +2,7 @@
 //! operators.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,6 +22,7 @@ use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
 use crate::backend::cuda::card::{Card, CardError, Format, Held, Matrix, Memory, Portion, Product};
 use crate::backend::cuda::launch::{Context, Place};
+use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
 use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as, packed};
@@ -548,6 +550,13 @@ pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
     });
     let script = include_str!("../../../examples/torch_gpu.py");
     let mut python = std::process::Command::new("python3");
+    // What compiles for torch asks ldconfig for the driver, which in containers often knows nothing of it.
+    const OF_TRITON: &str = "TRITON_LIBCUDA_PATH";
+    let driver = libraries::search(Which::Driver).found.as_deref().and_then(Path::parent);
+    let is_asked = |folder: &&Path| folder.is_absolute() && std::env::var_os(OF_TRITON).is_none();
+    if let Some(folder) = driver.filter(is_asked) {
+        python.env(OF_TRITON, folder);
+    }
     let said = match child::run(python.args(["-c", script, &sizes.to_string()]), deadline) {
         Ok(said) => said.output,
         Err(error) => return row("not run".to_string(), error),
