@@ -195,6 +195,41 @@ fn faults_in_the_kernels_of_attention_are_found() {
     }
 }
 
+/// Faults where pieces of sequences meet, which attention over whole ones does not have: text, and what it becomes.
+const FAULTS_OF_RINGS: [(&str, &str); 8] = [
+    // Keys behind the last one there, which queries of later pieces would see.
+    ("key <= (last < at.count ? last : at.count - 1)", "key <= last"),
+    ("query + tile <= at.count && key + tile <= at.count", "query + tile <= at.count"),
+    // Queries that lie no later than the keys.
+    ("ll first = key - at.lead;", "ll first = key;"),
+    ("ll end = query + tile + at.lead;", "ll end = query + tile;"),
+    // What was made of the keys before is left out, or counts by another measure.
+    ("greatest[half] = l[half * 8 * at.heads] * LOG2_E;", "greatest[half] = l[half * 8 * at.heads];"),
+    ("total[half] = lane % 4 == 0 ? 1.0f : 0.0f;", "total[half] = 1.0f;"),
+    ("if (at.adds) add_tile<D>(dq", "if (false) add_tile<D>(dq"),
+    ("if (at.adds) add_tile<E>(dv", "if (false) add_tile<E>(dv"),
+];
+
+#[test]
+fn faults_where_pieces_of_sequences_meet_are_found() {
+    let source = attention_source();
+    let Some(module) = translated(&source) else { return };
+    // Pieces that end within a tile.
+    let spread = Spread { heads: Heads::usual(300, [1, 1], 64), value_width: 64, ways: 2, window: 300 };
+    let rows = |module| {
+        let card: Arc<dyn Card> = Arc::new(Interpreted::new(module, 1, false));
+        rings::RingCase::new(spread, Dtype::Bf16).check(&card)
+    };
+    assert!(rows(module).iter().all(|row| row.passed == Some(true)));
+    for (text, fault) in FAULTS_OF_RINGS {
+        let changed = source.replace(text, fault);
+        assert_ne!(changed, source, "{text}");
+        let rows = translated(&changed).map(rows).expect("NVRTC is there");
+        rows.iter().for_each(|row| println!("{fault}\n    {} {}", row.found, row.against));
+        assert!(rows.iter().any(|row| row.passed == Some(false)), "{fault}: {rows:#?}");
+    }
+}
+
 /// Sizes of attention beyond those of the selftest: several tiles both ways, widths with a kernel of their own and without, windows
 /// that begin and end within tiles, groups of heads, caps.
 #[test]

@@ -59,6 +59,11 @@ pub fn cases() -> Vec<RingCase> {
 type Parts = Vec<Vec<Vec<u8>>>;
 
 impl RingCase {
+    /// Attention as `spread` says, in `format`.
+    pub const fn new(spread: Spread, format: Dtype) -> RingCase {
+        RingCase { spread, format }
+    }
+
     fn sequence(&self) -> u64 {
         self.spread.heads.sequence
     }
