@@ -5,7 +5,8 @@ use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 pub use pipeplan::runner::orders::problem;
 use pipeplan::runner::orders::{self, NoOrder};
 use pipeplan::runner::{
-    Failure, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload, run,
+    Device, Failure, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload,
+    run,
 };
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
@@ -93,14 +94,9 @@ pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<W
     }
 }
 
-/// `work` in its own number format as the published schedule `name`; nothing where there is none for its shape.
-pub fn in_own_format(work: &ModelWork, name: &str) -> Option<Workload> {
-    orders::published(work, name, None).ok()
-}
-
 /// Losses and weights of `run`, in the format of `work`, as near to those `expected` as rounding lets them be: AdamW's steps
 /// are about as long whatever the gradient, so a gradient near 0 that changes its sign moves a weight by two steps.
-pub fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &str) {
+fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &str) {
     let (of_losses, of_weights) = match (work.dtype, work.model.variant.experts.is_some()) {
         (Dtype::Bf16, false) => (5e-3, 2e-2),
         // A token between two experts may go to the other.
@@ -223,6 +219,25 @@ pub fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, ex
     assert_close_losses(&run, expected.of(work, Precision::Single, options), 1e-5, &what);
     let again = train(&single, options);
     assert_eq!((bits(&run), &run.weights), (bits(&again), &again.weights), "{what} repeats");
+    true
+}
+
+/// `work` as `name` for a few steps on the stand-in of a card, in its own format: within what rounding leaves of one rank on
+/// the CPU in `f64`, and a second run to the bit. False (said plainly) where no compiler makes the kernels.
+pub fn trains_on_cards(work: &ModelWork, name: &str, steps: u32, expected: &mut Expected) -> bool {
+    let workload = orders::published(work, name, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let on_cards = RunOptions { device: Device::Emulated, ..options(steps) };
+    let found = match run(&workload, &on_cards, &mut Silent) {
+        Err(error) if error.to_string().contains("cannot be started") => {
+            eprintln!("SKIPPED: nothing runs on a card: {error}");
+            return false;
+        }
+        other => other.unwrap_or_else(|error| panic!("{name}: {error}")),
+    };
+    let what = format!("{name} in {} on {} ranks of {:?}", work.dtype.name(), work.pipeline, work.layout);
+    assert_near(&found, expected.of(work, Precision::Double, &options(steps)), work, &what);
+    let again = train(&workload, &on_cards);
+    assert_eq!((bits(&found), &found.weights), (bits(&again), &again.weights), "{what} repeats");
     true
 }
 
