@@ -99,6 +99,56 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..ProptestConfig::default() }
 }
 
+/// Under limits `share` eighths of the way from the least with which anything runs to plenty.
+fn the_best_is_valid_and_beats_every_published_schedule(mut file: Value, share: u64) -> Result<(), TestCaseError> {
+    let free = problem(&file);
+    let effort = Effort(60_000);
+    let best = |file: &Value| search::best(&problem(file), effort, &mut |_| Flow::Continue);
+    let unlimited = best(&file).unwrap();
+    let plenty = agree("best", &file, &free, &unlimited.schedule);
+    // With a limit of 0 the planner names what it needs, rank by rank.
+    let mut least = vec![0u64; free.ranks()];
+    file["limit_bytes"] = json!(least);
+    while let Err(infeasible) = best(&file) {
+        prop_assert!(infeasible.least_bytes > least[infeasible.rank], "{infeasible}");
+        least[infeasible.rank] = infeasible.least_bytes;
+        file["limit_bytes"] = json!(least);
+    }
+    let limits: Vec<u64> = least
+        .iter()
+        .zip(&plenty.peak_bytes)
+        .map(|(least, most)| least + (*most as u64).saturating_sub(*least) * share / 8)
+        .collect();
+    file["limit_bytes"] = json!(limits);
+    let limited = problem(&file);
+    let found = best(&file).unwrap();
+    agree("best", &file, &limited, &found.schedule);
+    prop_assert_eq!(simulate(&limited, &found.schedule).unwrap().cost_ns(limited.objective()), found.cost_ns);
+    for published in schedule::published() {
+        let Ok(schedule) = published.build(&limited) else { continue };
+        if judged(&file, &schedule).is_ok() {
+            let cost = simulate(&limited, &schedule).unwrap().cost_ns(limited.objective());
+            prop_assert!(found.cost_ns <= cost, "best {} is worse than {} {}", found.cost_ns, published.name, cost);
+        }
+    }
+    Ok(())
+}
+
+// Two halves, which run side by side.
+proptest! {
+    #![proptest_config(config(300))]
+
+    #[test]
+    fn the_best_is_valid_and_beats_every_published_schedule_in_little_memory(file in problems(false), share in 0u64..=3) {
+        the_best_is_valid_and_beats_every_published_schedule(file, share)?;
+    }
+
+    #[test]
+    fn the_best_is_valid_and_beats_every_published_schedule_in_much_memory(file in problems(false), share in 4u64..=8) {
+        the_best_is_valid_and_beats_every_published_schedule(file, share)?;
+    }
+}
+
 proptest! {
     #![proptest_config(config(600))]
 
@@ -111,42 +161,6 @@ proptest! {
                     agree(published.name, &file, &problem, &schedule);
                 }
                 Err(absent) => prop_assert!(!absent.reason.is_empty(), "{} is absent without a reason", published.name),
-            }
-        }
-    }
-
-    /// Under limits from the least with which anything runs up to plenty.
-    #[test]
-    fn the_best_is_valid_within_its_limits_and_beats_every_published_schedule(file in problems(false), share in 0u64..=8) {
-        let mut file = file;
-        let free = problem(&file);
-        let effort = Effort(60_000);
-        let best = |file: &Value| search::best(&problem(file), effort, &mut |_| Flow::Continue);
-        let unlimited = best(&file).unwrap();
-        let plenty = agree("best", &file, &free, &unlimited.schedule);
-        // With a limit of 0 the planner names what it needs, rank by rank.
-        let mut least = vec![0u64; free.ranks()];
-        file["limit_bytes"] = json!(least);
-        while let Err(infeasible) = best(&file) {
-            prop_assert!(infeasible.least_bytes > least[infeasible.rank], "{infeasible}");
-            least[infeasible.rank] = infeasible.least_bytes;
-            file["limit_bytes"] = json!(least);
-        }
-        let limits: Vec<u64> = least
-            .iter()
-            .zip(&plenty.peak_bytes)
-            .map(|(least, most)| least + (*most as u64).saturating_sub(*least) * share / 8)
-            .collect();
-        file["limit_bytes"] = json!(limits);
-        let limited = problem(&file);
-        let found = best(&file).unwrap();
-        agree("best", &file, &limited, &found.schedule);
-        prop_assert_eq!(simulate(&limited, &found.schedule).unwrap().cost_ns(limited.objective()), found.cost_ns);
-        for published in schedule::published() {
-            let Ok(schedule) = published.build(&limited) else { continue };
-            if judged(&file, &schedule).is_ok() {
-                let cost = simulate(&limited, &schedule).unwrap().cost_ns(limited.objective());
-                prop_assert!(found.cost_ns <= cost, "best {} is worse than {} {}", found.cost_ns, published.name, cost);
             }
         }
     }
