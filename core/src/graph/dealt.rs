@@ -19,6 +19,12 @@ impl SequencePart {
     /// All of every sequence.
     pub const WHOLE: SequencePart = SequencePart { part: 0, parts: 1 };
 
+    /// The part of the device whose block is with this one after `steps` steps of a ring, in which each passes to the next.
+    pub fn after(self, steps: u64) -> SequencePart {
+        let parts = self.parts.max(1);
+        SequencePart { part: (self.part + parts - steps % parts) % parts, ..self }
+    }
+
     /// Whether sequences of `sequence` tokens can be dealt to `parts` devices.
     pub const fn divides(sequence: u64, parts: u64) -> bool {
         parts <= 1 || sequence.is_multiple_of(parts.saturating_mul(2))
@@ -70,6 +76,21 @@ mod tests {
             let again = SequencePart { part: parts - 1, parts };
             assert_eq!(again.position(sequence, sequence / parts), again.position(sequence, 0), "the next sequence");
             assert_eq!(again.row(sequence, sequence / parts), sequence + again.row(sequence, 0));
+        }
+    }
+
+    /// A block is at home first and at the end, and one device further at each step between.
+    #[test]
+    fn blocks_go_round() {
+        for parts in 1..5 {
+            for part in 0..parts {
+                let here = SequencePart { part, parts };
+                assert_eq!((here.after(0), here.after(parts)), (here, here));
+                for steps in 1..parts {
+                    let before = SequencePart { part: (part + parts - 1) % parts, parts };
+                    assert_eq!(here.after(steps), before.after(steps - 1));
+                }
+            }
         }
     }
 

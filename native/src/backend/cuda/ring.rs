@@ -1,7 +1,7 @@
-//! Attention over keys and values that cards pass around a ring (arXiv:2310.01889), as the CPU's kernels do it.
+//! Attention over keys and values that cards pass around a ring (arXiv:2310.01889).
 //!
 //! A rank has two pieces of every sequence, so pieces meet in pairs, each a launch: a piece's queries first meet its own
-//! keys, and what they make of later ones is added to that. Blocks of keys and values go on to the next rank while the
+//! keys, and what they make of other pieces' is added to that. Blocks of keys and values go on to the next rank while the
 //! queries meet them.
 //!
 //! In the gradient, those of a block's keys and values follow it and are added to where they arrive: while they are on
@@ -169,9 +169,7 @@ impl Ring<'_> {
 
     /// The pieces that meet after `step` steps of the ring.
     fn pairs(&self, step: u64) -> Vec<Pair> {
-        let SequencePart { part, parts } = self.part();
-        let theirs = SequencePart { part: (part + parts - step % parts) % parts, parts };
-        pairs(self.part(), theirs, self.spread)
+        pairs(self.part(), self.part().after(step), self.spread)
     }
 
     /// Pieces that are one piece come first of all that their queries meet, and that their keys do; the others' results are

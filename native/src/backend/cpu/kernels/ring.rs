@@ -7,7 +7,7 @@
 //! In the gradient, those of a block's keys and values follow it, one step behind: a rank adds its own to what has come and
 //! passes the sum on. After the last step they come home.
 
-use pipeplan_core::graph::{Axis, SequencePart, Spread};
+use pipeplan_core::graph::{Axis, Spread};
 
 use super::super::element::Element;
 use super::attention::{Rows, Seen, attention_block, attention_grad_block, before_any_block};
@@ -28,12 +28,6 @@ fn take<T: Element>(peers: &mut dyn Peers, ticket: Ticket, block: &mut [T]) -> R
     Ok(())
 }
 
-/// Where the rows of the rank lie whose block is here after `step` steps.
-fn rows_after(step: u64, part: SequencePart, sequence: u64) -> [Rows; 2] {
-    let from = (part.part + part.parts - step % part.parts) % part.parts;
-    Rows::of(SequencePart { part: from, ..part }, sequence)
-}
-
 pub fn attention<T: Element>(
     context: &Context<T>,
     call: &mut Call<'_, '_, T>,
@@ -41,7 +35,7 @@ pub fn attention<T: Element>(
     peers: &mut dyn Peers,
 ) -> Result<(), BackendError> {
     let (sequence, part) = (spread.heads.sequence, context.part);
-    let queries = rows_after(0, part, sequence);
+    let queries = Rows::of(part, sequence);
     let (q, k, v) = (call.floats(0), call.floats(1), call.floats(2));
     let [o, log_sums, ring] = &mut *call.outputs else { panic!("attention in a ring has three outputs") };
     let (o, log_sums, ring) = (o.floats_mut(), log_sums.floats_mut(), ring.floats_mut());
@@ -52,7 +46,7 @@ pub fn attention<T: Element>(
     for step in 0..part.parts {
         let on_its_way = (step + 1 < part.parts).then(|| pass(peers, here)).transpose()?;
         let (keys, values) = here.split_at(k.len());
-        let rows = [queries, rows_after(step, part, sequence)];
+        let rows = [queries, Rows::of(part.after(step), sequence)];
         attention_block(&*context.gemm, spread, [q, keys, values], [&mut *o, &mut *log_sums], rows);
         if let Some(ticket) = on_its_way {
             take(peers, ticket, next)?;
@@ -69,7 +63,7 @@ pub fn attention_grad<T: Element>(
     peers: &mut dyn Peers,
 ) -> Result<(), BackendError> {
     let (sequence, part) = (spread.heads.sequence, context.part);
-    let queries = rows_after(0, part, sequence);
+    let queries = Rows::of(part, sequence);
     let seen = Seen::by(call);
     let (k, v) = (call.floats(2), call.floats(3));
     let [dq, dk, dv, ring] = &mut *call.outputs else { panic!("the gradient in a ring has four outputs") };
@@ -88,7 +82,7 @@ pub fn attention_grad<T: Element>(
         own.fill(T::ZERO);
         let (keys, values) = here.split_at(k.len());
         let (dkeys, dvalues) = own.split_at_mut(k.len());
-        let rows = [queries, rows_after(step, part, sequence)];
+        let rows = [queries, Rows::of(part.after(step), sequence)];
         attention_grad_block(&*context.gemm, spread, &seen, [keys, values], [&mut *dq, dkeys, dvalues], rows);
         if let Some(ticket) = behind {
             take(peers, ticket, arrived)?;
