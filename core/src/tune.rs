@@ -253,6 +253,8 @@ pub struct Tuner {
     starts: BTreeMap<Degrees, Tuned>,
     /// Of `rows`, by [`Degrees`], those that were searched.
     searched: Vec<Degrees>,
+    /// Searches that went on elsewhere, to be taken when it is their turn.
+    learned: Vec<Search>,
     tally: Tally,
 }
 
@@ -276,9 +278,12 @@ struct Trial {
     reason: Option<String>,
 }
 
-/// A layout whose best schedule is being searched for.
-struct Search {
-    from: Tuned,
+/// A layout whose best schedule is being searched for. Searches know nothing of each other: whoever has threads can let
+/// each go on one ([`Tuner::searches`]).
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// The fastest so far.
+    fastest: Tuned,
     /// What is searched now, and what the search has to know of it.
     spec: Spec,
     best: Best,
@@ -288,6 +293,7 @@ struct Search {
     then: Option<Spec>,
     /// Whether it is the spec as it was given.
     is_given: bool,
+    is_done: bool,
 }
 
 impl Tuner {
@@ -322,6 +328,7 @@ impl Tuner {
             search: None,
             starts: BTreeMap::new(),
             searched: Vec::new(),
+            learned: Vec::new(),
             tally,
         };
         tuner.trial = Some(tuner.trial_of_given(work));
@@ -552,55 +559,88 @@ impl Tuner {
         self.rows.truncate(self.question.most);
     }
 
+    /// The searches that are left, as far as is known now; none while layouts are still being planned.
+    pub fn searches(&self) -> Vec<Search> {
+        let is_planned =
+            self.trial.is_none() && self.fresh.is_empty() && self.open.as_ref().is_none_or(Vec::is_empty);
+        if !is_planned || !self.searches || self.search.is_some() {
+            return Vec::new();
+        }
+        let given = self.given_to_search().map(|given| self.search_of_given(given));
+        let rows = self.open_rows().map(|row| self.search_of(row));
+        given.into_iter().chain(rows).filter(|search| !self.learned.iter().any(|known| known.is_as(search))).collect()
+    }
+
+    /// Takes a search of [`searches`](Tuner::searches) that went on elsewhere to its end. [`step`](Tuner::step) uses its
+    /// result when it is its turn, so that the answer is the same, with or without. Another is forgotten.
+    pub fn learn(&mut self, search: Search) {
+        if search.is_done {
+            self.learned.push(search);
+        }
+    }
+
+    /// Uses all that was [learned](Tuner::learn) at once: for whoever ends it early.
+    pub fn settle_learned(&mut self) {
+        while let Some(search) = self.learned.pop() {
+            self.settle(search);
+        }
+    }
+
     /// Searches on the fastest layout that was not searched yet, if anything better than the fastest can be there.
     fn search_next(&mut self, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> bool {
         let Some(mut search) = self.search.take().or_else(|| self.begin_search()) else { return false };
-        if let Some(published) = schedule::published().get(search.next) {
-            search.next += 1;
-            search.best.offer(published.name, planner::answer(&search.spec, published));
+        if search.step(effort, observer) {
             self.search = Some(search);
             return true;
         }
-        if search.best.search_next(effort, observer) == Ok(true) {
-            self.search = Some(search);
-            return true;
-        }
-        let Search { from, spec, best, then, is_given, .. } = search;
-        let found = best.finish().ok().and_then(|answer| {
-            let spec = Spec { schedule: answer.name.clone(), ..spec };
-            tuned(spec, &answer, from.floor_ns)
-        });
-        let fastest = found.filter(|found| is_faster(found, &from)).unwrap_or(from);
-        if let Some(spec) = then {
-            let best = Best::new(&spec);
-            self.search = Some(Search { from: fastest, spec, best, next: 0, then: None, is_given });
-            return true;
-        }
-        self.tally.searched += 1;
-        match is_given {
-            true => self.given = Some(Ok(fastest)),
-            false => self.keep(fastest),
-        }
+        self.settle(search);
         true
     }
 
+    fn settle(&mut self, search: Search) {
+        self.tally.searched += 1;
+        match search.is_given {
+            true => self.given = Some(Ok(search.fastest)),
+            false => self.keep(search.fastest),
+        }
+    }
+
     fn begin_search(&mut self) -> Option<Search> {
-        let is_given = !core::mem::replace(&mut self.given_is_searched, true);
-        let given = self.given.as_ref().filter(|_| is_given).and_then(|given| given.as_ref().ok());
-        let from = match given {
-            Some(given) => given.clone(),
+        let given = self.given_to_search().map(|given| self.search_of_given(given));
+        self.given_is_searched = true;
+        let search = match given {
+            Some(search) => search,
             None => {
-                let fastest = self.rows.first().map_or(Nanos::MAX, |row| row.step.step_ns);
-                let is_open = |row: &&Tuned| row.floor_ns < fastest && !self.searched.contains(&row.degrees);
-                let from = self.rows.iter().find(is_open)?.clone();
-                self.searched.push(from.degrees);
-                from
+                let search = self.open_rows().next().map(|row| self.search_of(row))?;
+                self.searched.push(search.fastest.degrees);
+                search
             }
         };
-        let start = self.starts.get(&from.degrees).filter(|_| given.is_none()).unwrap_or(&from).spec.clone();
+        match self.learned.iter().position(|known| known.is_as(&search)) {
+            Some(at) => Some(self.learned.swap_remove(at)),
+            None => Some(search),
+        }
+    }
+
+    /// The spec as it was given, if it has a plan and was not searched yet.
+    fn given_to_search(&self) -> Option<&Tuned> {
+        self.given.as_ref().filter(|_| !self.given_is_searched).and_then(|given| given.as_ref().ok())
+    }
+
+    /// Layouts that were not searched yet and whose steps could be faster than the fastest.
+    fn open_rows(&self) -> impl Iterator<Item = &Tuned> {
+        let fastest = self.rows.first().map_or(Nanos::MAX, |row| row.step.step_ns);
+        self.rows.iter().filter(move |row| row.floor_ns < fastest && !self.searched.contains(&row.degrees))
+    }
+
+    fn search_of_given(&self, given: &Tuned) -> Search {
+        Search { is_given: true, ..Search::new(given.clone(), given.spec.clone()) }
+    }
+
+    fn search_of(&self, row: &Tuned) -> Search {
+        let start = self.starts.get(&row.degrees).unwrap_or(row).spec.clone();
         let mut then = None;
         if let Work::Model(work) = &start.work
-            && given.is_none()
             && matches!(work.layout.recompute_layers, RecomputeLayers::Each(_))
             && !self.question.keep.contains(&Field::Recompute)
         {
@@ -608,8 +648,51 @@ impl Tuner {
             work.layout.recompute_layers = RecomputeLayers::All;
             then = Some(Spec { work: Work::Model(work), ..start.clone() });
         }
-        let best = Best::new(&start);
-        Some(Search { is_given: given.is_some(), from, spec: start, best, next: 0, then })
+        Search { then, ..Search::new(row.clone(), start) }
+    }
+}
+
+impl Search {
+    fn new(fastest: Tuned, spec: Spec) -> Search {
+        let best = Best::new(&spec);
+        Search { fastest, spec, best, next: 0, then: None, is_given: false, is_done: false }
+    }
+
+    /// Whether `other` is a search on the same layout.
+    fn is_as(&self, other: &Search) -> bool {
+        self.is_given == other.is_given && self.fastest.degrees == other.fastest.degrees
+    }
+
+    /// Does the next piece; false where nothing is left. `observer` may stop it, and its best so far then counts.
+    pub fn step(&mut self, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> bool {
+        if self.is_done {
+            return false;
+        }
+        if let Some(published) = schedule::published().get(self.next) {
+            self.next += 1;
+            self.best.offer(published.name, planner::answer(&self.spec, published));
+            return true;
+        }
+        if self.best.search_next(effort, observer) == Ok(true) {
+            return true;
+        }
+        if let Some(answer) = self.best.so_far() {
+            let spec = Spec { schedule: answer.name.clone(), ..self.spec.clone() };
+            let found = tuned(spec, answer, self.fastest.floor_ns);
+            if let Some(found) = found.filter(|found| is_faster(found, &self.fastest)) {
+                self.fastest = found;
+            }
+        }
+        match self.then.take() {
+            Some(spec) => {
+                (self.best, self.spec, self.next) = (Best::new(&spec), spec, 0);
+                true
+            }
+            None => {
+                self.is_done = true;
+                false
+            }
+        }
     }
 }
 
@@ -844,6 +927,32 @@ mod tests {
 
     fn step_of(plan: &Plan) -> Nanos {
         plan.step().unwrap().step_ns
+    }
+
+    /// Searches that went on elsewhere, all or some of them, change no answer.
+    #[test]
+    fn what_is_learned_is_what_is_found() {
+        let given = usual();
+        let names = ["1f1b", BEST];
+        let alone = run(&given, &only(&names));
+        for kept in [1, 2, 3] {
+            let mut tuner = Tuner::new(&given, &only(&names)).unwrap_or_else(|faults| panic!("{faults}"));
+            let mut learned = 0;
+            loop {
+                for (at, mut search) in tuner.searches().into_iter().enumerate() {
+                    if at % kept == 0 {
+                        while search.step(Effort(2_000), &mut |_| Flow::Continue) {}
+                        learned += 1;
+                    }
+                    tuner.learn(search);
+                }
+                if !tuner.step(Effort(2_000), &mut |_| Flow::Continue) {
+                    break;
+                }
+            }
+            assert!(learned > 2, "{learned}");
+            assert_eq!(tuner.to_value(true), alone.to_value(true), "{kept}");
+        }
     }
 
     /// A layout is what its spec says, read again from its text; and its changes, typed into the given spec, make that spec.

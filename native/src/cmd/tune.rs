@@ -1,5 +1,9 @@
 //! `pipeplan tune`
 
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan_core::relief::Change;
 use pipeplan_core::search::Flow;
@@ -88,6 +92,7 @@ fn find(tuner: &mut Tuner, effort: Effort) -> bool {
         bar.set_style(style);
     }
     let (stop, started) = (interrupt::flag(), std::time::Instant::now());
+    let observe = |_| if stop.is_raised() { Flow::Stop } else { Flow::Continue };
     let mut more = true;
     while more && !stop.is_raised() {
         // What is soon done shows nothing.
@@ -102,10 +107,41 @@ fn find(tuner: &mut Tuner, effort: Effort) -> bool {
             "{}; Ctrl-C takes the fastest so far",
             fastest.as_deref().unwrap_or("none fits yet")
         ));
-        more = tuner.step(effort.ops(), &mut |_| if stop.is_raised() { Flow::Stop } else { Flow::Continue });
+        let searches = tuner.searches();
+        if !searches.is_empty() {
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar.set_message(format!("the best schedule on {} of them", searches.len()));
+        }
+        let searched =
+            side_by_side(
+                searches,
+                |search| {
+                    while !stop.is_raised() && search.step(effort.ops(), &mut { observe }) {}
+                },
+            );
+        searched.into_iter().for_each(|search| tuner.learn(search));
+        more = tuner.step(effort.ops(), &mut { observe });
     }
+    tuner.settle_learned();
     bar.finish_and_clear();
     !more
+}
+
+/// Does `work` on each of `all`, as many at a time as there are cores.
+fn side_by_side<T: Send>(mut all: Vec<T>, work: impl Fn(&mut T) + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(all.len());
+    let next = Mutex::new(all.iter_mut());
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(one) = take() {
+                    work(one)
+                }
+            });
+        }
+    });
+    all
 }
 
 fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
@@ -163,6 +199,9 @@ fn table(shown: &[(String, &Tuned)]) -> String {
     human::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
 }
 
+/// Characters of the longest value that is shown; only choices by layer are longer.
+const LONGEST_VALUE: usize = 120;
+
 /// What to write into the spec for the fastest.
 fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
     let changes = fastest.changes(spec);
@@ -178,6 +217,11 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
         None => String::from("\nthe first is the spec with\n"),
     };
     for Change { field, from, to } in changes {
+        if to.len() > LONGEST_VALUE {
+            let what = &fastest.recompute;
+            text.push_str(&format!("  {field} = …   # was {from}; {what}, too long to show: -o FILE writes it\n"));
+            continue;
+        }
         // As it stands in TOML.
         let to = if to.parse::<u64>().is_ok() || to == "true" || to == "false" { to } else { format!("\"{to}\"") };
         text.push_str(&format!("  {field} = {to}   # was {from}\n"));
