@@ -242,12 +242,14 @@ impl<'v> Table<'v> {
         value.as_bool()
     }
 
-    /// Text of at most 200 characters, if `key` is there.
+    /// Text of at most 200 characters, if `key` is there. Characters that steer a terminal are refused: texts are shown.
     pub fn text(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<&'v str> {
         let value = self.get(key)?;
-        let read = value.as_str().filter(|text| text.chars().count() <= 200);
+        let may_be = |text: &&str| text.chars().count() <= 200 && !text.contains(char::is_control);
+        let read = value.as_str().filter(may_be);
         if read.is_none() {
-            faults.push(Fault::new(self.path(key), shown(value), "text of at most 200 characters"));
+            let accepted = "text of at most 200 characters, none of them a control character";
+            faults.push(Fault::new(self.path(key), shown(value), accepted));
         }
         read
     }

@@ -262,6 +262,40 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
 }
 
 #[test]
+fn no_file_steers_the_terminal() {
+    let (escaped, plain) = ("\\u001b[31m\\u009b1mX", "\u{1b}[31m\u{9b}1mX");
+    let named = TINY.replace("tiny-llama", escaped);
+    let keyed = TINY.replace("[model]", &format!("[model]\n\"{escaped}\" = 1"));
+    let raw = TINY.replace("[model]", &format!("[model]\n{plain} = 1"));
+    let titled = format!("name = \"{escaped}\"\n{TINY}");
+    for (input, says) in [
+        (named, "model.name: found"),
+        (keyed, "an unknown field"),
+        (raw, "this is no TOML"),
+        (titled, "none of them a control character"),
+    ] {
+        let mut command = command(&["plan", "-"]);
+        // As to a terminal, which takes colours.
+        let child = command.env_remove("NO_COLOR").env("CLICOLOR_FORCE", "1").stdin(Stdio::piped());
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let stderr = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+        assert!(stderr.contains(says), "{stderr:?} should say {says}");
+        let from_file: Vec<&str> = stderr.split("1mX").collect();
+        assert!(from_file.len() > 1, "{stderr:?} should show what is wrong");
+        for before in from_file {
+            assert!(!before.ends_with(['\u{1b}', '\u{9b}']) && !before.contains("\u{1b}[31m?"), "{stderr:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_without_end_is_refused() {
+    let error = refused(&["run", "-", "--data", "/dev/zero"], TINY);
+    assert!(error.contains("/dev/zero is longer than the 1073741824 bytes that are read"), "{error}");
+}
+
+#[test]
 fn nothing_that_fits_is_said_once_each() {
     let (code, table, stderr) = run(&["compare", "-"], &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"));
     assert_eq!(code, Some(2), "{stderr}");

@@ -25,7 +25,7 @@ impl Failure {
     pub fn input(message: impl fmt::Display) -> Failure {
         Failure(Box::new(Inner {
             code: 2,
-            message: message.to_string(),
+            message: shown(&message.to_string()),
             source: None,
             labels: Vec::new(),
             help: None,
@@ -48,7 +48,7 @@ impl Failure {
 
     /// What to do about it.
     pub fn with_help(mut self, help: impl fmt::Display) -> Failure {
-        self.0.help = Some(help.to_string());
+        self.0.help = Some(shown(&help.to_string()));
         self
     }
 
@@ -57,9 +57,9 @@ impl Failure {
         // Whole lines are shown, and a file of one line may have megabytes.
         const LONGEST_LINE: usize = 1000;
         if text.lines().all(|line| line.len() <= LONGEST_LINE) {
-            self.0.source = Some(NamedSource::new(name, text.to_owned()));
+            self.0.source = Some(NamedSource::new(shown(name), shown(text)));
         }
-        let label = |(offset, length, label)| LabeledSpan::new(Some(label), offset, length);
+        let label = |(offset, length, label): (_, _, String)| LabeledSpan::new(Some(shown(&label)), offset, length);
         self.0.labels.extend(places.into_iter().map(label));
         self
     }
@@ -76,6 +76,19 @@ impl Failure {
         output::tell(text.trim_end());
         code
     }
+}
+
+/// `text` with question marks for what would steer a terminal: it may come from a file. Bytes stay where they are.
+fn shown(text: &str) -> String {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t' | '\r');
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if steers(c) {
+            shown.extend(std::iter::repeat_n('?', c.len_utf8()))
+        } else {
+            shown.push(c)
+        }
+        shown
+    })
 }
 
 impl fmt::Display for Failure {

@@ -26,34 +26,39 @@ pub struct Source {
 
 /// Reads what `argument` names.
 pub fn read(argument: &str) -> Result<Source, Failure> {
-    let limit = plan::MAX_FILE_BYTES as u64;
-    let too_long = |name: &str| Failure::input(format!("{name} is longer than the {limit} bytes that are read"));
-    let (name, bytes) = if argument == "-" {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes);
-        read.map_err(|error| Failure::input(format!("standard input cannot be read: {error}")))?;
-        ("standard input".to_owned(), bytes)
-    } else if !Path::new(argument).exists() && link::looks_like_one(argument) {
+    let name = if argument == "-" { "standard input" } else { argument };
+    if argument != "-" && !Path::new(argument).exists() && link::looks_like_one(argument) {
         return Ok(Source { name: "the link".to_owned(), text: argument.to_owned() });
-    } else {
-        let cannot = |error: std::io::Error| {
-            Failure::input(format!("{argument} cannot be read: {error}"))
-                .with_help("give a file, `-` for standard input, or a link with `#v1.`")
-        };
-        let mut bytes = Vec::new();
-        std::fs::File::open(argument)
-            .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
-            .map_err(cannot)?;
-        (argument.to_owned(), bytes)
-    };
-    if bytes.len() as u64 > limit {
-        return Err(too_long(&name));
     }
+    let limit = plan::MAX_FILE_BYTES as u64;
+    let bytes = match argument {
+        "-" => bounded(name, limit, Ok(std::io::stdin().lock())),
+        path => file(path, limit).map_err(|failure| match Path::new(path).is_file() {
+            true => failure,
+            false => failure.with_help("give a file, `-` for standard input, or a link with `#v1.`"),
+        }),
+    }?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::input(format!("{name} is no text: byte {} is not UTF-8", at + 1))
     })?;
-    Ok(Source { name, text })
+    Ok(Source { name: name.to_owned(), text })
+}
+
+/// The bytes of a file of at most `limit` bytes.
+pub fn file(path: &str, limit: u64) -> Result<Vec<u8>, Failure> {
+    bounded(path, limit, std::fs::File::open(path))
+}
+
+fn bounded(name: &str, limit: u64, source: std::io::Result<impl Read>) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    source
+        .and_then(|source| source.take(limit + 1).read_to_end(&mut bytes))
+        .map_err(|error| Failure::input(format!("{name} cannot be read: {error}")))?;
+    if bytes.len() as u64 > limit {
+        return Err(Failure::input(format!("{name} is longer than the {limit} bytes that are read")));
+    }
+    Ok(bytes)
 }
 
 /// A spec, a bare problem, or the spec of a plan.
