@@ -4,9 +4,8 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use common::{Stopper, assert_close_losses, options, published, train, work};
+use common::{Stopper, assert_close_losses, options, published, train, transformers_agrees, work};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::{LastCheckpoint, Precision, RunError, RunOptions, RunReport, Silent, Workload, run};
@@ -222,31 +221,13 @@ fn evaluation_says_the_loss_of_the_next_step() {
 /// By `examples/transformers_check.py`, which says by how much they differ.
 #[test]
 fn transformers_computes_the_same_logits() {
-    let python = std::env::var("PIPEPLAN_PYTHON").unwrap_or_else(|_| "python3".to_string());
-    let known = Command::new(&python).args(["-c", "import torch, transformers, safetensors"]).output();
-    if !known.is_ok_and(|output| output.status.success()) {
-        println!("skipped: {python} has no torch, transformers and safetensors; PIPEPLAN_PYTHON names one that has");
-        return;
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/transformers_check.py");
     for (tied, precision) in [(false, Precision::Single), (true, Precision::Single), (true, Precision::Double)] {
         let mut work = laid_out(2, 1, 0);
         work.model.tied = tied;
         let workload = published(&work, "zb-v", precision).expect("it exists");
-        let folder = tempfile::tempdir().expect("a folder");
-        train(&workload, &saving(folder.path(), 20, 0));
-        let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
-        let file = folder.path().join("logits.safetensors");
-        match precision {
-            Precision::Single => evaluate::<f32>(&checkpoint, &common::text(), 9).expect("it computes").write(&file),
-            Precision::Double => evaluate::<f64>(&checkpoint, &common::text(), 9).expect("it computes").write(&file),
+        if !transformers_agrees(&workload, precision, 20, &format!("tied {tied}, {precision:?}")) {
+            return;
         }
-        .expect("it is written");
-        let output =
-            Command::new(&python).arg(&script).arg(&checkpoint.folder).arg(&file).output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stdout);
-        println!("tied {tied}, {precision:?}:\n{said}");
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{
     Expected, alone, assert_close_losses, assert_close_weights, bits, options, published, resumes_on_any, stalled,
-    train, trains_as_one_rank, trains_on_cards,
+    train, trains_as_one_rank, trains_on_cards, transformers_agrees,
 };
 use pipeplan::backend::BackendError;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
@@ -227,6 +227,29 @@ fn a_checkpoint_is_evaluated_whatever_its_layout() {
         let evaluation = evaluate::<f64>(&checkpoint, &text, 1000).expect("it computes");
         assert_eq!(evaluation.windows.len(), 8);
         assert!((evaluation.loss - next).abs() < 1e-10 * next, "{} {next}", evaluation.loss);
+    }
+}
+
+/// By `examples/transformers_check.py`, from experts that are dealt to ranks and matrices that are split.
+#[test]
+fn transformers_computes_the_same_logits() {
+    let qwen_2_moe = Variant { qkv_bias: true, ..qwen_2_moe() };
+    let qwen_3_moe = Variant { qk_norm: true, ..mixtral() };
+    let experts = deepseek().experts.map(|experts| Experts { shared_ffn: 2 * experts.ffn, ..experts });
+    let deepseek_2 = Variant { experts, ..deepseek() };
+    for (kind, variant) in [("qwen2_moe", qwen_2_moe), ("qwen3_moe", qwen_3_moe), ("deepseek_v2", deepseek_2)] {
+        for (precision, sizes) in [(Precision::Double, [2, 2, 2]), (Precision::Single, [1, 1, 2])] {
+            let mut work = work(variant, sizes, 2);
+            // Latents are normed with this, whatever a file says. A pair of columns is turned as in any order.
+            work.model.norm_eps_e12 = 1_000_000;
+            if let Some(latent) = &mut work.model.variant.latent {
+                (work.model.head_dim, latent.rope_width) = (10, 4);
+            }
+            let workload = published(&work, "1f1b", precision).expect("it exists");
+            if !transformers_agrees(&workload, precision, 20, &format!("{kind}, {precision:?}")) {
+                return;
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::evaluate::evaluate;
 pub use pipeplan::runner::orders::problem;
 use pipeplan::runner::orders::{self, NoOrder};
 use pipeplan::runner::{
@@ -20,6 +21,7 @@ use pipeplan_core::spec::ModelWork;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 /// A text with structure to learn, the same for ever.
@@ -293,4 +295,31 @@ pub fn stalled(workload: &Workload, after: u64, slots: usize) -> Box<Failure> {
         Err(RunError::Failed(failure)) => failure,
         other => panic!("it fails: {:?}", other.map(|_| ())),
     }
+}
+
+/// Trains `steps` steps and has `examples/transformers_check.py` compare the logits of the checkpoint with those of
+/// `transformers`. False where no Python has that.
+pub fn transformers_agrees(workload: &Workload, precision: Precision, steps: u32, what: &str) -> bool {
+    let python = std::env::var("PIPEPLAN_PYTHON").unwrap_or_else(|_| "python3".to_string());
+    let known = Command::new(&python).args(["-c", "import torch, transformers, safetensors"]).output();
+    if !known.is_ok_and(|output| output.status.success()) {
+        println!("skipped: {python} has no torch, transformers and safetensors; PIPEPLAN_PYTHON names one that has");
+        return false;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
+    train(workload, &RunOptions { saving, ..options(steps) });
+    let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
+    let file = folder.path().join("logits.safetensors");
+    match precision {
+        Precision::Single => evaluate::<f32>(&checkpoint, &text(), 9).expect("it computes").write(&file),
+        Precision::Double => evaluate::<f64>(&checkpoint, &text(), 9).expect("it computes").write(&file),
+    }
+    .expect("it is written");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/transformers_check.py");
+    let output = Command::new(&python).arg(script).arg(&checkpoint.folder).arg(&file).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{what}:\n{said}");
+    assert!(output.status.success(), "{what}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    true
 }

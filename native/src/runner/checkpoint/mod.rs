@@ -6,8 +6,8 @@
 //! |---|---|
 //! | `manifest.json` | [`Manifest`]: what was trained, how far, and which file holds which weight |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
-//! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once |
-//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are dealt to ranks, a piece of the same form comes first, and the other is cut out of it |
+//! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once; where no library has the model, experts' matrices in one |
+//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are dealt to ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
@@ -16,12 +16,13 @@
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::of_e12;
-use pipeplan_core::model::{Activation, Factors, Family, ModelConfig, Variant, to_e12};
+use pipeplan_core::model::{Activation, Experts, Factors, Family, ModelConfig, Variant, hf_config, to_e12};
 use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+mod names;
 mod read;
 mod write;
 
@@ -230,22 +231,25 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         Family::Llama => particulars(model),
         Family::Gpt => None,
     };
-    let particular = match model.family {
-        Family::Llama if known.is_some() => {
-            let mut particular = json!({
-                "rms_norm_eps": eps,
-                "rope_theta": f64::from(model.rope_base),
-                "attention_bias": false,
-                // Tokens are bytes: none of them begins or ends a text.
-                "bos_token_id": null,
-                "eos_token_id": null,
-            });
-            if let (Some(particular), Some(Value::Object(known))) = (particular.as_object_mut(), known) {
-                particular.extend(known);
-            }
-            particular
+    if let Some(known) = known {
+        let mut theirs = config.clone();
+        let shared = json!({
+            "rms_norm_eps": eps,
+            "rope_theta": f64::from(model.rope_base),
+            "attention_bias": false,
+            // Tokens are bytes: none of them begins or ends a text.
+            "bos_token_id": null,
+            "eos_token_id": null,
+        });
+        extend(&mut theirs, shared);
+        extend(&mut theirs, known);
+        // Nothing of the model is lost on whoever reads it.
+        if hf_config::read(&theirs, "", &mut Vec::new()).as_ref() == Some(model) {
+            return theirs;
         }
-        // Other layers are not held as their own libraries hold them, such as experts in one matrix.
+    }
+    let particular = match model.family {
+        // Layers that no other library has.
         Family::Llama => json!({
             "model_type": "pipeplan-llama",
             "rms_norm_eps": eps,
@@ -260,14 +264,21 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
             OWN_WORDS: spec::model_table(model),
         }),
     };
-    if let (Some(config), Value::Object(particular)) = (config.as_object_mut(), particular) {
-        config.extend(particular);
-    }
+    extend(&mut config, particular);
     config
+}
+
+fn extend(config: &mut Value, more: Value) {
+    if let (Some(config), Value::Object(more)) = (config.as_object_mut(), more) {
+        config.extend(more);
+    }
 }
 
 /// What the `config.json` of `transformers`' own class for these layers says beside sizes, where it has one.
 fn particulars(model: &ModelConfig) -> Option<Value> {
+    if let Some(experts) = model.variant.experts {
+        return particulars_of_experts(model, &experts);
+    }
     let variant = Variant { qk_norm: false, ..model.variant };
     let number = |e12: Option<u64>, usual: f64| e12.map_or(usual, of_e12);
     if variant == Variant::USUAL {
@@ -315,10 +326,65 @@ fn particulars(model: &ModelConfig) -> Option<Value> {
     }))
 }
 
+/// The same of models with experts.
+fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Value> {
+    let Variant { latent, window, qk_norm, .. } = model.variant;
+    let mut config = json!({ "hidden_act": "silu", "num_experts_per_tok": experts.active });
+    if let Some(latent) = latent {
+        // The library norms latents with this `eps`, whatever the file says, and always has shared experts.
+        if model.norm_eps_e12 != to_e12(1e-6) || experts.shared_ffn == 0 {
+            return None;
+        }
+        extend(
+            &mut config,
+            json!({
+                "architectures": ["DeepseekV2ForCausalLM"],
+                "model_type": "deepseek_v2",
+                "n_routed_experts": experts.count,
+                "moe_intermediate_size": experts.ffn,
+                "n_shared_experts": experts.shared_ffn / experts.ffn.max(1),
+                "first_k_dense_replace": experts.dense_layers,
+                "moe_layer_freq": 1,
+                "q_lora_rank": Some(latent.query_rank).filter(|rank| *rank > 0),
+                "kv_lora_rank": latent.key_value_rank,
+                "qk_nope_head_dim": model.head_dim.saturating_sub(latent.rope_width),
+                "qk_rope_head_dim": latent.rope_width,
+                "v_head_dim": latent.value_width,
+                "head_dim": latent.rope_width,
+                "topk_method": "greedy",
+                "norm_topk_prob": false,
+                "routed_scaling_factor": 1.0,
+            }),
+        );
+        return Some(config);
+    }
+    let (class, kind) = match (experts.shared_gate, qk_norm) {
+        (true, _) => ("Qwen2MoeForCausalLM", "qwen2_moe"),
+        (false, true) => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+        // The library divides the weights of those that are chosen by their sum.
+        (false, false) => return None,
+    };
+    extend(
+        &mut config,
+        json!({
+            "architectures": [class],
+            "model_type": kind,
+            "num_experts": experts.count,
+            "moe_intermediate_size": experts.ffn,
+            "shared_expert_intermediate_size": experts.shared_ffn,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "norm_topk_prob": false,
+            "sliding_window": window.map(|window| window.tokens),
+        }),
+    );
+    Some(config)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipeplan_core::model::{catalog, hf_config};
+    use pipeplan_core::model::catalog;
 
     /// What is written is read as the same model, caps and factors included.
     #[test]
@@ -342,6 +408,8 @@ mod tests {
             ("gemma2", named("gemma-2-27b")),
             ("granite", granite(Some(to_e12(0.0078125)))),
             ("granite", granite(None)),
+            ("qwen3_moe", named("qwen-3-30b-a3b")),
+            ("deepseek_v2", named("deepseek-v2")),
         ] {
             let config = config(&model, "f32");
             assert_eq!(config["model_type"], kind);
@@ -349,7 +417,7 @@ mod tests {
             assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
         }
         // What another library has not says it in the words of a spec.
-        for name in ["mixtral-8x7b", "deepseek-v3", "gpt-3-175b"] {
+        for name in ["mixtral-8x7b", "gpt-3-175b"] {
             let (model, mut faults) = (named(name), Vec::new());
             let table = &config(&model, "f32")[OWN_WORDS];
             assert_eq!(spec::read_model_table(table, "", &mut faults), Some(model), "{faults:?}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata};
 
+use super::names::Names;
 use super::{Checkpoint, CheckpointError};
 use crate::backend::cpu::element::Element;
 use crate::backend::{Backend, Part, Values};
@@ -19,7 +20,7 @@ use crate::runner::shard::{Run, Shard, runs};
 pub struct Reader {
     folder: PathBuf,
     /// By weight.
-    weights: BTreeMap<String, Piece>,
+    weights: BTreeMap<String, Whole>,
     /// By weight: pieces of the mean and of the mean square.
     means: BTreeMap<String, Vec<Extent>>,
     squares: BTreeMap<String, Vec<Extent>>,
@@ -34,12 +35,24 @@ struct Piece {
     shape: Vec<usize>,
 }
 
+/// A weight, and the tensors that hold it.
+struct Whole {
+    shape: Vec<usize>,
+    pieces: Vec<Extent>,
+}
+
 /// A piece of a weight, or of what the optimizer keeps of it.
 #[derive(Clone)]
 struct Extent {
     piece: Piece,
     /// Where its elements lie in the whole weight, in order.
     runs: Vec<Run>,
+}
+
+impl Whole {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 impl Piece {
@@ -87,9 +100,11 @@ impl Reader {
         let mut files: Vec<&String> = manifest.weights.values().collect();
         files.sort_unstable();
         files.dedup();
+        let mut stored = BTreeMap::new();
         for file in files {
-            reader.weights.extend(tensors(&folder.join(file))?);
+            stored.extend(tensors(&folder.join(file))?);
         }
+        reader.weights = weights(&Names::of(&manifest.model), stored)?;
         for file in &manifest.optimizer_state {
             for (name, piece) in tensors(&folder.join(file))? {
                 let (weight, runs) = placed(&name, &piece, &reader.weights)
@@ -108,9 +123,9 @@ impl Reader {
     pub fn check(&self, places: &Places) -> Result<(), CheckpointError> {
         let other = |what: String| CheckpointError::OtherRun { path: self.folder.clone(), what };
         for (name, Placed { shard: Shard { shape, .. }, .. }) in places {
-            let piece = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
-            if piece.shape != *shape {
-                let found = &piece.shape;
+            let weight = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
+            if weight.shape != *shape {
+                let found = &weight.shape;
                 return Err(other(format!("`{name}` has the shape {found:?} there, and {shape:?} in the plan")));
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
@@ -121,7 +136,7 @@ impl Reader {
                 covered.sort_by_key(|range| (range.start, range.end));
                 let end =
                     covered.iter().fold(0, |end, range| if range.start <= end { end.max(range.end) } else { end });
-                if end != piece.elements() {
+                if end != weight.elements() {
                     return Err(other(format!("it has not all of the optimizer's {what} of `{name}`")));
                 }
             }
@@ -137,13 +152,11 @@ impl Reader {
         for (name, Placed { at, shard }) in places {
             let missing = || self.missing(name);
             let weight = self.weights.get(name).ok_or_else(missing)?;
-            let length = weight.elements();
-            let whole = [Extent { piece: weight.clone(), runs: vec![Run { held: 0, whole: 0, length }] }];
             let held = shard.runs(position.seat());
             let mine = within(&held, position.share_of(shard).of(shard.held));
             for (_, stage) in at.iter().filter(|(rank, _)| *rank == position.rank) {
                 let parts = [
-                    (Part::Weight, &whole[..], &held),
+                    (Part::Weight, &weight.pieces[..], &held),
                     (Part::Mean, self.means.get(name).ok_or_else(missing)?, &mine),
                     (Part::Square, self.squares.get(name).ok_or_else(missing)?, &mine),
                 ];
@@ -166,9 +179,10 @@ impl Reader {
     /// # Errors
     /// Where it is not there or cannot be read.
     pub fn weight<T: Element>(&self, name: &str) -> Result<Vec<T>, CheckpointError> {
-        let piece = self.weights.get(name).ok_or_else(|| self.missing(name))?;
-        let mut values = vec![T::ZERO; piece.elements()];
-        piece.read(0, &mut values)?;
+        let weight = self.weights.get(name).ok_or_else(|| self.missing(name))?;
+        let length = weight.elements();
+        let mut values = vec![T::ZERO; length];
+        fill(&mut values, &[Run { held: 0, whole: 0, length }], &weight.pieces)?;
         Ok(values)
     }
 
@@ -177,8 +191,38 @@ impl Reader {
     }
 }
 
+/// The weights that the tensors `stored` hold, each by its own name.
+fn weights(names: &Names, stored: BTreeMap<String, Piece>) -> Result<BTreeMap<String, Whole>, CheckpointError> {
+    let mut parts: BTreeMap<String, BTreeMap<Option<usize>, &str>> = BTreeMap::new();
+    for name in stored.keys() {
+        let (own, expert) = names.own(name);
+        parts.entry(own).or_default().insert(expert, name);
+    }
+    let mut weights = BTreeMap::new();
+    for (own, parts) in parts {
+        let Some((first, piece)) =
+            parts.first_key_value().and_then(|(expert, name)| Some((expert, stored.get(*name)?)))
+        else {
+            continue;
+        };
+        let experts = first.map(|_| parts.len());
+        let shape: Vec<usize> = experts.into_iter().chain(piece.shape.iter().copied()).collect();
+        let mut pieces = Vec::new();
+        for part in names.stored(&own, &shape) {
+            let damaged = |what: &str| piece.damaged(format!("`{}` {what}", part.name));
+            let piece = stored.get(&part.name).ok_or_else(|| damaged("is missing beside other experts"))?;
+            if piece.shape != part.shape {
+                return Err(damaged("has another shape than that of another expert"));
+            }
+            pieces.push(Extent { piece: piece.clone(), runs: part.runs });
+        }
+        weights.insert(own, Whole { shape, pieces });
+    }
+    Ok(weights)
+}
+
 /// The weight that the piece called `name` belongs to, and where its elements lie in it; nothing for another name.
-fn placed(name: &str, piece: &Piece, weights: &BTreeMap<String, Piece>) -> Option<(String, Vec<Run>)> {
+fn placed(name: &str, piece: &Piece, weights: &BTreeMap<String, Whole>) -> Option<(String, Vec<Run>)> {
     let rest = name.strip_prefix("mean/").or_else(|| name.strip_prefix("square/"))?;
     let (start, rest) = rest.split_once('/')?;
     let (start, length): (usize, usize) = (start.parse().ok()?, piece.elements());
@@ -301,7 +345,7 @@ mod tests {
     }
 
     fn lies(name: &str, length: usize) -> Option<Vec<Run>> {
-        let weights = BTreeMap::from([("w".to_string(), piece(&[4, 6]))]);
+        let weights = BTreeMap::from([("w".to_string(), Whole { shape: vec![4, 6], pieces: Vec::new() })]);
         placed(name, &piece(&[length]), &weights).map(|(_, runs)| runs)
     }
 

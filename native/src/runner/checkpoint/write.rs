@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Value, json};
 
+use super::names::{self, Names};
 use super::{CheckpointError, MANIFEST, Manifest, Saving, folder_name};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
-use crate::runner::shard::{Cut, Seat, Shard};
+use crate::runner::shard::{Cut, Run, Seat, Shard};
 use crate::transport::collectives::{Collectives, Group};
 use crate::transport::{Buffer, Transport};
 
@@ -132,7 +133,8 @@ impl Writer {
         backend: &mut dyn Backend,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        let Writer { position, places, together, experts_together, .. } = self;
+        let Writer { position, places, together, experts_together, manifest, .. } = self;
+        let names = Names::of(&manifest.model);
         let Position { rank, member, members, shares_optimizer, .. } = *position;
         // Of ranks that hold the same, which one it is.
         let copy = |shard: &Shard| match shard.experts {
@@ -160,7 +162,9 @@ impl Writer {
                     (false, Some(together)) => together.whole(held, shard, transport)?,
                     (false, None) => together.whole(held, shard, transport)?,
                 };
-                tensors.push(((*name).clone(), Stored { shape: shard.shape.clone(), values }));
+                if writes {
+                    tensors.extend(tensors_of(&names, name, &shard.shape, &values));
+                }
             }
             if writes {
                 save(&partial.join(file), tensors)?;
@@ -192,8 +196,13 @@ impl Writer {
     fn publish(&self, step: u32, partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
         let files = weight_files(&self.places);
         let file_of = |placed: &Placed| files.get(&placed.at.first()?.0).cloned();
-        let weights: BTreeMap<String, String> =
-            self.places.iter().filter_map(|(name, places)| Some((name.clone(), file_of(places)?))).collect();
+        let names = Names::of(&self.manifest.model);
+        let mut weights: BTreeMap<String, String> = BTreeMap::new();
+        for (name, placed) in &self.places {
+            let Some(file) = file_of(placed) else { continue };
+            let stored = names.stored(name, &placed.shard.shape).into_iter().map(|stored| stored.name);
+            weights.extend(stored.chain(names.correction(name)).map(|name| (name, file.clone())));
+        }
         let mut optimizer_state: Vec<String> = Vec::new();
         for copy in 0..copies_that_write(self.position) {
             for rank in files.keys() {
@@ -255,6 +264,32 @@ fn copies_that_write(position: Position) -> usize {
         false if position.whole_experts => position.experts.div_ceil(position.members),
         false => position.experts,
     }
+}
+
+/// The tensors that hold the weight `name`, whose elements are `values`, and what stands beside it.
+fn tensors_of(names: &Names, name: &str, shape: &[usize], values: &Buffer) -> Vec<(String, Stored)> {
+    let part = |names::Stored { name, shape, runs }: names::Stored| {
+        let values = match values {
+            Buffer::F32(values) => Buffer::F32(gathered(values, &runs)),
+            Buffer::F64(values) => Buffer::F64(gathered(values, &runs)),
+            Buffer::Nothing | Buffer::OnCard(_) => Buffer::Nothing,
+        };
+        (name, Stored { shape, values })
+    };
+    let correction = names.correction(name).map(|name| {
+        let count = shape.first().copied().unwrap_or(0);
+        (name, Stored { shape: vec![count], values: Buffer::F32(vec![0.0; count]) })
+    });
+    names.stored(name, shape).into_iter().map(part).chain(correction).collect()
+}
+
+/// What `runs` of `whole` hold.
+fn gathered<T: Copy + Default>(whole: &[T], runs: &[Run]) -> Vec<T> {
+    let mut held = vec![T::default(); runs.iter().map(|run| run.length).sum()];
+    for Run { held: to, whole: from, length } in runs {
+        held[*to..to + length].copy_from_slice(&whole[*from..from + length]);
+    }
+    held
 }
 
 /// A tensor to be written.
