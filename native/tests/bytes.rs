@@ -18,7 +18,7 @@ use pipeplan_core::graph::Job;
 use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::layout::{Partition, RecomputeLayers};
-use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Variant};
+use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::program::Payload;
@@ -163,7 +163,15 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
 #[test]
 fn newer_families_hold_what_liveness_says() {
     let usual = work(2, 2).model;
-    let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 6, shared_gate: false, dense_layers: 3 };
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 10,
+        shared_ffn: 6,
+        shared_gate: false,
+        dense_layers: 3,
+        routing: Routing::USUAL,
+    };
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
     let gpt = ModelConfig { family: Family::Gpt, ..usual };
     let models = [
@@ -261,7 +269,15 @@ fn the_high_water_mark_is_the_predicted_peak() {
     let gemma: Change = |work| (work.model.variant, work.model.tied) = (common::gemma_2(5), true);
     let tied_gpt: Change = |work| (work.model.family, work.model.tied) = (Family::Gpt, true);
     let dealt: Change = |work| {
-        let experts = Experts { count: 4, active: 2, ffn: 12, shared_ffn: 6, shared_gate: true, dense_layers: 1 };
+        let experts = Experts {
+            count: 4,
+            active: 2,
+            ffn: 12,
+            shared_ffn: 6,
+            shared_gate: true,
+            dense_layers: 1,
+            routing: Routing::USUAL,
+        };
         work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
         (work.layout.data, work.layout.zero) = (4, 1);
         (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 2000);

@@ -5,7 +5,7 @@ mod common;
 use common::{Expected, options, published, resumes_on_any, stalled, trains_as_one_rank, trains_on_cards};
 use pipeplan::runner::{Cause, Precision, RunOptions, State};
 use pipeplan_core::graph::form::Recompute;
-use pipeplan_core::model::{Dtype, Experts, Family, Latent, Variant, Window};
+use pipeplan_core::model::{Dtype, Experts, Family, Latent, Routing, Variant, Window};
 use pipeplan_core::spec::ModelWork;
 
 /// Ranks of a pipeline, parts of a sequence, ranks that share matrices, replicas.
@@ -45,8 +45,15 @@ fn kinds() -> Vec<Kind> {
         ("GPT", |work| (work.model.family, work.model.kv_heads) = (Family::Gpt, work.model.heads)),
         ("turned in part", |work| work.model.variant = Variant { rotary: Some(2), ..common::granite() }),
         ("experts", |work| {
-            let experts =
-                Experts { count: 4, active: 2, ffn: 16, shared_ffn: 8, shared_gate: false, dense_layers: 1 };
+            let experts = Experts {
+                count: 4,
+                active: 2,
+                ffn: 16,
+                shared_ffn: 8,
+                shared_gate: false,
+                dense_layers: 1,
+                routing: Routing::USUAL,
+            };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
         }),
     ]
@@ -105,8 +112,15 @@ fn rings_train_as_one_rank_in_every_layout() {
         work.layout.form.async_reduce = at % 4 == 0;
         if at % 4 == 0 {
             // Dealt to ranks of one ring, which see other tokens.
-            let experts =
-                Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 1 };
+            let experts = Experts {
+                count: 4,
+                active: 2,
+                ffn: 16,
+                shared_ffn: 0,
+                shared_gate: false,
+                dense_layers: 1,
+                routing: Routing::USUAL,
+            };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
             (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 4000);
         }

@@ -16,10 +16,18 @@ use pipeplan::runner::{Cause, Device, Precision, RunError, RunOptions, Silent, S
 use pipeplan::transport::faulty::Faults;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::Recompute;
-use pipeplan_core::model::{Dtype, Experts, Latent, Variant};
+use pipeplan_core::model::{Dtype, Experts, Latent, Routing, Scores, Variant};
 use pipeplan_core::spec::ModelWork;
 
-const MIXTRAL: Experts = Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+const MIXTRAL: Experts = Experts {
+    count: 4,
+    active: 2,
+    ffn: 16,
+    shared_ffn: 0,
+    shared_gate: false,
+    dense_layers: 0,
+    routing: Routing::USUAL,
+};
 
 fn mixtral() -> Variant {
     Variant { experts: Some(MIXTRAL), ..Variant::USUAL }
@@ -31,7 +39,8 @@ fn qwen_2_moe() -> Variant {
 
 fn deepseek() -> Variant {
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 2, value_width: 3 };
-    let experts = Experts { count: 8, active: 3, shared_ffn: 8, dense_layers: 1, ..MIXTRAL };
+    let routing = Routing { scores: Scores::Sigmoid, normed: true, groups: 4, active_groups: 2, ..Routing::USUAL };
+    let experts = Experts { count: 8, active: 3, shared_ffn: 8, dense_layers: 1, routing, ..MIXTRAL };
     Variant { experts: Some(experts), latent: Some(latent), ..Variant::USUAL }
 }
 
@@ -233,22 +242,38 @@ fn a_checkpoint_is_evaluated_whatever_its_layout() {
 /// By `examples/transformers_check.py`, from experts that are dealt to ranks and matrices that are split.
 #[test]
 fn transformers_computes_the_same_logits() {
+    let with = |variant: Variant, change: &dyn Fn(Experts) -> Experts| Variant {
+        experts: variant.experts.map(change),
+        ..variant
+    };
+    let normed = Routing { normed: true, ..Routing::USUAL };
+    let mixtral = with(mixtral(), &|experts| Experts { routing: normed, ..experts });
     let qwen_2_moe = Variant { qkv_bias: true, ..qwen_2_moe() };
-    let qwen_3_moe = Variant { qk_norm: true, ..mixtral() };
-    let experts = deepseek().experts.map(|experts| Experts { shared_ffn: 2 * experts.ffn, ..experts });
-    let deepseek_2 = Variant { experts, ..deepseek() };
-    for (kind, variant) in [("qwen2_moe", qwen_2_moe), ("qwen3_moe", qwen_3_moe), ("deepseek_v2", deepseek_2)] {
-        for (precision, sizes) in [(Precision::Double, [2, 2, 2]), (Precision::Single, [1, 1, 2])] {
-            let mut work = work(variant, sizes, 2);
-            // Latents are normed with this, whatever a file says. A pair of columns is turned as in any order.
-            work.model.norm_eps_e12 = 1_000_000;
-            if let Some(latent) = &mut work.model.variant.latent {
-                (work.model.head_dim, latent.rope_width) = (10, 4);
-            }
-            let workload = published(&work, "1f1b", precision).expect("it exists");
-            if !transformers_agrees(&workload, precision, 20, &format!("{kind}, {precision:?}")) {
-                return;
-            }
+    let qwen_3_moe = Variant { qk_norm: true, ..mixtral };
+    let deepseek = |routing| with(deepseek(), &|of| Experts { shared_ffn: 2 * of.ffn, routing, ..of });
+    let in_groups = Routing { factor: Some(2_500_000_000_000), groups: 4, active_groups: 2, ..Routing::USUAL };
+    let sigmoid = Routing { scores: Scores::Sigmoid, normed: true, ..in_groups };
+    let mut without_query_rank = deepseek(Routing { normed: false, groups: 1, active_groups: 1, ..sigmoid });
+    without_query_rank.latent.iter_mut().for_each(|latent| latent.query_rank = 0);
+    for (kind, variant) in [
+        ("mixtral", mixtral),
+        ("qwen2_moe", qwen_2_moe),
+        ("qwen3_moe", qwen_3_moe),
+        ("qwen3_moe, not normed", with(qwen_3_moe, &|of| Experts { routing: Routing::USUAL, ..of })),
+        ("deepseek_v2", deepseek(in_groups)),
+        ("deepseek_v2, greedy", deepseek(Routing::USUAL)),
+        ("deepseek_v3", deepseek(sigmoid)),
+        ("deepseek_v3, not normed", without_query_rank),
+    ] {
+        let mut work = work(variant, [2, 2, 2], 2);
+        // Latents are normed with this, whatever a file says. Two pairs of columns are turned, since one has no order.
+        work.model.norm_eps_e12 = 1_000_000;
+        if let Some(latent) = &mut work.model.variant.latent {
+            (work.model.head_dim, latent.rope_width) = (10, 4);
+        }
+        let workload = published(&work, "1f1b", Precision::Double).expect("it exists");
+        if !transformers_agrees(&workload, Precision::Double, 20, kind) {
+            return;
         }
     }
 }

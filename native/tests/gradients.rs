@@ -11,7 +11,7 @@ use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::graph::build::{StageShape, stage_graph};
-use pipeplan_core::model::{Dtype, Experts, Family, Latent, ModelConfig, Variant};
+use pipeplan_core::model::{Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
@@ -176,7 +176,15 @@ fn so_are_those_of_newer_gpts() {
 #[test]
 fn so_are_those_of_newer_families() {
     let usual = model(Family::Llama, false);
-    let experts = Experts { count: 4, active: 2, ffn: 10, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 10,
+        shared_ffn: 0,
+        shared_gate: false,
+        dense_layers: 0,
+        routing: Routing::USUAL,
+    };
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
     let variants = [
         ("Qwen 3", Variant { qk_norm: true, ..Variant::USUAL }),

@@ -6,7 +6,7 @@ use common::{Expected, bits, options, published, resumes_on_any, stalled, train,
 use pipeplan::runner::{Cause, Computation, Precision, State, Workload};
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::{AttentionForm, Recompute};
-use pipeplan_core::model::{Arrangement, Experts, Family, Latent, Variant};
+use pipeplan_core::model::{Arrangement, Experts, Family, Latent, Routing, Variant};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::ModelWork;
 
@@ -122,7 +122,15 @@ fn other_forms_of_a_layer_train_as_one_rank() {
 #[test]
 fn newer_families_train_as_one_rank() {
     let mut expected = Expected::default();
-    let experts = Experts { count: 4, active: 2, ffn: 16, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 16,
+        shared_ffn: 0,
+        shared_gate: false,
+        dense_layers: 0,
+        routing: Routing::USUAL,
+    };
     let latent = |query_rank| Some(Latent { query_rank, key_value_rank: 10, rope_width: 2, value_width: 3 });
     let shared = Experts { shared_ffn: 8, dense_layers: 1, ..experts };
     let gated = Experts { shared_gate: true, ..shared };

@@ -231,9 +231,9 @@ impl Backward<'_> {
                     let values = self.gradient[output(1)?.index()]?;
                     self.contribute_both([input(0)?, input(1)?], Kernel::LatentKeysGrad { heads }, &[dy, values]);
                 }
-                Kernel::Route { .. } => {
+                Kernel::Route { routing, .. } => {
                     let (logits, chosen) = (input(0)?, output(1)?);
-                    self.contribute_by(logits, Kernel::RouteGrad, &[dy, logits, chosen]);
+                    self.contribute_by(logits, Kernel::RouteGrad { routing }, &[dy, logits, chosen]);
                 }
                 Kernel::Dispatch { ways } => {
                     self.contribute_by(input(0)?, Kernel::DispatchGrad { ways }, &[dy, input(1)?, output(1)?]);
@@ -314,7 +314,7 @@ impl Backward<'_> {
                 | Kernel::HeadNormInputGrad { .. }
                 | Kernel::HeadNormGainGrad { .. }
                 | Kernel::LatentKeysGrad { .. }
-                | Kernel::RouteGrad
+                | Kernel::RouteGrad { .. }
                 | Kernel::DispatchGrad { .. }
                 | Kernel::CombineGrad { .. }
                 | Kernel::RowGateGrad

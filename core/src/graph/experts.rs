@@ -77,7 +77,8 @@ fn routed(
     let (hidden, active) = (build.hidden(), u64::from(part.active));
     let ways = u64::from(build.form.expert.max(1));
     let logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router", None);
-    let weights = build.apply(Kernel::Route { active }, &[logits], "weights of experts", active);
+    let weights =
+        build.apply(Kernel::Route { active, routing: part.routing }, &[logits], "weights of experts", active);
     let chosen = build.tensor("chosen experts", vec![build.tokens, active], Dtype::I32, Role::Intermediate);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(chosen);

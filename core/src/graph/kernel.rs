@@ -1,5 +1,7 @@
 //! What operators compute: the one list of kernels that graphs are made of.
 
+use crate::model::Routing;
+
 /// The heads of an attention operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
@@ -309,13 +311,19 @@ pub enum Kernel {
         heads: u64,
     },
     /// Which experts see a token, and with what weight: `(logits [n, experts]) → (weights [n, active], chosen [n, active])`,
-    /// the `active` largest of each row's softmax. Source: arXiv:2101.03961, arXiv:2401.04088 §2.1.
+    /// the `active` greatest scores of each row, or of the groups in it that are chosen from, weighted as [`Routing`] says.
+    /// Of equals the first. Source: arXiv:2101.03961, arXiv:2401.04088 §2.1, arXiv:2412.19437 §2.1.2.
     Route {
         /// Experts that see a token.
         active: u64,
+        /// How they are chosen and weighted.
+        routing: Routing,
     },
-    /// `(dweights, logits, chosen) → (dlogits)`.
-    RouteGrad,
+    /// `(dweights, logits, chosen) → (dlogits)`. No gradient passes through the choice.
+    RouteGrad {
+        /// How experts were weighted.
+        routing: Routing,
+    },
     /// Copies of tokens on the devices that hold their experts, ordered by expert, then by the device that they come from, and
     /// then by token: `(x [n, h], chosen) → (rows [m, h], arrivals [ways, experts / ways])`. `m` is `n · active` times the
     /// imbalance that the spec names; rows that no copy fills are 0. `arrivals[d, e]` is how many copies came from device `d`
@@ -461,7 +469,7 @@ impl Kernel {
             Kernel::LatentKeys { .. } => "latent_keys",
             Kernel::LatentKeysGrad { .. } => "latent_keys_grad",
             Kernel::Route { .. } => "route",
-            Kernel::RouteGrad => "route_grad",
+            Kernel::RouteGrad { .. } => "route_grad",
             Kernel::Dispatch { .. } => "dispatch",
             Kernel::DispatchGrad { .. } => "dispatch_grad",
             Kernel::Combine { .. } => "combine",

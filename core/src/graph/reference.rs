@@ -12,7 +12,9 @@ use super::build::{StageShape, stage_graph, stage_graph_with};
 use super::form::{AttentionForm, Form, Recompute};
 use super::liveness::{Lifetimes, fused_order};
 use super::*;
-use crate::model::{Activation, Caps, E12, Experts, Factors, Family, Latent, ModelConfig, Variant, Window};
+use crate::model::{
+    Activation, Caps, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Scores, Variant, Window,
+};
 
 mod newer;
 
@@ -260,7 +262,7 @@ impl<'g> Arena<'g> {
             | Kernel::LatentKeys { .. }
             | Kernel::LatentKeysGrad { .. }
             | Kernel::Route { .. }
-            | Kernel::RouteGrad
+            | Kernel::RouteGrad { .. }
             | Kernel::Dispatch { .. }
             | Kernel::DispatchGrad { .. }
             | Kernel::Combine { .. }
@@ -785,9 +787,19 @@ fn gradients_are_the_slopes_of_the_loss() {
 
 #[test]
 fn so_they_are_in_newer_families() {
-    let experts = Experts { count: 4, active: 2, ffn: 5, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 5,
+        shared_ffn: 0,
+        shared_gate: false,
+        dense_layers: 0,
+        routing: Routing::USUAL,
+    };
     let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
     let window = Some(Window { tokens: 2, full_every: 2 });
+    let deepseek_v2 = Routing { factor: Some(3 * E12), groups: 2, active_groups: 1, ..Routing::USUAL };
+    let deepseek_v3 = Routing { scores: Scores::Sigmoid, normed: true, ..deepseek_v2 };
     for variant in [
         Variant { qk_norm: true, ..Variant::USUAL },
         Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL },
@@ -798,6 +810,16 @@ fn so_they_are_in_newer_families() {
             ..Variant::USUAL
         },
         Variant { experts: Some(Experts { shared_ffn: 3, shared_gate: true, ..experts }), ..Variant::USUAL },
+        Variant {
+            experts: Some(Experts { routing: Routing { normed: true, ..Routing::USUAL }, ..experts }),
+            ..Variant::USUAL
+        },
+        Variant { experts: Some(Experts { routing: deepseek_v2, ..experts }), ..Variant::USUAL },
+        Variant { experts: Some(Experts { routing: deepseek_v3, ..experts }), ..Variant::USUAL },
+        Variant {
+            experts: Some(Experts { routing: Routing { normed: false, ..deepseek_v3 }, ..experts }),
+            ..Variant::USUAL
+        },
         Variant { latent: Some(Latent { query_rank: 0, ..latent }), ..Variant::USUAL },
     ] {
         let kv_heads = if variant.latent.is_some() { 4 } else { 2 };
@@ -956,7 +978,15 @@ fn reducing_beside_dw_changes_nothing() {
 fn devices_that_share_matrices_compute_what_one_does() {
     let usual = Variant::USUAL;
     let part_turned = Variant { rotary: Some(2), ..usual };
-    let experts = Experts { count: 4, active: 2, ffn: 8, shared_ffn: 8, shared_gate: true, dense_layers: 1 };
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 8,
+        shared_gate: true,
+        dense_layers: 1,
+        routing: Routing::USUAL,
+    };
     for (family, variant) in [
         (Family::Llama, usual),
         (Family::Llama, gemma_2()),

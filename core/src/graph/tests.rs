@@ -12,13 +12,17 @@ use super::form::Form;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;
-use crate::model::{Activation, Arrangement, Caps, Experts, Factors, Family, Latent, ModelConfig, Variant, Window};
+use crate::model::{
+    Activation, Arrangement, Caps, Experts, Factors, Family, Latent, ModelConfig, Routing, Scores, Variant, Window,
+};
 
 fn variant() -> impl Strategy<Value = Variant> {
     let experts =
         (2u32..9, 1u32..3, 1u32..9, 0u32..5, 0u32..3).prop_map(|(count, active, ffn, shared_ffn, dense_layers)| {
             let shared_gate = shared_ffn > 0 && count % 2 == 0;
-            Experts { count, active, ffn, shared_ffn, dense_layers, shared_gate }
+            let scores = if active == 2 { Scores::Sigmoid } else { Scores::Softmax };
+            let routing = Routing { scores, normed: count % 3 == 0, ..Routing::USUAL };
+            Experts { count, active, ffn, shared_ffn, dense_layers, shared_gate, routing }
         });
     let latent = (0u32..4, 1u32..4, 1u32..5).prop_map(|(query_rank, key_value_rank, value_width)| Latent {
         query_rank,

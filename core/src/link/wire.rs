@@ -15,7 +15,8 @@ use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, MAX_LAYERS, ModelConfig, Variant, Window,
+    Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, MAX_LAYERS, ModelConfig, Routing, Scores,
+    Variant, Window,
 };
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, PlacementChoice, StageCost, Statement, Transfers};
@@ -125,6 +126,8 @@ enum WireMore {
     Factors([Option<u64>; 4]),
     /// Of scores, of logits, in units of 10⁻¹².
     Caps([Option<u64>; 2]),
+    /// How experts are chosen and weighted; the factor in units of 10⁻¹², groups and those that are chosen from.
+    Routing { sigmoid: bool, normed: bool, factor: Option<u64>, groups: [u32; 2] },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -330,6 +333,11 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if variant.experts.is_some_and(|experts| experts.shared_gate) {
             more.push(WireMore::SharedGate);
         }
+        let routing = variant.experts.map(|experts| experts.routing).filter(|routing| *routing != Routing::USUAL);
+        more.extend(routing.map(|Routing { scores, normed, factor, groups, active_groups }| {
+            let sigmoid = scores == Scores::Sigmoid;
+            WireMore::Routing { sigmoid, normed, factor, groups: [groups, active_groups] }
+        }));
     }
     match &spec.work {
         Work::Model(work) if work.layout.form.async_reduce => more.push(WireMore::AsyncReduce),
@@ -381,6 +389,12 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
         WireMore::SharedGate => model(spec, &|work| {
             if let Some(experts) = &mut work.model.variant.experts {
                 experts.shared_gate = true;
+            }
+        }),
+        WireMore::Routing { sigmoid, normed, factor, groups: [groups, active_groups] } => model(spec, &|work| {
+            let scores = if sigmoid { Scores::Sigmoid } else { Scores::Softmax };
+            if let Some(experts) = &mut work.model.variant.experts {
+                experts.routing = Routing { scores, normed, factor, groups, active_groups };
             }
         }),
         WireMore::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
@@ -587,6 +601,7 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         shared_ffn,
         dense_layers,
         shared_gate: false,
+        routing: Routing::USUAL,
     };
     let latent = |[query_rank, key_value_rank, rope_width, value_width]: [u32; 4]| Latent {
         query_rank,

@@ -1,6 +1,6 @@
 //! Public models by name.
 
-use super::{Activation, Caps, E12, Experts, Factors, Family, Latent, ModelConfig, Variant, Window};
+use super::{Activation, Caps, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Scores, Variant, Window};
 
 /// One model of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,17 @@ const fn llama(layers: u32, hidden: u32, heads: u32, kv_heads: u32, ffn: u32, vo
     }
 }
 
+/// Those chosen share one token's weight (arXiv:2401.04088 §2.1).
+const NORMED: Routing = Routing { normed: true, ..Routing::USUAL };
+
+/// Of DeepSeek-V3 and those after it (arXiv:2412.19437 §2.1.2).
+const fn sigmoid(factor: u64, groups: u32, active_groups: u32) -> Routing {
+    Routing { scores: Scores::Sigmoid, normed: true, factor: Some(factor), groups, active_groups }
+}
+
 const fn mixtral(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, positions: u32) -> ModelConfig {
-    let experts = Experts { count: 8, active: 2, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false };
+    let experts =
+        Experts { count: 8, active: 2, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false, routing: NORMED };
     ModelConfig {
         positions,
         rope_base: 1_000_000,
@@ -87,7 +96,7 @@ const fn qwen_3(
 }
 
 const fn qwen_3_experts(ffn: u32) -> Experts {
-    Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false }
+    Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false, routing: NORMED }
 }
 
 const fn gemma_2(
@@ -309,7 +318,15 @@ static CATALOG: &[Entry] = &[
         title: "DeepSeek-V2 236B",
         config: deepseek(
             llama(60, 5120, 128, 128, 12288, 102_400),
-            Experts { count: 160, active: 6, ffn: 1536, shared_ffn: 3072, dense_layers: 1, shared_gate: false },
+            Experts {
+                count: 160,
+                active: 6,
+                ffn: 1536,
+                shared_ffn: 3072,
+                dense_layers: 1,
+                shared_gate: false,
+                routing: Routing { factor: Some(16 * E12), groups: 8, active_groups: 3, ..Routing::USUAL },
+            },
             0,
         ),
         sequence: 4096,
@@ -320,7 +337,15 @@ static CATALOG: &[Entry] = &[
         title: "DeepSeek-V3 671B",
         config: deepseek(
             llama(61, 7168, 128, 128, 18432, 129_280),
-            Experts { count: 256, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 3, shared_gate: false },
+            Experts {
+                count: 256,
+                active: 8,
+                ffn: 2048,
+                shared_ffn: 2048,
+                dense_layers: 3,
+                shared_gate: false,
+                routing: sigmoid(2_500_000_000_000, 8, 4),
+            },
             1,
         ),
         sequence: 4096,
@@ -334,7 +359,15 @@ static CATALOG: &[Entry] = &[
             rope_base: 50_000,
             ..deepseek(
                 llama(61, 7168, 64, 64, 18432, 163_840),
-                Experts { count: 384, active: 8, ffn: 2048, shared_ffn: 2048, dense_layers: 1, shared_gate: false },
+                Experts {
+                    count: 384,
+                    active: 8,
+                    ffn: 2048,
+                    shared_ffn: 2048,
+                    dense_layers: 1,
+                    shared_gate: false,
+                    routing: sigmoid(2_827_000_000_000, 1, 1),
+                },
                 0,
             )
         },

@@ -1,7 +1,7 @@
 //! A model's sizes from the `config.json` that Hugging Face's libraries write beside a checkpoint.
 //!
 //! Read are `model_type` and what gives a layer its sizes and operators, with the numbers that Gemma and Granite multiply
-//! with or cap by; all the rest (dropout, tokens, versions, quantisation, how experts are weighted) says nothing about
+//! with or cap by, and how experts are chosen and weighted; all the rest (dropout, tokens, versions, quantisation) says nothing about
 //! bytes and operations here and is passed over. A size that is missing is a fault, and never a guess, but for those that the family's own library defines
 //! as equal to another.
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,
-    MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Variant, Window, no_width, to_e12,
+    MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Routing, Scores, Variant, Window, no_width, to_e12,
 };
 use crate::fields::{Fault, Table, one_of, one_of_like, shown};
 
@@ -160,6 +160,13 @@ impl Reader<'_, '_> {
                 let accepted = format!("{}: no other is known of this family", one_of(names));
                 self.faults.push(Fault::new(self.table.path(key), shown(value), accepted));
             }
+        }
+    }
+
+    /// That a file does not ask for what the family's library does not do.
+    fn never(&mut self, key: &'static str) {
+        if self.flag(key, false) {
+            self.faults.push(Fault::new(self.table.path(key), "true", "false, which is what the library computes"));
         }
     }
 
@@ -365,6 +372,20 @@ impl Reader<'_, '_> {
 
     /// The experts of the family, if it has any; none at all where a field is missing.
     fn experts(&mut self, name: &str, ffn: Option<u32>, layers: Option<u32>) -> Option<Option<Experts>> {
+        if !matches!(
+            name,
+            "mixtral"
+                | "granitemoe"
+                | "qwen2_moe"
+                | "qwen3_moe"
+                | "deepseek_v2"
+                | "deepseek_v3"
+                | "glm4_moe"
+                | "dots1"
+        ) {
+            return Some(None);
+        }
+        let routing = self.routing(name);
         let mut count =
             |key| self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32);
         let experts = match name {
@@ -377,6 +398,7 @@ impl Reader<'_, '_> {
                     shared_ffn: 0,
                     dense_layers: 0,
                     shared_gate: false,
+                    routing,
                 }
             }
             "qwen2_moe" | "qwen3_moe" => {
@@ -397,9 +419,10 @@ impl Reader<'_, '_> {
                     shared_ffn: shared?,
                     dense_layers: 0,
                     shared_gate,
+                    routing,
                 }
             }
-            "deepseek_v2" | "deepseek_v3" | "glm4_moe" | "dots1" => {
+            _ => {
                 let (count, active) = (count("n_routed_experts"), count("num_experts_per_tok"));
                 let ffn = self.size("moe_intermediate_size");
                 let shared = self.optional("n_shared_experts").unwrap_or(0);
@@ -415,11 +438,52 @@ impl Reader<'_, '_> {
                     shared_ffn,
                     dense_layers: dense_layers?,
                     shared_gate: false,
+                    routing,
                 }
             }
-            _ => return Some(None),
         };
         Some(Some(experts))
+    }
+
+    /// How the family's experts are chosen and weighted; where a file says nothing, as its library does.
+    fn routing(&mut self, name: &str) -> Routing {
+        let (scores, normed, factor, groups) = match name {
+            "mixtral" | "granitemoe" => return Routing { normed: true, ..Routing::USUAL },
+            "qwen2_moe" | "qwen3_moe" => {
+                return Routing { normed: self.flag("norm_topk_prob", false), ..Routing::USUAL };
+            }
+            "deepseek_v2" => (Scores::Softmax, false, 1.0, [1, 1]),
+            "deepseek_v3" => (Scores::Sigmoid, true, 2.5, [8, 4]),
+            "glm4_moe" => (Scores::Sigmoid, true, 1.0, [1, 1]),
+            _ => (Scores::Sigmoid, false, 1.0, [1, 1]),
+        };
+        let normed = match scores {
+            Scores::Sigmoid => self.flag("norm_topk_prob", normed),
+            Scores::Softmax => {
+                self.never("norm_topk_prob");
+                false
+            }
+        };
+        self.function(&["scoring_func"], &[scores.name()]);
+        let factor = self.positive("routed_scaling_factor").unwrap_or(factor);
+        self.function(
+            &["topk_method"],
+            match scores {
+                Scores::Softmax => &["greedy", "group_limited_greedy"],
+                Scores::Sigmoid => &["noaux_tc"],
+            },
+        );
+        let in_groups = scores == Scores::Sigmoid
+            || self.table.get("topk_method").and_then(Value::as_str) == Some("group_limited_greedy");
+        let keys = ["n_group", "topk_group"];
+        let said = keys.map(|key| self.optional(key).filter(|_| in_groups));
+        Routing {
+            scores,
+            normed,
+            factor: Some(to_e12(factor)).filter(|factor| *factor != E12),
+            groups: said[0].unwrap_or(groups[0]),
+            active_groups: said[1].unwrap_or(groups[1]),
+        }
     }
 
     /// Experts in every layer are the only case that is known.
@@ -586,7 +650,7 @@ mod tests {
             "qwen-3-8b" => json!({ "max_position_embeddings": 40960, "head_dim": 128 }),
             "qwen-3-30b-a3b" => json!({
                 "max_position_embeddings": 40960, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
-                "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": true,
             }),
             "gemma-2-9b" => json!({
                 "max_position_embeddings": 8192, "head_dim": 256, "tie_word_embeddings": null, "sliding_window": 4096,
@@ -596,6 +660,8 @@ mod tests {
                 "max_position_embeddings": 163_840, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
                 "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
                 "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1, "num_nextn_predict_layers": 1,
+                "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+                "n_group": 8, "topk_group": 4,
             }),
         };
         for (key, value) in more.as_object().into_iter().flatten() {
@@ -634,6 +700,12 @@ mod tests {
         let optional = ["rope_theta", "tie_word_embeddings", "sliding_window", "torch_dtype", "attention_bias"];
         let also = [
             "num_nextn_predict_layers",
+            "norm_topk_prob",
+            "scoring_func",
+            "topk_method",
+            "routed_scaling_factor",
+            "n_group",
+            "topk_group",
             "architectures",
             "n_shared_experts",
             "decoder_sparse_step",
@@ -801,8 +873,13 @@ mod tests {
             let of_file = |row: &&Value| row["name"] == file;
             let row = table["models"].as_array().unwrap().iter().find(of_file).unwrap();
             let entry = catalog::find(name).unwrap().config;
-            // The table has no bases of rotary positions, which no parameter depends on.
-            assert_eq!(ModelConfig { rope_base: entry.rope_base, ..read_ok(&row["config"]) }, entry, "{name}");
+            // The table has neither bases of rotary positions nor routing: no parameter depends on them.
+            let mut counted = read_ok(&row["config"]);
+            counted.rope_base = entry.rope_base;
+            if let (Some(counted), Some(known)) = (&mut counted.variant.experts, entry.variant.experts) {
+                counted.routing = known.routing;
+            }
+            assert_eq!(counted, entry, "{name}");
         }
         let missing: Vec<&&str> = MODEL_TYPES.iter().filter(|kind| !kinds.contains(*kind)).collect();
         assert!(missing.is_empty(), "no count of {missing:?}");
@@ -841,6 +918,42 @@ mod tests {
         assert_eq!(faults[0].field, "model.config.final_logit_softcapping");
     }
 
+    /// Of the published files of DeepSeek-V2, its Lite, Kimi K2 and GLM-4.5-Air; where one says nothing, the library's own.
+    #[test]
+    fn routing_is_read() {
+        let routing = |kind: &str, says: Value| {
+            let mut config = published("deepseek-v3");
+            for key in
+                ["scoring_func", "topk_method", "norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group"]
+            {
+                config[key] = says[key].clone();
+            }
+            config["model_type"] = json!(kind);
+            read_ok(&config).variant.experts.map(|experts| experts.routing).unwrap()
+        };
+        let of = |name: &str| catalog::find(name).and_then(|entry| entry.config.variant.experts).unwrap().routing;
+        let v2 = json!({
+            "scoring_func": "softmax", "topk_method": "group_limited_greedy", "norm_topk_prob": false,
+            "routed_scaling_factor": 16.0, "n_group": 8, "topk_group": 3,
+        });
+        assert_eq!(routing("deepseek_v2", v2), of("deepseek-v2"));
+        let lite = json!({
+            "scoring_func": "softmax", "topk_method": "greedy", "norm_topk_prob": false, "routed_scaling_factor": 1.0,
+            "n_group": 1, "topk_group": 1,
+        });
+        assert_eq!(routing("deepseek_v2", lite), Routing::USUAL);
+        let kimi = json!({
+            "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.827,
+            "n_group": 1, "topk_group": 1,
+        });
+        assert_eq!(routing("kimi_k2", kimi), of("kimi-k2"));
+        assert_eq!(routing("deepseek_v3", json!({})), of("deepseek-v3"));
+        let air = json!({ "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1 });
+        let sigmoid = Routing { scores: Scores::Sigmoid, normed: true, ..Routing::USUAL };
+        assert_eq!((routing("glm4_moe", air), routing("glm4_moe", json!({}))), (sigmoid, sigmoid));
+        assert_eq!(routing("deepseek_v2", json!({})), Routing::USUAL);
+    }
+
     #[test]
     fn what_no_graph_describes_is_said() {
         for (config, part) in [
@@ -868,6 +981,7 @@ mod tests {
             ("qwen-2.5-7b", "use_sliding_window", json!(true)),
             ("qwen-3-30b-a3b", "mlp_only_layers", json!([0])),
             ("deepseek-v3", "moe_layer_freq", json!(2)),
+            ("deepseek-v3", "scoring_func", json!("softmax")),
             ("llama-3-8b", "num_hidden_layers", json!("32")),
         ] {
             let mut config = published(name);

@@ -101,6 +101,52 @@ pub struct Experts {
     pub dense_layers: u32,
     /// Whether what all tokens pass is weighted by a gate of its own for each token (Qwen 2 MoE).
     pub shared_gate: bool,
+    /// How a token's experts are chosen and weighted.
+    pub routing: Routing,
+}
+
+/// How experts are chosen for a token, and with what weights their outputs are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Routing {
+    /// What the router's logits become.
+    pub scores: Scores,
+    /// Whether the scores of those chosen are divided by their sum.
+    pub normed: bool,
+    /// What they are then multiplied with, in units of 10⁻¹²; none: 1.
+    pub factor: Option<u64>,
+    /// Groups that experts lie in, as many that follow each other in each (arXiv:2405.04434 §2.1.3).
+    pub groups: u32,
+    /// Those that a token's experts are chosen from: the groups whose best expert, or with [`Scores::Sigmoid`] whose best
+    /// two together, score most.
+    pub active_groups: u32,
+}
+
+impl Routing {
+    /// The largest of the softmax, as they are (arXiv:2101.03961).
+    pub const USUAL: Routing =
+        Routing { scores: Scores::Softmax, normed: false, factor: None, groups: 1, active_groups: 1 };
+}
+
+/// What a router's logits become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scores {
+    /// Shares of one over all experts.
+    Softmax,
+    /// `σ(x)`, each by itself (arXiv:2412.19437 §2.1.2).
+    Sigmoid,
+}
+
+impl Scores {
+    /// All of them.
+    pub const ALL: [Scores; 2] = [Scores::Softmax, Scores::Sigmoid];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scores::Softmax => "softmax",
+            Scores::Sigmoid => "sigmoid",
+        }
+    }
 }
 
 /// Multi-head latent attention: queries, keys and values are expanded from narrow latents (arXiv:2405.04434 §2.1).
@@ -275,6 +321,8 @@ pub struct ModelConfig {
 pub const MAX_LAYERS: u32 = 4096;
 /// Most modules of multi-token prediction.
 pub const MAX_MULTI_TOKEN: u32 = 16;
+/// Most groups of a layer's experts.
+pub const MAX_EXPERT_GROUPS: u32 = 64;
 /// Most experts of a layer.
 pub const MAX_EXPERTS: u32 = 65_536;
 /// Largest width, vocabulary or sequence of a model. Products of three such sizes and a dtype fit in `u128`, and
@@ -484,6 +532,7 @@ impl ModelConfig {
             ("factors.logits", factors.logits),
             ("caps.attention", caps.attention),
             ("caps.logits", caps.logits),
+            ("experts.factor", variant.experts.and_then(|experts| experts.routing.factor)),
         ] {
             if value.is_some_and(|value| value == 0 || value as f64 > MAX_FACTOR * E12 as f64) {
                 let found = value.unwrap_or(0) as f64 / E12 as f64;
@@ -513,10 +562,19 @@ impl ModelConfig {
                 ("experts.ffn", experts.ffn, 1, MAX_SIZE),
                 ("experts.shared_ffn", experts.shared_ffn, 0, MAX_SIZE),
                 ("experts.dense_layers", experts.dense_layers, 0, self.layers),
+                ("experts.groups", experts.routing.groups, 1, MAX_EXPERT_GROUPS),
+                ("experts.active_groups", experts.routing.active_groups, 1, experts.routing.groups.max(1)),
             ] {
                 if !(least..=most).contains(&value) {
                     fault(field, &value, format!("a whole number from {least} to {most}"));
                 }
+            }
+            let Routing { groups, active_groups, .. } = experts.routing;
+            if !experts.count.is_multiple_of(groups.max(1)) {
+                fault("experts.groups", &groups, format!("a number that divides count ({})", experts.count));
+            } else if experts.active > (experts.count / groups.max(1)).saturating_mul(active_groups) {
+                let accepted = format!("more: they have fewer than active ({}) experts", experts.active);
+                fault("experts.active_groups", &active_groups, accepted);
             }
         }
         if let Some(latent) = variant.latent {

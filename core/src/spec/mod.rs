@@ -31,7 +31,7 @@
 //! | `model.config` | the content of a `config.json` as Hugging Face's libraries write it ([read so](crate::model::hf_config)), instead of a name or sizes; for the command line its path | none |
 //! | `model.qkv_bias`, `.qk_norm`, `.post_norms` | biases of q, k and v; norms of their heads; norms of what is added to the stream | the catalog's; false by hand |
 //! | `model.activation` | the gate's: `silu` or `gelu` | the catalog's; `silu` by hand |
-//! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0), `dense_layers` (0) and `shared_gate` (false), or `none` | the catalog's; `none` by hand |
+//! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0), `dense_layers` (0), `shared_gate` (false), and how they are chosen and weighted: `scores` (`softmax`, or `sigmoid`), `normed` (whether those of a token share a weight of one; false), `factor` (1), `groups` and `active_groups` that they are chosen from (1); or `none` | the catalog's; `none` by hand |
 //! | `model.latent` | latent attention: a table of `query_rank` (0), `key_value_rank`, `rope_width` and `value_width`, or `none` | the catalog's; `none` by hand |
 //! | `model.window` | attention within a window: a table of `tokens` and `full_every` (every how many layers one sees all; 0: none does), or `none` | the catalog's; `none` by hand |
 //! | `model.multi_token` | modules that each predict one token further, on the last stage | the catalog's; 0 by hand |
@@ -94,7 +94,7 @@ use crate::cluster::{Device, Link};
 use crate::graph::of_e12;
 use crate::layout::{Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
-use crate::model::{Dtype, Factors, ModelConfig, Variant, catalog};
+use crate::model::{Dtype, E12, Factors, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
 use crate::profile::Profile;
 use crate::units::Bytes;
@@ -347,6 +347,11 @@ fn write_variant(variant: &Variant, model: &mut Value) {
             "shared_ffn": experts.shared_ffn,
             "dense_layers": experts.dense_layers,
             "shared_gate": experts.shared_gate,
+            "scores": experts.routing.scores.name(),
+            "normed": experts.routing.normed,
+            "factor": of_e12(experts.routing.factor.unwrap_or(E12)),
+            "groups": experts.routing.groups,
+            "active_groups": experts.routing.active_groups,
         })
     });
     model["latent"] = variant.latent.map_or(json!("none"), |latent| {

@@ -16,8 +16,8 @@ use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute}
 use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, MAX_FACTOR, MAX_LAYERS, MAX_MULTI_TOKEN,
-    MAX_SIZE, ModelConfig, Variant, Window, catalog, hf_config, no_width, to_e12,
+    Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, MAX_FACTOR, MAX_LAYERS,
+    MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Routing, Scores, Variant, Window, catalog, hf_config, no_width, to_e12,
 };
 use crate::planner;
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
@@ -471,6 +471,7 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
     let shared_ffn = size("shared_ffn", Some(known.map_or(0, |known| known.shared_ffn)));
     let dense_layers = size("dense_layers", Some(known.map_or(0, |known| known.dense_layers)));
     let shared_gate = table.flag("shared_gate", faults).unwrap_or(known.is_some_and(|known| known.shared_gate));
+    let routing = read_routing(&mut table, known.map_or(Routing::USUAL, |known| known.routing), faults);
     table.finish(faults);
     Some(Experts {
         count: count?,
@@ -479,7 +480,20 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
         shared_ffn: shared_ffn?,
         dense_layers: dense_layers?,
         shared_gate,
+        routing,
     })
+}
+
+fn read_routing(table: &mut Table<'_>, known: Routing, faults: &mut Vec<Fault>) -> Routing {
+    let scores = Scores::ALL.map(|scores| (scores.name(), scores));
+    Routing {
+        scores: table.choice("scores", &scores, faults).unwrap_or(known.scores),
+        normed: table.flag("normed", faults).unwrap_or(known.normed),
+        factor: part_number(table, "factor", known.factor, faults).filter(|factor| *factor != E12),
+        groups: part_size(table, "groups", Some(known.groups), faults).unwrap_or(known.groups),
+        active_groups: part_size(table, "active_groups", Some(known.active_groups), faults)
+            .unwrap_or(known.active_groups),
+    }
 }
 
 fn read_latent(table: &mut Table<'_>, known: Option<Latent>, faults: &mut Vec<Fault>) -> Option<Latent> {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::arbitrary::{damaged_text, model_spec, problem, spec};
 use super::*;
 use crate::json::Syntax;
-use crate::model::Arrangement;
+use crate::model::{Arrangement, Routing, Scores};
 use crate::problem::PlacementChoice;
 
 fn faults(text: &str) -> Vec<String> {
@@ -253,6 +253,50 @@ fn a_deal_within_the_limit_and_a_shared_gate_are_written_and_linked() {
     assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
     let error = Spec::read(&text.replace("shared_ffn = 512, ", "")).unwrap_err().to_string();
     assert!(error.contains("model.experts.shared_gate"), "{error}");
+}
+
+#[test]
+fn routing_is_typed_over_written_and_linked() {
+    let spec = |model: &str| {
+        let text = format!(
+            "[model]\n{model}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8"
+        );
+        Spec::read(&text)
+    };
+    let routing = |spec: &Spec| {
+        let Work::Model(work) = &spec.work else { panic!("a model") };
+        work.model.variant.experts.map(|experts| experts.routing)
+    };
+    let known = spec("name = \"deepseek-v3\"").unwrap();
+    let v3 = Routing {
+        scores: Scores::Sigmoid,
+        normed: true,
+        factor: Some(2_500_000_000_000),
+        groups: 8,
+        active_groups: 4,
+    };
+    assert_eq!(routing(&known), Some(v3));
+    let changed = spec(
+        "name = \"deepseek-v3\"\nexperts = { scores = \"softmax\", factor = 1, groups = 16, active_groups = 2 }",
+    );
+    let changed = changed.unwrap();
+    let softmax = Routing { scores: Scores::Softmax, normed: true, factor: None, groups: 16, active_groups: 2 };
+    assert_eq!(routing(&changed), Some(softmax));
+    for spec in [known, changed] {
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+        assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+    }
+    for (model, field) in [
+        ("groups = 3", "model.experts.groups"),
+        ("groups = 65", "model.experts.groups"),
+        ("groups = 64, active_groups = 1", "model.experts.active_groups"),
+        ("active_groups = 9", "model.experts.active_groups"),
+        ("factor = 1e9", "model.experts.factor"),
+        ("scores = \"tanh\"", "model.experts.scores"),
+    ] {
+        let error = spec(&format!("name = \"deepseek-v3\"\nexperts = {{ {model} }}")).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
-use pipeplan_core::model::Dtype;
+use pipeplan_core::model::{Dtype, Routing, Scores};
 
 use super::{News, Row, Rows};
 use crate::backend::BackendError;
@@ -720,12 +720,25 @@ fn expert_cases(t: Dtype) -> Vec<Case> {
     let (n, experts, active, h, f) = (37u64, 6u64, 2u64, 51u64, 29u64);
     let picks: &[u64] = &[n, active];
     let logits = random(&[n, experts], 60);
-    let route = Case::new(Kernel::Route { active }, t, vec![logits.clone()], &[(picks, t), (picks, Dtype::I32)]);
-    let mut routed = route.reference();
+    let route = |routing| {
+        let kernel = Kernel::Route { active, routing };
+        Case::new(kernel, t, vec![logits.clone()], &[(picks, t), (picks, Dtype::I32)])
+    };
+    let of_groups = Routing { factor: Some(2_500_000_000_000), groups: 3, active_groups: 2, ..Routing::USUAL };
+    for routing in [
+        Routing::USUAL,
+        Routing { normed: true, ..Routing::USUAL },
+        of_groups,
+        Routing { scores: Scores::Sigmoid, normed: true, ..of_groups },
+        Routing { scores: Scores::Sigmoid, ..Routing::USUAL },
+    ] {
+        let chosen = route(routing).reference().remove(1);
+        cases.push(route(routing));
+        let inputs = vec![random(picks, 61), logits.clone(), chosen];
+        cases.push(Case::new(Kernel::RouteGrad { routing }, t, inputs, &[(&[n, experts], t)]));
+    }
+    let mut routed = route(Routing::USUAL).reference();
     let (chosen, weights) = (routed.remove(1), Tensor::new(picks, t, routed.remove(0).data));
-    cases.push(route);
-    let inputs = vec![random(picks, 61), logits, chosen.clone()];
-    cases.push(Case::new(Kernel::RouteGrad, t, inputs, &[(&[n, experts], t)]));
     let m = n * active + 7;
     let (x, rows) = (random(&[n, h], 62), random(&[m, h], 63));
     // One expert more than the router knows: its matrix is there, and no row.

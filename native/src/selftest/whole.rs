@@ -6,7 +6,7 @@ use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
 use pipeplan_core::layout::Layout;
 use pipeplan_core::model::{
-    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Variant, Window,
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Variant, Window,
 };
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
@@ -73,7 +73,15 @@ impl Like {
             tied: false,
             variant: Variant::USUAL,
         };
-        let experts = Experts { count: 4, active: 2, ffn: 24, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+        let experts = Experts {
+            count: 4,
+            active: 2,
+            ffn: 24,
+            shared_ffn: 0,
+            shared_gate: false,
+            dense_layers: 0,
+            routing: Routing::USUAL,
+        };
         let variant = match self {
             Like::Llama | Like::Gpt => Variant::USUAL,
             Like::Qwen3 => Variant { qk_norm: true, ..Variant::USUAL },

@@ -65,7 +65,10 @@ fn every_field_of_a_spec_is_in_the_form() {
             "name": "experts and latents",
             "model": {
                 "name": "deepseek-v3", "qkv_bias": false, "activation": "gelu", "post_norms": true, "multi_token": 2,
-                "experts": { "count": 128, "active": 4, "ffn": 1024, "shared_ffn": 512, "dense_layers": 1, "shared_gate": true },
+                "experts": {
+                    "count": 128, "active": 4, "ffn": 1024, "shared_ffn": 512, "dense_layers": 1, "shared_gate": true,
+                    "scores": "softmax", "normed": false, "factor": 1.5, "groups": 4, "active_groups": 2,
+                },
                 "latent": { "query_rank": 768, "key_value_rank": 256, "rope_width": 32, "value_width": 64 },
                 "window": { "tokens": 1024, "full_every": 6 }, "norm_offset": true,
                 "factors": { "embedding": 7.5, "attention": 0.0625 }, "caps": { "logits": 30 },

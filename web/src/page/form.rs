@@ -107,6 +107,11 @@ fn ModelFields() -> impl IntoView {
                     <Text path="model.experts.shared_ffn" />
                     <Text path="model.experts.dense_layers" />
                     <Select path="model.experts.shared_gate" choices=flag() />
+                    <Select path="model.experts.scores" choices=named(&[("", "as the model"), ("softmax", "softmax"), ("sigmoid", "sigmoid")]) />
+                    <Select path="model.experts.normed" choices=flag() />
+                    <Text path="model.experts.factor" />
+                    <Text path="model.experts.groups" />
+                    <Text path="model.experts.active_groups" />
                 </div>
                 <Select path="model.latent" choices=or_none() />
                 <div class="pairs"><Texts group=Group::Latent but="model.latent" /></div>

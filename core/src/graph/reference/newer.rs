@@ -5,6 +5,7 @@ use std::vec::Vec;
 
 use super::super::{Heads, Kernel, Spread, of_e12};
 use super::{capped, dot, one_more, scale_of, slope_within};
+use crate::model::{Routing, Scores};
 
 /// What `kernel` makes of the inputs `x`, with `columns` of each and as many elements of each output as `sizes` says.
 pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize, sizes: &[usize]) -> Vec<Vec<f64>> {
@@ -80,27 +81,53 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
             let rotated = (0..rows).flat_map(|row| (0..shared).map(move |j| (row, j))).map(|(row, j)| sum(row, j));
             vec![(0..rows * heads).flat_map(own).collect(), rotated.collect()]
         }
-        Kernel::Route { active } => {
+        Kernel::Route { active, routing } => {
             let (mut weights, mut chosen) = (Vec::new(), Vec::new());
             for row in x[0].chunks(h) {
-                let mut order: Vec<usize> = (0..h).collect();
-                order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
-                for expert in &order[..active as usize] {
-                    weights.push(softmax(row)[*expert]);
-                    chosen.push(*expert as f64);
-                }
+                let scores = scores_of(row, routing);
+                let best = |of: Vec<usize>, count: usize, merit: &dyn Fn(usize) -> f64| {
+                    let mut order = of;
+                    order.sort_by(|a, b| merit(*b).total_cmp(&merit(*a)));
+                    order.truncate(count);
+                    order
+                };
+                let in_group = h / routing.groups as usize;
+                let merit = |group: usize| {
+                    let two = if routing.scores == Scores::Sigmoid { 2 } else { 1 };
+                    let of_group = (group * in_group..(group + 1) * in_group).collect();
+                    best(of_group, two, &|expert| scores[expert]).iter().map(|expert| scores[*expert]).sum()
+                };
+                let groups = best((0..routing.groups as usize).collect(), routing.active_groups as usize, &merit);
+                let open = (0..h).filter(|expert| groups.contains(&(expert / in_group))).collect();
+                let picked = best(open, active as usize, &|expert| scores[expert]);
+                weights.extend(weights_of(&picked.iter().map(|expert| scores[*expert]).collect::<Vec<_>>(), routing));
+                chosen.extend(picked.iter().map(|expert| *expert as f64));
             }
             vec![weights, chosen]
         }
-        Kernel::RouteGrad => {
-            let (dweights, logits, chosen, experts) = (x[0], x[1], x[2], columns(1));
+        Kernel::RouteGrad { routing } => {
+            let (dweights, logits, experts) = (x[0], x[1], columns(1));
             let mut dlogits = vec![0.0; logits.len()];
-            for (copy, expert) in chosen.iter().enumerate() {
-                let row = copy / h * experts;
-                let p = softmax(&logits[row..row + experts]);
+            for (row, (dweights, chosen)) in dweights.chunks(h).zip(x[2].chunks(h)).enumerate() {
+                let p = scores_of(&logits[row * experts..(row + 1) * experts], routing);
+                let chosen: Vec<usize> = chosen.iter().map(|expert| *expert as usize).collect();
+                let sum: f64 = chosen.iter().map(|expert| p[*expert]).sum();
+                let factor = routing.factor.map_or(1.0, of_e12);
+                let same = |a: usize, b: usize| if a == b { 1.0 } else { 0.0 };
+                // Of one's weight by the other's score, and of that score by a logit.
+                let by_score = |of: usize, by: usize| match routing.normed {
+                    true => factor * (same(of, by) / sum - p[of] / sum.powi(2)),
+                    false => factor * same(of, by),
+                };
+                let by_logit = |of: usize, by: usize| match routing.scores {
+                    Scores::Softmax => p[of] * (same(of, by) - p[by]),
+                    Scores::Sigmoid => same(of, by) * p[of] * (1.0 - p[of]),
+                };
                 for j in 0..experts {
-                    let same = if j == *expert as usize { 1.0 } else { 0.0 };
-                    dlogits[row + j] += dweights[copy] * p[*expert as usize] * (same - p[j]);
+                    for (dweight, of) in dweights.iter().zip(&chosen) {
+                        let slope: f64 = chosen.iter().map(|by| by_score(*of, *by) * by_logit(*by, j)).sum();
+                        dlogits[row * experts + j] += dweight * slope;
+                    }
                 }
             }
             vec![dlogits]
@@ -186,6 +213,20 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
         Kernel::SpreadAttentionGrad(spread) => attention_grad(spread, x),
         _ => panic!("{} has no formula here", kernel.name()),
     }
+}
+
+/// What a router's logits become.
+fn scores_of(row: &[f64], routing: Routing) -> Vec<f64> {
+    match routing.scores {
+        Scores::Softmax => softmax(row),
+        Scores::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+    }
+}
+
+/// The weights of experts with these scores, which were chosen.
+fn weights_of(scores: &[f64], routing: Routing) -> Vec<f64> {
+    let sum = if routing.normed { scores.iter().sum() } else { 1.0 };
+    scores.iter().map(|score| routing.factor.map_or(1.0, of_e12) * score / sum).collect()
 }
 
 fn softmax(row: &[f64]) -> Vec<f64> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Graph, Heads, Kernel, SequencePart, Spread, of_e12};
-use pipeplan_core::model::Dtype;
+use pipeplan_core::model::{Dtype, Routing, Scores};
 use pipeplan_core::units::Bytes;
 
 use super::card::{Address, Args, Card, CardError, Format, Held, Launch, Matrix, Memory};
@@ -351,13 +351,18 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0), output(1)], &sizes, &[]);
                 self.over_rows("latent_keys_grad", format, [rows, columns], args)
             }
-            Kernel::Route { active } => {
-                let args = args(&[input(0), output(0), output(1)], &[rows, columns, active], &[]);
+            Kernel::Route { active, routing } => {
+                let (flags, factor) = of_routing(routing);
+                let groups = [routing.groups, routing.active_groups].map(u64::from);
+                let numbers = [rows, columns, active, flags[0], flags[1], groups[0], groups[1]];
+                let args = args(&[input(0), output(0), output(1)], &numbers, &[factor]);
                 self.launch("route", format, [rows.div_ceil(THREADS.into()), 1, 1], THREADS, args)
             }
-            Kernel::RouteGrad => {
+            Kernel::RouteGrad { routing } => {
                 let buffers = [input(0), input(1), input(2), output(0)];
-                let args = args(&buffers, &[rows, inputs[1].columns(), columns], &[]);
+                let (flags, factor) = of_routing(routing);
+                let numbers = [rows, inputs[1].columns(), columns, flags[0], flags[1]];
+                let args = args(&buffers, &numbers, &[factor]);
                 self.launch("route_grad", format, [rows.div_ceil(THREADS.into()), 1, 1], THREADS, args)
             }
             Kernel::Dispatch { .. } => {
@@ -847,6 +852,12 @@ pub fn rope_bytes((sequence, width, _): (u64, u64, u64)) -> Bytes {
 
 fn scale(heads: &Heads) -> f32 {
     heads.scale() as f32
+}
+
+/// Whether scores are each by themselves, and whether those chosen are divided by their sum; what weights are multiplied with.
+fn of_routing(routing: Routing) -> ([u64; 2], f32) {
+    let flags = [routing.scores == Scores::Sigmoid, routing.normed].map(u64::from);
+    (flags, routing.factor.map_or(1.0, of_e12) as f32)
 }
 
 /// What is added to the weight of a norm.

@@ -283,7 +283,7 @@ impl Processor for Noting {
 
 #[cfg(test)]
 mod tests {
-    use pipeplan_core::model::{Dtype, Experts, Family, ModelConfig, Variant};
+    use pipeplan_core::model::{Dtype, Experts, Family, ModelConfig, Routing, Variant};
 
     use super::*;
     use crate::runner::data::Batches;
@@ -333,8 +333,15 @@ mod tests {
         }
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let mut work = Sizes::large().expect("a cpu is in the catalog").work;
-            let experts =
-                Experts { count: 4, active: 2, ffn: 32, shared_ffn: 0, shared_gate: false, dense_layers: 0 };
+            let experts = Experts {
+                count: 4,
+                active: 2,
+                ffn: 32,
+                shared_ffn: 0,
+                shared_gate: false,
+                dense_layers: 0,
+                routing: Routing::USUAL,
+            };
             work.model = ModelConfig {
                 layers: 2,
                 hidden: 64,

@@ -16,7 +16,9 @@
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::of_e12;
-use pipeplan_core::model::{Activation, Experts, Factors, Family, ModelConfig, Variant, hf_config, to_e12};
+use pipeplan_core::model::{
+    Activation, Experts, Factors, Family, ModelConfig, Routing, Scores, Variant, hf_config, to_e12,
+};
 use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -243,8 +245,12 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         });
         extend(&mut theirs, shared);
         extend(&mut theirs, known);
+        let read = hf_config::read(&theirs, "", &mut Vec::new());
+        // A width that no layer has is none of the model's.
+        let has_dense = model.variant.experts.is_none_or(|experts| experts.dense_layers > 0);
+        let read = read.map(|read| ModelConfig { ffn: if has_dense { read.ffn } else { model.ffn }, ..read });
         // Nothing of the model is lost on whoever reads it.
-        if hf_config::read(&theirs, "", &mut Vec::new()).as_ref() == Some(model) {
+        if read.as_ref() == Some(model) {
             return theirs;
         }
     }
@@ -329,17 +335,28 @@ fn particulars(model: &ModelConfig) -> Option<Value> {
 /// The same of models with experts.
 fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Value> {
     let Variant { latent, window, qk_norm, .. } = model.variant;
+    let Routing { scores, normed, factor, groups, active_groups } = experts.routing;
     let mut config = json!({ "hidden_act": "silu", "num_experts_per_tok": experts.active });
     if let Some(latent) = latent {
-        // The library norms latents with this `eps`, whatever the file says, and always has shared experts.
-        if model.norm_eps_e12 != to_e12(1e-6) || experts.shared_ffn == 0 {
+        let sigmoid = scores == Scores::Sigmoid;
+        // The library norms latents with this `eps`, whatever the file says, always has shared experts, and looks at two
+        // experts of each group.
+        let is_known = model.norm_eps_e12 == to_e12(1e-6) && experts.shared_ffn > 0;
+        if !is_known || sigmoid && experts.count / groups.max(1) < 2 {
             return None;
         }
+        let (class, kind) =
+            if sigmoid { ("DeepseekV3ForCausalLM", "deepseek_v3") } else { ("DeepseekV2ForCausalLM", "deepseek_v2") };
+        let choice = match (scores, groups) {
+            (Scores::Sigmoid, _) => "noaux_tc",
+            (Scores::Softmax, 1) => "greedy",
+            (Scores::Softmax, _) => "group_limited_greedy",
+        };
         extend(
             &mut config,
             json!({
-                "architectures": ["DeepseekV2ForCausalLM"],
-                "model_type": "deepseek_v2",
+                "architectures": [class],
+                "model_type": kind,
                 "n_routed_experts": experts.count,
                 "moe_intermediate_size": experts.ffn,
                 "n_shared_experts": experts.shared_ffn / experts.ffn.max(1),
@@ -351,9 +368,13 @@ fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Valu
                 "qk_rope_head_dim": latent.rope_width,
                 "v_head_dim": latent.value_width,
                 "head_dim": latent.rope_width,
-                "topk_method": "greedy",
-                "norm_topk_prob": false,
-                "routed_scaling_factor": 1.0,
+                "scoring_func": scores.name(),
+                "topk_method": choice,
+                "norm_topk_prob": normed,
+                "routed_scaling_factor": factor.map_or(1.0, of_e12),
+                "n_group": groups,
+                "topk_group": active_groups,
+                "num_nextn_predict_layers": model.variant.multi_token,
             }),
         );
         return Some(config);
@@ -361,20 +382,23 @@ fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Valu
     let (class, kind) = match (experts.shared_gate, qk_norm) {
         (true, _) => ("Qwen2MoeForCausalLM", "qwen2_moe"),
         (false, true) => ("Qwen3MoeForCausalLM", "qwen3_moe"),
-        // The library divides the weights of those that are chosen by their sum.
-        (false, false) => return None,
+        (false, false) => ("MixtralForCausalLM", "mixtral"),
     };
+    if kind == "mixtral" {
+        extend(&mut config, json!({ "intermediate_size": experts.ffn }));
+    }
     extend(
         &mut config,
         json!({
             "architectures": [class],
             "model_type": kind,
             "num_experts": experts.count,
+            "num_local_experts": experts.count,
             "moe_intermediate_size": experts.ffn,
             "shared_expert_intermediate_size": experts.shared_ffn,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
-            "norm_topk_prob": false,
+            "norm_topk_prob": normed,
             "sliding_window": window.map(|window| window.tokens),
         }),
     );
@@ -408,8 +432,11 @@ mod tests {
             ("gemma2", named("gemma-2-27b")),
             ("granite", granite(Some(to_e12(0.0078125)))),
             ("granite", granite(None)),
+            ("mixtral", named("mixtral-8x7b")),
             ("qwen3_moe", named("qwen-3-30b-a3b")),
             ("deepseek_v2", named("deepseek-v2")),
+            ("deepseek_v3", named("deepseek-v3")),
+            ("deepseek_v3", named("kimi-k2")),
         ] {
             let config = config(&model, "f32");
             assert_eq!(config["model_type"], kind);
@@ -417,8 +444,9 @@ mod tests {
             assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
         }
         // What another library has not says it in the words of a spec.
-        for name in ["mixtral-8x7b", "gpt-3-175b"] {
-            let (model, mut faults) = (named(name), Vec::new());
+        let latent = Variant { experts: None, ..named("deepseek-v3").variant };
+        for model in [named("gpt-3-175b"), ModelConfig { variant: latent, ..named("deepseek-v3") }] {
+            let mut faults = Vec::new();
             let table = &config(&model, "f32")[OWN_WORDS];
             assert_eq!(spec::read_model_table(table, "", &mut faults), Some(model), "{faults:?}");
         }

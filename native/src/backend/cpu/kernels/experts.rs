@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use pipeplan_core::graph::of_e12;
+use pipeplan_core::model::{Routing, Scores};
+
 use super::super::element::{Element, dot};
 use super::super::gemm::{Gemm, Operand, Size};
 use super::elementwise::sigmoid;
@@ -94,48 +97,106 @@ fn softmax<T: Element>(logits: &[T]) -> Vec<T> {
     shares
 }
 
-pub(super) fn route<T: Element>(call: &mut Call<'_, '_, T>, active: usize) {
+/// What a router's `logits` become.
+fn scores<T: Element>(logits: &[T], routing: Routing) -> Vec<T> {
+    match routing.scores {
+        Scores::Softmax => softmax(logits),
+        Scores::Sigmoid => logits.iter().map(|logit| sigmoid(*logit)).collect(),
+    }
+}
+
+/// What scores of chosen experts add up to where they are divided by their sum, and 1 where not.
+fn sum_of<T: Element>(chosen: impl Iterator<Item = T>, routing: Routing) -> T {
+    // Of scores that are all 0 too, as published: arXiv:2412.19437's own code.
+    if routing.normed { chosen.fold(T::ZERO, |sum, score| sum + score) + T::of(1e-20) } else { T::ONE }
+}
+
+fn factor<T: Element>(routing: Routing) -> T {
+    T::of(routing.factor.map_or(1.0, of_e12))
+}
+
+/// By group of experts: whether they are chosen from.
+fn open_groups<T: Element>(logits: &[T], routing: Routing) -> Vec<bool> {
+    let groups = routing.groups.max(1) as usize;
+    let merit = |group: &[T]| {
+        let (mut first, mut second) = (T::LOWEST, T::LOWEST);
+        for logit in group {
+            if *logit > first {
+                (first, second) = (*logit, first);
+            } else if *logit > second {
+                second = *logit;
+            }
+        }
+        match routing.scores {
+            Scores::Softmax => first,
+            Scores::Sigmoid => sigmoid(first) + sigmoid(second),
+        }
+    };
+    let merits: Vec<T> = logits.chunks_exact(logits.len() / groups).map(merit).collect();
+    // Of equals the first.
+    let is_before = |a: usize, b: usize| merits[a] > merits[b] || (a < b && merits[a] == merits[b]);
+    let before = |at: usize| (0..groups).filter(|other| is_before(*other, at)).count();
+    (0..groups).map(|at| before(at) < routing.active_groups as usize).collect()
+}
+
+pub(super) fn route<T: Element>(call: &mut Call<'_, '_, T>, active: usize, routing: Routing) {
     let logits = call.floats(0);
     let (_, experts) = call.sizes(0);
+    let in_group = experts / routing.groups.max(1) as usize;
     let [weights, chosen] = &mut *call.outputs else { panic!("route has two outputs") };
     let (weights, Data::Tokens(chosen)) = (weights.floats_mut(), chosen) else { panic!("experts are numbers") };
     let rows =
         logits.chunks_exact(experts).zip(weights.chunks_exact_mut(active)).zip(chosen.chunks_exact_mut(active));
     for ((logits, weights), chosen) in rows {
-        let shares = softmax(logits);
-        for (slot, weight) in weights.iter_mut().enumerate() {
+        let (scores, groups) = (scores(logits, routing), open_groups(logits, routing));
+        for slot in 0..active {
             let (before, rest) = chosen.split_at_mut(slot);
             // Of equals the first.
             let mut best: Option<usize> = None;
             for (expert, logit) in logits.iter().enumerate() {
-                let is_open = !before.contains(&(expert as i32));
+                let is_open = groups[expert / in_group] && !before.contains(&(expert as i32));
                 if is_open && best.is_none_or(|best| *logit > logits[best]) {
                     best = Some(expert);
                 }
             }
-            let best = best.unwrap_or(0);
-            rest[0] = best as i32;
-            *weight = shares[best];
+            rest[0] = best.unwrap_or(0) as i32;
         }
+        let score = |expert: &i32| scores[*expert as usize];
+        let sum = sum_of(chosen.iter().map(score), routing);
+        let weighted = chosen.iter().map(|expert| factor::<T>(routing) * score(expert) / sum);
+        weights.iter_mut().zip(weighted).for_each(|(weight, weighted)| *weight = weighted);
     }
 }
 
-pub(super) fn route_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+pub(super) fn route_grad<T: Element>(call: &mut Call<'_, '_, T>, routing: Routing) {
     let (dweights, logits, chosen) = (call.floats(0), call.floats(1), call.tokens(2));
     let ((_, active), (_, experts)) = (call.sizes(0), call.sizes(1));
     let rows = call.outputs[0].floats_mut().chunks_exact_mut(experts).zip(logits.chunks_exact(experts));
     let rows = rows.zip(dweights.chunks_exact(active)).zip(chosen.chunks_exact(active));
     for (((dlogits, logits), dweights), chosen) in rows {
-        let shares = softmax(logits);
-        let mut along = T::ZERO;
-        for (dweight, expert) in dweights.iter().zip(chosen) {
-            along += *dweight * shares[*expert as usize];
-        }
-        for (dlogit, share) in dlogits.iter_mut().zip(&shares) {
-            *dlogit = -(*share * along);
-        }
-        for (dweight, expert) in dweights.iter().zip(chosen) {
-            dlogits[*expert as usize] += *dweight * shares[*expert as usize];
+        let scores = scores(logits, routing);
+        let score = |expert: &i32| scores[*expert as usize];
+        let sum = sum_of(chosen.iter().map(score), routing);
+        let pairs = || dweights.iter().zip(chosen);
+        // What a greater sum takes from every weight.
+        let shared = match routing.normed {
+            true => pairs().fold(T::ZERO, |all, (dweight, expert)| all + *dweight * score(expert)) / sum,
+            false => T::ZERO,
+        };
+        let dscore = |dweight: T| factor::<T>(routing) * (dweight - shared) / sum;
+        match routing.scores {
+            Scores::Softmax => {
+                let mut along = T::ZERO;
+                pairs().for_each(|(dweight, expert)| along += dscore(*dweight) * score(expert));
+                dlogits.iter_mut().zip(&scores).for_each(|(dlogit, score)| *dlogit = -(*score * along));
+                pairs().for_each(|(dweight, expert)| dlogits[*expert as usize] += dscore(*dweight) * score(expert));
+            }
+            Scores::Sigmoid => {
+                dlogits.fill(T::ZERO);
+                pairs().for_each(|(dweight, expert)| {
+                    dlogits[*expert as usize] += dscore(*dweight) * score(expert) * (T::ONE - score(expert));
+                });
+            }
         }
     }
 }

@@ -1,50 +1,120 @@
 // Experts. Copies of tokens lie ordered by expert; `place` (int) says where each copy (token by token) lies.
 
-// p: logits, weights, chosen (int). n: rows, experts, active. A thread takes a row.
-template <class T> __device__ void route(const Args& a) {
-    ll experts = a.n[1], active = a.n[2];
-    EACH(row, a.n[0]) {
-        const T* x = (const T*)a.p[0] + row * experts;
-        float greatest = -INFINITE, total = 0.0f, last = INFINITE;
-        int last_at = -1;
+// What a router's logits become: shares of one, or each by itself.
+struct Scores {
+    bool each;
+    float greatest, total;
+    template <class T> __device__ __forceinline__ Scores(const T* x, ll experts, bool by_itself) {
+        each = by_itself;
+        greatest = -INFINITE;
+        total = 0.0f;
+        if (each) return;
         for (ll j = 0; j < experts; j++) greatest = fmaxf(greatest, load(x[j]));
         for (ll j = 0; j < experts; j++) total += expf(load(x[j]) - greatest);
+    }
+    __device__ __forceinline__ float operator()(float logit) const {
+        return each ? sigmoid(logit) : expf(logit - greatest) / total;
+    }
+};
+
+// A bit for each group of experts that is chosen from: those whose best expert, or best two scores, are greatest.
+template <class T> __device__ __forceinline__ unsigned long long open_groups(const T* x, ll experts, ll groups, ll active, bool each) {
+    if (active >= groups) return ~0ull;
+    unsigned long long open = 0;
+    ll size = experts / groups;
+    for (ll round = 0; round < active; round++) {
+        // Of equals the first.
+        float best = -INFINITE;
+        ll at = -1;
+        for (ll group = 0; group < groups; group++) {
+            if (open >> group & 1) continue;
+            float first = -INFINITE, second = -INFINITE;
+            for (ll j = group * size; j < (group + 1) * size; j++) {
+                float value = load(x[j]);
+                if (value > first) {
+                    second = first;
+                    first = value;
+                } else if (value > second) {
+                    second = value;
+                }
+            }
+            float merit = each ? sigmoid(first) + sigmoid(second) : first;
+            if (at < 0 || merit > best) {
+                best = merit;
+                at = group;
+            }
+        }
+        open |= 1ull << at;
+    }
+    return open;
+}
+
+// What divides weights: the sum of the chosen scores, which may all be 0; or 1.
+template <class T> __device__ __forceinline__ float sum_of(const T* x, const int* chosen, ll active, const Scores& score, bool normed) {
+    if (!normed) return 1.0f;
+    float sum = 0.0f;
+    for (ll slot = 0; slot < active; slot++) sum += score(load(x[chosen[slot]]));
+    return sum + 1e-20f;
+}
+
+// p: logits, weights, chosen (int). n: rows, experts, active, whether scores are each by themselves, whether those chosen
+// are divided by their sum, groups, groups that are chosen from. f[0]: what weights are multiplied with. A thread takes a row.
+template <class T> __device__ void route(const Args& a) {
+    ll experts = a.n[1], active = a.n[2], size = experts / a.n[5];
+    EACH(row, a.n[0]) {
+        const T* x = (const T*)a.p[0] + row * experts;
+        int* chosen = (int*)a.p[2] + row * active;
+        Scores score(x, experts, a.n[3] != 0);
+        unsigned long long open = open_groups(x, experts, a.n[5], a.n[6], a.n[3] != 0);
+        float last = INFINITE;
+        int last_at = -1;
         for (ll slot = 0; slot < active; slot++) {
             // The greatest of those that are left; of equals the first.
             float best = -INFINITE;
             int at = -1;
             for (int j = 0; j < (int)experts; j++) {
                 float value = load(x[j]);
-                bool is_open = value < last || (value == last && j > last_at);
+                bool is_open = (open >> j / size & 1) && (value < last || (value == last && j > last_at));
                 if (is_open && (at < 0 || value > best)) {
                     best = value;
                     at = j;
                 }
             }
             if (at < 0) at = (int)slot; // logits that are no numbers: the loss will tell
-            ((T*)a.p[1])[row * active + slot] = Number<T>::of(expf(best - greatest) / total);
-            ((int*)a.p[2])[row * active + slot] = at;
+            chosen[slot] = at;
             last = best;
             last_at = at;
+        }
+        float sum = sum_of(x, chosen, active, score, a.n[4] != 0);
+        for (ll slot = 0; slot < active; slot++) {
+            ((T*)a.p[1])[row * active + slot] = Number<T>::of(a.f[0] * score(load(x[chosen[slot]])) / sum);
         }
     }
 }
 KERNEL(route)
 
-// p: dweights, logits, chosen, dlogits. n: rows, experts, active. A thread takes a row.
+// p: dweights, logits, chosen, dlogits. n: rows, experts, active, whether scores are each by themselves, whether those
+// chosen were divided by their sum. f[0]: what weights were multiplied with. A thread takes a row.
 template <class T> __device__ void route_grad(const Args& a) {
     ll experts = a.n[1], active = a.n[2];
+    bool each = a.n[3] != 0, normed = a.n[4] != 0;
     EACH(row, a.n[0]) {
         const T *dweights = (const T*)a.p[0] + row * active, *x = (const T*)a.p[1] + row * experts;
         const int* chosen = (const int*)a.p[2] + row * active;
-        float greatest = -INFINITE, total = 0.0f, along = 0.0f;
-        for (ll j = 0; j < experts; j++) greatest = fmaxf(greatest, load(x[j]));
-        for (ll j = 0; j < experts; j++) total += expf(load(x[j]) - greatest);
-        for (ll slot = 0; slot < active; slot++) along += load(dweights[slot]) * (expf(load(x[chosen[slot]]) - greatest) / total);
+        Scores score(x, experts, each);
+        float sum = sum_of(x, chosen, active, score, normed), along = 0.0f;
+        for (ll slot = 0; slot < active; slot++) along += load(dweights[slot]) * score(load(x[chosen[slot]]));
+        // What a greater sum takes from every weight, and what a greater logit takes from every share.
+        float shared = normed ? along / sum : 0.0f, back = 0.0f;
+        for (ll slot = 0; slot < active && !each; slot++) {
+            back += a.f[0] * (load(dweights[slot]) - shared) / sum * score(load(x[chosen[slot]]));
+        }
         for (int j = 0; j < (int)experts; j++) {
-            float own = 0.0f;
-            for (ll slot = 0; slot < active; slot++) own += chosen[slot] == j ? load(dweights[slot]) : 0.0f;
-            ((T*)a.p[3])[row * experts + j] = Number<T>::of(expf(load(x[j]) - greatest) / total * (own - along));
+            float own = 0.0f, value = score(load(x[j]));
+            for (ll slot = 0; slot < active; slot++) {
+                own += chosen[slot] == j ? a.f[0] * (load(dweights[slot]) - shared) / sum : 0.0f;
+            }
+            ((T*)a.p[3])[row * experts + j] = Number<T>::of(value * (each ? own * (1.0f - value) : own - back));
         }
     }
 }
