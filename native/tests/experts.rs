@@ -10,7 +10,7 @@ use common::{
     train, trains_as_one_rank, trains_on_cards, transformers_agrees,
 };
 use pipeplan::backend::BackendError;
-use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::checkpoint::{Checkpoint, Saving, config};
 use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::{Cause, Device, Precision, RunError, RunOptions, Silent, State, Workload, run};
 use pipeplan::transport::faulty::Faults;
@@ -194,11 +194,16 @@ fn a_rank_without_room_ends_the_run_and_says_what_is_needed() {
     assert_close_weights(&found, &expected, "enough");
 }
 
-/// On their own layout to the bit, on another one within rounding.
+/// On their own layout to the bit, on another one within rounding; with experts each by itself, and rows in another order than
+/// the kernels'.
 #[test]
 fn checkpoints_go_from_any_layout_to_any() {
     let planned = |(sizes, expert, zero, whole, name): (Sizes, u32, u32, bool, &str)| {
-        let mut work = work(qwen_2_moe(), sizes, expert);
+        let experts = deepseek().experts.map(|of| Experts { shared_ffn: of.ffn, ..of });
+        let latent = deepseek().latent.map(|of| Latent { rope_width: 4, ..of });
+        let mut work = work(Variant { experts, latent, ..deepseek() }, sizes, expert);
+        (work.model.head_dim, work.model.norm_eps_e12) = (10, 1_000_000);
+        assert_eq!(config(&work.model, "f64")["model_type"], "deepseek_v3");
         work.layout.zero = zero;
         work.layout.form.context = if sizes[2] == 1 { expert } else { 1 };
         (work.layout.form.sequence_parallel, work.layout.form.whole_experts) = (whole, whole);
