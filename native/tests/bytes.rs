@@ -132,7 +132,7 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
     kinds: &[OpKind],
 ) -> Noted {
     let text = common::text();
-    let batches = Batches::new(text, work.sequence as usize, work.microbatch_size as usize, 2, 0).expect("text");
+    let batches = Batches::new(text, [work.sequence as usize, 3], work.microbatch_size as usize, 2, 0).expect("text");
     let mut store = Store::default();
     let graph = graph_of(work, layout);
     let mut cpu =
@@ -196,7 +196,7 @@ fn newer_families_hold_what_liveness_says() {
         (
             "DeepSeek",
             ModelConfig {
-                variant: Variant { latent: Some(latent), ..Variant::USUAL },
+                variant: Variant { latent: Some(latent), multi_token: 2, ..Variant::USUAL },
                 kv_heads: usual.heads,
                 head_dim: 10,
                 ..usual
@@ -367,7 +367,7 @@ fn a_parcel_of_another_size_is_refused() {
     let work = work(4, 2);
     let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
     let graph = graph_of(&work, &derived.stages[1]);
-    let batches = Batches::new(vec![b'a'; 100], 12, 2, 2, 0).expect("text");
+    let batches = Batches::new(vec![b'a'; 100], [12, 1], 2, 2, 0).expect("text");
     let mut store = Store::default();
     let mut cpu = Cpu::<f32>::new([(1, graph)], 4, 1, AdamW::default(), Arc::new(batches), &mut store);
     let parcel = Parcel { payload: Payload::Activation, stage: 1, microbatch: 0 };

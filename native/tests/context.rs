@@ -39,7 +39,7 @@ fn kinds() -> Vec<Kind> {
         }),
         ("DeepSeek", |work| {
             let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 2, value_width: 3 };
-            work.model.variant = Variant { latent: Some(latent), ..Variant::USUAL };
+            work.model.variant = Variant { latent: Some(latent), multi_token: 2, ..Variant::USUAL };
             (work.model.kv_heads, work.model.head_dim) = (work.model.heads, 6);
         }),
         ("GPT", |work| (work.model.family, work.model.kv_heads) = (Family::Gpt, work.model.heads)),
@@ -110,6 +110,7 @@ fn rings_train_as_one_rank_in_every_layout() {
         work.model.tied = at % 2 == 1;
         work.layout.form.sequence_parallel = sizes[2] > 1;
         work.layout.form.async_reduce = at % 4 == 0;
+        work.model.variant.multi_token = u32::from(at % 4 == 3);
         if at % 4 == 0 {
             // Dealt to ranks of one ring, which see other tokens.
             let experts = Experts {

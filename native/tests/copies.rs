@@ -64,6 +64,24 @@ fn two_way_placements_and_tied_tables_train_as_one_rank() {
     }
 }
 
+/// The last stage has the table too, for the tokens further on; its head is its own but where tables are tied.
+#[test]
+fn tables_of_multi_token_prediction_train_as_one_rank() {
+    for (ranks, data, zero, tied, name) in [
+        (2, 1, 0, false, "1f1b"),
+        (2, 1, 0, false, "zb-v"),
+        (4, 1, 0, true, "interleaved-1f1b"),
+        (2, 2, 1, false, "zb-h1"),
+        (2, 2, 1, true, "dualpipe"),
+        (4, 1, 0, false, "chimera"),
+    ] {
+        let mut work = with(ranks, data, zero, tied);
+        work.model.variant.multi_token = 2;
+        let run = assert_trains_as_one_rank(&work, name, &options(5));
+        assert!(run.weights.contains_key("model.layers.9.eh_proj.weight"), "behind the model's eight");
+    }
+}
+
 #[test]
 fn replicas_train_as_one_rank_with_and_without_a_share_of_the_optimizer() {
     for (ranks, data, zero, name) in

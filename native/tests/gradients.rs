@@ -37,7 +37,7 @@ impl Case {
         let graph = stage_graph(model, &shape, 2);
         let text = common::text();
         let batches =
-            Batches::new(text, shape.sequence as usize, shape.microbatch_size as usize, 2, 9).expect("text");
+            Batches::new(text, [shape.sequence as usize, 1], shape.microbatch_size as usize, 2, 9).expect("text");
         let mut store = Store::default();
         let cpu = Cpu::new([(stage, graph)], 3, 5, AdamW::default(), Arc::new(batches), &mut store);
         Case { cpu, store, stage, shape, hidden: model.hidden as usize }

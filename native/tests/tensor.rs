@@ -58,6 +58,7 @@ fn combinations_train_as_one_rank() {
         form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][at % 3];
         work.layout.zero = u32::from(at % 4 > 1 && sizes[2] > 1);
         work.model.tied = at % 3 == 1;
+        work.model.variant.multi_token = u32::from(at % 5 > 2);
         options.clip_norm = (at % 3 == 2).then_some(0.25);
         let tried = (0..names.len())
             .find(|next| trains_as_one_rank(&work, names[(at + next) % names.len()], &options, &mut expected));

@@ -142,7 +142,8 @@ impl Backward<'_> {
             };
             if let Some((microbatches, first)) = loss {
                 let (logits, targets, log_sum_exp) = (input(first)?, input(first + 1)?, output(1)?);
-                let kernel = Kernel::CrossEntropyGrad { microbatches };
+                let Role::Loss { weight_e12, .. } = self.graph[output(0)?].role else { return None };
+                let kernel = Kernel::CrossEntropyGrad { microbatches, weight_e12 };
                 self.contribute_by(logits, kernel, &[logits, targets, log_sum_exp]);
                 return Some(());
             }

@@ -11,7 +11,11 @@ use super::passes::Account;
 use super::passes::recompute::Choices;
 use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
 use super::{backward, gpt, liveness, llama, passes};
-use crate::model::{Dtype, Family, ModelConfig};
+use crate::model::{Dtype, E12, Family, ModelConfig};
+
+/// What the mean loss of multi-token prediction counts for beside the model's own, in units of 10⁻¹²: DeepSeek-V3's in the
+/// last third of its training (arXiv:2412.19437 §4.2), and Megatron-LM's default.
+pub const MULTI_TOKEN_WEIGHT_E12: u64 = E12 / 10;
 
 /// Which part of a model a stage is, and how large its microbatches are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +74,7 @@ pub fn stage_graph_with(
 pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
     let mut build = Builder::new(*model, shape);
     let mut stream = if shape.has_embedding {
-        let tokens = build.tokens_of(Role::Tokens);
+        let tokens = build.tokens_of("tokens", 0);
         match model.family {
             Family::Llama => llama::embedding(&mut build, tokens),
             Family::Gpt => gpt::embedding(&mut build, tokens),
@@ -93,11 +97,14 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
             Family::Llama => llama::head(&mut build, stream),
             Family::Gpt => gpt::head(&mut build, stream),
         };
-        build.loss(logits, microbatches);
-        for module in 0..model.variant.multi_token {
+        build.loss(logits, 1, E12, microbatches);
+        let modules = model.variant.multi_token;
+        for module in 0..modules {
             let logits;
-            (stream, logits) = llama::further_token(&mut build, stream, model.layers + module);
-            build.loss(logits, microbatches);
+            (stream, logits) = llama::further_token(&mut build, stream, module);
+            // L + λ / D · Σ of the modules' losses: equation 25 of arXiv:2412.19437.
+            let weight_e12 = MULTI_TOKEN_WEIGHT_E12 / u64::from(modules);
+            build.loss(logits, module + 2, weight_e12, microbatches);
         }
     } else if build.graph[stream].role == Role::Intermediate {
         build.graph.tensors[stream.index()].role = Role::ActivationOut;
@@ -192,9 +199,8 @@ impl Builder {
         self.graph.add(name.to_string(), shape, dtype, role)
     }
 
-    pub(super) fn tokens_of(&mut self, role: Role) -> TensorId {
-        let name = if role == Role::Tokens { "tokens" } else { "targets" };
-        self.tensor(name, vec![self.all_tokens], Dtype::I32, role)
+    pub(super) fn tokens_of(&mut self, name: &str, ahead: u32) -> TensorId {
+        self.tensor(name, vec![self.all_tokens], Dtype::I32, Role::Tokens { ahead })
     }
 
     /// A matrix of `width` columns, one row a token.
@@ -270,12 +276,12 @@ impl Builder {
     }
 
     /// The loss of `logits`, of which each device holds its part of the vocabulary.
-    fn cross_entropy(&mut self, logits: TensorId, targets: TensorId, microbatches: u64) {
+    fn cross_entropy(&mut self, logits: TensorId, targets: TensorId, role: Role, microbatches: u64) {
         let (statistics, tokens, ways) = (self.statistics(), self.all_tokens, self.ways());
         let logits = self.without_padding(logits);
         let targets = self.own_tokens(targets);
         let mut made = |name: &str, shape: Vec<u64>, role| self.tensor(name, shape, statistics, role);
-        let loss = made("loss", vec![1], Role::Loss);
+        let loss = made("loss", vec![1], role);
         let log_sum_exp = made("log_sum_exp", vec![tokens], Role::Intermediate);
         if ways == 1 {
             self.operator(Kernel::CrossEntropy { microbatches }, &[logits, targets], &[loss, log_sum_exp]);
@@ -472,11 +478,12 @@ impl Builder {
         attended
     }
 
-    /// The loss of `logits` over all tokens, whoever holds what is between the matrices.
-    fn loss(&mut self, logits: TensorId, microbatches: u32) {
+    /// The loss of `logits` as what they say of the tokens `ahead`, over all tokens, whoever holds what is between the
+    /// matrices.
+    fn loss(&mut self, logits: TensorId, ahead: u32, weight_e12: u64, microbatches: u32) {
         let logits = self.widened(logits);
-        let targets = self.tokens_of(Role::Targets);
-        self.cross_entropy(logits, targets, microbatches.into());
+        let targets = self.tokens_of("targets", ahead);
+        self.cross_entropy(logits, targets, Role::Loss { ahead, weight_e12 }, microbatches.into());
     }
 
     /// `logits` as the loss takes them.

@@ -422,11 +422,13 @@ pub enum Kernel {
         microbatches: u64,
     },
     /// `(logits [n, vocab], targets [n], l [n]) → (dlogits [n, vocab])`:
-    /// `dlogits[i,j] = (exp(logits[i,j] − l[i]) − [j = targets[i]]) / (n · microbatches)`. May run in place of
+    /// `dlogits[i,j] = weight · (exp(logits[i,j] − l[i]) − [j = targets[i]]) / (n · microbatches)`. May run in place of
     /// the logits.
     CrossEntropyGrad {
         /// Microbatches of a step.
         microbatches: u64,
+        /// What the loss counts for, in units of 10⁻¹². See [`of_e12`].
+        weight_e12: u64,
     },
 }
 

@@ -9,7 +9,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::build::Builder;
-use super::{Init, Kernel, Role, TensorId, experts, latent};
+use super::{Init, Kernel, TensorId, experts, latent};
 use crate::model::Activation;
 
 const TABLE: &str = "model.embed_tokens.weight";
@@ -136,17 +136,19 @@ pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     build.logits(normed, TABLE)
 }
 
-/// One module of multi-token prediction on the residual stream `x`, its layer counted as the model's layer `layer`: the
-/// stream behind it, and logits of the token that is one further. Devices that share matrices each hold the whole of its
+/// Module `module` of multi-token prediction on the residual stream `x`, its layer counted behind the model's: the stream
+/// behind it, and logits of the token that is one further. It reads the tokens up to there, which the text has past the end
+/// of a sequence too. Devices that share matrices each hold the whole of its
 /// projection, which works on the tokens between them.
 ///
 /// Source: arXiv:2412.19437 §2.2; names of weights are those of DeepSeek-V3's checkpoint.
-pub(super) fn further_token(build: &mut Builder, x: TensorId, layer: u32) -> (TensorId, TensorId) {
+pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> (TensorId, TensorId) {
+    let layer = build.model.layers + module;
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
     let hidden = build.hidden();
     build.enter_layer(layer);
     build.split_tokens();
-    let next = build.tokens_of(Role::Tokens);
+    let next = build.tokens_of("further tokens", module + 1);
     let table = build.one_table(TABLE);
     let embedded = build.embedded(next, table, "further embedding");
     let embedded = build.scaled(embedded, build.model.variant.factors.embedding, "further embedding scaled");

@@ -170,10 +170,12 @@ impl Split {
 /// What a tensor is to the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The microbatch's tokens, `i32 [tokens]`; arrives before F.
-    Tokens,
-    /// The token that follows each token, `i32 [tokens]`; arrives before F.
-    Targets,
+    /// The tokens that stand `ahead` places behind each of the microbatch's in the text, `i32 [tokens]`; arrives before F.
+    Tokens {
+        /// 0: the microbatch's own. 1: those that follow them, which the model predicts. More: what multi-token prediction
+        /// reads and predicts beyond.
+        ahead: u32,
+    },
     /// A parameter, persistent. Its name is that of Hugging Face's checkpoints, and so is its shape: a matrix
     /// is `[out, in]`.
     Weight {
@@ -208,8 +210,13 @@ pub enum Role {
     /// The gradient of [`Role::ActivationIn`], for the stage before; leaves after B.
     GradientOut,
     /// The microbatch's share of the step's loss, one number; leaves after F. The sum over a step's
-    /// microbatches is the mean over all of its tokens.
-    Loss,
+    /// microbatches is the mean over all of its tokens. What is trained is the weighted sum of all losses.
+    Loss {
+        /// How far behind its own token each predicts: 1 is the model's own loss, more are those of multi-token prediction.
+        ahead: u32,
+        /// What it is multiplied with in the sum, in units of 10⁻¹².
+        weight_e12: u64,
+    },
     /// Anything else.
     Intermediate,
 }
@@ -223,7 +230,7 @@ impl Role {
     /// The job before which such a tensor comes from outside.
     pub const fn arrives_in(self) -> Option<Job> {
         match self {
-            Role::Tokens | Role::Targets | Role::ActivationIn => Some(Job::F),
+            Role::Tokens { .. } | Role::ActivationIn => Some(Job::F),
             Role::GradientIn => Some(Job::B),
             _ => None,
         }
@@ -232,7 +239,7 @@ impl Role {
     /// The job after which such a tensor goes outside.
     pub const fn leaves_after(self) -> Option<Job> {
         match self {
-            Role::ActivationOut | Role::Loss => Some(Job::F),
+            Role::ActivationOut | Role::Loss { .. } => Some(Job::F),
             Role::GradientOut => Some(Job::B),
             _ => None,
         }

@@ -469,8 +469,10 @@ impl<P: Processor> Stages<P> {
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
-                Role::Tokens => processor.tokens(training.batches.tokens(*step, microbatch)).map_err(Into::into)?,
-                Role::Targets => processor.tokens(training.batches.targets(*step, microbatch)).map_err(Into::into)?,
+                Role::Tokens { ahead } => {
+                    let tokens = training.batches.tokens(*step, microbatch, ahead);
+                    processor.tokens(tokens).map_err(Into::into)?
+                }
                 role => {
                     let payload = if role == Role::ActivationIn { Payload::Activation } else { Payload::Gradient };
                     let parcel = Parcel { payload, stage: number, microbatch };
@@ -508,12 +510,15 @@ impl<P: Processor> Stages<P> {
             let (payload, stage) = match graph[*id].role {
                 Role::ActivationOut => (Payload::Activation, number + 1),
                 Role::GradientOut => (Payload::Gradient, number.saturating_sub(1)),
-                _ => {
+                role => {
                     let loss = processor.number(&data).map_err(Into::into)?;
                     if !loss.is_finite() {
                         return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
                     }
-                    self.losses.push((microbatch, loss));
+                    // Those of tokens further on only train.
+                    if matches!(role, Role::Loss { ahead: 1, .. }) {
+                        self.losses.push((microbatch, loss));
+                    }
                     continue;
                 }
             };

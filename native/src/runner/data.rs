@@ -1,6 +1,7 @@
 //! Bytes of a text as training data: each byte is a token.
 //!
-//! The text is cut into windows of one sequence and the byte after it. Each pass over the text (an epoch)
+//! The text is cut into windows of one sequence and the byte after it, or as many as the model reads ahead: those are the
+//! first of the next window, so that every token has all that is predicted from it and none is masked. Each pass over the text (an epoch)
 //! takes all windows once, in an order of its own that follows from the seed. Step `t` takes the next
 //! `microbatches · microbatch_size` windows, microbatch `m` the `m`-th `microbatch_size` of these: so a
 //! microbatch is the same data whatever the schedule.
@@ -20,13 +21,15 @@ pub enum DataError {
     /// Not even one sequence.
     #[error(
         "the text has {bytes} bytes, and one sequence of {sequence} tokens needs {}: give a longer text or \
-         plan a shorter sequence", sequence + 1
+         plan a shorter sequence", sequence + ahead
     )]
     TooShort {
         /// Bytes of the text.
         bytes: usize,
         /// Tokens of a sequence.
         sequence: usize,
+        /// Bytes behind it.
+        ahead: usize,
     },
 }
 
@@ -35,6 +38,8 @@ pub enum DataError {
 pub struct Batches {
     text: Arc<Vec<u8>>,
     sequence: usize,
+    /// Tokens behind a sequence that are read with it.
+    ahead: usize,
     microbatch_size: usize,
     microbatches: usize,
     /// The first microbatch of a step that is this replica's, which counts its own from 0.
@@ -47,23 +52,24 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Cuts `text`.
+    /// Cuts `text` for models that read up to `ahead` tokens behind each, at least 1.
     ///
     /// # Errors
     /// [`DataError`].
     pub fn new(
         text: Vec<u8>,
-        sequence: usize,
+        [sequence, ahead]: [usize; 2],
         microbatch_size: usize,
         microbatches: usize,
         seed: u64,
     ) -> Result<Batches, DataError> {
-        if sequence == 0 || text.len() <= sequence {
-            return Err(DataError::TooShort { bytes: text.len(), sequence });
+        let ahead = ahead.max(1);
+        if sequence == 0 || text.len() < sequence + ahead {
+            return Err(DataError::TooShort { bytes: text.len(), sequence, ahead });
         }
         let text = Arc::new(text);
         let (first, part, order) = (0, SequencePart::WHOLE, Mutex::default());
-        let batches = Batches { text, sequence, microbatch_size, microbatches, first, part, seed, order };
+        let batches = Batches { text, sequence, ahead, microbatch_size, microbatches, first, part, seed, order };
         let order = batches.epoch(0);
         Ok(Batches { order: Mutex::new((0, order)), ..batches })
     }
@@ -71,10 +77,11 @@ impl Batches {
     /// The same, for a rank with `part` of every sequence in a replica whose microbatch 0 is microbatch `first` of the step.
     pub fn starting_at(&self, first: u32, part: SequencePart) -> Batches {
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Batches { text, sequence, microbatch_size, microbatches, seed, .. } = self;
+        let Batches { text, sequence, ahead, microbatch_size, microbatches, seed, .. } = self;
         Batches {
             text: Arc::clone(text),
             sequence: *sequence,
+            ahead: *ahead,
             microbatch_size: *microbatch_size,
             microbatches: *microbatches,
             first,
@@ -106,7 +113,7 @@ impl Batches {
     /// Windows of the text.
     pub fn windows(&self) -> usize {
         // Numbered by u32: 4 billion sequences are beyond what this runner trains on.
-        ((self.text.len() - 1) / self.sequence).min(u32::MAX as usize)
+        ((self.text.len() - self.ahead) / self.sequence).min(u32::MAX as usize)
     }
 
     /// Tokens of one training step.
@@ -114,24 +121,15 @@ impl Batches {
         self.sequence as u64 * self.microbatch_size as u64 * self.microbatches as u64
     }
 
-    /// This rank's tokens of a microbatch, one sequence after the other.
-    pub fn tokens(&self, step: u32, microbatch: u32) -> Vec<i32> {
-        self.cut(step, microbatch, 0)
-    }
-
-    /// The token that follows each token.
-    pub fn targets(&self, step: u32, microbatch: u32) -> Vec<i32> {
-        self.cut(step, microbatch, 1)
-    }
-
-    fn cut(&self, step: u32, microbatch: u32, shift: usize) -> Vec<i32> {
+    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, one sequence after the other.
+    pub fn tokens(&self, step: u32, microbatch: u32, ahead: u32) -> Vec<i32> {
         let mut tokens = Vec::with_capacity(self.microbatch_size * self.sequence / self.part.parts as usize);
         let before = u64::from(step) * self.microbatches as u64 + u64::from(self.number(microbatch));
         let windows = self.windows() as u64;
         for number in 0..self.microbatch_size as u64 {
             let number = before * self.microbatch_size as u64 + number;
             let window = self.window(number / windows, (number % windows) as usize);
-            let start = window * self.sequence + shift;
+            let start = window * self.sequence + ahead as usize;
             for piece in self.part.pieces(self.sequence as u64) {
                 let piece = start + piece.start as usize..start + piece.end as usize;
                 tokens.extend(self.text[piece].iter().map(|byte| i32::from(*byte)));
@@ -161,7 +159,7 @@ mod tests {
 
     fn batches(bytes: usize, seed: u64) -> Batches {
         let text = (0..bytes).map(|at| at as u8).collect();
-        Batches::new(text, 4, 2, 3, seed).expect("long enough")
+        Batches::new(text, [4, 1], 2, 3, seed).expect("long enough")
     }
 
     #[test]
@@ -171,8 +169,8 @@ mod tests {
         let mut starts = Vec::new();
         for step in 0..2 {
             for microbatch in 0..3 {
-                let tokens = batches.tokens(step, microbatch);
-                let targets = batches.targets(step, microbatch);
+                let tokens = batches.tokens(step, microbatch, 0);
+                let targets = batches.tokens(step, microbatch, 1);
                 assert_eq!(tokens.len(), 8);
                 assert!(tokens.iter().zip(&targets).all(|(token, target)| target - token == 1));
                 starts.extend([tokens[0], tokens[4]]);
@@ -189,10 +187,11 @@ mod tests {
         let text: Vec<u8> = (0..200).collect();
         let rows = |microbatch_size: usize, microbatches: usize, replicas: usize| -> Vec<i32> {
             let all =
-                Batches::new(text.clone(), 4, microbatch_size, microbatches * replicas, 7).expect("long enough");
+                Batches::new(text.clone(), [4, 1], microbatch_size, microbatches * replicas, 7).expect("long enough");
             let replica = |replica: usize| all.starting_at((replica * microbatches) as u32, SequencePart::WHOLE);
-            let of =
-                |batches: Batches| (0..microbatches as u32).flat_map(move |microbatch| batches.tokens(3, microbatch));
+            let of = |batches: Batches| {
+                (0..microbatches as u32).flat_map(move |microbatch| batches.tokens(3, microbatch, 0))
+            };
             (0..replicas).flat_map(|at| of(replica(at))).collect()
         };
         for (microbatch_size, microbatches, replicas) in [(1, 12, 1), (4, 3, 1), (2, 3, 2), (1, 4, 3), (6, 1, 2)] {
@@ -203,18 +202,19 @@ mod tests {
     /// Parts are dealt from both ends, and together are the whole.
     #[test]
     fn a_part_has_its_pieces_of_every_sequence() {
-        let text: Vec<u8> = (0..=12).collect();
-        let all = Batches::new(text, 12, 1, 1, 0).expect("long enough");
+        let text: Vec<u8> = (0..=13).collect();
+        let all = Batches::new(text, [12, 2], 1, 1, 0).expect("long enough");
         let of = |part| all.starting_at(0, SequencePart { part, parts: 3 });
-        assert_eq!(of(0).tokens(0, 0), [0, 1, 10, 11]);
-        assert_eq!(of(1).tokens(0, 0), [2, 3, 8, 9]);
-        assert_eq!(of(2).tokens(0, 0), [4, 5, 6, 7]);
-        assert_eq!(of(1).targets(0, 0), [3, 4, 9, 10]);
+        assert_eq!(of(0).tokens(0, 0, 0), [0, 1, 10, 11]);
+        assert_eq!(of(1).tokens(0, 0, 0), [2, 3, 8, 9]);
+        assert_eq!(of(2).tokens(0, 0, 0), [4, 5, 6, 7]);
+        assert_eq!(of(1).tokens(0, 0, 1), [3, 4, 9, 10]);
+        assert_eq!(of(0).tokens(0, 0, 2), [2, 3, 12, 13]);
     }
 
     #[test]
     fn epochs_and_seeds_differ_and_repeat() {
-        let first = |seed: u64, step: u32| -> Vec<i32> { batches(49, seed).tokens(step, 0) };
+        let first = |seed: u64, step: u32| -> Vec<i32> { batches(49, seed).tokens(step, 0, 0) };
         assert_eq!(first(5, 0), first(5, 0));
         assert!((1..10).any(|seed| first(5, 0) != first(seed, 0)));
         assert!((1..10).any(|epoch| first(5, 0) != first(5, 2 * epoch)));
@@ -222,7 +222,12 @@ mod tests {
 
     #[test]
     fn a_text_shorter_than_a_sequence_is_refused() {
-        assert_eq!(Batches::new(vec![0; 4], 4, 1, 1, 0).err(), Some(DataError::TooShort { bytes: 4, sequence: 4 }));
-        assert!(Batches::new(vec![0; 5], 4, 1, 1, 0).is_ok());
+        assert_eq!(
+            Batches::new(vec![0; 4], [4, 1], 1, 1, 0).err(),
+            Some(DataError::TooShort { bytes: 4, sequence: 4, ahead: 1 })
+        );
+        assert!(Batches::new(vec![0; 5], [4, 1], 1, 1, 0).is_ok());
+        assert!(Batches::new(vec![0; 5], [4, 2], 1, 1, 0).is_err());
+        assert!(Batches::new(vec![0; 6], [4, 2], 1, 1, 0).is_ok());
     }
 }

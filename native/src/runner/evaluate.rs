@@ -61,7 +61,7 @@ pub fn evaluate<T: Element>(
 ) -> Result<Evaluation<T>, EvaluateError> {
     let sequence = checkpoint.manifest.sequence as usize;
     if sequence == 0 || text.len() <= sequence {
-        return Err(DataError::TooShort { bytes: text.len(), sequence }.into());
+        return Err(DataError::TooShort { bytes: text.len(), sequence, ahead: 1 }.into());
     }
     let mut faults = Vec::new();
     let config = &checkpoint.manifest.model;
@@ -69,7 +69,9 @@ pub fn evaluate<T: Element>(
         Some(table) => read_model_table(table, OWN_WORDS, &mut faults),
         None => hf_config::read(config, "model", &mut faults),
     };
-    let model = model.ok_or(EvaluateError::Model(Faults(faults)))?;
+    let mut model = model.ok_or(EvaluateError::Model(Faults(faults)))?;
+    // What is predicted further on changes nothing of the next token.
+    model.variant.multi_token = 0;
     let mut forward = Forward::<T>::new(&model, checkpoint)?;
     let starts = (0..text.len() - sequence).step_by(sequence).take(windows.max(1));
     let windows: Vec<Vec<u8>> = starts.map(|start| text[start..=start + sequence].to_vec()).collect();
@@ -157,8 +159,8 @@ impl<T: Element> Forward<T> {
         let mut made: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
         for (id, tensor) in graph.tensors() {
             made[id.index()] = match tensor.role {
-                Role::Tokens => Some(tokens(&window[..window.len() - 1])),
-                Role::Targets => Some(tokens(&window[1..])),
+                Role::Tokens { ahead: 0 } => Some(tokens(&window[..window.len() - 1])),
+                Role::Tokens { .. } => Some(tokens(&window[1..])),
                 _ => None,
             };
         }
@@ -186,7 +188,7 @@ impl<T: Element> Forward<T> {
             Some(Data::Floats(values)) => Some(values),
             _ => None,
         };
-        // The first loss is the model's own; what it is of are the logits, as they are after all that is done to them.
+        // What the loss is of are the logits, as they are after all that is done to them.
         let of_loss = graph.operators.iter().find(|operator| matches!(operator.kernel, Kernel::CrossEntropy { .. }));
         let ids = of_loss.and_then(|operator| Some((operator.inputs.first()?.tensor, *operator.outputs.first()?)));
         let both = ids.and_then(|(logits, loss)| Some((take(loss)?.first()?.wide(), take(logits)?)));

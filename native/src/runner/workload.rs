@@ -142,15 +142,6 @@ pub enum Refusal {
         /// Graphs given.
         graphs: usize,
     },
-    /// Tokens further on are predicted.
-    #[error(
-        "the model predicts {modules} tokens further on, which can be planned and not be run: plan it with \
-         model.multi_token = 0"
-    )]
-    MultiToken {
-        /// Modules behind the last layer.
-        modules: u32,
-    },
     /// Experts have less room than tokens.
     #[error(
         "stage {stage} has {rows} rows for {copies} copies of tokens: write training.expert_imbalance = 1 or more"
@@ -532,8 +523,9 @@ impl Workload {
             self.check_memory()?;
         }
         let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
+        let ahead = 1 + model.model.variant.multi_token as usize;
         let text = options.text.clone();
-        let batches = Batches::new(text, sequence, microbatch_size, self.step_microbatches(), options.seed)?;
+        let batches = Batches::new(text, [sequence, ahead], microbatch_size, self.step_microbatches(), options.seed)?;
         if let Some(saving) = &options.saving {
             std::fs::create_dir_all(&saving.folder).map_err(CheckpointError::file(&saving.folder, "made"))?;
         }
@@ -710,9 +702,6 @@ impl ModelStages {
                     return Err(Refusal::ExpertRows { stage, rows, copies });
                 }
             }
-        }
-        if self.model.variant.multi_token > 0 {
-            return Err(Refusal::MultiToken { modules: self.model.variant.multi_token });
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
-use pipeplan_core::model::{Dtype, Routing, Scores};
+use pipeplan_core::model::{Dtype, E12, Routing, Scores};
 
 use super::{News, Row, Rows};
 use crate::backend::BackendError;
@@ -580,7 +580,12 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     let l = loss.reference().remove(1);
     cases.push(loss);
     let inputs = vec![logits, targets, Tensor::new(&[n], F, l.data)];
-    cases.push(Case::new(Kernel::CrossEntropyGrad { microbatches: 3 }, t, inputs, &[(&[n, vocabulary], t)]));
+    cases.push(Case::new(
+        Kernel::CrossEntropyGrad { microbatches: 3, weight_e12: E12 / 20 },
+        t,
+        inputs,
+        &[(&[n, vocabulary], t)],
+    ));
     cases
 }
 
@@ -628,7 +633,7 @@ fn packed_cases(t: Dtype) -> Vec<Case> {
     let loss = Case::new(kernel, t, vec![logits.clone(), targets.clone()], &[(&[1], F), (&[n], F)]);
     let l = Tensor::new(&[n], F, loss.reference().remove(1).data);
     cases.push(loss);
-    let kernel = Kernel::CrossEntropyGrad { microbatches: 3 };
+    let kernel = Kernel::CrossEntropyGrad { microbatches: 3, weight_e12: E12 / 20 };
     cases.push(Case::new(kernel, t, vec![logits, targets, l], &[(&[n, vocabulary], t)]));
     cases
 }
@@ -673,7 +678,7 @@ fn member_cases(t: Dtype) -> Vec<Case> {
     let loss = Case::new(Kernel::SharedCrossEntropy { microbatches: 3 }, F, inputs, &[(&[1], F), (&[37], F)]);
     let l = Tensor::new(&[37], F, loss.reference().remove(1).data);
     cases.push(loss);
-    let kernel = Kernel::CrossEntropyGrad { microbatches: 3 };
+    let kernel = Kernel::CrossEntropyGrad { microbatches: 3, weight_e12: E12 / 20 };
     cases.push(Case::new(kernel, t, vec![hidden, targets, l], &[(&[37, h], t)]));
     cases
 }

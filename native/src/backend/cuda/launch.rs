@@ -496,8 +496,8 @@ impl Context {
                 let args = args(&buffers, &[columns, rows], &[share as f32]);
                 self.launch("cross_entropy", format, [1, 1, 1], 1024, args)
             }
-            Kernel::CrossEntropyGrad { microbatches } => {
-                let share = 1.0 / (rows as f64 * microbatches as f64);
+            Kernel::CrossEntropyGrad { microbatches, weight_e12 } => {
+                let share = of_e12(weight_e12) / (rows as f64 * microbatches as f64);
                 let buffers = [input(0), input(1), input(2), output(0)];
                 let args = args(&buffers, &[columns], &[share as f32]);
                 self.over_packed_rows("cross_entropy_grad", format, [rows, columns], args)

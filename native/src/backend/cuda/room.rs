@@ -306,7 +306,7 @@ mod tests {
         let Workload { computation: Computation::Model(model), problem, .. } = workload else { panic!("a model") };
         let (sequence, size, count) =
             (work.sequence as usize, work.microbatch_size as usize, work.microbatches as usize);
-        let batches = Arc::new(Batches::new(text(), sequence, size, count, 0).expect("enough text"));
+        let batches = Arc::new(Batches::new(text(), [sequence, 3], size, count, 0).expect("enough text"));
         let of_rank = |rank: usize| {
             let held: Vec<(u16, Graph)> = (0..problem.stage_count())
                 .filter(|stage| problem.rank_of(*stage, 0) == rank)

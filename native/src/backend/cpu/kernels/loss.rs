@@ -1,5 +1,7 @@
 //! Cross-entropy over the vocabulary.
 
+use pipeplan_core::graph::of_e12;
+
 use super::super::element::{Element, sum};
 use super::Call;
 
@@ -79,10 +81,10 @@ pub fn shared_cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches
     loss.floats_mut()[0] = total / weight(most.len(), microbatches);
 }
 
-pub fn cross_entropy_grad<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) {
+pub fn cross_entropy_grad<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64, weight_e12: u64) {
     let (targets, log_sums) = (call.tokens(1), call.floats(2));
     let (rows, vocab) = call.sizes(0);
-    let share = T::ONE / weight(rows, microbatches);
+    let share = T::of(of_e12(weight_e12)) / weight(rows, microbatches);
     for ((row, target), log_sum) in call.started(0).chunks_exact_mut(vocab).zip(targets).zip(log_sums) {
         for logit in row.iter_mut() {
             *logit = (*logit - *log_sum).exp() * share;

@@ -244,7 +244,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Replicate { .. } => {
             call.started(0);
         }
-        Kernel::CrossEntropyGrad { microbatches } => loss::cross_entropy_grad(&mut call, *microbatches),
+        Kernel::CrossEntropyGrad { microbatches, weight_e12 } => {
+            loss::cross_entropy_grad(&mut call, *microbatches, *weight_e12)
+        }
         Kernel::Scores(heads) => materialised::scores(&*context.gemm, &mut call, heads),
         Kernel::ScoresGrad(heads) => materialised::scores_grad(&*context.gemm, &mut call, heads),
         Kernel::Softmax => materialised::softmax(&mut call),

@@ -2,6 +2,7 @@
 //! run in place against itself out of place.
 
 use pipeplan_core::graph::{Heads, Kernel};
+use pipeplan_core::model::E12;
 
 use super::super::gemm::Tuned;
 use super::*;
@@ -228,9 +229,10 @@ fn cross_entropy() {
     let outputs: [&[u64]; 2] = [&[1], &[4]];
     let kept = run_kernel(kernel, &[&logits, &targets], &outputs);
     let inputs = [&logits, &targets, &kept[1]];
-    let gradient = Kernel::CrossEntropyGrad { microbatches: 3 };
-    let one = Tensor { shape: vec![1], data: Data::Floats(vec![1.0]) };
-    assert_gradient(kernel, &[&logits, &targets], &outputs, &one, 0, &run_kernel(gradient, &inputs, &[&[4, 5]])[0]);
+    let gradient = Kernel::CrossEntropyGrad { microbatches: 3, weight_e12: E12 / 20 };
+    let weight = Tensor { shape: vec![1], data: Data::Floats(vec![0.05]) };
+    let found = &run_kernel(gradient, &inputs, &[&[4, 5]])[0];
+    assert_gradient(kernel, &[&logits, &targets], &outputs, &weight, 0, found);
     assert_in_place(gradient, &inputs, &[&[4, 5]]);
     // Logits that are all alike say nothing: the loss is the logarithm of the vocabulary.
     let flat = run_kernel(Kernel::CrossEntropy { microbatches: 1 }, &[&Tensor::zeros(&[4, 5]), &targets], &outputs);
@@ -414,7 +416,7 @@ fn a_vocabulary_that_members_share() {
     };
     close(shared[0].data.floats(), one[0].data.floats(), "loss");
     close(shared[1].data.floats(), one[1].data.floats(), "log-sum-exp");
-    let kernel = Kernel::CrossEntropyGrad { microbatches };
+    let kernel = Kernel::CrossEntropyGrad { microbatches, weight_e12: E12 };
     let expected = run_kernel(kernel, &[&whole, &tokens, &one[1]], &[&[4, 5]]).remove(0);
     for (member, half) in halves.iter().enumerate() {
         let found = run_kernel(kernel, &[&half[0], &half[2], &shared[1]], &[&[4, 3]]).remove(0);
