@@ -25,7 +25,7 @@ pub fn spec() -> impl Strategy<Value = Spec> {
     let transport =
         prop::sample::select(vec!["rendezvous", "buffered", "buffered:4", "grouped", "pair-ordered", "streams"]);
     let messages = prop::option::of((prop::option::of(lowering), prop::option::of(transport)));
-    ("[a-z \"é\n]{0,12}", value, messages).prop_map(|(name, mut value, messages)| {
+    ("[a-z \"\\\\é]{0,12}", value, messages).prop_map(|(name, mut value, messages)| {
         value["name"] = json!(name);
         if let Some((lowering, transport)) = messages {
             value["messages"] = json!({ "lowering": lowering, "transport": transport });
