@@ -126,8 +126,11 @@ impl Names {
             Kind::DeepSeek if ends_in("kv_a_proj_with_mqa") => self.latent,
             _ => [rows, 0],
         };
+        // What a file says of sizes need not fit its weights; then there is nothing to turn.
+        let of_head = still.checked_add(turned).filter(|head| rows.is_multiple_of(*head) && turned % 2 == 0);
+        let ([still, turned], of_head) = of_head.map_or(([rows, 0], rows), |of_head| ([still, turned], of_head));
         let mut runs = Vec::new();
-        for first in (0..rows).step_by((still + turned).max(1)) {
+        for first in (0..rows).step_by(of_head.max(1)) {
             runs.push(Run { held: first * columns, whole: first * columns, length: still * columns });
             let start = first + still;
             // Of each half in turn: every other row.
@@ -201,5 +204,7 @@ mod tests {
         assert_eq!(rows("a.self_attn.q_b_proj.weight", &[12, 5]), [0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11]);
         assert_eq!(rows("a.self_attn.kv_a_proj_with_mqa.weight", &[7, 5]), [0, 1, 2, 3, 5, 4, 6]);
         assert_eq!(rows("a.self_attn.kv_b_proj.weight", &[3, 5]), [0, 1, 2]);
+        // Heads of six rows do not fit into eight.
+        assert_eq!(rows("a.self_attn.q_proj.weight", &[8, 5]), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }
