@@ -260,7 +260,6 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
             "model_type": "pipeplan-llama",
             "rms_norm_eps": eps,
             "rope_theta": f64::from(model.rope_base),
-            "variant": format!("{:?}", model.variant),
             OWN_WORDS: spec::model_table(model),
         }),
         // GPT-2's own checkpoints hold matrices the other way round, so this does not claim to be one.
