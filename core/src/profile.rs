@@ -24,7 +24,7 @@ use crate::cluster::{Device, MAX_MEMORY};
 use crate::cost::{self, JobTimes, Peers};
 use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::graph::liveness::Lifetimes;
-use crate::graph::{Graph, Kernel, Operator, TensorId};
+use crate::graph::{Graph, Heads, Kernel, Operator, TensorId};
 use crate::json::{self, Syntax};
 use crate::problem::MAX_NS;
 use crate::units::{Bytes, Nanos};
@@ -65,8 +65,15 @@ impl Signature {
             | Kernel::Scores(heads)
             | Kernel::ScoresGrad(heads)
             | Kernel::Attend(heads)
-            | Kernel::AttendGrad(heads) => {
-                format!("{name} {}x{} of {} over {}", heads.query, heads.key_value, heads.width, heads.sequence)
+            | Kernel::AttendGrad(heads) => format!("{name} {}", of_heads(&heads)),
+            Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => {
+                let within = if spread.window < spread.heads.sequence {
+                    format!(" within {}", spread.window)
+                } else {
+                    String::new()
+                };
+                let ring = if spread.ways > 1 { format!(" in a ring of {}", spread.ways) } else { String::new() };
+                format!("{name} {}{within}{ring}", of_heads(&spread.heads))
             }
             _ => name.to_string(),
         };
@@ -84,6 +91,13 @@ impl Signature {
         let operands = format!("{inputs} {} -> {output}", added.join(" "));
         Signature { kernel: format!("{} & {}", first.kernel, second.kernel), operands }
     }
+}
+
+/// What of heads matters for time.
+fn of_heads(heads: &Heads) -> String {
+    let Heads { sequence, query, key_value, width, .. } = heads;
+    let capped = if heads.cap_e12.is_some() { ", capped" } else { "" };
+    format!("{query}x{key_value} of {width} over {sequence}{capped}")
 }
 
 fn operand(graph: &Graph, id: TensorId) -> String {
@@ -161,6 +175,11 @@ impl Profile {
     /// Notes a measured time.
     pub fn insert(&mut self, signature: Signature, time: Nanos) {
         self.times.insert(signature, time);
+    }
+
+    /// Whether there is a time of what is called so.
+    pub fn has(&self, signature: &Signature) -> bool {
+        self.times.contains_key(signature)
     }
 
     /// The measured time of an operator like `operator`.
@@ -241,7 +260,7 @@ fn read(value: &Value, faults: &mut Vec<Fault>) -> Option<Profile> {
     let version = table.get("version");
     if version.and_then(whole) != Some(VERSION.into()) {
         let found = version.map_or_else(|| "nothing".to_string(), shown);
-        let accepted = format!("{VERSION}: measure again with `pipeplan selftest --profile`");
+        let accepted = format!("{VERSION}: measure again with `pipeplan profile`");
         faults.push(Fault::new("version", found, accepted));
         return None;
     }

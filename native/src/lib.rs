@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod bootstrap;
 pub mod mesh;
+pub mod profiling;
 pub mod runner;
 pub mod selftest;
 pub mod transport;

@@ -630,6 +630,49 @@ fn a_profile_replaces_the_estimates_it_has() {
     assert!(error.contains("the field \"ns\" stands twice"), "{error}");
 }
 
+/// Measured, and planned with it: nothing is left to be estimated, the stages of the plan take together what the microbatch
+/// took, and what is known is not measured again.
+#[test]
+fn what_is_measured_is_planned_with() {
+    let folder = folder();
+    let file = path(&folder, "profile.json");
+    let (_, said, _) = run(&["profile", "-", "-o", &file], TINY);
+    assert!(said.contains("attention_grad") && said.contains("operators measured"), "{said}");
+    let (_, _, note) = run(&["plan", "-", "--profile", &file], TINY);
+    assert!(!note.contains("estimated"), "all are measured: {note}");
+    let again = json_of(&["profile", "-", "--add", &file, "--json"], TINY);
+    let plan = json_of(&["plan", "-", "--profile", &file, "--json"], TINY);
+    let of_stages = |field: &str| {
+        let stages = plan["problem"]["stages"].as_array().unwrap();
+        stages.iter().map(|stage| stage[field].as_u64().unwrap()).sum::<u64>()
+    };
+    for (job, field) in [
+        ("forward", "forward_ns"),
+        ("backward_input", "backward_input_ns"),
+        ("backward_weight", "backward_weight_ns"),
+    ] {
+        assert_eq!(again["microbatch"][job]["measured_ns"], of_stages(field), "{job}");
+    }
+    let (_, said, _) = run(&["profile", "-", "--add", &file], TINY);
+    assert!(said.contains("0 operators measured"), "{said}");
+    // Another size of microbatch has other operators, but for the gradients' sums in the optimizer's format.
+    let wider = TINY.replace("sequence = 16", "sequence = 16\nmicrobatch_size = 2");
+    let both = path(&folder, "both.json");
+    run(&["profile", "-", "--add", &file, "-o", &both], &wider);
+    for spec in [TINY, &wider] {
+        let (_, _, note) = run(&["plan", "-", "--profile", &both], spec);
+        assert!(!note.contains("estimated"), "{note}");
+    }
+
+    assert!(refused(&["profile", "-"], PROBLEM).contains("these costs are typed"));
+    let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"bf16\"");
+    assert!(refused(&["profile", "-"], &other).contains("training.dtype is bf16"));
+    let known: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    write(&file, &known.to_string().replace("one core of", "half a core of"));
+    let error = refused(&["profile", "-", "--add", &file], TINY);
+    assert!(error.contains("half a core of") && error.contains("different devices"), "{error}");
+}
+
 /// `--json` prints the very bytes that `-o` writes; and the layers of the plan go round as a layout of Megatron.
 #[test]
 fn a_plan_is_written_and_printed_and_its_layers_exported() {

@@ -21,6 +21,7 @@ mod over_nccl;
 mod passes;
 mod plan;
 mod processes;
+mod profile;
 mod prove;
 mod run;
 #[cfg(feature = "cuda")]
@@ -81,6 +82,7 @@ enum Command {
     Show(show::Args),
     Run(run::Args),
     Evaluate(evaluate::Args),
+    Profile(profile::Args),
     Link(link::Args),
     Export(export::Args),
     Serve(serve::Args),
@@ -113,6 +115,7 @@ impl Cli {
             Command::Show(args) => show::run(args),
             Command::Run(args) => run::run(args),
             Command::Evaluate(args) => evaluate::run(args),
+            Command::Profile(args) => profile::run(args),
             Command::Link(args) => link::run(args),
             Command::Export(args) => export::run(args),
             Command::Serve(args) => serve::run(args),

@@ -36,7 +36,7 @@ impl Effort {
 /// Measured times of operators.
 #[derive(clap::Args, Clone)]
 pub struct Measured {
-    /// Measured times of operators, as `pipeplan selftest` writes them, in the place of estimates
+    /// Measured times of operators, as `pipeplan profile` writes them, in the place of estimates
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
 }
@@ -48,28 +48,29 @@ impl Measured {
         let Work::Model(work) = &mut spec.work else {
             return Err(Failure::input("--profile is for models: these costs are typed"));
         };
-        let source = input::read(path)?;
-        let profile = Profile::of_json(&source.text);
-        let profile = profile.map_err(|error| Failure::input(format!("{}: {error}", source.name)))?;
+        let profile = read_profile(path)?;
         // One layer, the embedding and the head have every kind of operator.
         let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
         let (measured, all) = profile.covers(&graph_of(work, &ends));
         if measured == 0 {
             let text = format!(
-                "{}: it measured none of this model's operators, which are told apart by their number format and sizes",
-                source.name
+                "{path}: it measured none of this model's operators, which are told apart by their number format and sizes"
             );
-            return Err(
-                Failure::input(text).with_help("`pipeplan selftest --profile` says on which sizes it measures")
-            );
+            return Err(Failure::input(text).with_help("`pipeplan profile SPEC` measures those of this spec"));
         }
         if measured < all {
             let of = format!("{measured} of {all} operators of a layer, the embedding and the head are measured");
-            output::tell(&format!("{}: {of}, the others estimated", source.name));
+            output::tell(&format!("{path}: {of}, the others estimated"));
         }
         work.profile = Some(Arc::new(profile));
         Ok(spec)
     }
+}
+
+/// The profile in the file `path`.
+pub fn read_profile(path: &str) -> Result<Profile, Failure> {
+    let source = input::read(path)?;
+    Profile::of_json(&source.text).map_err(|error| Failure::input(format!("{}: {error}", source.name)))
 }
 
 /// How transfers go.

@@ -40,6 +40,7 @@ pub use overhead::Overhead;
 pub use processes::run_process;
 pub use report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;
+pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;

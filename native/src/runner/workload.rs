@@ -762,7 +762,7 @@ fn check_device(_: &RunOptions, _: usize) -> Result<(), Refusal> {
 }
 
 /// Memory that Linux can still give to programs; elsewhere unknown.
-fn available_bytes() -> Option<Bytes> {
+pub(crate) fn available_bytes() -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: Bytes = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

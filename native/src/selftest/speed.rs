@@ -1,7 +1,6 @@
 //! How fast a card is: its ceilings, each operator of a model beside them, and a step of the model beside the sum of its
 //! operators.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use pipeplan_core::cluster::Link;
 use pipeplan_core::cost::Load;
-use pipeplan_core::graph::{Graph, Operator, TensorId};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::profile::{Profile, Signature, takes_sum};
+use pipeplan_core::profile::Profile;
 use pipeplan_core::schedule;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::ModelWork;
@@ -20,15 +18,16 @@ use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
-use crate::backend::cuda::card::{Card, CardError, Format, Held, Matrix, Memory, Portion, Product};
-use crate::backend::cuda::launch::{Context, Place};
+use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Portion, Product};
+use crate::backend::cuda::launch::Context;
 use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
 use crate::backend::cuda::tally::{self, Tally};
-use crate::backend::cuda::{Opening, open_as, packed};
+use crate::backend::cuda::{Opening, open_as};
+use crate::profiling::card::{Gpu, Pace, operand, time};
+use crate::profiling::{Stopwatch, Wanted, wanted};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
-use crate::runner::random::SplitMix64;
 use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload, run};
 use crate::transport::threads::ThreadOptions;
 
@@ -43,10 +42,8 @@ pub struct Sizes {
     pub copy_bytes: u64,
     /// Rows and columns of the product that measures the arithmetic's rate.
     pub product: u64,
-    /// Launches for one time.
-    pub repeats: u32,
-    /// How long something runs before its time is taken: a card that has been at work for a while clocks lower.
-    pub warming: Nanos,
+    /// How often something runs for one time.
+    pub pace: Pace,
     /// Steps of the run.
     pub steps: u32,
 }
@@ -55,11 +52,6 @@ impl Sizes {
     /// Whether what is always there outweighs the model.
     fn is_small(&self) -> bool {
         self.product < 1024
-    }
-
-    /// Launches for one time, and how long they run before.
-    fn pace(&self) -> (u32, Nanos) {
-        (self.repeats, self.warming)
     }
 
     /// What suits a card of so much memory, where that is known.
@@ -72,7 +64,7 @@ impl Sizes {
     pub fn small() -> Option<Sizes> {
         let work = work(Like::Llama, Dtype::Bf16, 4)?;
         let work = ModelWork { chunks: 1, microbatches: 2, microbatch_size: 1, ..work };
-        Some(Sizes { work, copy_bytes: 1 << 12, product: 8, repeats: 1, warming: 0, steps: 3 })
+        Some(Sizes { work, copy_bytes: 1 << 12, product: 8, pace: Pace::ONCE, steps: 3 })
     }
 
     /// A Llama-like model of half a billion parameters in 4 stages, and operands far beyond a card's caches.
@@ -82,117 +74,8 @@ impl Sizes {
         (model.layers, model.hidden, model.heads, model.kv_heads) = (8, 2048, 16, 8);
         (model.head_dim, model.ffn, model.vocab, model.positions) = (128, 5632, 32_000, 2048);
         (work.chunks, work.microbatches, work.microbatch_size, work.sequence) = (1, 8, 2, 1024);
-        Some(Sizes { work, copy_bytes: 2 << 30, product: 8192, repeats: 10, warming: 100_000_000, steps: 6 })
+        Some(Sizes { work, copy_bytes: 2 << 30, product: 8192, pace: Pace::STEADY, steps: 6 })
     }
-}
-
-/// The median time of one of `repeats` calls, five times over, after some that warm up.
-fn time(
-    card: &Arc<dyn Card>,
-    (repeats, warming): (u32, Nanos),
-    mut call: impl FnMut() -> Result<(), CardError>,
-) -> Result<Nanos, CardError> {
-    let mut once = || {
-        card.start_watch()?;
-        (0..repeats).try_for_each(|_| call())?;
-        card.stop_watch()
-    };
-    let mut warmed = once()?.max(1);
-    while warmed < warming {
-        warmed += once()?.max(1);
-    }
-    let mut times = (0..5).map(|_| once()).collect::<Result<Vec<Nanos>, CardError>>()?;
-    times.sort_unstable();
-    Ok((times[times.len() / 2] / Nanos::from(repeats.max(1))).max(1))
-}
-
-/// Numbers as activations have them. Zeros would be faster than life: cards clock higher on them.
-fn content(dtype: Dtype, elements: u64, below: u64) -> Vec<u8> {
-    let mut random = SplitMix64::new(elements);
-    // Drawn once, repeated: what counts is that bits differ.
-    let some: Vec<f32> = (0..elements.clamp(1, 4096)).map(|_| 0.1 * random.normal() as f32).collect();
-    let values = || (0..elements as usize).map(|at| some[at % some.len()]);
-    match dtype {
-        Dtype::I32 => (0..elements).flat_map(|_| (random.below(below) as i32).to_ne_bytes()).collect(),
-        Dtype::U8 => (0..elements).map(|_| u8::from(random.below(10) > 0)).collect(),
-        Dtype::Bf16 => packed(&values().collect::<Vec<f32>>(), Format::Bf16),
-        Dtype::F32 | Dtype::F64 => packed(&values().collect::<Vec<f32>>(), Format::F32),
-    }
-}
-
-/// What a card's cache may keep of operands; those of a run come from memory, past which many others have gone since.
-const BEYOND_CACHES: Bytes = 192 << 20;
-
-/// One operator, or a product and the sum behind it, with operands of its own, so many of them that none is in a cache when
-/// its turn comes.
-fn operator_time(
-    card: &Arc<dyn Card>,
-    context: &mut Context,
-    graph: &Graph,
-    operators: &[Operator],
-    sizes: &Sizes,
-) -> Result<Nanos, CardError> {
-    let repeats = sizes.repeats;
-    // A token is a row of the table, or a column of the logits.
-    let tensors = || operators.iter().flat_map(|of| &of.inputs).map(|input| &graph[input.tensor]);
-    let table = tensors().find(|tensor| tensor.role.is_persistent()).map(|table| table.shape[0]);
-    let logits = tensors().find(|tensor| tensor.shape.len() == 2).map(|logits| logits.shape[1]);
-    let vocabulary = table.or(logits).unwrap_or(1);
-    // By tensor: its buffer. An operator that runs in place has one for both ends.
-    let mut buffer_of: BTreeMap<TensorId, usize> = BTreeMap::new();
-    let mut buffers: Vec<TensorId> = Vec::new();
-    let mut new = |id: TensorId| {
-        buffers.push(id);
-        buffers.len() - 1
-    };
-    for operator in operators {
-        let in_place = operator.in_place.and_then(|at| operator.inputs.get(at as usize)).map(|input| input.tensor);
-        for (position, output) in operator.outputs.iter().enumerate() {
-            let before = in_place.filter(|_| position == 0);
-            let there = before.and_then(|input| buffer_of.get(&input)).copied();
-            let at = there.unwrap_or_else(|| new(*output));
-            before.into_iter().chain([*output]).for_each(|id| _ = buffer_of.insert(id, at));
-        }
-        for input in &operator.inputs {
-            buffer_of.entry(input.tensor).or_insert_with(|| new(input.tensor));
-        }
-    }
-    let bytes: Bytes = buffers.iter().map(|id| graph[*id].bytes()).sum();
-    let sets = BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, u64::from(repeats.max(1)));
-    let first: Vec<Memory> = buffers
-        .iter()
-        .map(|id| {
-            let tensor = &graph[*id];
-            Memory::holding(card, &content(tensor.dtype, tensor.elements(), vocabulary))
-        })
-        .collect::<Result<_, _>>()?;
-    let mut memory = vec![first];
-    for _ in 1..sets {
-        memory.push(memory[0].iter().map(|one| one.copied_to(card, Held::Kept)).collect::<Result<_, _>>()?);
-    }
-    let place = |id: TensorId, set: &[Memory]| Place {
-        at: buffer_of.get(&id).and_then(|at| set.get(*at)).map(Memory::at),
-        shape: &graph[id].shape,
-        dtype: graph[id].dtype,
-    };
-    let places = |set: &[Memory], operator: &Operator| -> [Vec<Place<'_>>; 2] {
-        let inputs = operator.inputs.iter().map(|input| place(input.tensor, set)).collect();
-        [inputs, operator.outputs.iter().map(|id| place(*id, set)).collect()]
-    };
-    let sets: Vec<Vec<[Vec<Place<'_>>; 2]>> =
-        memory.iter().map(|set| operators.iter().map(|operator| places(set, operator)).collect()).collect();
-    // All sets in one job, as in a run: what goes out together may be done in one go, and the host's calls hide behind it.
-    let jobs = repeats.div_ceil(sets.len().max(1) as u32);
-    let ns = time(card, (jobs, sizes.warming), || {
-        card.begin_job();
-        for places in &sets {
-            for (operator, [inputs, outputs]) in operators.iter().zip(places) {
-                context.run(&operator.kernel, inputs, outputs)?;
-            }
-        }
-        card.end_job()
-    })?;
-    Ok((ns / sets.len().max(1) as Nanos).max(1))
 }
 
 /// What was measured that others go on with.
@@ -271,33 +154,18 @@ fn operators(
     ceilings: (f64, f64),
 ) -> Result<(Profile, Nanos), String> {
     let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
-    let mut profile = Profile::new(&card.name());
-    profile.workspace_bytes = card.workspace_bytes();
-    let mut context = Context::new(Arc::clone(card));
-    let mut sum = 0;
-    let mut measured = BTreeSet::new();
-    for graph in &model.graphs {
-        let takes_sum = takes_sum(graph);
-        for (at, operator) in graph.operators.iter().enumerate() {
-            let alone = (Signature::of(graph, operator), &graph.operators[at..=at]);
-            let both = takes_sum[at].then(|| {
-                let pair = &graph.operators[at..=at + 1];
-                (Signature::of_both(graph, &pair[0], &pair[1]), pair)
-            });
-            for (signature, operators) in [alone].into_iter().chain(both) {
-                if measured.insert(signature.clone()) {
-                    let ns = operator_time(card, &mut context, graph, operators, sizes)
-                        .map_err(|error| format!("{}: {error}", signature.kernel))?;
-                    tell(share_of_ceiling(graph, operator, &signature, ns, ceilings));
-                    profile.insert(signature, ns);
-                }
-            }
-        }
-        sum += profile.times(graph).into_iter().flatten().sum::<Nanos>();
+    let mut gpu = Gpu::new(card, sizes.pace);
+    let mut profile = Profile::new(&gpu.name());
+    profile.workspace_bytes = gpu.workspace_bytes();
+    for wanted in wanted(&model.graphs, gpu.joins_sums()) {
+        let ns = gpu.time(&wanted).map_err(|error| format!("{}: {error}", wanted.signature.kernel))?;
+        tell(share_of_ceiling(&wanted, ns, ceilings));
+        profile.insert(wanted.signature, ns);
     }
+    let sum: Nanos = model.graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
     let elements: u64 =
         model.graphs.iter().flat_map(|graph| graph.weights().map(|(_, tensor)| tensor.elements())).sum();
-    let optimizer = adamw_time(card, &context, elements, sizes).map_err(|error| error.to_string())?;
+    let optimizer = adamw_time(card, elements, sizes).map_err(|error| error.to_string())?;
     // Ranks that share one card take turns on it: what it has to do is the sum of all operators.
     Ok((profile, sum * u64::from(sizes.work.microbatches) + optimizer))
 }
@@ -481,11 +349,11 @@ fn makespan(work: &ModelWork) -> Result<Nanos, String> {
 /// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
 fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError> {
     let (from, to) = (Memory::zeros(card, sizes.copy_bytes)?, Memory::zeros(card, sizes.copy_bytes)?);
-    let ns = time(card, sizes.pace(), || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
+    let ns = time(card, sizes.pace, || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
     let bandwidth = 2.0 * sizes.copy_bytes as f64 / ns as f64;
     let size = sizes.product;
-    let operand = || Memory::holding(card, &content(Dtype::Bf16, size * size, 1));
-    let (a, b, c) = (operand()?, operand()?, operand()?);
+    let numbers = || Memory::holding(card, &operand(size * size));
+    let (a, b, c) = (numbers()?, numbers()?, numbers()?);
     let matrix =
         |memory: &Memory| Matrix { at: memory.at(), row: size, step: 0, transposed: false, format: Format::Bf16 };
     let product = Product {
@@ -501,18 +369,13 @@ fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError
         addend: None,
         bias: None,
     };
-    let ns = time(card, sizes.pace(), || card.product(&product))?;
+    let ns = time(card, sizes.pace, || card.product(&product))?;
     Ok((bandwidth, 2.0 * (size as f64).powi(3) / ns as f64))
 }
 
-fn share_of_ceiling(
-    graph: &Graph,
-    operator: &Operator,
-    signature: &Signature,
-    ns: Nanos,
-    (bandwidth, peak): (f64, f64),
-) -> Row {
-    let Load { flops, bytes, .. } = Load::of(graph, operator);
+fn share_of_ceiling(wanted: &Wanted<'_>, ns: Nanos, (bandwidth, peak): (f64, f64)) -> Row {
+    let Wanted { signature, graph, operators, .. } = wanted;
+    let Load { flops, bytes, .. } = Load::of(graph, &operators[0]);
     let flops = flops as f64;
     let memory = bytes as f64 / ns as f64 / bandwidth;
     let arithmetic = flops / ns as f64 / peak;
@@ -526,13 +389,14 @@ fn share_of_ceiling(
 }
 
 /// AdamW over `elements` weights in bf16.
-fn adamw_time(card: &Arc<dyn Card>, context: &Context, elements: u64, sizes: &Sizes) -> Result<Nanos, CardError> {
+fn adamw_time(card: &Arc<dyn Card>, elements: u64, sizes: &Sizes) -> Result<Nanos, CardError> {
+    let context = Context::new(Arc::clone(card));
     let some = elements.min(1 << 26);
     let weight = Memory::zeros(card, 2 * some)?;
     let wide: Vec<Memory> = (0..4).map(|_| Memory::zeros(card, 4 * some)).collect::<Result<_, _>>()?;
     let places = [weight.at(), wide[0].at(), wide[1].at(), wide[2].at(), wide[3].at()];
     let optimizer = AdamW::default();
-    let ns = time(card, sizes.pace(), || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
+    let ns = time(card, sizes.pace, || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
     Ok((ns as f64 * elements as f64 / some.max(1) as f64) as Nanos)
 }
 

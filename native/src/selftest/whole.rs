@@ -27,7 +27,7 @@ const STEPS: u32 = 3;
 
 /// Decoders small enough for any machine, like those that people train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Like {
+pub(crate) enum Like {
     Llama,
     Gpt,
     /// Norms of heads.
@@ -107,7 +107,7 @@ impl Like {
 }
 
 /// The work of training `like` on so many ranks.
-pub(super) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
+pub(crate) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
     let cpu = cluster::find("cpu")?;
     Some(ModelWork {
         model_name: String::new(),

@@ -1,0 +1,190 @@
+//! `pipeplan profile`
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pipeplan::profiling::{self, JOBS, Line};
+use pipeplan::runner::Device;
+use pipeplan_core::profile::Profile;
+use pipeplan_core::search::Flow;
+use pipeplan_core::spec::Work;
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::{human, input, interrupt, output, search};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan profile spec.toml --device cuda -o h100.json      each operator of the model, on one GPU of this machine
+  pipeplan plan spec.toml --profile h100.json                plans with these times
+  pipeplan profile other.toml --device cuda --add h100.json -o h100.json    and what another spec has besides
+  pipeplan profile examples/tiny-llama.toml --json | jq '.operators[0]'";
+
+/// Measure each operator of a model on a device of this machine, for plans with measured times.
+///
+/// Operators are those of a microbatch, in the spec's format and sizes, and as the spec cuts them; alike ones are measured
+/// once. One device is enough, however many the spec has: what devices do together stays estimated, and so do the
+/// optimizer's step and transfers. `plan`, `compare` and `memory` take the file with --profile.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A spec of a model, or a link; - for standard input
+    spec: String,
+    /// What measures: one core of the CPU, a GPU, or, to try it, the GPU's kernels compiled for the processor
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Choice,
+    /// Which GPU
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    gpu: usize,
+    /// Begin with what this profile of the same device has, and measure what it lacks
+    #[arg(long, value_name = "FILE")]
+    add: Option<String>,
+    /// Write the profile here; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<String>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Choice {
+    Cpu,
+    Cuda,
+    Emulated,
+}
+
+/// Lines of the table for people.
+const LINES: usize = 24;
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(path) = &args.output {
+        output::expect_room_at(path)?;
+    }
+    let spec = input::spec(&args.spec)?;
+    let Work::Model(work) = &spec.work else {
+        return Err(Failure::input("operators are those of a model; these costs are typed"));
+    };
+    let known = args.add.as_deref().map(search::read_profile).transpose()?;
+    let device = match args.device {
+        Choice::Cpu => Device::Cpu,
+        Choice::Cuda => Device::Cuda(args.gpu),
+        Choice::Emulated => Device::Emulated,
+    };
+    let mut stopwatch = profiling::on(device, work).map_err(Failure::input)?;
+    let name = stopwatch.name();
+    if let Some(known) = known.as_ref().filter(|known| known.device != name) {
+        let text = format!("--add: the profile is of \"{}\", and this is \"{name}\"", known.device);
+        return Err(Failure::input(text).with_help("times of different devices do not go into one profile"));
+    }
+    let graph = profiling::whole(work);
+    let known = known.unwrap_or_else(|| Profile::new(&name));
+    let before = known.len();
+    let bar = ProgressBar::hidden();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:30} {pos} of {len} operators; {msg}") {
+        bar.set_style(style);
+    }
+    let (stop, started) = (interrupt::flag(), std::time::Instant::now());
+    let mut is_whole = true;
+    let (profile, missed) = profiling::measure(stopwatch.as_mut(), &graph, known, &mut |done, all, next| {
+        if bar.is_hidden() && started.elapsed().as_millis() > 300 {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        }
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+        bar.set_message(next.kernel.clone());
+        is_whole = !stop.is_raised();
+        if is_whole { Flow::Continue } else { Flow::Stop }
+    });
+    bar.finish_and_clear();
+    let (lines, jobs) = profiling::account(work, &graph, &profile);
+    if let Some(path) = &args.output {
+        output::write(path, profile.to_json().as_bytes())?;
+    }
+    let new = profile.len() - before;
+    if args.json {
+        output::print_json(&as_json(&profile, &lines, jobs, is_whole))?;
+    } else if args.output.as_deref() != Some("-") {
+        let mut text = drawn(&lines, jobs);
+        text.push_str(&format!("\n{name}: {} measured", human::count(new, "operator")));
+        if before > 0 {
+            text.push_str(&format!(", {before} known before"));
+        }
+        let place =
+            args.output.as_ref().map_or_else(|| String::from("; -o FILE writes them"), |path| format!(", {path}"));
+        text.push_str(&format!("{place}\n"));
+        output::print(&text)?;
+    }
+    for (signature, reason) in &missed {
+        output::tell(&format!("{} of {}: {reason}", signature.kernel, signature.operands));
+    }
+    if !missed.is_empty() {
+        let text = format!("{} could not be measured; plans estimate them", human::count(missed.len(), "operator"));
+        return Err(Failure::work(text));
+    }
+    if !is_whole {
+        return Err(Failure::stopped("stopped before all operators were measured"));
+    }
+    Ok(())
+}
+
+fn as_json(profile: &Profile, lines: &[Line], jobs: [[u64; 2]; 3], is_whole: bool) -> Value {
+    let line = |line: &Line| {
+        let Line { signature, count, measured_ns, estimated_ns } = line;
+        let (kernel, operands) = (&signature.kernel, &signature.operands);
+        json!({
+            "kernel": kernel, "operands": operands, "count": count, "measured_ns": measured_ns, "estimated_ns": estimated_ns,
+        })
+    };
+    let job = |[measured, estimated]: [u64; 2]| json!({ "measured_ns": measured, "estimated_ns": estimated });
+    let [forward, input, weight] = jobs.map(job);
+    json!({
+        "device": profile.device,
+        "complete": is_whole,
+        "operators": lines.iter().map(line).collect::<Vec<_>>(),
+        "microbatch": { "forward": forward, "backward_input": input, "backward_weight": weight },
+    })
+}
+
+/// A microbatch of the whole model, by operator and by job.
+fn drawn(lines: &[Line], jobs: [[u64; 2]; 3]) -> String {
+    let all: u64 = jobs.iter().map(|[measured, _]| measured).sum();
+    let ratio = |measured: u64, estimated: u64| match estimated {
+        0 => String::new(),
+        estimated => format!("{:.2}", measured as f64 / estimated as f64),
+    };
+    let row = |line: &Line| {
+        let Line { signature, count, measured_ns, estimated_ns } = line;
+        let time = measured_ns.unwrap_or(*estimated_ns);
+        vec![
+            signature.kernel.clone(),
+            sizes(&signature.operands),
+            count.to_string(),
+            measured_ns.map_or_else(|| String::from("not measured"), human::duration),
+            human::duration(*estimated_ns),
+            measured_ns.map_or_else(String::new, |measured| ratio(measured, *estimated_ns)),
+            human::percent(time as f64 / all.max(1) as f64),
+        ]
+    };
+    let header = ["operator", "sizes", "count", "measured", "estimated", "ratio", "share"];
+    let mut text = human::table(&header, &lines.iter().take(LINES).map(row).collect::<Vec<_>>(), header.len());
+    if lines.len() > LINES {
+        text.push_str(&format!("and {} that take less: --json has them\n", lines.len() - LINES));
+    }
+    text.push_str("\nof one microbatch through the whole model:\n");
+    let row = |(job, [measured, estimated]): (_, [u64; 2])| {
+        vec![format!("{job:?}"), human::duration(measured), human::duration(estimated), ratio(measured, estimated)]
+    };
+    let rows: Vec<Vec<String>> = JOBS.into_iter().zip(jobs).map(row).collect();
+    text.push_str(&human::table(&["job", "measured", "estimated", "ratio"], &rows, 4));
+    text
+}
+
+/// The sizes of the first two inputs and the first output: `256x64 176x64 → 256x176`.
+fn sizes(operands: &str) -> String {
+    let (inputs, outputs) = operands.split_once(" -> ").unwrap_or((operands, ""));
+    let size = |operand: &str| {
+        let shape = operand.split_once('[').map_or(operand, |(_, shape)| shape);
+        shape.trim_end_matches(']').replace(',', "x")
+    };
+    let inputs: Vec<String> = inputs.split(' ').take(2).map(size).collect();
+    format!("{} → {}", inputs.join(" "), size(outputs.split(' ').next().unwrap_or_default()))
+}

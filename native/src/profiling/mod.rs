@@ -1,0 +1,250 @@
+//! Measures the operators of a model on a device of this machine, one by one: the profile with which its plans have
+//! measured times in the place of a roofline's.
+//!
+//! Operators that talk with other devices are left out: how long these take is no device's own.
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::cost::{Load, Peers};
+use pipeplan_core::derive::graph_of;
+use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::{Graph, Job, Kernel, Operator, TensorId};
+use pipeplan_core::model::Dtype;
+use pipeplan_core::partition::StageLayout;
+use pipeplan_core::profile::{Profile, Signature, takes_sum};
+use pipeplan_core::search::Flow;
+use pipeplan_core::spec::ModelWork;
+use pipeplan_core::units::{Bytes, Nanos};
+
+use crate::runner::Device;
+use crate::runner::random::SplitMix64;
+
+#[cfg(feature = "cuda")]
+pub mod card;
+mod cpu;
+
+/// Something to be measured, once for all operators like it.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// What it is to a profile.
+    pub signature: Signature,
+    /// Where it is from.
+    pub graph: &'a Graph,
+    /// One operator, or a product and the sum behind it.
+    pub operators: &'a [Operator],
+    /// Whether the first of them takes over the buffer of its input that it may run in the place of.
+    pub takes_over: bool,
+}
+
+/// What `graphs` have of operators that work alone, each once, in their order; with `pairs` also products together with the
+/// sum behind them.
+pub fn wanted(graphs: &[Graph], pairs: bool) -> Vec<Wanted<'_>> {
+    let mut wanted: Vec<Wanted<'_>> = Vec::new();
+    let mut known = BTreeMap::new();
+    for graph in graphs {
+        let (takes_sum, takes_over) = (takes_sum(graph), Lifetimes::of(graph).takes_over);
+        for (at, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| works_alone(operator)) {
+            let alone = (Signature::of(graph, operator), &graph.operators[at..=at]);
+            let both = (pairs && takes_sum[at]).then(|| {
+                let pair = &graph.operators[at..=at + 1];
+                (Signature::of_both(graph, &pair[0], &pair[1]), pair)
+            });
+            for (signature, operators) in [alone].into_iter().chain(both) {
+                if known.insert(signature.clone(), ()).is_none() {
+                    wanted.push(Wanted { signature, graph, operators, takes_over: takes_over[at] });
+                }
+            }
+        }
+    }
+    wanted
+}
+
+/// Whether it does something, and with no other device.
+fn works_alone(operator: &Operator) -> bool {
+    operator.kernel.axis().is_none() && !matches!(operator.kernel, Kernel::Replicate { .. })
+}
+
+/// Measures operators of a device.
+pub trait Stopwatch {
+    /// What is measured, for people.
+    fn name(&self) -> String;
+
+    /// What a rank takes of it beside what a plan counts.
+    fn workspace_bytes(&self) -> Bytes {
+        0
+    }
+
+    /// Whether it may do a product and the sum behind it in one go.
+    fn joins_sums(&self) -> bool {
+        false
+    }
+
+    /// How long `wanted` takes, once.
+    ///
+    /// # Errors
+    /// Why the device does not do it.
+    fn time(&mut self, wanted: &Wanted<'_>) -> Result<Nanos, String>;
+}
+
+/// The stopwatch of `device`, for the operators of `work`.
+///
+/// # Errors
+/// Why there is none.
+pub fn on(device: Device, work: &ModelWork) -> Result<Box<dyn Stopwatch>, String> {
+    if work.model.variant.experts.is_some() && work.layout.form.imbalance_permille < 1000 {
+        return Err(String::from(
+            "experts have less room than there are copies of tokens: write training.expert_imbalance = 1 or more",
+        ));
+    }
+    let dtype = work.dtype;
+    match (device, dtype) {
+        (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new())),
+        (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new())),
+        (Device::Cpu, _) => Err(format!(
+            "one core of the CPU computes in f32 or f64, and training.dtype is {}: write one of them, or measure on a GPU \
+             (--device cuda)",
+            dtype.name()
+        )),
+        (_, Dtype::F64) => {
+            Err(String::from("GPUs compute in f32 or bf16, and training.dtype is f64: write one of them"))
+        }
+        #[cfg(feature = "cuda")]
+        _ => Ok(Box::new(card::Gpu::open(device).map_err(|error| error.to_string())?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(String::from("this binary was built without the feature `cuda`")),
+    }
+}
+
+/// The operators of all of a model for one microbatch, as if one rank had it: those of every stage of every layout by
+/// pipeline alone are among them.
+pub fn whole(work: &ModelWork) -> Graph {
+    graph_of(work, &StageLayout { layers: 0..work.model.layers, embedding: true, head: true })
+}
+
+/// `known` and the times of all that `graph` has and `known` has not, and what the device does not do, with its reason.
+/// `observe` learns how many of how many are done, and which is next; where it says stop, the profile has what is done by
+/// then.
+pub fn measure(
+    stopwatch: &mut dyn Stopwatch,
+    graph: &Graph,
+    known: Profile,
+    observe: &mut dyn FnMut(usize, usize, &Signature) -> Flow,
+) -> (Profile, Vec<(Signature, String)>) {
+    let (mut profile, mut missed) = (known, Vec::new());
+    profile.workspace_bytes = profile.workspace_bytes.max(stopwatch.workspace_bytes());
+    let mut wanted = wanted(std::slice::from_ref(graph), stopwatch.joins_sums());
+    wanted.retain(|wanted| !profile.has(&wanted.signature));
+    let all = wanted.len();
+    for (done, wanted) in wanted.into_iter().enumerate() {
+        if observe(done, all, &wanted.signature) == Flow::Stop {
+            break;
+        }
+        match stopwatch.time(&wanted) {
+            Ok(time) => profile.insert(wanted.signature, time),
+            Err(reason) => missed.push((wanted.signature, reason)),
+        }
+    }
+    (profile, missed)
+}
+
+/// All operators of a kind and size in a microbatch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// What they are.
+    pub signature: Signature,
+    /// How many.
+    pub count: usize,
+    /// What all of them take by measurement; none where they were not measured.
+    pub measured_ns: Option<Nanos>,
+    /// What all of them take by the roofline.
+    pub estimated_ns: Nanos,
+}
+
+/// What `graph` consists of, the longest first, and by job what is measured, or estimated where it is not, and what is
+/// estimated. A product and a sum behind it that are one to `profile` are one here.
+pub fn account(work: &ModelWork, graph: &Graph, profile: &Profile) -> (Vec<Line>, [[Nanos; 2]; 3]) {
+    let peers = Peers::all(work.link);
+    let mut lines: BTreeMap<Signature, Line> = BTreeMap::new();
+    let mut jobs = [[0; 2]; 3];
+    let measured = profile.times(graph);
+    let estimate = |operator: &Operator| Load::of(graph, operator).time(&operator.kernel, &work.device, &peers);
+    let mut joined = None;
+    for (at, operator) in graph.operators.iter().enumerate() {
+        let estimated = estimate(operator);
+        let of_job = &mut jobs[operator.job as usize];
+        of_job[0] += measured[at].unwrap_or(estimated);
+        of_job[1] += estimated;
+        // A sum that goes with the product before it counts there.
+        if joined.take() == Some(at) {
+            continue;
+        }
+        let next = graph.operators.get(at + 1);
+        let both =
+            next.filter(|next| profile.time_of_both(graph, operator, next).is_some() && measured[at + 1] == Some(0));
+        let signature =
+            both.map_or_else(|| Signature::of(graph, operator), |sum| Signature::of_both(graph, operator, sum));
+        joined = both.map(|_| at + 1);
+        let line = lines.entry(signature.clone()).or_insert(Line {
+            signature,
+            count: 0,
+            measured_ns: None,
+            estimated_ns: 0,
+        });
+        line.count += 1;
+        line.estimated_ns += estimated + both.map_or(0, estimate);
+        if let Some(time) = measured[at] {
+            *line.measured_ns.get_or_insert(0) += time;
+        }
+    }
+    let mut lines: Vec<Line> = lines.into_values().collect();
+    lines.sort_by_key(|line| std::cmp::Reverse(line.measured_ns.unwrap_or(line.estimated_ns)));
+    (lines, jobs)
+}
+
+/// The jobs in the order of [`account`]'s times.
+pub const JOBS: [Job; 3] = Job::ALL;
+
+/// Whole numbers that an operator of `graph` reads from `tensor`: tokens drawn at random, and copies of tokens dealt evenly
+/// to experts, as plans count on it.
+fn whole_numbers(graph: &Graph, operators: &[Operator], tensor: TensorId) -> Vec<i32> {
+    let elements = graph[tensor].elements() as usize;
+    let producer = graph.operators.iter().find(|operator| operator.outputs.contains(&tensor));
+    let input = |operator: &Operator, at: usize| operator.inputs.get(at).map(|input| &graph[input.tensor]);
+    match producer.map(|producer| (&producer.kernel, producer)) {
+        Some((Kernel::Route { .. }, producer)) => {
+            let experts = input(producer, 0).and_then(|logits| logits.shape.get(1)).copied().unwrap_or(1).max(1);
+            (0..elements).map(|at| (at as u64 % experts) as i32).collect()
+        }
+        Some((Kernel::Dispatch { .. }, producer)) => {
+            let copies = input(producer, 1).map_or(0, |chosen| chosen.elements() as usize);
+            let (each, more) = (copies / elements.max(1), copies % elements.max(1));
+            (0..elements).map(|at| (each + usize::from(at < more)) as i32).collect()
+        }
+        _ => {
+            // A token is a row of the table, or a column of the logits.
+            let tensors = || operators.iter().flat_map(|of| &of.inputs).map(|input| &graph[input.tensor]);
+            let table = tensors().find(|tensor| tensor.role.is_persistent()).and_then(|table| table.shape.first());
+            let logits = tensors().find(|tensor| tensor.shape.len() == 2).and_then(|logits| logits.shape.get(1));
+            let mut random = SplitMix64::new(elements as u64);
+            let below = table.or(logits).copied().unwrap_or(1).max(1);
+            (0..elements).map(|_| random.below(below) as i32).collect()
+        }
+    }
+}
+
+/// Numbers as activations have them. Zeros would be faster than life: cards clock higher on them.
+fn floats(elements: usize) -> impl Iterator<Item = f32> {
+    let mut random = SplitMix64::new(elements as u64);
+    // Drawn once, repeated: what counts is that bits differ.
+    let some: Vec<f32> = (0..elements.clamp(1, 4096)).map(|_| 0.1 * random.normal() as f32).collect();
+    (0..elements).map(move |at| some[at % some.len()])
+}
+
+/// What dropouts keep.
+fn kept(elements: usize) -> impl Iterator<Item = u8> {
+    let mut random = SplitMix64::new(elements as u64);
+    (0..elements).map(move |_| u8::from(random.below(10) > 0))
+}
+
+#[cfg(test)]
+mod tests;
