@@ -249,14 +249,9 @@ pub struct JobTimes {
 }
 
 impl JobTimes {
-    /// By what each operator takes: compute in list order, and beside it the collectives in theirs. One begins when
-    /// compute has reached it and the one before has ended, and compute stands still where it waits for one that has not
-    /// ended. That a collective slows the operators that run beside it is not counted.
-    pub fn of(graph: &Graph, time: impl Fn(&Operator) -> Nanos) -> JobTimes {
-        JobTimes::of_times(graph, &graph.operators.iter().map(time).collect::<Vec<Nanos>>())
-    }
-
-    /// The same, by what each operator takes in the order of the list.
+    /// By what each operator takes, in the order of the list: compute in that order, and beside it the collectives in theirs.
+    /// One begins when compute has reached it and the one before has ended, and compute stands still where it waits for one
+    /// that has not ended. That a collective slows the operators that run beside it is not counted.
     pub fn of_times(graph: &Graph, times: &[Nanos]) -> JobTimes {
         let mut ends: Vec<Nanos> = vec![0; graph.tensors.len()];
         let mut walk = |belongs: &dyn Fn(Job) -> bool| {
@@ -279,9 +274,14 @@ impl JobTimes {
     }
 }
 
-/// Times of one microbatch's jobs by the roofline. Devices of a rank are joined as `peers` says.
+/// By operator of `graph` its time by the roofline. Devices of a rank are joined as `peers` says.
+pub fn operator_times(graph: &Graph, device: &Device, peers: &Peers) -> Vec<Nanos> {
+    graph.operators.iter().map(|operator| Load::of(graph, operator).time(&operator.kernel, device, peers)).collect()
+}
+
+/// Times of one microbatch's jobs by the roofline.
 pub fn job_times(graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
-    JobTimes::of(graph, |operator| Load::of(graph, operator).time(&operator.kernel, device, peers))
+    JobTimes::of_times(graph, &operator_times(graph, device, peers))
 }
 
 /// Floating-point operations of F, B and W of one microbatch.

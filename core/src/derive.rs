@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::cost::{self, JobTimes, Load, Peers};
+use crate::cost::{self, JobTimes, Peers};
 use crate::deal::{self, Group, Needs};
 use crate::fields::{Fault, Faults};
 use crate::graph::build::{StageShape, stage_graph_with};
@@ -26,6 +26,7 @@ use crate::problem::{
     Backward, MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_RANKS, PlacementChoice, StageCost, Statement,
     Transfers,
 };
+use crate::profile::Coverage;
 use crate::spec::ModelWork;
 use crate::step::{self, Tail};
 use crate::units::{Bytes, Nanos};
@@ -569,15 +570,26 @@ fn workspace_bytes(work: &ModelWork) -> Bytes {
     work.profile.as_ref().map_or(0, |profile| profile.workspace_bytes)
 }
 
-/// Times of a stage's jobs: measured where there is a profile that has them. Where copies share weights out, with what the
-/// jobs wait for them.
+/// By operator of `graph` its time: the roofline's, or what a profile makes of it.
+fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
+    let (device, peers) = (&work.device, peers(work));
+    match &work.profile {
+        Some(profile) => profile.operator_times(graph, device, &peers),
+        None => cost::operator_times(graph, device, &peers),
+    }
+}
+
+/// How much of `graph` the profile of `work` knows, where there is one.
+pub fn coverage(graph: &Graph, work: &ModelWork) -> Option<Coverage> {
+    work.profile.as_ref().map(|profile| profile.covers(graph, &work.device, &peers(work)))
+}
+
+/// Times of a stage's jobs. Where copies share weights out, with what the jobs wait for them.
 fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
-    let mut times = match &work.profile {
-        Some(profile) => profile.job_times(graph, &work.device, &peers(work)),
-        None => cost::job_times(graph, &work.device, &peers(work)),
-    };
+    let of_operators = operator_times(graph, work);
+    let mut times = JobTimes::of_times(graph, &of_operators);
     if work.layout.zero >= 3 && work.layout.copies() > 1 {
-        let [forward, input, weight] = gather_waits(graph, work);
+        let [forward, input, weight] = gather_waits(graph, &of_operators, work);
         times
             .jobs
             .iter_mut()
@@ -591,19 +603,16 @@ fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
 /// What F, B and W wait for weights that copies share out (ZeRO 3, arXiv:1910.02054 §5.3): every job gathers each layer's
 /// anew, the first layer's before anything runs and each further one's beside the layer before, as the two layers say that
 /// [`StaticBytes::gathered`] counts.
-fn gather_waits(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
+fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] {
     let (layout, link) = (&work.layout, step::copies_link(work));
-    let time = |operator: &Operator| {
-        let measured = work.profile.as_ref().and_then(|profile| profile.time(graph, operator));
-        measured.unwrap_or_else(|| Load::of(graph, operator).time(&operator.kernel, &work.device, &peers(work)))
-    };
     Job::ALL.map(|job| {
-        let operators: Vec<&Operator> = graph.job(job).collect();
+        let of_job = graph.operators.iter().zip(times).filter(|(operator, _)| operator.job == job);
+        let operators: Vec<(&Operator, &Nanos)> = of_job.collect();
         let (mut waits, mut computes): (Nanos, Nanos) = (0, 0);
-        for layer in operators.chunk_by(|one, next| one.layer == next.layer) {
+        for layer in operators.chunk_by(|(one, _), (next, _)| one.layer == next.layer) {
             let weights: BTreeSet<TensorId> = layer
                 .iter()
-                .flat_map(|operator| operator.inputs.iter().map(|input| input.tensor))
+                .flat_map(|(operator, _)| operator.inputs.iter().map(|input| input.tensor))
                 .filter(|tensor| matches!(graph[*tensor].role, Role::Weight { .. }))
                 .collect();
             let bytes = |wanted: bool| {
@@ -615,7 +624,7 @@ fn gather_waits(graph: &Graph, work: &ModelWork) -> [Nanos; 3] {
                 .into_iter()
                 .fold(0, Nanos::saturating_add);
             waits = waits.saturating_add(gather.saturating_sub(computes));
-            computes = layer.iter().map(|operator| time(operator)).fold(0, Nanos::saturating_add);
+            computes = layer.iter().fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));
         }
         waits
     })

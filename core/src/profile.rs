@@ -1,10 +1,13 @@
-//! Measured times of operators on a device, as a file: what replaces the roofline of [`crate::cost`] where an operator
-//! of the same kind, format and sizes has been measured.
+//! Measured times of operators on a device, as a file: what replaces the roofline of [`crate::cost`].
 //!
 //! The file is JSON: `{"version": 1, "device": "...", "operators": [{"kernel": "matmul", "operands": "bf16[8,4] ...",
-//! "ns": 12}, ...]}`, sorted by kernel and operands. `operands` lists number format and sizes of all inputs, `->`, and
-//! those of all outputs, so two operators that read and write tensors of the same sizes count as the same. Attributes
-//! that matter for time beside these (heads, transposes) are part of `kernel`.
+//! "ns": 12, "flops": 512, "bytes": 256}, ...]}`, sorted by kernel and operands. `operands` lists number format and sizes of
+//! all inputs, `->`, and those of all outputs, so two operators that read and write tensors of the same sizes count as the
+//! same. Attributes that matter for time beside these (heads, transposes) are part of `kernel`.
+//!
+//! `flops` and `bytes`, 0 where they are not there, are what the operator does ([`Load`]). With them an operator of other
+//! sizes takes as many times its roofline as the measured one of the same kind and format that does most nearly as much.
+//! So a profile of one model serves others and other layouts, too, with all their operators seen in the same light.
 //!
 //! A device that does a sum behind a product in one go has a time of both ([`Signature::of_both`]): its `kernel` names both,
 //! with `&` between them. Where there is one, the sum takes no time of its own.
@@ -16,12 +19,13 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt::Write;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::{Device, MAX_MEMORY};
-use crate::cost::{self, JobTimes, Peers};
+use crate::cost::{JobTimes, Load, Peers};
 use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Heads, Kernel, Operator, TensorId};
@@ -77,9 +81,18 @@ impl Signature {
             }
             _ => name.to_string(),
         };
-        let inputs: Vec<String> = operator.inputs.iter().map(|input| operand(graph, input.tensor)).collect();
-        let outputs: Vec<String> = operator.outputs.iter().map(|output| operand(graph, *output)).collect();
-        Signature { kernel, operands: format!("{} -> {}", inputs.join(" "), outputs.join(" ")) }
+        // One text, written at once: planning asks for very many.
+        let mut operands = String::with_capacity(64);
+        for input in &operator.inputs {
+            operand(&mut operands, graph, input.tensor);
+        }
+        operands.push_str("->");
+        for output in &operator.outputs {
+            operands.push(' ');
+            operand(&mut operands, graph, *output);
+            operands.pop();
+        }
+        Signature { kernel, operands }
     }
 
     /// That of `product` and of the `sum` behind it, which [takes its result](takes_sum), in one go.
@@ -87,8 +100,9 @@ impl Signature {
         let [first, second] = [product, sum].map(|operator| Signature::of(graph, operator));
         let (inputs, output) = first.operands.split_once(" -> ").unwrap_or_default();
         let others = sum.inputs.iter().map(|input| input.tensor).filter(|id| !product.outputs.contains(id));
-        let added: Vec<String> = others.map(|id| operand(graph, id)).collect();
-        let operands = format!("{inputs} {} -> {output}", added.join(" "));
+        let mut added = String::new();
+        others.for_each(|id| operand(&mut added, graph, id));
+        let operands = format!("{inputs} {added}-> {output}");
         Signature { kernel: format!("{} & {}", first.kernel, second.kernel), operands }
     }
 }
@@ -100,9 +114,15 @@ fn of_heads(heads: &Heads) -> String {
     format!("{query}x{key_value} of {width} over {sequence}{capped}")
 }
 
-fn operand(graph: &Graph, id: TensorId) -> String {
-    let sizes: Vec<String> = graph[id].shape.iter().map(ToString::to_string).collect();
-    format!("{}[{}]", graph[id].dtype.name(), sizes.join(","))
+/// Writes format and sizes of a tensor, and a space behind them.
+fn operand(text: &mut String, graph: &Graph, id: TensorId) {
+    let tensor = &graph[id];
+    text.push_str(tensor.dtype.name());
+    for (at, size) in tensor.shape.iter().enumerate() {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{}{size}", if at == 0 { '[' } else { ',' });
+    }
+    text.push_str(if tensor.shape.is_empty() { "[] " } else { "] " });
 }
 
 /// By operator of `graph`: whether it is a product whose result the next operator adds a bias or a residual to, where it
@@ -131,7 +151,50 @@ pub struct Profile {
     pub device: String,
     /// What each rank takes of the device beside what a plan counts.
     pub workspace_bytes: Bytes,
-    times: BTreeMap<Signature, Nanos>,
+    measured: BTreeMap<Signature, Measured>,
+    /// The same by kind, and there by how much is done.
+    kinds: BTreeMap<Kind, BTreeMap<u128, Measured>>,
+}
+
+/// A measured operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Measured {
+    time: Nanos,
+    load: Load,
+}
+
+/// What operators have in common whose sizes differ.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    /// The kernel without its sizes.
+    kernel: String,
+    /// The formats of the first input and of the first output.
+    formats: [String; 2],
+}
+
+impl Kind {
+    fn of(signature: &Signature) -> Kind {
+        let kernel = signature.kernel.split(|character: char| character.is_ascii_digit()).next().unwrap_or_default();
+        let format = |operands: &str| operands.split('[').next().unwrap_or_default().to_string();
+        let (inputs, outputs) = signature.operands.split_once("-> ").unwrap_or_default();
+        Kind { kernel: kernel.trim_end().to_string(), formats: [format(inputs), format(outputs)] }
+    }
+}
+
+/// How much is done: arithmetic where there is any.
+fn amount(load: &Load) -> u128 {
+    if load.flops > 0 { load.flops } else { load.bytes.into() }
+}
+
+/// How many operators' times a profile knows, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Those that were measured.
+    pub measured: usize,
+    /// Those that follow from measured ones of other sizes.
+    pub scaled: usize,
+    /// All of them.
+    pub all: usize,
 }
 
 /// Text that is no profile.
@@ -164,83 +227,140 @@ struct Entry {
     kernel: String,
     operands: String,
     ns: Nanos,
+    flops: u64,
+    bytes: Bytes,
 }
 
 impl Profile {
     /// Of `device`, with nothing measured.
     pub fn new(device: &str) -> Profile {
-        Profile { device: device.to_string(), workspace_bytes: 0, times: BTreeMap::new() }
+        Profile { device: device.to_string(), ..Profile::default() }
     }
 
-    /// Notes a measured time.
-    pub fn insert(&mut self, signature: Signature, time: Nanos) {
-        self.times.insert(signature, time);
+    /// Notes a measured time of an operator that does so much; of a product and the sum behind it, the product.
+    pub fn insert(&mut self, signature: Signature, load: Load, time: Nanos) {
+        let measured = Measured { time, load };
+        if amount(&load) > 0 {
+            self.kinds.entry(Kind::of(&signature)).or_default().insert(amount(&load), measured);
+        }
+        self.measured.insert(signature, measured);
     }
 
     /// Whether there is a time of what is called so.
     pub fn has(&self, signature: &Signature) -> bool {
-        self.times.contains_key(signature)
+        self.measured.contains_key(signature)
     }
 
     /// The measured time of an operator like `operator`.
     pub fn time(&self, graph: &Graph, operator: &Operator) -> Option<Nanos> {
-        self.times.get(&Signature::of(graph, operator)).copied()
+        self.measured(&Signature::of(graph, operator))
     }
 
     /// The measured time of a product like `product` with the `sum` behind it.
     pub fn time_of_both(&self, graph: &Graph, product: &Operator, sum: &Operator) -> Option<Nanos> {
-        self.times.get(&Signature::of_both(graph, product, sum)).copied()
+        self.measured(&Signature::of_both(graph, product, sum))
+    }
+
+    fn measured(&self, signature: &Signature) -> Option<Nanos> {
+        self.measured.get(signature).map(|measured| measured.time)
     }
 
     /// By operator of `graph`: what is measured, with the time of a product and the sum behind it all at the product's.
     pub fn times(&self, graph: &Graph) -> Vec<Option<Nanos>> {
-        let mut times: Vec<Option<Nanos>> =
-            graph.operators.iter().map(|operator| self.time(graph, operator)).collect();
+        self.times_by(graph, |signature, _| self.measured(signature))
+    }
+
+    /// By operator of `graph`: what is measured, or follows from what is.
+    fn known_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> Vec<Option<Nanos>> {
+        self.times_by(graph, |signature, operator| {
+            self.measured(signature).or_else(|| self.scaled(signature, graph, operator, device, peers))
+        })
+    }
+
+    /// By operator of `graph` what `time` says, of a product and the sum behind it all at the product's.
+    fn times_by(&self, graph: &Graph, time: impl Fn(&Signature, &Operator) -> Option<Nanos>) -> Vec<Option<Nanos>> {
+        let alone = |operator: &Operator| time(&Signature::of(graph, operator), operator);
+        let mut times: Vec<Option<Nanos>> = graph.operators.iter().map(alone).collect();
         for at in (0..times.len()).zip(takes_sum(graph)).filter_map(|(at, takes)| takes.then_some(at)) {
             let (product, sum) = (&graph.operators[at], &graph.operators[at + 1]);
-            if let Some(both) = self.time_of_both(graph, product, sum) {
+            if let Some(both) = time(&Signature::of_both(graph, product, sum), product) {
                 (times[at], times[at + 1]) = (Some(both), Some(0));
             }
         }
         times
     }
 
+    /// The time of `operator`, which is called `signature` but was not measured, by the nearest of its kind. None where it
+    /// talks with other devices: what that takes is no matter of its sizes alone.
+    fn scaled(
+        &self,
+        signature: &Signature,
+        graph: &Graph,
+        operator: &Operator,
+        device: &Device,
+        peers: &Peers,
+    ) -> Option<Nanos> {
+        let of_kind = self.kinds.get(&Kind::of(signature)).filter(|_| operator.kernel.axis().is_none())?;
+        let load = Load::of(graph, operator);
+        let own = amount(&load);
+        let below = of_kind.range(..=own).next_back();
+        let above = of_kind.range(own..).next();
+        let (_, nearest) = match (below, above) {
+            // The one that is fewer times as much or as little.
+            (Some(below), Some(above)) if own.saturating_mul(own) > below.0.saturating_mul(*above.0) => above,
+            (below, above) => below.or(above)?,
+        };
+        let [own, other] = [&load, &nearest.load].map(|load| u128::from(load.time(&operator.kernel, device, peers)));
+        let time = own.saturating_mul(nearest.time.into()).div_ceil(other.max(1));
+        Some(Nanos::try_from(time).unwrap_or(Nanos::MAX).min(MAX_NS))
+    }
+
     /// How many operators have been measured.
     pub fn len(&self) -> usize {
-        self.times.len()
+        self.measured.len()
     }
 
     /// Whether nothing has been measured.
     pub fn is_empty(&self) -> bool {
-        self.times.is_empty()
+        self.measured.is_empty()
     }
 
-    /// Times of one microbatch's jobs: measured where there is a measurement, else the roofline's.
+    /// By operator of `graph` its time: measured, else by a measured one of its kind, else the roofline's.
+    pub fn operator_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> Vec<Nanos> {
+        let known = self.known_times(graph, device, peers).into_iter().zip(&graph.operators);
+        known
+            .map(|(time, operator)| {
+                time.unwrap_or_else(|| Load::of(graph, operator).time(&operator.kernel, device, peers))
+            })
+            .collect()
+    }
+
+    /// Times of one microbatch's jobs, by [`Profile::operator_times`].
     pub fn job_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
-        let times = self.times(graph).into_iter().zip(&graph.operators).map(|(time, operator)| {
-            time.unwrap_or_else(|| cost::Load::of(graph, operator).time(&operator.kernel, device, peers))
-        });
-        JobTimes::of_times(graph, &times.collect::<Vec<Nanos>>())
+        JobTimes::of_times(graph, &self.operator_times(graph, device, peers))
     }
 
     /// As a file.
     pub fn to_json(&self) -> String {
-        let entry = |(signature, ns): (&Signature, &Nanos)| Entry {
+        let entry = |(signature, Measured { time, load }): (&Signature, &Measured)| Entry {
             kernel: signature.kernel.clone(),
             operands: signature.operands.clone(),
-            ns: *ns,
+            ns: *time,
+            flops: u64::try_from(load.flops).unwrap_or(u64::MAX),
+            bytes: load.bytes,
         };
-        let operators = self.times.iter().map(entry).collect();
+        let operators = self.measured.iter().map(entry).collect();
         let (device, workspace_bytes) = (self.device.clone(), self.workspace_bytes);
         let file = File { version: VERSION, device, workspace_bytes, operators };
         // Strings and whole numbers have a form in JSON, always.
         serde_json::to_value(file).map(|value| crate::canonical::pretty(&value)).unwrap_or_default()
     }
 
-    /// How many of the operators of `graph` have been measured, and how many there are.
-    pub fn covers(&self, graph: &Graph) -> (usize, usize) {
-        let measured = graph.operators.iter().filter(|operator| self.time(graph, operator).is_some());
-        (measured.count(), graph.operators.len())
+    /// What it knows of the operators of `graph` on `device`.
+    pub fn covers(&self, graph: &Graph, device: &Device, peers: &Peers) -> Coverage {
+        let measured = graph.operators.iter().filter(|operator| self.time(graph, operator).is_some()).count();
+        let known = self.known_times(graph, device, peers).iter().flatten().count();
+        Coverage { measured, scaled: known.saturating_sub(measured), all: graph.operators.len() }
     }
 
     /// From a file.
@@ -269,8 +389,8 @@ fn read(value: &Value, faults: &mut Vec<Fault>) -> Option<Profile> {
     match table.get("operators") {
         Some(Value::Array(operators)) if operators.len() <= MOST_OPERATORS => {
             for (index, operator) in operators.iter().enumerate() {
-                if let Some((signature, ns)) = read_operator(operator, &format!("operators[{index}]"), faults) {
-                    profile.insert(signature, ns);
+                if let Some((signature, load, ns)) = read_operator(operator, &format!("operators[{index}]"), faults) {
+                    profile.insert(signature, load, ns);
                 }
             }
         }
@@ -283,7 +403,7 @@ fn read(value: &Value, faults: &mut Vec<Fault>) -> Option<Profile> {
     Some(profile)
 }
 
-fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(Signature, Nanos)> {
+fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(Signature, Load, Nanos)> {
     let mut table = Table::of(value, path, faults)?;
     let mut text = |key, accepted: &str| {
         // Operands of attention with many tensors are longer than what people type.
@@ -298,14 +418,17 @@ fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
     let kernel = text("kernel", "the operator's name and attributes, such as `matmul nt`");
     let operands = text("operands", "formats and sizes, such as `f32[8,4] f32[2,4] -> f32[8,2]`");
     let ns = table.needed_whole("ns", 0..=MAX_NS, faults);
+    let [flops, bytes] = ["flops", "bytes"].map(|key| table.whole(key, 0..=u64::MAX, faults).unwrap_or(0));
     table.finish(faults);
-    Some((Signature { kernel: kernel?, operands: operands? }, ns?))
+    let load = Load { flops: flops.into(), bytes, sent: 0 };
+    Some((Signature { kernel: kernel?, operands: operands? }, load, ns?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster;
+    use crate::cost;
     use crate::graph::build::{StageShape, stage_graph};
     use crate::graph::form::Form;
     use crate::model::{Dtype, Family, catalog};
@@ -327,6 +450,10 @@ mod tests {
         stage_graph(&model, &shape(), 1)
     }
 
+    fn insert(profile: &mut Profile, graph: &Graph, operator: &Operator, time: Nanos) {
+        profile.insert(Signature::of(graph, operator), Load::of(graph, operator), time);
+    }
+
     /// A bias or a residual that comes right behind a product is part of it where the device has been measured so: in each
     /// layer of a Llama two residuals, in one of a GPT the biases of all six products, whose residuals come behind those.
     #[test]
@@ -342,13 +469,15 @@ mod tests {
             let of_layers = (0..forward).filter(|at| takes[*at] && graph.operators[*at].layer.is_some());
             assert_eq!(of_layers.count(), each_layer * layers as usize, "{name}");
             let mut profile = Profile::new("test");
-            graph.operators.iter().for_each(|operator| profile.insert(Signature::of(&graph, operator), 7));
+            let mut all =
+                |time| graph.operators.iter().for_each(|operator| insert(&mut profile, &graph, operator, time));
+            all(7);
             let apart = profile.times(&graph);
             assert!(apart.iter().all(|time| *time == Some(7)));
             for at in (0..takes.len()).filter(|at| takes[*at]) {
                 let both = Signature::of_both(&graph, &graph.operators[at], &graph.operators[at + 1]);
                 assert!(both.kernel.contains(" & add") && !both.operands.contains("  "), "{both:?}");
-                profile.insert(both, 8);
+                profile.insert(both, Load::of(&graph, &graph.operators[at]), 8);
             }
             let together = profile.times(&graph);
             for at in 0..takes.len() {
@@ -372,7 +501,7 @@ mod tests {
         let peers = Peers::all(cluster::Link { bytes_per_s: 1, latency_ns: 0 });
         let mut profile = Profile::new("test");
         assert_eq!(profile.job_times(&graph, &device, &peers), cost::job_times(&graph, &device, &peers));
-        graph.operators.iter().for_each(|operator| profile.insert(Signature::of(&graph, operator), 7));
+        graph.operators.iter().for_each(|operator| insert(&mut profile, &graph, operator, 7));
         let counts = crate::graph::Job::ALL.map(|job| 7 * graph.job(job).count() as Nanos);
         assert_eq!(profile.job_times(&graph, &device, &peers).jobs, counts);
         // Layers are alike: fewer signatures than operators.
@@ -380,6 +509,66 @@ mod tests {
         assert!(!profile.to_json().contains("workspace_bytes"));
         profile.workspace_bytes = 32 << 20;
         assert_eq!(Profile::of_json(&profile.to_json()), Ok(profile));
+    }
+
+    /// A device that takes three times its roofline for what was measured is taken to do so for all sizes; what has no
+    /// kind there, or talks with others, keeps its estimate. Between two sizes the nearer one counts.
+    #[test]
+    fn other_sizes_follow_the_nearest_of_their_kind() {
+        let model = catalog::find("tiny-llama").map(|entry| entry.config).unwrap();
+        let device = cluster::find("h100").map(|entry| entry.device(Dtype::Bf16)).unwrap();
+        let peers = Peers::all(cluster::Link { bytes_per_s: 1 << 30, latency_ns: 5 });
+        let of = |sequence: u32, tensor: u32| {
+            let form = Form { tensor, ..Form::default() };
+            stage_graph(&model, &StageShape { sequence, form, dtype: Dtype::Bf16, ..shape() }, 1)
+        };
+        let roofline =
+            |graph: &Graph, operator: &Operator| Load::of(graph, operator).time(&operator.kernel, &device, &peers);
+        let (small, large) = (of(1 << 12, 1), of(1 << 16, 1));
+        let mut profile = Profile::new("test");
+        for (graph, times) in [(&small, 3), (&large, 5)] {
+            for operator in &graph.operators {
+                insert(&mut profile, graph, operator, times * roofline(graph, operator));
+            }
+        }
+        assert_eq!(Profile::of_json(&profile.to_json()).as_ref(), Ok(&profile));
+        for (sequence, expected) in
+            [(1 << 10, 3), (1 << 12, 3), (1 << 13, 3), (1 << 15, 5), (1 << 16, 5), (1 << 17, 5)]
+        {
+            let graph = of(sequence, 1);
+            let times = profile.operator_times(&graph, &device, &peers);
+            for (operator, time) in graph.operators.iter().zip(times) {
+                // Where a launch takes longest, small and large are alike. Rounded up.
+                let estimated = roofline(&graph, operator);
+                let is = |times: Nanos| time.abs_diff(times * estimated) <= 1;
+                let name = operator.kernel.name();
+                // Products have many sizes: a long one of few tokens may be near a short one of many.
+                let is_between =
+                    (1 << 12..1 << 16).contains(&sequence) && matches!(operator.kernel, Kernel::MatMul { .. });
+                let holds = is(expected) || is_between && (is(3) || is(5)) || estimated == device.launch_ns;
+                assert!(holds, "{name}, {sequence}: {time}, {expected} times {estimated}");
+            }
+            let coverage = profile.covers(&graph, &device, &peers);
+            assert_eq!(coverage.measured + coverage.scaled, coverage.all);
+        }
+        let cut = of(1 << 12, 2);
+        let times = profile.operator_times(&cut, &device, &peers);
+        for (operator, time) in
+            cut.operators.iter().zip(times).filter(|(operator, _)| operator.kernel.axis().is_some())
+        {
+            assert_eq!(time, roofline(&cut, operator), "{}", operator.kernel.name());
+        }
+        assert!(cut.operators.iter().any(|operator| operator.kernel.axis().is_some()));
+        // Another format is another kind.
+        let single = stage_graph(&model, &shape(), 1);
+        assert_eq!(profile.covers(&single, &device, &peers).measured, 0);
+        let times = profile.operator_times(&single, &device, &peers);
+        let products = single
+            .operators
+            .iter()
+            .zip(times)
+            .filter(|(operator, _)| matches!(operator.kernel, Kernel::MatMul { .. }));
+        products.for_each(|(operator, time)| assert_eq!(time, roofline(&single, operator)));
     }
 
     #[test]

@@ -563,6 +563,7 @@ fn the_schema_describes_the_plans_that_are_written() {
 /// Every operator of the tiny model measured at 1 µs: F and BW then last as many as the stage has operators.
 #[test]
 fn a_profile_replaces_the_estimates_it_has() {
+    use pipeplan_core::cost::Load;
     use pipeplan_core::derive::{derive, graph_of};
     use pipeplan_core::graph::Job;
     use pipeplan_core::placement::Placement;
@@ -574,11 +575,11 @@ fn a_profile_replaces_the_estimates_it_has() {
     let (mut whole, mut products) = (Profile::new("test"), Profile::new("test"));
     for graph in &graphs {
         for operator in &graph.operators {
-            let signature = Signature::of(graph, operator);
+            let (signature, load) = (Signature::of(graph, operator), Load::of(graph, operator));
             if signature.kernel.starts_with("matmul") {
-                products.insert(signature.clone(), 1000);
+                products.insert(signature.clone(), load, 1000);
             }
-            whole.insert(signature, 1000);
+            whole.insert(signature, load, 1000);
         }
     }
     let folder = folder();
@@ -601,7 +602,7 @@ fn a_profile_replaces_the_estimates_it_has() {
     assert!(!note.contains("estimated"), "all are measured: {note}");
     write(&file, &products.to_json());
     let (_, _, note) = run(&["plan", "-", "--profile", &file], TINY);
-    assert!(note.contains("the others estimated"), "{note}");
+    assert!(note.contains("the others are estimated"), "{note}");
 
     // What a rank takes of a device beside its plan counts as memory, and is shown.
     let memory =
@@ -616,8 +617,12 @@ fn a_profile_replaces_the_estimates_it_has() {
     }
     assert!(run(&["memory", "-", "--profile", &file], TINY).1.contains("workspace"));
 
+    // Other sizes follow from those; another format has none of its kind.
     let other = TINY.replace("sequence = 16", "sequence = 24");
-    assert!(refused(&["plan", "-", "--profile", &file], &other).contains("none of this model's operators"));
+    let (_, _, note) = run(&["plan", "-", "--profile", &file], &other);
+    assert!(note.contains("follow from measured ones of other sizes, the others are estimated"), "{note}");
+    let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"f64\"");
+    assert!(refused(&["plan", "-", "--profile", &file], &other).contains("none of this model's kinds of operators"));
     assert!(refused(&["plan", "-", "--profile", &file], PROBLEM).contains("these costs are typed"));
     write(&file, &products.to_json().replace("\"ns\": 1000", "\"ns\": -1"));
     let error = refused(&["memory", "-", "--profile", &file], TINY);

@@ -22,7 +22,7 @@ Examples:
 ///
 /// Operators are those of a microbatch, in the spec's format and sizes, and as the spec cuts them; alike ones are measured
 /// once. One device is enough, however many the spec has: what devices do together stays estimated, and so do the
-/// optimizer's step and transfers. `plan`, `compare` and `memory` take the file with --profile.
+/// optimizer's step and transfers. `plan`, `compare`, `memory` and `tune` take the file with --profile.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -79,7 +79,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let known = known.unwrap_or_else(|| Profile::new(&name));
     let before = known.len();
     let bar = ProgressBar::hidden();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:30} {pos} of {len} operators; {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:30} {pos} of {len}; {msg}") {
         bar.set_style(style);
     }
     let (stop, started) = (interrupt::flag(), std::time::Instant::now());
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         bar.set_length(all as u64);
         bar.set_position(done as u64);
-        bar.set_message(next.kernel.clone());
+        bar.set_message(next.to_owned());
         is_whole = !stop.is_raised();
         if is_whole { Flow::Continue } else { Flow::Stop }
     });

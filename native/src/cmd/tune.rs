@@ -11,7 +11,7 @@ use pipeplan_core::spec::Spec;
 use pipeplan_core::tune::{Field, Question, Tally, Tuned, Tuner};
 
 use super::fail::Failure;
-use super::search::Effort;
+use super::search::{Effort, Measured};
 use super::{human, input, interrupt, output};
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,7 @@ Examples:
   pipeplan tune examples/llama-2-70b.toml                    the fastest layouts of its 40 devices
   pipeplan tune spec.toml --devices 512 -o fastest.json      those of 512, and the first as a spec
   pipeplan tune spec.toml --keep parallel.tensor --keep training.recompute
+  pipeplan tune spec.toml --profile h100.json                with measured times, for all sizes alike
   pipeplan tune spec.toml --schedule 1f1b --schedule interleaved-1f1b    what a framework has
   pipeplan tune spec.toml --json | jq '.layouts[0].changes'";
 
@@ -51,6 +52,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     effort: Effort,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 fn field(text: &str) -> Result<Field, String> {
@@ -62,7 +65,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         output::expect_room_at(path)?;
     }
-    let spec = input::spec(&args.spec)?;
+    let spec = args.measured.apply(input::spec(&args.spec)?)?;
     let question =
         Question { devices: args.devices, keep: args.keep, schedules: args.schedule, most: args.most.max(1) };
     let mut tuner = Tuner::new(&spec, &question).map_err(|faults| Failure::input(faults.to_string()))?;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pipeplan_core::graph::{Graph, Operator, TensorId};
 use pipeplan_core::model::Dtype;
+use pipeplan_core::search::Flow;
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::{Stopwatch, Wanted, floats, kept, whole_numbers};
+use super::{Observer, Stopwatch, Times, Wanted, floats, kept, whole_numbers};
 use crate::backend::cuda::card::{Card, CardError, Format, Held, Memory};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::{Opening, open_as, packed};
@@ -67,9 +68,18 @@ impl Stopwatch for Gpu {
         true
     }
 
-    fn time(&mut self, wanted: &Wanted<'_>) -> Result<Nanos, String> {
-        let time = operator_time(&self.card, &mut self.context, wanted.graph, wanted.operators, self.pace);
-        time.map_err(|error| error.to_string())
+    fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
+        let mut time = |wanted: &Wanted<'_>| {
+            let time = operator_time(&self.card, &mut self.context, wanted.graph, wanted.operators, self.pace);
+            time.map_err(|error| error.to_string())
+        };
+        let all = wanted.len();
+        let mut is_stopped = false;
+        let each = wanted.iter().enumerate().map(|(done, wanted)| {
+            is_stopped |= observe(done, all, &wanted.signature.kernel) == Flow::Stop;
+            (!is_stopped).then(|| time(wanted))
+        });
+        each.collect()
     }
 }
 

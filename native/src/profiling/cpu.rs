@@ -1,27 +1,35 @@
-//! Operators on one core, as a rank of the CPU runs them: with the memory that they take, and without those around them.
+//! Operators on one core, where a run has them: one behind the other in the jobs of a stage, with the memory that they take
+//! and the caches that those before them leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use pipeplan_core::graph::{Graph, Operator, TensorId};
+use pipeplan_core::derive::graph_of;
+use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::{Graph, Job, Operator, TensorId};
 use pipeplan_core::model::Dtype;
+use pipeplan_core::partition::StageLayout;
+use pipeplan_core::profile::Signature;
+use pipeplan_core::search::Flow;
+use pipeplan_core::spec::ModelWork;
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::{Stopwatch, Wanted, floats, kept, whole_numbers};
+use super::{Observer, Stopwatch, Times, Wanted, floats, kept, whole_numbers, works_alone};
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::gemm::{Gemm, Tuned};
 use crate::backend::cpu::kernels::{self, Context, Data, Input};
 use crate::runner::available_bytes;
 
-/// How long all runs of an operator take together,
-const LONG_ENOUGH: Duration = Duration::from_millis(40);
+/// How long all microbatches take together,
+const LONG_ENOUGH: Duration = Duration::from_millis(1500);
 /// how many there are at least, after one that does not count,
-const LEAST_RUNS: usize = 3;
+const FEWEST: usize = 3;
 /// and how many at most.
-const MOST_RUNS: usize = 1001;
+const MOST: usize = 101;
 
 /// One core that computes in `T`.
 pub struct Cpu<T> {
+    work: ModelWork,
     context: Context<T>,
     long_enough: Duration,
 }
@@ -30,14 +38,15 @@ impl<T: Element> Cpu<T>
 where
     Tuned: Gemm<T>,
 {
-    pub fn new() -> Cpu<T> {
-        Cpu { context: Context::new(Box::new(Tuned)), long_enough: LONG_ENOUGH }
+    /// For the operators of `work`.
+    pub fn new(work: &ModelWork) -> Cpu<T> {
+        Cpu { work: work.clone(), context: Context::new(Box::new(Tuned)), long_enough: LONG_ENOUGH }
     }
 
     /// For whoever needs no steady times.
     #[cfg(test)]
-    pub fn hasty() -> Cpu<T> {
-        Cpu { long_enough: Duration::ZERO, ..Cpu::new() }
+    pub fn hasty(work: &ModelWork) -> Cpu<T> {
+        Cpu { long_enough: Duration::ZERO, ..Cpu::new(work) }
     }
 }
 
@@ -46,88 +55,167 @@ impl<T: Element> Stopwatch for Cpu<T> {
         format!("one core of {}", model().as_deref().unwrap_or("this CPU"))
     }
 
-    fn time(&mut self, wanted: &Wanted<'_>) -> Result<Nanos, String> {
-        let [operator] = wanted.operators else { return Err(String::from("the CPU runs one operator at a time")) };
-        let graph = wanted.graph;
-        let tensors = operator.inputs.iter().map(|input| input.tensor).chain(operator.outputs.iter().copied());
-        // Twice: what an operator changes is kept as it was.
-        let needed = tensors.fold(0, |sum: Bytes, id| sum.saturating_add(graph[id].bytes())).saturating_mul(2);
+    fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
+        let none = |reason: String| wanted.iter().map(|_| Some(Err(reason.clone()))).collect();
+        let graph = self.stage(wanted);
+        let lifetimes = Lifetimes::of(&graph);
+        let needed = needed(&graph, &lifetimes);
         if let Some(available) = available_bytes().filter(|available| needed > *available) {
-            return Err(format!("it needs {} MiB, and this machine has {} MiB left", needed >> 20, available >> 20));
+            return none(format!(
+                "a rank's layers need {} MiB together, and this machine has {} MiB left",
+                needed >> 20,
+                available >> 20
+            ));
         }
-        let taken_over = operator.in_place.filter(|_| wanted.takes_over);
-        let taken_over = taken_over.and_then(|at| operator.inputs.get(at as usize)).map(|input| input.tensor);
-        let read = operator.inputs.iter().map(|input| input.tensor);
-        let added_to = operator.outputs.iter().copied().filter(|id| graph[*id].role.is_persistent());
-        let mut held: BTreeMap<TensorId, Data<T>> =
-            read.chain(added_to).map(|id| (id, content(graph, operator, id))).collect();
-        let mut times = Vec::new();
-        let mut all = Duration::ZERO;
-        self.run(graph, operator, taken_over, &mut held);
-        while times.len() < LEAST_RUNS || all < self.long_enough && times.len() < MOST_RUNS {
-            let time = self.run(graph, operator, taken_over, &mut held);
-            all += time;
-            times.push(time);
+        let mut walk = Walk { graph: &graph, lifetimes: &lifetimes, held: persistent(&graph) };
+        // By signature: the average of each microbatch.
+        let mut averages: BTreeMap<Signature, Vec<Nanos>> = BTreeMap::new();
+        let signatures: Vec<Signature> =
+            graph.operators.iter().map(|operator| Signature::of(&graph, operator)).collect();
+        let (mut done, mut all) = (0, Duration::ZERO);
+        while done <= FEWEST || all < self.long_enough && done <= MOST {
+            if observe(done, FEWEST + 1, "a microbatch through a rank's layers") == Flow::Stop {
+                break;
+            }
+            let started = Instant::now();
+            let times = walk.run(&mut self.context);
+            // The first one finds nothing where it will be.
+            if done > 0 {
+                all += started.elapsed();
+                let mut sums: BTreeMap<&Signature, (Nanos, Nanos)> = BTreeMap::new();
+                for (signature, time) in signatures.iter().zip(times) {
+                    let sum = sums.entry(signature).or_default();
+                    *sum = (sum.0 + time, sum.1 + 1);
+                }
+                for (signature, (sum, count)) in sums {
+                    averages.entry(signature.clone()).or_default().push((sum / count).max(1));
+                }
+            }
+            done += 1;
         }
-        times.sort_unstable();
-        Ok((times[times.len() / 2].as_nanos() as Nanos).max(1))
+        let median = |wanted: &Wanted<'_>| {
+            let times = averages.get_mut(&wanted.signature)?;
+            times.sort_unstable();
+            Some(Ok(times[times.len() / 2]))
+        };
+        wanted.iter().map(median).collect()
     }
 }
 
-impl<T: Element> Cpu<T> {
-    /// Runs `operator` once: how long that took, with the memory of its outputs taken and given back.
-    fn run(
-        &mut self,
-        graph: &Graph,
-        operator: &Operator,
-        taken_over: Option<TensorId>,
-        held: &mut BTreeMap<TensorId, Data<T>>,
-    ) -> Duration {
-        // What it changes is the same each time, so that nothing grows or fades.
-        let mut given: Vec<Option<Data<T>>> = (0..operator.outputs.len()).map(|_| None).collect();
-        for (position, (output, given)) in operator.outputs.iter().zip(&mut given).enumerate() {
-            if graph[*output].role.is_persistent() {
-                *given = held.remove(output);
-            } else if position == 0 {
-                *given = taken_over.and_then(|input| held.get(&input).cloned());
+impl<T> Cpu<T> {
+    /// As many layers as a rank has, or more where those lack something that is wanted, with both ends of the model.
+    fn stage(&self, wanted: &[Wanted<'_>]) -> Graph {
+        let all = self.work.model.layers;
+        let mut layers = all.div_ceil(self.work.pipeline.max(1)).max(1);
+        loop {
+            let graph = graph_of(&self.work, &StageLayout { layers: 0..layers, embedding: true, head: true });
+            let has: BTreeSet<Signature> =
+                graph.operators.iter().map(|operator| Signature::of(&graph, operator)).collect();
+            if layers >= all || wanted.iter().all(|wanted| has.contains(&wanted.signature)) {
+                return graph;
+            }
+            layers += 1;
+        }
+    }
+}
+
+/// Bytes that a microbatch and the weights take together.
+fn needed(graph: &Graph, lifetimes: &Lifetimes) -> Bytes {
+    let persistent = graph.tensors.iter().filter(|tensor| tensor.role.is_persistent());
+    let weights = persistent.fold(0, |sum: Bytes, tensor| sum.saturating_add(tensor.bytes()));
+    let [forward, input, weight] = lifetimes.memory(graph);
+    let kept = forward.net.max(0) as Bytes;
+    let peak = forward.peak.max(kept.saturating_add(input.peak)).max(kept.saturating_add(weight.peak));
+    weights.saturating_add(peak)
+}
+
+/// Weights and gradients.
+fn persistent<T: Element>(graph: &Graph) -> Vec<Option<Data<T>>> {
+    let content = |tensor: &pipeplan_core::graph::Tensor| {
+        tensor.role.is_persistent().then(|| random(tensor.elements() as usize))
+    };
+    graph.tensors.iter().map(content).collect()
+}
+
+fn random<T: Element>(elements: usize) -> Data<T> {
+    Data::Floats(floats(elements).map(|value| T::of(f64::from(value))).collect())
+}
+
+/// A stage on its own: what other devices would bring is made up.
+struct Walk<'g, T> {
+    graph: &'g Graph,
+    lifetimes: &'g Lifetimes,
+    held: Vec<Option<Data<T>>>,
+}
+
+impl<T: Element> Walk<'_, T> {
+    /// One microbatch through F, B and W: by operator its time.
+    fn run(&mut self, context: &mut Context<T>) -> Vec<Nanos> {
+        let (graph, lifetimes) = (self.graph, self.lifetimes);
+        let mut times = vec![0; graph.operators.len()];
+        for job in Job::ALL {
+            for id in &lifetimes.arrive[job as usize] {
+                let reader = graph.operators.iter().find(|operator| reads(operator, *id));
+                self.held[id.index()] = Some(made_up(graph, reader, *id));
+            }
+            for (at, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| operator.job == job) {
+                times[at] = self.execute(context, at, operator);
+            }
+            for id in &lifetimes.end[job as usize] {
+                self.held[id.index()] = None;
             }
         }
-        let inputs: Vec<Input<'_, T>> = operator
-            .inputs
-            .iter()
-            .map(|input| {
-                let is_output = taken_over == Some(input.tensor) || operator.outputs.contains(&input.tensor);
-                let data = held.get(&input.tensor).filter(|_| !is_output);
-                Input { shape: &graph[input.tensor].shape, data }
-            })
-            .collect();
+        times
+    }
+
+    /// Runs `operator`, the one at `at`: how long that took, its memory included.
+    fn execute(&mut self, context: &mut Context<T>, at: usize, operator: &Operator) -> Nanos {
+        let graph = self.graph;
+        let taken_over = operator.in_place.filter(|_| self.lifetimes.takes_over[at]);
+        let taken_over = taken_over.and_then(|input| operator.inputs.get(input as usize)).map(|input| input.tensor);
+        let alone = works_alone(operator);
         let started = Instant::now();
-        let outputs = operator.outputs.iter().zip(given);
-        let mut outputs: Vec<Data<T>> = outputs
-            .map(|(id, given)| given.unwrap_or_else(|| Data::zeros(graph[*id].dtype, graph[*id].elements() as usize)))
-            .collect();
-        kernels::run(&mut self.context, &operator.kernel, &inputs, &mut outputs);
-        let mut kept = Vec::new();
-        for (id, data) in operator.outputs.iter().zip(outputs) {
-            if graph[*id].role.is_persistent() {
-                kept.push((*id, data));
-            }
+        let mut outputs = Vec::with_capacity(operator.outputs.len());
+        for (position, id) in operator.outputs.iter().enumerate() {
+            let there = match taken_over.filter(|_| position == 0) {
+                _ if graph[*id].role.is_persistent() => self.held[id.index()].take(),
+                Some(input) => self.held[input.index()].take(),
+                None => None,
+            };
+            outputs.push(there.unwrap_or_else(|| match alone {
+                true => Data::zeros(graph[*id].dtype, graph[*id].elements() as usize),
+                false => made_up(graph, Some(operator), *id),
+            }));
         }
-        let time = started.elapsed();
-        held.extend(kept);
-        time
+        if alone {
+            let input = |id: TensorId| Input {
+                shape: &graph[id].shape,
+                data: self.held[id.index()].as_ref().filter(|_| !operator.outputs.contains(&id)),
+            };
+            let inputs: Vec<Input<'_, T>> = operator.inputs.iter().map(|of| input(of.tensor)).collect();
+            kernels::run(context, &operator.kernel, &inputs, &mut outputs);
+        }
+        for (id, data) in operator.outputs.iter().zip(outputs) {
+            self.held[id.index()] = Some(data);
+        }
+        for id in &self.lifetimes.free_after[at] {
+            self.held[id.index()] = None;
+        }
+        started.elapsed().as_nanos() as Nanos
     }
 }
 
-/// What `operator` finds in the tensor `id`.
-fn content<T: Element>(graph: &Graph, operator: &Operator, id: TensorId) -> Data<T> {
+fn reads(operator: &Operator, id: TensorId) -> bool {
+    operator.inputs.iter().any(|input| input.tensor == id)
+}
+
+/// What nobody here computes.
+fn made_up<T: Element>(graph: &Graph, operator: Option<&Operator>, id: TensorId) -> Data<T> {
     let elements = graph[id].elements() as usize;
     match graph[id].dtype {
-        Dtype::I32 => Data::Tokens(whole_numbers(graph, std::slice::from_ref(operator), id)),
+        Dtype::I32 => Data::Tokens(whole_numbers(graph, operator.map_or(&[], std::slice::from_ref), id)),
         Dtype::U8 => Data::Bytes(kept(elements).collect()),
-        Dtype::Bf16 | Dtype::F32 | Dtype::F64 => {
-            Data::Floats(floats(elements).map(|value| T::of(f64::from(value))).collect())
-        }
+        Dtype::Bf16 | Dtype::F32 | Dtype::F64 => random(elements),
     }
 }
 

@@ -3,11 +3,10 @@
 //!
 //! Operators that talk with other devices are left out: how long these take is no device's own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pipeplan_core::cost::{Load, Peers};
 use pipeplan_core::derive::graph_of;
-use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::{Graph, Job, Kernel, Operator, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::partition::StageLayout;
@@ -32,17 +31,22 @@ pub struct Wanted<'a> {
     pub graph: &'a Graph,
     /// One operator, or a product and the sum behind it.
     pub operators: &'a [Operator],
-    /// Whether the first of them takes over the buffer of its input that it may run in the place of.
-    pub takes_over: bool,
+}
+
+impl Wanted<'_> {
+    /// What the operator does; of two, the product.
+    pub fn load(&self) -> Load {
+        self.operators.first().map_or_else(Load::default, |operator| Load::of(self.graph, operator))
+    }
 }
 
 /// What `graphs` have of operators that work alone, each once, in their order; with `pairs` also products together with the
 /// sum behind them.
 pub fn wanted(graphs: &[Graph], pairs: bool) -> Vec<Wanted<'_>> {
     let mut wanted: Vec<Wanted<'_>> = Vec::new();
-    let mut known = BTreeMap::new();
+    let mut known = BTreeSet::new();
     for graph in graphs {
-        let (takes_sum, takes_over) = (takes_sum(graph), Lifetimes::of(graph).takes_over);
+        let takes_sum = takes_sum(graph);
         for (at, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| works_alone(operator)) {
             let alone = (Signature::of(graph, operator), &graph.operators[at..=at]);
             let both = (pairs && takes_sum[at]).then(|| {
@@ -50,8 +54,8 @@ pub fn wanted(graphs: &[Graph], pairs: bool) -> Vec<Wanted<'_>> {
                 (Signature::of_both(graph, &pair[0], &pair[1]), pair)
             });
             for (signature, operators) in [alone].into_iter().chain(both) {
-                if known.insert(signature.clone(), ()).is_none() {
-                    wanted.push(Wanted { signature, graph, operators, takes_over: takes_over[at] });
+                if known.insert(signature.clone()) {
+                    wanted.push(Wanted { signature, graph, operators });
                 }
             }
         }
@@ -79,12 +83,15 @@ pub trait Stopwatch {
         false
     }
 
-    /// How long `wanted` takes, once.
-    ///
-    /// # Errors
-    /// Why the device does not do it.
-    fn time(&mut self, wanted: &Wanted<'_>) -> Result<Nanos, String>;
+    /// How long each of `wanted` takes, or why the device does not do it; nothing of those before which `observe` says stop.
+    fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times;
 }
+
+/// Learns how many of how many pieces of work are done, and what comes next.
+pub type Observer<'a> = dyn FnMut(usize, usize, &str) -> Flow + 'a;
+
+/// By what was wanted: its time, the reason why it has none, or nothing where that was stopped.
+pub type Times = Vec<Option<Result<Nanos, String>>>;
 
 /// The stopwatch of `device`, for the operators of `work`.
 ///
@@ -98,8 +105,8 @@ pub fn on(device: Device, work: &ModelWork) -> Result<Box<dyn Stopwatch>, String
     }
     let dtype = work.dtype;
     match (device, dtype) {
-        (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new())),
-        (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new())),
+        (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new(work))),
+        (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new(work))),
         (Device::Cpu, _) => Err(format!(
             "one core of the CPU computes in f32 or f64, and training.dtype is {}: write one of them, or measure on a GPU \
              (--device cuda)",
@@ -122,26 +129,25 @@ pub fn whole(work: &ModelWork) -> Graph {
 }
 
 /// `known` and the times of all that `graph` has and `known` has not, and what the device does not do, with its reason.
-/// `observe` learns how many of how many are done, and which is next; where it says stop, the profile has what is done by
-/// then.
+/// Where `observe` says stop, the profile has what is done by then.
 pub fn measure(
     stopwatch: &mut dyn Stopwatch,
     graph: &Graph,
     known: Profile,
-    observe: &mut dyn FnMut(usize, usize, &Signature) -> Flow,
+    observe: &mut Observer<'_>,
 ) -> (Profile, Vec<(Signature, String)>) {
     let (mut profile, mut missed) = (known, Vec::new());
     profile.workspace_bytes = profile.workspace_bytes.max(stopwatch.workspace_bytes());
     let mut wanted = wanted(std::slice::from_ref(graph), stopwatch.joins_sums());
     wanted.retain(|wanted| !profile.has(&wanted.signature));
-    let all = wanted.len();
-    for (done, wanted) in wanted.into_iter().enumerate() {
-        if observe(done, all, &wanted.signature) == Flow::Stop {
-            break;
-        }
-        match stopwatch.time(&wanted) {
-            Ok(time) => profile.insert(wanted.signature, time),
-            Err(reason) => missed.push((wanted.signature, reason)),
+    if wanted.is_empty() {
+        return (profile, missed);
+    }
+    for (wanted, time) in wanted.iter().zip(stopwatch.times(&wanted, observe)) {
+        match time {
+            Some(Ok(time)) => profile.insert(wanted.signature.clone(), wanted.load(), time),
+            Some(Err(reason)) => missed.push((wanted.signature.clone(), reason)),
+            None => {}
         }
     }
     (profile, missed)

@@ -48,7 +48,7 @@ fn all_that_a_device_does_alone_is_measured() {
         }
     };
     for (name, work) in works(Dtype::F32) {
-        hasty(&work, &mut cpu::Cpu::<f32>::hasty(), &name);
+        hasty(&work, &mut cpu::Cpu::<f32>::hasty(&work), &name);
     }
     #[cfg(feature = "cuda")]
     if let Some(card) = crate::backend::cuda::tests::host() {
@@ -77,23 +77,37 @@ fn tokens_are_dealt_evenly() {
 }
 
 /// What is known is not measured again, and what was stopped is what was done by then.
+#[cfg(feature = "cuda")]
 #[test]
 fn a_profile_goes_on_where_it_was_stopped() {
+    let Some(card) = crate::backend::cuda::tests::host() else { return };
     let work = work(Like::Llama, Dtype::F32, 2).expect("a cpu is in the catalog");
     let graph = whole(&work);
-    let mut core = cpu::Cpu::<f32>::hasty();
-    let mut stop_at_5 = |done: usize, _: usize, _: &Signature| if done == 5 { Flow::Stop } else { Flow::Continue };
-    let (some, _) = measure(&mut core, &graph, Profile::new("test"), &mut stop_at_5);
+    let mut gpu = card::Gpu::new(&card, card::Pace::ONCE);
+    let mut stop_at_5 = |done: usize, _: usize, _: &str| if done == 5 { Flow::Stop } else { Flow::Continue };
+    let (some, _) = measure(&mut gpu, &graph, Profile::new("test"), &mut stop_at_5);
     assert_eq!(some.len(), 5);
     let mut left = 0;
-    let mut count = |_: usize, all: usize, _: &Signature| {
+    let mut count = |_: usize, all: usize, _: &str| {
         left = all;
         Flow::Continue
     };
-    let (all, _) = measure(&mut core, &graph, some.clone(), &mut count);
+    let (all, _) = measure(&mut gpu, &graph, some.clone(), &mut count);
     assert_eq!(left, all.len() - 5);
-    for wanted in wanted(std::slice::from_ref(&graph), false).iter().take(5) {
-        assert_eq!(all.time(&graph, &wanted.operators[0]), some.time(&graph, &wanted.operators[0]));
+    for wanted in wanted(std::slice::from_ref(&graph), true).iter().take(5) {
+        assert!(some.has(&wanted.signature));
+    }
+}
+
+/// A core is stopped between two microbatches, and what one took so far is what is known.
+#[test]
+fn a_core_is_stopped_between_microbatches() {
+    let work = work(Like::Llama, Dtype::F32, 2).expect("a cpu is in the catalog");
+    let graph = whole(&work);
+    for (after, is_known) in [(0, false), (1, false), (2, true)] {
+        let mut stop = |done: usize, _: usize, _: &str| if done == after { Flow::Stop } else { Flow::Continue };
+        let (profile, missed) = measure(&mut cpu::Cpu::<f32>::new(&work), &graph, Profile::new("test"), &mut stop);
+        assert_eq!((profile.is_empty(), missed.len()), (!is_known, 0), "after {after}");
     }
 }
 
@@ -105,7 +119,7 @@ fn lines_add_up_to_the_jobs() {
     for pairs in [false, true] {
         let mut profile = Profile::new("test");
         for (at, wanted) in wanted(std::slice::from_ref(&graph), pairs).into_iter().enumerate() {
-            profile.insert(wanted.signature, 10 + at as Nanos);
+            profile.insert(wanted.signature.clone(), wanted.load(), 10 + at as Nanos);
         }
         let (lines, jobs) = account(&work, &graph, &profile);
         let of_jobs = |which: usize| jobs.iter().map(|job| job[which]).sum::<Nanos>();

@@ -12,6 +12,7 @@ use pipeplan_core::cost::Load;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::profile::Profile;
 use pipeplan_core::schedule;
+use pipeplan_core::search::Flow;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::ModelWork;
 use pipeplan_core::units::{Bytes, Nanos};
@@ -157,10 +158,12 @@ fn operators(
     let mut gpu = Gpu::new(card, sizes.pace);
     let mut profile = Profile::new(&gpu.name());
     profile.workspace_bytes = gpu.workspace_bytes();
-    for wanted in wanted(&model.graphs, gpu.joins_sums()) {
-        let ns = gpu.time(&wanted).map_err(|error| format!("{}: {error}", wanted.signature.kernel))?;
+    let wanted = wanted(&model.graphs, gpu.joins_sums());
+    let times = gpu.times(&wanted, &mut |_, _, _| Flow::Continue);
+    for (wanted, time) in wanted.into_iter().zip(times.into_iter().flatten()) {
+        let ns = time.map_err(|error| format!("{}: {error}", wanted.signature.kernel))?;
         tell(share_of_ceiling(&wanted, ns, ceilings));
-        profile.insert(wanted.signature, ns);
+        profile.insert(wanted.signature.clone(), wanted.load(), ns);
     }
     let sum: Nanos = model.graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
     let elements: u64 =
@@ -374,8 +377,7 @@ fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError
 }
 
 fn share_of_ceiling(wanted: &Wanted<'_>, ns: Nanos, (bandwidth, peak): (f64, f64)) -> Row {
-    let Wanted { signature, graph, operators, .. } = wanted;
-    let Load { flops, bytes, .. } = Load::of(graph, &operators[0]);
+    let (signature, Load { flops, bytes, .. }) = (&wanted.signature, wanted.load());
     let flops = flops as f64;
     let memory = bytes as f64 / ns as f64 / bandwidth;
     let arithmetic = flops / ns as f64 / peak;
