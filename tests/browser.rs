@@ -141,6 +141,12 @@ fn from_the_form_to_a_trained_model_and_back() {
     browser.no_errors();
 }
 
+/// Loads the page anew. Until the new page has begun, the old one answers.
+fn reload(browser: &Browser) {
+    browser.script("window.old = true; location.reload()", json!([]));
+    browser.until("the new page", || (browser.script("return window.old", json!([])) == json!(null)).then_some(()));
+}
+
 /// Opens a file by the page's file input.
 fn open(browser: &Browser, file: &Path) {
     browser.find("[data-test='open-file']").keys(&file.display().to_string());
@@ -161,6 +167,42 @@ fn a_plan_and_its_trace_are_one_click_away() {
         Some(browser.text("[data-test='trace-figures']")).filter(|text| !text.is_empty())
     });
     browser.picture("served.png");
+    browser.no_errors();
+}
+
+/// Times that `profile` measured are opened like any file: the page then plans what `plan --profile` does, also when it is
+/// loaded anew, until they are closed.
+#[test]
+fn measured_times_are_planned_with() {
+    let (_served, address) = serve(&[]);
+    let profile = process::output("profile.json");
+    let file = profile.to_str().unwrap();
+    printed(["profile", "examples/tiny-llama.toml", "-o", file]);
+    let link = printed(["link", "examples/tiny-llama.toml"]);
+    let fragment = link.trim().split_once('#').unwrap().1.to_owned();
+    let browser = Browser::open("measured-times", 1440, 1000);
+    browser.goto(&format!("{address}/#{fragment}"));
+    planned(&browser, "ZB-V");
+    let makespan = || browser.text("[data-test='makespan']");
+    let estimated = makespan();
+    open(&browser, &profile);
+    let said = |part: &str| {
+        browser.until(part, || Some(browser.text("[data-test='profile']")).filter(|text| text.contains(part)));
+    };
+    said("all operators are measured");
+    let measured = browser.until("another plan", || Some(makespan()).filter(|text| *text != estimated));
+    planned(&browser, "ZB-V");
+    browser.picture("measured-times.png");
+    browser.find("[data-test='export-plan']").click();
+    let plan = std::fs::read_to_string(browser.downloaded("plan.json")).unwrap();
+    assert!(plan == printed(["plan", "examples/tiny-llama.toml", "--profile", file, "-o", "-"]));
+    reload(&browser);
+    said("all operators are measured");
+    browser.until("the same plan", || (makespan() == measured).then_some(()));
+    browser.find("[data-test='profile-close']").click();
+    browser.until("the estimate", || (makespan() == estimated).then_some(()));
+    let left = browser.script("return document.querySelectorAll(\"[data-test='profile']\").length", json!([]));
+    assert_eq!(left, 0);
     browser.no_errors();
 }
 
@@ -390,12 +432,7 @@ fn loading_anew_loses_nothing() {
     let link = printed(["link", spec.to_str().unwrap()]);
     browser.goto(&format!("{address}/{}", link.trim()));
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
-    // Until the new page has begun, the old one answers.
-    let reload = || {
-        browser.script("window.old = true; location.reload()", json!([]));
-        browser
-            .until("the new page", || (browser.script("return window.old", json!([])) == json!(null)).then_some(()));
-    };
+    let reload = || reload(&browser);
     let kept = || {
         let label = browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null));
         label.as_str().and_then(|label| label.split_once("Kept below: ")).map(|(_, kept)| kept.to_owned())

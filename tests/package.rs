@@ -215,6 +215,38 @@ fn what_comes_back_is_what_the_command_prints_for_programs() {
     }
 }
 
+/// Measured times are taken as the command takes them from a file; of typed costs, and what is none, nothing is taken.
+#[test]
+fn measured_times_give_the_plans_of_the_command() {
+    let Some(folder) = installed() else { return };
+    let path = process::output("package-profile.json");
+    let (file, spec) = (path.to_str().unwrap(), "examples/tiny-llama.toml");
+    printed(["profile", spec, "-o", file]);
+    let options = json!({ "profile": std::fs::read_to_string(&path).unwrap() });
+    let answers = calls(
+        folder,
+        "measured",
+        &[
+            json!(["plan", example(spec), options]),
+            json!(["compare", example(spec), options]),
+            json!(["memoryOf", example(spec), options]),
+            json!(["plan", example("examples/problem.json"), options]),
+            json!(["compare", example(spec), { "profile": "{ \"version\": 7 }" }]),
+            json!(["compare", example(spec), { "profile": 7 }]),
+        ],
+    );
+    assert_eq!(answers[0]["ok"], printed(["plan", spec, "--profile", file, "-o", "-"]));
+    assert!(answers[0]["ok"] != printed(["plan", spec, "-o", "-"]), "measured times change nothing");
+    for (answer, command) in answers[1..3].iter().zip(["compare", "memory"]) {
+        let printed = printed([command, spec, "--profile", file, "--json"]);
+        assert_same(answer, &printed, command);
+    }
+    for (answer, field) in answers[3..].iter().zip(["options.profile", "options.profile.version", "options.profile"])
+    {
+        assert_eq!(answer["faults"][0]["field"], field, "{answer}");
+    }
+}
+
 /// Wrong input: which fields are named, and what the message says.
 #[test]
 fn all_that_is_wrong_is_thrown_by_field() {

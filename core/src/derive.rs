@@ -579,9 +579,12 @@ fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
     }
 }
 
-/// How much of `graph` the profile of `work` knows, where there is one.
-pub fn coverage(graph: &Graph, work: &ModelWork) -> Option<Coverage> {
-    work.profile.as_ref().map(|profile| profile.covers(graph, &work.device, &peers(work)))
+/// What the profile of `work` knows of a layer, the embedding and the head, which have every kind of operator; none where
+/// there is no profile.
+pub fn coverage(work: &ModelWork) -> Option<Coverage> {
+    let profile = work.profile.as_ref()?;
+    let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
+    Some(profile.covers(&graph_of(work, &ends), &work.device, &peers(work)))
 }
 
 /// Times of a stage's jobs. Where copies share weights out, with what the jobs wait for them.

@@ -19,7 +19,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt::Write;
+use core::fmt::{self, Write};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -170,6 +170,27 @@ struct Kind {
     kernel: String,
     /// The formats of the first input and of the first output.
     formats: [String; 2],
+}
+
+impl Coverage {
+    /// Whether it knows any.
+    pub fn is_any(&self) -> bool {
+        self.measured + self.scaled > 0
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Coverage { measured, scaled, all } = self;
+        if measured == all {
+            return f.write_str("all operators are measured");
+        }
+        write!(f, "{measured} of {all} operators of a layer, the embedding and the head are measured")?;
+        if *scaled > 0 {
+            write!(f, ", {scaled} follow from measured ones of other sizes")?;
+        }
+        f.write_str(if measured + scaled < *all { ", the others are estimated" } else { "" })
+    }
 }
 
 impl Kind {

@@ -43,10 +43,10 @@ pub fn plan(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
     #[wasm_bindgen(unchecked_optional_param_type = "PlanOptions")] options: &JsValue,
 ) -> Result<String, JsValue> {
-    let spec = input::spec(spec)?;
-    let options = Options::read(options, &["schedule", "effort", "order", "onProgress"])?;
-    if let Some((name, order)) = options.order {
-        return Ok(planner::plan_order(&spec, &name, order).map_err(Refusal::from)?.to_json());
+    let options = Options::read(options, &["schedule", "effort", "order", "profile", "onProgress"])?;
+    let spec = options.spec(spec)?;
+    if let Some((name, order)) = &options.order {
+        return Ok(planner::plan_order(&spec, name, order.clone()).map_err(Refusal::from)?.to_json());
     }
     let schedule = options.schedule.as_deref().unwrap_or(&spec.schedule);
     let mut watch = options.watch();
@@ -62,8 +62,8 @@ pub fn compare(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
     #[wasm_bindgen(unchecked_optional_param_type = "SearchOptions")] options: &JsValue,
 ) -> Result<JsValue, JsValue> {
-    let spec = input::spec(spec)?;
-    let options = Options::read(options, &["effort", "onProgress"])?;
+    let options = Options::read(options, &["effort", "profile", "onProgress"])?;
+    let spec = options.spec(spec)?;
     let mut watch = options.watch();
     let comparison = planner::compare_with(&spec, options.effort, &mut |progress| watch.see(progress));
     object(&json!(watch.end(comparison)?))
@@ -78,8 +78,8 @@ pub fn memory_of(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
     #[wasm_bindgen(unchecked_optional_param_type = "MemoryOptions")] options: &JsValue,
 ) -> Result<JsValue, JsValue> {
-    let spec = input::spec(spec)?;
-    let options = Options::read(options, &["schedule", "effort", "onProgress"])?;
+    let options = Options::read(options, &["schedule", "effort", "profile", "onProgress"])?;
+    let spec = options.spec(spec)?;
     let schedule = options.schedule.as_deref().unwrap_or(&spec.schedule);
     let mut watch = options.watch();
     let explained = explanation::explain(&spec, schedule, options.effort, &mut |progress| watch.see(progress));

@@ -1,13 +1,16 @@
 //! What a caller hands over, read as the command reads files and flags.
 
+use std::sync::Arc;
+
 use js_sys::{Function, JSON, Object, Reflect};
 use pipeplan_core::fields::{Fault, Faults, Table, one_of_like, shown};
 use pipeplan_core::format::order;
 use pipeplan_core::json;
 use pipeplan_core::plan::Plan;
+use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Effort, Flow, Progress};
-use pipeplan_core::spec::Spec;
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::tune::{Field, MOST_DEVICES, Question};
 use serde_json::Value;
 use wasm_bindgen::prelude::*;
@@ -71,6 +74,8 @@ pub struct Options {
     pub effort: Effort,
     /// Which layouts to look for.
     pub question: Question,
+    /// Measured times.
+    profile: Option<Arc<Profile>>,
     on_progress: Option<Function>,
 }
 
@@ -117,6 +122,9 @@ impl Options {
                 }
             }
         }
+        if taken.contains(&"profile") {
+            options.profile = table.get("profile").and_then(|value| profile(value, &table.path("profile"), faults));
+        }
         if taken.contains(&"devices") {
             options.question = question(&mut table, faults);
         }
@@ -129,10 +137,40 @@ impl Options {
         options
     }
 
+    /// What `value` says is to be planned, with measured times where there are some.
+    pub fn spec(&self, value: &JsValue) -> Result<Spec, Refusal> {
+        let mut spec = spec(value)?;
+        if let Some(profile) = &self.profile {
+            let Work::Model(work) = &mut spec.work else {
+                return Err(Refusal::of_field("options.profile", "typed costs", "a profile for a model"));
+            };
+            work.profile = Some(Arc::clone(profile));
+        }
+        Ok(spec)
+    }
+
     /// Who hears of the search.
     pub fn watch(&self) -> Watch<'_> {
         Watch { tell: self.on_progress.as_ref(), thrown: None }
     }
+}
+
+/// Measured times, in the text of a profile.
+fn profile(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Arc<Profile>> {
+    const ACCEPTED: &str = "the text of a profile, as `pipeplan profile -o` writes it";
+    let Some(text) = value.as_str() else {
+        faults.push(Fault::new(path, shown(value), ACCEPTED));
+        return None;
+    };
+    match Profile::of_json(text) {
+        Ok(profile) => return Some(Arc::new(profile)),
+        Err(ProfileError::Syntax(syntax)) => faults.push(Fault::new(path, syntax, ACCEPTED)),
+        Err(ProfileError::Faults(found)) => faults.extend(found.0.into_iter().map(|fault| {
+            let field = format!("{path}.{}", fault.field);
+            Fault { field, ..fault }
+        })),
+    }
+    None
 }
 
 /// What `devices`, `keep`, `schedules` and `most` say.

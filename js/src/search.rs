@@ -8,7 +8,7 @@ use pipeplan_core::spec::Spec;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 
-use crate::input::{self, Options};
+use crate::input::Options;
 use crate::refusal::Refusal;
 
 /// The search for the best plan of a spec, piece by piece, so that a page stays responsive and can stop it at any piece.
@@ -29,11 +29,11 @@ impl Search {
     #[wasm_bindgen(constructor)]
     pub fn new(
         #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
-        #[wasm_bindgen(unchecked_optional_param_type = "{ effort?: number }")] options: &JsValue,
+        #[wasm_bindgen(unchecked_optional_param_type = "{ effort?: number; profile?: string }")] options: &JsValue,
     ) -> Result<Search, JsValue> {
-        let spec = input::spec(spec)?;
-        let Options { effort, .. } = Options::read(options, &["effort"])?;
-        Ok(Search { best: Best::new(&spec), spec, effort, offered: 0 })
+        let options = Options::read(options, &["effort", "profile"])?;
+        let spec = options.spec(spec)?;
+        Ok(Search { best: Best::new(&spec), spec, effort: options.effort, offered: 0 })
     }
 
     /// Does the next piece: a published schedule, or a search of one placement within the effort. Returns whether there

@@ -4,10 +4,10 @@ use js_sys::JSON;
 use pipeplan_core::search::{Effort, Flow};
 use wasm_bindgen::prelude::*;
 
-use crate::input::{self, Options};
+use crate::input::Options;
 use crate::refusal::Refusal;
 
-const OPTIONS: [&str; 5] = ["devices", "keep", "schedules", "most", "effort"];
+const OPTIONS: [&str; 6] = ["devices", "keep", "schedules", "most", "effort", "profile"];
 
 /// The fastest layouts of a model on its devices: degrees of parallelism, size of microbatches, recomputation and schedule
 /// together, of as many sequences a step and within the same memory: `pipeplan tune --json`. That takes seconds to minutes;
@@ -40,10 +40,10 @@ impl Tuner {
         #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
         #[wasm_bindgen(unchecked_optional_param_type = "TuneOptions")] options: &JsValue,
     ) -> Result<Tuner, JsValue> {
-        let spec = input::spec(spec)?;
-        let Options { effort, question, .. } = Options::read(options, &OPTIONS)?;
-        let tuner = pipeplan_core::tune::Tuner::new(&spec, &question).map_err(Refusal::from)?;
-        Ok(Tuner { tuner, effort, is_whole: false })
+        let options = Options::read(options, &OPTIONS)?;
+        let spec = options.spec(spec)?;
+        let tuner = pipeplan_core::tune::Tuner::new(&spec, &options.question).map_err(Refusal::from)?;
+        Ok(Tuner { tuner, effort: options.effort, is_whole: false })
     }
 
     /// Does the next piece: a schedule of a layout, or a search of one placement within the effort. Returns whether there is

@@ -35,6 +35,8 @@ export interface Progress {
 export interface SearchOptions {
     /** Work of the search for `best` on each placement, in simulated ops of some 20 to 100 ns; 2 million where not given. */
     effort?: number;
+    /** Measured times of a model's operators, as the text that `pipeplan profile -o FILE` writes, in the place of estimates. */
+    profile?: string;
     /** Hears of the search, many times a second. After it has returned `false` the best so far is soon the answer. */
     onProgress?: (progress: Progress) => boolean | void;
 }
@@ -223,6 +225,8 @@ export interface TuneOptions {
     most?: number;
     /** Work of each search for `best`, as in {@link SearchOptions}. */
     effort?: number;
+    /** Measured times, as in {@link SearchOptions}. */
+    profile?: string;
 }
 
 /** A field of a spec that is changed, unless it is to be kept. */

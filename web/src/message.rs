@@ -52,6 +52,11 @@ pub enum Ask {
         /// The file.
         text: String,
     },
+    /// Take measured times from this profile from now on, or estimates alone.
+    Measure {
+        /// The file; none: estimates alone.
+        profile: Option<String>,
+    },
     /// What the passes did to the stages of this spec's plan.
     Passes {
         /// The spec as JSON.
@@ -87,6 +92,7 @@ impl Ask {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
             }
             Ask::OpenKept { .. } => matches!(older, Ask::OpenKept { .. }),
+            Ask::Measure { .. } => matches!(older, Ask::Measure { .. }),
         }
     }
 }
@@ -100,6 +106,15 @@ pub enum Purpose {
     Proof,
     /// The plan is kept to be compared with others, also after the page is loaded anew.
     Keep,
+}
+
+/// Measured times that are planned with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timed {
+    /// What was measured.
+    pub device: String,
+    /// How much of what is planned that is, as far as anything is.
+    pub covers: String,
 }
 
 /// From the worker to the page.
@@ -128,6 +143,8 @@ pub enum Said {
         /// Why there is none.
         reason: String,
     },
+    /// Where times are from: measured ones, or (none) estimates alone.
+    Timed(Option<Timed>),
     /// The comparison starts anew: the spec has changed in more than its schedule.
     Comparing {
         /// Rows to come.

@@ -1,11 +1,14 @@
 //! What the worker does about a question: small pieces, so that a newer question can come between any two.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pipeplan_core::accounts::Accounts;
+use pipeplan_core::derive::coverage;
 use pipeplan_core::format::order;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::relief::{Finder, Reliefs};
 use pipeplan_core::schedule;
 use pipeplan_core::search::{Effort, Flow};
@@ -16,7 +19,9 @@ use pipeplan_core::tune::{self, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::frontier::Chart;
-use crate::message::{Ask, FieldFault, Measured, Picture, Purpose, Question, Reply, Row, Said, TraceSummary, Unfit};
+use crate::message::{
+    Ask, FieldFault, Measured, Picture, Purpose, Question, Reply, Row, Said, Timed, TraceSummary, Unfit,
+};
 use crate::{text, wire};
 
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
@@ -38,6 +43,8 @@ pub struct Work {
     chart: Option<Chart>,
     tuning: Option<Tuning>,
     trace: Option<Trace>,
+    /// Measured times, which all is planned with.
+    profile: Option<Arc<Profile>>,
 }
 
 /// The search for the fastest layouts under way.
@@ -85,6 +92,7 @@ impl Work {
             chart: None,
             tuning: None,
             trace: None,
+            profile: None,
         }
     }
 
@@ -166,8 +174,13 @@ impl Work {
 
     fn answer(&mut self, id: u32, ask: Ask) -> Vec<Said> {
         match ask {
-            Ask::Plan { spec } => match read_spec(&spec) {
-                Ok(spec) => self.plan(id, spec),
+            Ask::Plan { spec } => match self.read(&spec) {
+                Ok(spec) => {
+                    let mut said: Vec<Said> =
+                        self.timed(&spec).map(|timed| Said::Timed(Some(timed))).into_iter().collect();
+                    said.extend(self.plan(id, spec));
+                    said
+                }
                 Err(faults) => {
                     self.comparison = None;
                     vec![Said::Refused(faults), Said::Done]
@@ -176,9 +189,10 @@ impl Work {
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
             Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
-            Ask::OpenKept { text } => open_kept(&text).into_iter().collect(),
+            Ask::OpenKept { text } => self.open_kept(&text).into_iter().collect(),
             Ask::OpenPlan { text } => self.open_plan(id, &text),
-            Ask::OpenOrder { spec, text } => vec![open_order(&spec, &text)],
+            Ask::Measure { profile } => vec![self.measure(profile.as_deref())],
+            Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
         }
@@ -191,7 +205,7 @@ impl Work {
         };
         let question = tune::Question { devices, ..tune::Question::default() };
         let tuner =
-            read_spec(&spec).and_then(|spec| Tuner::new(&spec, &question).map_err(|faults| wire::faults(&faults)));
+            self.read(&spec).and_then(|spec| Tuner::new(&spec, &question).map_err(|faults| wire::faults(&faults)));
         match tuner {
             Ok(tuner) => {
                 let begun = Said::Tuned(Box::new(wire::layouts(&tuner, false)));
@@ -204,7 +218,7 @@ impl Work {
 
     /// What the passes did to the stages of the plan that `spec` has got.
     fn passes(&self, spec: &str) -> Option<String> {
-        let spec = read_spec(spec).ok()?;
+        let spec = self.read(spec).ok()?;
         let SpecWork::Model(work) = &spec.work else { return None };
         let case = if spec.schedule == BEST {
             let running = self.comparison.as_ref().filter(|running| same_work(&running.spec, &spec))?;
@@ -277,7 +291,7 @@ impl Work {
     /// The plan file of a spec: of what the comparison has found, where it has ended, else planned again.
     fn export(&self, spec: &str, purpose: Purpose) -> Said {
         let text = || -> Result<String, String> {
-            let spec = Spec::read(spec).map_err(|error| error.to_string())?;
+            let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let finished = |running: &&Comparison| running.finished && same_work(&running.spec, &spec);
             let found = self.comparison.as_ref().filter(finished).filter(|_| spec.schedule == BEST);
             let plan = match found.and_then(|running| running.best.so_far()) {
@@ -292,13 +306,93 @@ impl Work {
         }
     }
 
+    /// The spec that a text says, with measured times where there are some.
+    fn read(&self, text: &str) -> Result<Spec, Vec<FieldFault>> {
+        read_spec(text).map(|spec| self.with_profile(spec))
+    }
+
+    fn with_profile(&self, mut spec: Spec) -> Spec {
+        if let SpecWork::Model(work) = &mut spec.work {
+            work.profile.clone_from(&self.profile);
+        }
+        spec
+    }
+
+    /// What of `spec` has measured times, where any are open.
+    fn timed(&self, spec: &Spec) -> Option<Timed> {
+        let profile = self.profile.as_ref()?;
+        let covers = match &spec.work {
+            SpecWork::Typed(_) => "typed costs need none".to_owned(),
+            SpecWork::Model(work) => match coverage(work) {
+                Some(coverage) if coverage.is_any() => coverage.to_string(),
+                _ => "it has none of this model's kinds of operators in its number format: all are estimated"
+                    .to_owned(),
+            },
+        };
+        Some(Timed { device: profile.device.clone(), covers })
+    }
+
+    fn measure(&mut self, profile: Option<&str>) -> Said {
+        let read = profile.map(Profile::of_json).transpose();
+        match read {
+            Ok(profile) => {
+                self.profile = profile.map(Arc::new);
+                let timed = self.profile.as_ref();
+                Said::Timed(timed.map(|profile| Timed { device: profile.device.clone(), covers: String::new() }))
+            }
+            Err(ProfileError::Faults(faults)) => {
+                Said::Unreadable { what: "profile".to_owned(), faults: wire::faults(&faults) }
+            }
+            Err(ProfileError::Syntax(error)) => unreadable("profile", error.to_string()),
+        }
+    }
+
+    /// A plan file, and how the page shows it.
+    ///
+    /// # Errors
+    /// Why it is none, in words.
+    fn read_plan(&self, text: &str) -> Result<(Plan, Picture), String> {
+        let plan = Plan::from_json(text).map_err(|error| error.to_string())?;
+        let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
+        let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
+        picture.figures.step = plan.step().map(wire::step);
+        // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
+        let specs = [plan.spec.clone(), self.with_profile(plan.spec.clone())];
+        let mut cases = specs.iter().flat_map(|spec| planner::open_cases(spec).unwrap_or_default());
+        if let Some(derived) = cases.find(|case| case.problem == plan.problem).and_then(|case| case.derived) {
+            picture.memory = wire::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
+        }
+        Ok((plan, picture))
+    }
+
+    /// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
+    fn open_kept(&self, text: &str) -> Option<Said> {
+        let (_, picture) = self.read_plan(text).ok()?;
+        Some(Said::KeptOpened { picture: Box::new(picture) })
+    }
+
+    /// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
+    fn open_order(&self, spec: &str, text: &str) -> Said {
+        let plan = || -> Result<Plan, String> {
+            let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
+            let order = order::read(text).map_err(|error| error.to_string())?;
+            planner::plan_order(&spec, "Own order", order).map_err(|error| error.to_string())
+        };
+        match plan() {
+            Ok(plan) => Said::Ordered { plan: plan.to_json() },
+            Err(reason) => unreadable("order", text::humanised(&reason)),
+        }
+    }
+
     fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
-        let (plan, picture) = match read_plan(text) {
+        let (plan, picture) = match self.read_plan(text) {
             Ok(read) => read,
             Err(reason) => return vec![unreadable("plan", reason)],
         };
         let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
-        said.extend(self.start_comparison(id, plan.spec, false));
+        let spec = self.with_profile(plan.spec);
+        said.extend(self.timed(&spec).map(|timed| Said::Timed(Some(timed))));
+        said.extend(self.start_comparison(id, spec, false));
         said.extend(self.done());
         said
     }
@@ -477,42 +571,6 @@ impl Explanation {
         }
         let unfit = Unfit { schedule: name.clone(), memory: wire::ranks_bytes(&ranks), reliefs: Vec::new() };
         Some((unfit, Finder::new(&self.spec, &published).ok()?))
-    }
-}
-
-/// A plan file, and how the page shows it.
-///
-/// # Errors
-/// Why it is none, in words.
-fn read_plan(text: &str) -> Result<(Plan, Picture), String> {
-    let plan = Plan::from_json(text).map_err(|error| error.to_string())?;
-    let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
-    let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
-    picture.figures.step = plan.step().map(wire::step);
-    // A plan of ours follows from its spec; what its bytes are for is not in the file.
-    let cases = planner::open_cases(&plan.spec).unwrap_or_default();
-    if let Some(derived) = cases.into_iter().find(|case| case.problem == plan.problem).and_then(|case| case.derived) {
-        picture.memory = wire::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
-    }
-    Ok((plan, picture))
-}
-
-/// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
-fn open_kept(text: &str) -> Option<Said> {
-    let (_, picture) = read_plan(text).ok()?;
-    Some(Said::KeptOpened { picture: Box::new(picture) })
-}
-
-/// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
-fn open_order(spec: &str, text: &str) -> Said {
-    let plan = || -> Result<Plan, String> {
-        let spec = Spec::read(spec).map_err(|error| error.to_string())?;
-        let order = order::read(text).map_err(|error| error.to_string())?;
-        planner::plan_order(&spec, "Own order", order).map_err(|error| error.to_string())
-    };
-    match plan() {
-        Ok(plan) => Said::Ordered { plan: plan.to_json() },
-        Err(reason) => unreadable("order", text::humanised(&reason)),
     }
 }
 
@@ -779,6 +837,57 @@ mod tests {
             let again = finish(&mut work).remove(0).said;
             assert!(matches!(&again, Said::KeptOpened { picture } if !picture.rows.is_empty()), "{again:?}");
         }
+    }
+
+    /// With measured times the plan on screen and its file are those of `plan --profile`; it is said how much is measured;
+    /// without them it is estimates again.
+    #[test]
+    fn measured_times_are_planned_with_until_they_are_closed() {
+        use pipeplan_core::cost::Load;
+        use pipeplan_core::derive::graph_of;
+        use pipeplan_core::partition::StageLayout;
+        use pipeplan_core::profile::Signature;
+        let text = r#"{ "schedule": "1f1b", "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" },
+            "parallel": { "pipeline": 2 }, "training": { "microbatches": 4 } }"#;
+        let mut spec = Spec::read(text).unwrap();
+        let SpecWork::Model(model) = &mut spec.work else { panic!("a model") };
+        let graph = graph_of(model, &StageLayout { layers: 0..model.model.layers, embedding: true, head: true });
+        let mut profile = Profile::new("a test's device");
+        for operator in &graph.operators {
+            profile.insert(Signature::of(&graph, operator), Load::of(&graph, operator), 1000);
+        }
+        let file = profile.to_json();
+        model.profile = Some(Arc::new(profile));
+        let expected = planner::plan(&spec, "1f1b").unwrap().to_json();
+        let mut work = Work::new(|| 0.0);
+        let exported = |work: &mut Work| {
+            work.take(plan(2, text));
+            let told = finish(work).into_iter().find_map(|reply| match reply.said {
+                Said::Timed(timed) => timed,
+                _ => None,
+            });
+            work.take(Question { id: 3, ask: Ask::Export { spec: text.to_owned(), purpose: Purpose::Download } });
+            let Said::Exported { text, .. } = finish(work).remove(0).said else { panic!("no file") };
+            (told, text)
+        };
+        let estimated = exported(&mut work);
+        assert_eq!((estimated.0.as_ref(), Ok(&estimated.1)), (None, plan_file(text, None).as_ref()));
+        work.take(Question { id: 1, ask: Ask::Measure { profile: Some(file.clone()) } });
+        assert!(matches!(&finish(&mut work)[0].said, Said::Timed(Some(timed)) if timed.device == "a test's device"));
+        let (told, plan_file) = exported(&mut work);
+        assert_eq!(told.unwrap().covers, "all operators are measured");
+        assert!(plan_file == expected && plan_file != estimated.1);
+        // A file that is none leaves what is there.
+        work.take(Question { id: 4, ask: Ask::Measure { profile: Some(file.replace("1000", "-1")) } });
+        let said = finish(&mut work).remove(0).said;
+        assert!(
+            matches!(&said, Said::Unreadable { what, faults } if what == "profile" && !faults.is_empty()),
+            "{said:?}"
+        );
+        assert!(exported(&mut work).1 == expected);
+        work.take(Question { id: 5, ask: Ask::Measure { profile: None } });
+        assert_eq!(finish(&mut work)[0].said, Said::Timed(None));
+        assert_eq!(exported(&mut work), estimated);
     }
 
     #[test]

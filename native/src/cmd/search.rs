@@ -5,13 +5,12 @@ use std::sync::Arc;
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::runner::StopFlag;
 use pipeplan_core::check::Transport;
-use pipeplan_core::derive::{coverage, graph_of};
+use pipeplan_core::derive::coverage;
 use pipeplan_core::explanation::{self, Explanation, Unexplained};
 use pipeplan_core::lower::Lowering;
-use pipeplan_core::partition::StageLayout;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
-use pipeplan_core::profile::{Coverage, Profile};
+use pipeplan_core::profile::Profile;
 use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::{self, Spec, Work};
 
@@ -52,25 +51,14 @@ impl Measured {
             return Err(Failure::input("--profile is for models: these costs are typed"));
         };
         let profile = read_profile(path)?;
-        // One layer, the embedding and the head have every kind of operator.
-        let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
         work.profile = Some(Arc::new(profile));
-        let graph = graph_of(work, &ends);
-        let Some(Coverage { measured, scaled, all }) = coverage(&graph, work) else { return Ok(spec) };
-        if measured + scaled == 0 {
+        let Some(coverage) = coverage(work) else { return Ok(spec) };
+        if !coverage.is_any() {
             let text = format!("{path}: it measured none of this model's kinds of operators in its number format");
             return Err(Failure::input(text).with_help("`pipeplan profile SPEC` measures those of this spec"));
         }
-        if measured < all {
-            let mut said =
-                format!("{path}: {measured} of {all} operators of a layer, the embedding and the head are measured");
-            if scaled > 0 {
-                said.push_str(&format!(", {scaled} follow from measured ones of other sizes"));
-            }
-            if measured + scaled < all {
-                said.push_str(", the others are estimated");
-            }
-            output::tell(&said);
+        if coverage.measured < coverage.all {
+            output::tell(&format!("{path}: {coverage}"));
         }
         Ok(spec)
     }

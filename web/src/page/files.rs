@@ -19,7 +19,7 @@ pub fn Files() -> impl IntoView {
     let has_plan = move || planner.scene.with(Option::is_some);
     view! {
         <div class="files">
-            <label class="button" title="A plan, a measured trace, a spec, an order of ops, or a model's config.json; or drop the file anywhere">
+            <label class="button" title="A plan, a measured trace, a profile of measured times, a spec, an order of ops, or a model's config.json; or drop the file anywhere">
                 "Open…"
                 <input type="file" multiple accept=".json,.toml,.txt,.csv" data-test="open-file" on:change=picked />
             </label>

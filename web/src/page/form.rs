@@ -7,6 +7,7 @@ use pipeplan_core::{cluster, planner};
 
 use super::state::Planner;
 use crate::form::{FIELDS, Field, Form, Group, Kind, field, slider};
+use crate::message::Timed;
 use crate::wire;
 
 type Choices = Vec<(String, String)>;
@@ -121,6 +122,7 @@ fn ModelFields() -> impl IntoView {
             <legend>"Cluster"</legend>
             <Select alone=true path="cluster.device" choices=devices() />
             {move || own_device.get().then(|| view! { <div class="pairs"><Texts group=Group::Device but="" /></div> })}
+            {move || planner.timed.get().map(|timed| view! { <TimesMeasured timed /> })}
             <Folded title="Nodes and links" groups=&[Group::Links]>
                 <div class="pairs"><Texts group=Group::Links but="" /></div>
             </Folded>
@@ -173,6 +175,20 @@ fn ModelFields() -> impl IntoView {
             <legend>"Objective"</legend>
             <Select alone=true path="objective" choices=objectives() />
         </fieldset>
+    }
+}
+
+/// Which measured times stand in the place of the device's estimates.
+#[component]
+fn TimesMeasured(timed: Timed) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let Timed { device, covers } = timed;
+    let covers = if covers.is_empty() { String::new() } else { format!(": {covers}.") };
+    view! {
+        <div class="timed" data-test="profile">
+            <p>"Times measured on "<b>{device}</b>{covers}</p>
+            <button type="button" data-test="profile-close" on:click=move |_| planner.measure(None)>"Estimate instead"</button>
+        </div>
     }
 }
 

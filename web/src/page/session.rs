@@ -17,6 +17,8 @@ pub enum Item {
     Trace,
     /// The plan file of the plan that is kept.
     Kept,
+    /// The file of measured times.
+    Profile,
 }
 
 impl Item {
@@ -25,6 +27,7 @@ impl Item {
             Item::Plan => "pipeplan.plan",
             Item::Trace => "pipeplan.trace",
             Item::Kept => "pipeplan.kept",
+            Item::Profile => "pipeplan.profile",
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
-use crate::message::{Ask, FieldFault, Layouts, Purpose, Reply, Row, Said, TraceSummary, Unfit};
+use crate::message::{Ask, FieldFault, Layouts, Purpose, Reply, Row, Said, Timed, TraceSummary, Unfit};
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
@@ -94,6 +94,8 @@ pub struct Planner {
     pub not_tuned: RwSignal<Vec<String>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
+    /// Measured times that all is planned with.
+    pub timed: RwSignal<Option<Timed>>,
     /// The open trace.
     pub trace: RwSignal<Option<TraceSummary>>,
     /// The step of it on screen.
@@ -128,6 +130,8 @@ pub struct Planner {
     opening: StoredValue<Option<Opening>, LocalStorage>,
     /// The trace file that the worker is reading.
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
+    /// The profile that the worker is reading.
+    opening_profile: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether a plan or trace is remembered, for when the page is loaded anew.
     remembers: StoredValue<bool>,
     /// Lanes sent ahead of their picture, and the question that they belong to.
@@ -161,6 +165,7 @@ impl Planner {
             layouts: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
+            timed: RwSignal::new(None),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
             aligned: RwSignal::new(true),
@@ -178,6 +183,7 @@ impl Planner {
             opened: StoredValue::new_local(None),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
+            opening_profile: StoredValue::new_local(None),
             remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
             link_timer: StoredValue::new(0),
@@ -200,6 +206,10 @@ impl Planner {
     /// Opens what was open before the page was loaded anew, or else what the address asks for: a link's spec, files
     /// beside the page, or the example.
     pub fn open_address(self) {
+        // Before anything is planned.
+        if let Some(profile) = session::recall(Item::Profile, "") {
+            self.ask(Ask::Measure { profile: Some(profile) }, false);
+        }
         let fragment = browser::fragment();
         let open_plan = session::recall(Item::Plan, &fragment);
         let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
@@ -388,6 +398,13 @@ impl Planner {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
             Said::Ordered { plan } if newest => self.open_text(&plan),
+            Said::Timed(timed) => {
+                let opened = self.opening_profile.try_update_value(Option::take).flatten();
+                if let (Some(text), true) = (opened, timed.is_some()) {
+                    self.remember(Item::Profile, "", &text);
+                }
+                self.timed.set(timed);
+            }
             Said::TraceOpened(summary) => {
                 let opening = self.opening_trace.try_update_value(Option::take).flatten();
                 if let Some(Opening { text, from: Origin::Person }) = opening {
@@ -571,6 +588,16 @@ impl Planner {
         self.scene.with(Option::is_some) && !digest.is_empty() && self.opened.with_value(other)
     }
 
+    /// Plans with the times of this profile, or with estimates.
+    pub fn measure(self, profile: Option<&str>) {
+        match profile {
+            Some(text) => self.opening_profile.set_value(Some(text.into())),
+            None => session::forget(Item::Profile),
+        }
+        self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
+        self.plan();
+    }
+
     /// Closes the trace.
     pub fn close_trace(self) {
         let before = self.extent();
@@ -600,6 +627,8 @@ impl Planner {
             self.busy.set(true);
             self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
+        } else if says("operators") && says("kernel") {
+            self.measure(Some(text));
         } else if order::looks_like_one(text) {
             let Some(spec) = self.read_form() else {
                 return self.complain(vec![
@@ -614,7 +643,8 @@ impl Planner {
             match Spec::read(text) {
                 Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
                 Err(error) => {
-                    let mut lines = vec!["This file is no plan, no trace, no order of ops and no spec.".to_owned()];
+                    let mut lines =
+                        vec!["This file is no plan, no trace, no profile, no order of ops and no spec.".to_owned()];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.complain(lines);
                 }
@@ -725,7 +755,11 @@ impl Planner {
         let Some(link) = self.link() else { return };
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
-                vec!["The link is on the clipboard. It holds the whole form.".to_owned()]
+                let mut lines = vec!["The link is on the clipboard. It holds the whole form.".to_owned()];
+                if self.timed.with_untracked(Option::is_some) {
+                    lines.push("Measured times are not in it: whoever opens it sees estimates.".to_owned());
+                }
+                lines
             } else {
                 vec!["The browser does not let this page use the clipboard; copy the address instead.".to_owned()]
             };
