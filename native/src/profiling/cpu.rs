@@ -73,12 +73,14 @@ impl<T: Element> Stopwatch for Cpu<T> {
         let signatures: Vec<Signature> =
             graph.operators.iter().map(|operator| Signature::of(&graph, operator)).collect();
         let (mut done, mut all) = (0, Duration::ZERO);
+        let operators = graph.operators.len();
         while done <= FEWEST || all < self.long_enough && done <= MOST {
-            if observe(done, FEWEST + 1, "a microbatch through a rank's layers") == Flow::Stop {
-                break;
-            }
             let started = Instant::now();
-            let times = walk.run(&mut self.context);
+            let walked = walk.run(&mut self.context, &mut |at, kernel| {
+                let (at, all) = (done * operators + at, (FEWEST + 1) * operators);
+                observe(at.min(all), all, kernel)
+            });
+            let Some(times) = walked else { break };
             // The first one finds nothing where it will be.
             if done > 0 {
                 all += started.elapsed();
@@ -149,23 +151,29 @@ struct Walk<'g, T> {
 }
 
 impl<T: Element> Walk<'_, T> {
-    /// One microbatch through F, B and W: by operator its time.
-    fn run(&mut self, context: &mut Context<T>) -> Vec<Nanos> {
+    /// One microbatch through F, B and W: by operator its time. `observe` learns how many have run and which is next; nothing
+    /// where it says stop.
+    fn run(&mut self, context: &mut Context<T>, observe: &mut dyn FnMut(usize, &str) -> Flow) -> Option<Vec<Nanos>> {
         let (graph, lifetimes) = (self.graph, self.lifetimes);
         let mut times = vec![0; graph.operators.len()];
+        let mut done = 0;
         for job in Job::ALL {
             for id in &lifetimes.arrive[job as usize] {
                 let reader = graph.operators.iter().find(|operator| reads(operator, *id));
                 self.held[id.index()] = Some(made_up(graph, reader, *id));
             }
             for (at, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| operator.job == job) {
+                if observe(done, operator.kernel.name()) == Flow::Stop {
+                    return None;
+                }
                 times[at] = self.execute(context, at, operator);
+                done += 1;
             }
             for id in &lifetimes.end[job as usize] {
                 self.held[id.index()] = None;
             }
         }
-        times
+        Some(times)
     }
 
     /// Runs `operator`, the one at `at`: how long that took, its memory included.
