@@ -158,9 +158,10 @@ fn operators(
     let mut gpu = Gpu::new(card, sizes.pace);
     let mut profile = Profile::new(&gpu.name());
     profile.workspace_bytes = gpu.workspace_bytes();
-    let wanted = wanted(&model.graphs, gpu.joins_sums());
-    let times = gpu.times(&wanted, &mut |_, _, _| Flow::Continue);
-    for (wanted, time) in wanted.into_iter().zip(times.into_iter().flatten()) {
+    for wanted in wanted(&model.graphs, gpu.joins_sums()) {
+        // One by one, so that each is told of when it is known.
+        let time = gpu.times(std::slice::from_ref(&wanted), &mut |_, _, _| Flow::Continue).pop().flatten();
+        let time = time.ok_or("it was stopped")?;
         let ns = time.map_err(|error| format!("{}: {error}", wanted.signature.kernel))?;
         tell(share_of_ceiling(&wanted, ns, ceilings));
         profile.insert(wanted.signature.clone(), wanted.load(), ns);
