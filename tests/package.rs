@@ -215,6 +215,17 @@ fn what_comes_back_is_what_the_command_prints_for_programs() {
     }
 }
 
+/// An order of one's own stands beside the published ones.
+#[test]
+fn own_orders_are_compared() {
+    let Some(folder) = installed() else { return };
+    let (spec, order) = ("examples/two-ranks.toml", "examples/own-order.txt");
+    let asked = json!(["compare", example(spec), { "order": example(order), "name": "own-order" }]);
+    let answer = calls(folder, "own-order", &[asked]).remove(0);
+    assert_same(&answer, &printed(["compare", spec, "--order", order, "--json"]), "own order");
+    assert!(answer["ok"]["rows"].as_array().unwrap().iter().any(|row| row["schedule"] == "own-order"), "{answer}");
+}
+
 /// Measured times are taken as the command takes them from a file; of typed costs, and what is none, nothing is taken.
 #[test]
 fn measured_times_give_the_plans_of_the_command() {

@@ -280,18 +280,24 @@ pub enum Status {
 pub struct Comparison {
     /// What `gap`, `bubble_ratio` and `best` are judged by.
     pub objective: &'static str,
-    /// One row for each published schedule, then `best`.
+    /// One row for each published schedule, one for each order of the caller's own, then `best`.
     pub rows: Vec<Row>,
 }
 
 /// Every published schedule and the best, side by side.
 pub fn compare(spec: &Spec) -> Comparison {
-    compare_with(spec, Effort::default(), &mut |_| Flow::Continue)
+    compare_with(spec, Vec::new(), Effort::default(), &mut |_| Flow::Continue)
 }
 
-/// As [`compare`], with the effort of the search for `best` and an observer that may stop it.
-pub fn compare_with(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Comparison {
-    let answers = published_answers(spec);
+/// As [`compare`], with orders from elsewhere under their names, the effort of the search for `best`, which is none worse
+/// than any of them, and an observer that may stop it.
+pub fn compare_with(
+    spec: &Spec,
+    orders: Vec<(String, Schedule)>,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Comparison {
+    let mut answers = published_answers(spec);
     let mut bounds = Bounds::default();
     let mut rows: Vec<Row> = answers
         .iter()
@@ -300,6 +306,16 @@ pub fn compare_with(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progre
             Err(absent) => absent_row(name, absent.reason.clone()),
         })
         .collect();
+    for (name, order) in orders {
+        match order::answer_order(spec, &name, order) {
+            Ok(answer) => {
+                rows.push(row(&name, spec, &answer, &mut bounds));
+                answers.push(("", Ok(answer)));
+            }
+            Err(PlanError::Absent { reason, .. }) => rows.push(absent_row(&name, reason)),
+            Err(error) => rows.push(absent_row(&name, error.to_string())),
+        }
+    }
     rows.push(match best_with(spec, answers, effort, observer) {
         Ok(answer) => {
             let of_all =

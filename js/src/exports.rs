@@ -60,12 +60,13 @@ pub fn plan(
 #[wasm_bindgen(unchecked_return_type = "Comparison")]
 pub fn compare(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
-    #[wasm_bindgen(unchecked_optional_param_type = "SearchOptions")] options: &JsValue,
+    #[wasm_bindgen(unchecked_optional_param_type = "CompareOptions")] options: &JsValue,
 ) -> Result<JsValue, JsValue> {
-    let options = Options::read(options, &["effort", "profile", "onProgress"])?;
+    let options = Options::read(options, &["effort", "order", "profile", "onProgress"])?;
     let spec = options.spec(spec)?;
+    let orders = options.order.iter().cloned().collect();
     let mut watch = options.watch();
-    let comparison = planner::compare_with(&spec, options.effort, &mut |progress| watch.see(progress));
+    let comparison = planner::compare_with(&spec, orders, options.effort, &mut |progress| watch.see(progress));
     object(&json!(watch.end(comparison)?))
 }
 

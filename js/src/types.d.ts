@@ -46,15 +46,22 @@ export interface MemoryOptions extends SearchOptions {
     schedule?: string;
 }
 
-export interface PlanOptions extends MemoryOptions {
+/** An order of your own. */
+export interface OwnOrder {
     /**
-     * An order of your own in the place of a schedule, judged like any other: a row for each rank such as
-     * `0F0 0F1 0BW0 0BW1` (stage, job, microbatch), or the CSV that torch loads. All that is wrong with it is thrown.
+     * A row for each rank such as `0F0 0F1 0BW0 0BW1` (stage, job, microbatch), or the CSV that torch loads, judged like any
+     * schedule.
      */
     order?: string | string[];
-    /** What that order is called in the plan. */
+    /** What it is called; `own-order` where not given. */
     name?: string;
 }
+
+/** With an order, `plan` takes it in the place of a schedule, and throws all that is wrong with it. */
+export interface PlanOptions extends MemoryOptions, OwnOrder {}
+
+/** An order gets a row of its own before that of `best`, which is none worse. */
+export interface CompareOptions extends SearchOptions, OwnOrder {}
 
 /** One schedule of a comparison. What does not apply to an absent one is null. */
 export interface Row {

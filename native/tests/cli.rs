@@ -635,6 +635,36 @@ fn a_profile_replaces_the_estimates_it_has() {
     assert!(error.contains("the field \"ns\" stands twice"), "{error}");
 }
 
+/// An order of one's own has a row of its own, with the figures of its plan, and `best` is none worse; one that is not valid
+/// is absent with its faults, and one that is called like a schedule is not taken for it.
+#[test]
+fn own_orders_are_compared_with_the_others() {
+    let folder = folder();
+    let [mine, named, wrong] = ["mine.txt", "gpipe.txt", "wrong.txt"].map(|name| path(&folder, name));
+    let rows = "0F0 0F1 0B0 0W0 0B1 0W1\n1F0 1B0 1W0 1F1 1B1 1W1\n";
+    write(&mine, rows);
+    write(&named, rows);
+    write(&wrong, &rows.replace("1W1", ""));
+    let spec = r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 3, "backward_input_ns": 4,
+        "backward_weight_ns": 2, "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 } }"#;
+    let arguments = ["compare", "-", "--json", "--order", &mine, "--order", &named, "--order", &wrong];
+    let comparison = json_of(&arguments, spec);
+    let compared = comparison["rows"].as_array().unwrap();
+    let row = |name: &str| compared.iter().find(|row| row["schedule"] == name).unwrap();
+    let own = json_of(&["plan", "-", "--json", "--order", &mine], spec);
+    for name in ["mine", "own gpipe"] {
+        for figure in ["makespan_ns", "longest_span_ns", "peak_bytes"] {
+            assert_eq!(row(name)[figure], own["prediction"][figure], "{name}: {figure}");
+        }
+    }
+    assert!(row("gpipe") != row("own gpipe") && row("wrong")["status"] == "absent");
+    assert!(row("wrong")["reason"].as_str().unwrap().contains("1W1 never runs"), "{}", row("wrong"));
+    let best = compared.last().unwrap();
+    assert!(best["schedule"] == "best" && best["makespan_ns"].as_u64() <= row("mine")["makespan_ns"].as_u64());
+    assert_eq!(compared.len(), json_of(&["compare", "-", "--json"], spec)["rows"].as_array().unwrap().len() + 3);
+    assert!(refused(&["compare", "-", "--order", &path(&folder, "none.txt")], spec).contains("none.txt"));
+}
+
 /// Measured, and planned with it: nothing is left to be estimated, the stages of the plan take together what the microbatch
 /// took, and what is known is not measured again.
 #[test]

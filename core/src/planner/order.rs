@@ -26,6 +26,11 @@ const MOST_NAMED: usize = 8;
 /// # Errors
 /// [`PlanError::Absent`] with all that `check` finds wrong, and as [`plan`](super::plan).
 pub fn plan_order(spec: &Spec, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
+    plan_of(spec, answer_order(spec, name, schedule)?)
+}
+
+/// As [`plan_order`], without a file.
+pub(super) fn answer_order(spec: &Spec, name: &str, schedule: Schedule) -> Result<Answer, PlanError> {
     let absent = |reason| PlanError::Absent { schedule: name.to_string(), reason };
     let case = case_of(spec, &schedule).map_err(|error| match error {
         PlanError::Absent { reason, .. } => absent(reason),
@@ -33,7 +38,7 @@ pub fn plan_order(spec: &Spec, name: &str, schedule: Schedule) -> Result<Plan, P
     })?;
     check_schedule(&case.problem, &schedule).map_err(|violations| absent(told(&violations)))?;
     let timeline = simulate(&case.problem, &schedule).map_err(PlanError::Deadlock)?;
-    plan_of(spec, Answer { name: name.to_string(), case, schedule, timeline })
+    Ok(Answer { name: name.to_string(), case, schedule, timeline })
 }
 
 fn told(violations: &[Violation]) -> alloc::string::String {

@@ -1,14 +1,16 @@
 //! `pipeplan compare`
 
-use pipeplan_core::planner::{Comparison, Row, Status};
+use pipeplan_core::planner::{BEST, Comparison, Row, Status};
+use pipeplan_core::schedule::{self, Schedule};
 
 use super::fail::Failure;
 use super::search::{Effort, Measured};
-use super::{human, input, output, search};
+use super::{human, input, order, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan compare examples/llama-2-70b.toml
+  pipeplan compare examples/two-ranks.toml --order examples/own-order.txt
   pipeplan compare problem.json --json | jq '.rows[] | select(.status == \"ok\") | [.schedule, .gap]'";
 
 /// Compare every published schedule, and the best that a search finds, for one spec.
@@ -17,6 +19,9 @@ Examples:
 pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,
+    /// An order of compute of your own beside them, as `plan --order` takes it; may be given again
+    #[arg(long, value_name = "FILE")]
+    order: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -28,7 +33,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.measured.apply(input::spec(&args.spec)?)?;
-    let comparison = search::compare(&spec, args.effort);
+    let orders = args.order.iter().map(|from| own(from)).collect::<Result<_, _>>()?;
+    let comparison = search::compare(&spec, orders, args.effort);
     if args.json {
         let mut text = serde_json::to_string_pretty(&comparison)
             .map_err(|error| Failure::work(format!("the comparison cannot be written: {error}")))?;
@@ -42,6 +48,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     // For scripts: the table was printed, and still there is nothing to plan.
     Err(Failure::input("no schedule is valid here; each is absent with its reason"))
+}
+
+/// An order of one's own, under a name that no schedule has.
+fn own(from: &str) -> Result<(String, Schedule), Failure> {
+    let (name, order) = order::read(from)?;
+    let is_taken = name == BEST || schedule::find(&name).is_some();
+    Ok((if is_taken { format!("own {name}") } else { name }, order))
 }
 
 fn drawn(comparison: &Comparison) -> String {

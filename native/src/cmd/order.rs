@@ -5,6 +5,7 @@ use std::path::Path;
 use pipeplan_core::format::order;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
+use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::Spec;
 
 use super::fail::Failure;
@@ -36,10 +37,15 @@ impl Order {
 }
 
 fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
+    let (name, order) = read(from)?;
+    planner::plan_order(spec, &name, order).map_err(|error| Failure::input(human::spelled(&error.to_string())))
+}
+
+/// The order in the file `from`, called as that is.
+pub fn read(from: &str) -> Result<(String, Schedule), Failure> {
     let source = input::read(from)?;
     let order =
         order::read(&source.text).map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
     let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let name: String = stem.chars().take(100).collect();
-    planner::plan_order(spec, &name, order).map_err(|error| Failure::input(human::spelled(&error.to_string())))
+    Ok((stem.chars().take(100).collect(), order))
 }

@@ -11,6 +11,7 @@ use pipeplan_core::lower::Lowering;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
 use pipeplan_core::profile::Profile;
+use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::{self, Spec, Work};
 
@@ -138,10 +139,10 @@ pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanatio
     })
 }
 
-/// Compares all schedules for `spec`.
-pub fn compare(spec: &Spec, effort: Effort) -> Comparison {
+/// Compares all schedules for `spec`, and these orders.
+pub fn compare(spec: &Spec, orders: Vec<(String, Schedule)>, effort: Effort) -> Comparison {
     let mut watch = Watch::new(effort);
-    let comparison = planner::compare_with(spec, effort.ops(), &mut |progress| watch.see(progress));
+    let comparison = planner::compare_with(spec, orders, effort.ops(), &mut |progress| watch.see(progress));
     watch.bar.finish_and_clear();
     comparison
 }
