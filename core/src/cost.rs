@@ -24,7 +24,7 @@ use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Spread, Str
 use crate::units::{Bytes, Nanos};
 
 /// Share of the device's matmul rate that the largest matmuls come near, in thousandths. Smaller ones reach less of it
-/// ([`ramp`]): 700 for 2·10¹¹ operations on an A100, 770 for 10¹². Both this and the ramp are fitted to the
+/// (a ramp): 700 for 2·10¹¹ operations on an A100, 770 for 10¹². Both this and the ramp are fitted to the
 /// iteration times of arXiv:2205.05198, table 5.
 pub const MATMUL_PER_MILLE: u64 = 840;
 /// Launches that the ramp of a matmul is worth.

@@ -2,7 +2,7 @@
 //! time, its tokens a second and the share of the devices' rate that the model gets.
 //!
 //! Gradients that are reduced once, after the last microbatch, are hidden under nothing. Those that are reduced after each
-//! ([`ReduceGradients`](crate::layout::ReduceGradients)) go beside the ops that follow, one reduction after the other, and
+//! ([`ReduceGradients`]) go beside the ops that follow, one reduction after the other, and
 //! only what is left of them when the last op has ended counts. A reduction begins when the op has ended that made the
 //! gradients, so a step is at most one of them longer than where layers are reduced as the backward comes by; that the
 //! network slows ops beside it is not counted. Where copies share weights out (ZeRO 3), gathering them for each microbatch

@@ -10,7 +10,7 @@
 //!
 //! What a mixture takes and holds follows from its graph, or where there are many from sums over its layers. Combinations
 //! of the stages' mixtures come from the fastest on, and only those of which the rank holds no more than it may
-//! ([`least`]); where bytes are sums, which leave out what is only held while an op runs, the graphs decide. The first that
+//! (`least`); where bytes are sums, which leave out what is only held while an op runs, the graphs decide. The first that
 //! fits is the least. Beyond [`MOST_TRIES`] that were begun, those nearest to their end go on first, and the account says
 //! how far from the least what they come to is at most; last, those are tried in which all stages go equally far. Where a
 //! stage has so many layers that there would be more than [`MOST_MIXTURES`] mixtures, choices go to several layers at a

@@ -55,7 +55,7 @@ const MOST: usize = 100_000;
 /// Most groups within each other.
 const DEEPEST: usize = 16;
 
-/// The parts of `stages`, the modules of multi-token prediction beside the loss: what [`write`] writes for a plan.
+/// The parts of `stages`, the modules of multi-token prediction beside the loss: what [`write()`] writes for a plan.
 pub fn of_stages(stages: &[StageLayout], multi_token: u32) -> Vec<Vec<Part>> {
     let parts = |stage: &StageLayout| {
         let embedding = stage.embedding.then_some(Part::Embedding);

@@ -22,7 +22,7 @@
 //! | `name` | a name for people | empty |
 //! | `schedule` | a published schedule, or `best` | `best` |
 //! | `objective` | `makespan` or `longest_span` | `makespan` |
-//! | `model.name` | a model of the [catalog](crate::model::catalog) | none: all sizes by hand |
+//! | `model.name` | a model of the [`catalog`] | none: all sizes by hand |
 //! | `model.family` | `llama` or `gpt` | the catalog's; `llama` by hand |
 //! | `model.layers`, `.hidden`, `.heads`, `.ffn`, `.vocab` | sizes | the catalog's |
 //! | `model.kv_heads` | key and value heads | the catalog's; as many as `heads` by hand |

@@ -87,7 +87,7 @@ pub struct NewParameter<D, S> {
 pub trait Processor {
     /// The data of a tensor.
     type Data;
-    /// What the optimizer keeps of a weight: of this rank's [`Share`] alone, but for master weights.
+    /// What the optimizer keeps of a weight: of this rank's [share](Shares) alone, but for master weights.
     type State;
     /// Why something could not be done.
     type Error: Into<BackendError>;

@@ -3,7 +3,7 @@
 //! A [`Mesh`] gives each rank one coordinate on each axis (pipeline `pp`, data `dp`, tensor `tp`, …). A
 //! [`DistTensor`] is one tensor that all ranks of a mesh hold together: for each axis a [`Placement`] says
 //! whether its ranks hold copies, pieces, or values still to be reduced. [`reshard`] goes from any placements to
-//! any others, and [`local_map`] runs a function of plain tensors on the local parts.
+//! any others, and [`local_map()`] runs a function of plain tensors on the local parts.
 
 use std::fmt;
 
@@ -182,7 +182,7 @@ impl Mesh {
     }
 
     /// The ranks that hold `layer` of `layers`: all those at its place on the axis `pp`. See
-    /// [`layer_place`](pipeplan_core::layer_map::layer_place) for the deal.
+    /// [`layer_place`] for the deal.
     ///
     /// # Errors
     /// [`MeshError::NoAxis`] where there is no axis `pp`; [`MeshError::Layers`] where the layers cannot be dealt.

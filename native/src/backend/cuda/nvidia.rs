@@ -1,7 +1,7 @@
 //! A queue on a real card: a stream with its memory, its products and its graphs.
 //!
-//! One [device](super::device) serves all ranks of the process on a card; each rank has its own stream, its own memory, which
-//! it [deals out](super::heap) itself, and its own handles of cuBLAS. Products go through [cuBLASLt](super::products), or
+//! One device (`device`) serves all ranks of the process on a card; each rank has its own stream, its own memory, which
+//! it deals out (`heap`) itself, and its own handles of cuBLAS. Products go through cuBLASLt (`products`), or
 //! through the [older library](super::plain) where that has no algorithm for them. A list of work that comes again as it was
 //! becomes a CUDA graph; where the driver cannot do that, it is started piece by piece as before.
 #![allow(unsafe_code, reason = "the driver is a C library; each call says why it is sound")]

@@ -1,5 +1,5 @@
 //! The kernels of the operator graph. What each computes is said once, at
-//! [`Kernel`](pipeplan_core::graph::Kernel); the files here compute it.
+//! [`Kernel`]; the files here compute it.
 //!
 //! A kernel that may run in place is written for that case only: its output starts as the input, taken over
 //! or copied.
