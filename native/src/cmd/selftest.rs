@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use pipeplan::runner::Device;
-use pipeplan::selftest::{self, Asked, Part, Report, Row, collectives};
+use pipeplan::selftest::{Asked, Part, Report, Row, collectives};
 use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
@@ -164,26 +164,33 @@ fn on_device(args: &Args, device: Device, deadline: Instant) -> Result<Report, F
         }
     };
     let mut report = worker::watch(command, deadline, worker::SILENCE, tell)?;
-    #[cfg(feature = "cuda")]
-    if let Device::Cuda(gpu) = device {
-        let mut add = |row: Row| {
-            tell(&row);
-            report.rows.push(row);
-        };
-        let has = |part: Part| args.only.is_none_or(|only| part == only.into());
-        if has(Part::Runs) {
-            add(super::over_nccl::check(gpu, deadline));
-        }
-        if let Some(rate) = report.rate {
-            add(selftest::beside_torch(device, rate, deadline));
-        }
-        // That of the whole test starts a worker for the operators.
-        if args.only.is_none() {
-            super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline)));
-        }
-    }
+    let (rate, rows) = (report.rate, &mut report.rows);
+    beside(args, device, deadline, rate, |row| {
+        tell(&row);
+        rows.push(row);
+    });
     Ok(report)
 }
+
+/// What NCCL, compute-sanitizer and PyTorch say of a GPU, where these are installed; `rate` is ours, in tokens a second.
+#[cfg(feature = "cuda")]
+fn beside(args: &Args, device: Device, deadline: Instant, rate: Option<f64>, mut add: impl FnMut(Row)) {
+    let Device::Cuda(gpu) = device else { return };
+    let has = |part: Part| args.only.is_none_or(|only| part == only.into());
+    if has(Part::Runs) {
+        add(super::over_nccl::check(gpu, deadline));
+    }
+    if let Some(rate) = rate {
+        add(pipeplan::selftest::beside_torch(device, rate, deadline));
+    }
+    // That of the whole test starts a worker for the operators.
+    if args.only.is_none() {
+        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline)));
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn beside(_: &Args, _: Device, _: Instant, _: Option<f64>, _: impl FnMut(Row)) {}
 
 /// How long a rank may wait for another.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -241,49 +241,51 @@ pub struct Asked {
 ///
 /// # Errors
 /// Why the device cannot be used at all.
-pub fn run(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
-    let Asked { device, only, apart, deadline, past } = asked;
-    let has = |part| only.is_none_or(|only| only == part);
-    let _ = apart;
-    match device {
+pub fn run(asked: Asked, tell: impl FnMut(News)) -> Result<Report, String> {
+    match asked.device {
         Device::Cpu => {
-            let mut rows = Rows::new(deadline, tell).going_on(past, || true);
-            whole::check(device, &mut rows);
+            let mut rows = Rows::new(asked.deadline, tell).going_on(asked.past, || true);
+            whole::check(asked.device, &mut rows);
             Ok(Report { device: "CPU".to_string(), rows: rows.rows, profile: None, rate: None })
         }
         #[cfg(not(feature = "cuda"))]
         _ => Err("this binary was built without the feature `cuda`".to_string()),
         #[cfg(feature = "cuda")]
-        _ => {
-            use crate::backend::cuda::{Opening, open_as};
-            let opening = Opening { apart, ..Opening::default() };
-            let card = open_as(device, opening).map_err(|error| error.to_string())?;
-            let name = card.name();
-            tell(News::Device(name.clone()));
-            let asked = std::sync::Arc::clone(&card);
-            let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
-            if has(Part::Operators) || has(Part::Kernels) {
-                operators::check(&card, only != Some(Part::Kernels), &mut rows);
-                rings::check(&card, &mut rows);
+        _ => on_card(asked, tell),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn on_card(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
+    use crate::backend::cuda::{Opening, open_as};
+    let Asked { device, only, apart, deadline, past } = asked;
+    let has = |part| only.is_none_or(|only| only == part);
+    let opening = Opening { apart, ..Opening::default() };
+    let card = open_as(device, opening).map_err(|error| error.to_string())?;
+    let name = card.name();
+    tell(News::Device(name.clone()));
+    let asked = std::sync::Arc::clone(&card);
+    let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
+    if has(Part::Operators) || has(Part::Kernels) {
+        operators::check(&card, only != Some(Part::Kernels), &mut rows);
+        rings::check(&card, &mut rows);
+    }
+    if has(Part::Runs) {
+        whole::check(device, &mut rows);
+    }
+    let mut speed = speed::Speed::default();
+    if let Device::Cuda(_) = device {
+        if has(Part::Runs) {
+            nccl(&card, &mut rows);
+        }
+        if has(Part::Speed) {
+            match speed::Sizes::suiting(card.device_memory().map(|(_, all)| all)) {
+                Some(sizes) => speed = speed::check(device, &card, &mut rows, &sizes),
+                None => rows.push(Row::broken("speed", "sizes", &"the catalog has no cpu")),
             }
-            if has(Part::Runs) {
-                whole::check(device, &mut rows);
-            }
-            let mut speed = speed::Speed::default();
-            if let Device::Cuda(_) = device {
-                if has(Part::Runs) {
-                    nccl(&card, &mut rows);
-                }
-                if has(Part::Speed) {
-                    match speed::Sizes::suiting(card.device_memory().map(|(_, all)| all)) {
-                        Some(sizes) => speed = speed::check(device, &card, &mut rows, &sizes),
-                        None => rows.push(Row::broken("speed", "sizes", &"the catalog has no cpu")),
-                    }
-                }
-            }
-            Ok(Report { device: name, rows: rows.rows, profile: speed.profile, rate: speed.rate })
         }
     }
+    Ok(Report { device: name, rows: rows.rows, profile: speed.profile, rate: speed.rate })
 }
 
 /// PyTorch's speed on the model of the report, where python3 has it, beside the report's; until `deadline`.
