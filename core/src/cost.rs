@@ -279,11 +279,6 @@ pub fn operator_times(graph: &Graph, device: &Device, peers: &Peers) -> Vec<Nano
     graph.operators.iter().map(|operator| Load::of(graph, operator).time(&operator.kernel, device, peers)).collect()
 }
 
-/// Times of one microbatch's jobs by the roofline.
-pub fn job_times(graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
-    JobTimes::of_times(graph, &operator_times(graph, device, peers))
-}
-
 /// Floating-point operations of F, B and W of one microbatch.
 pub fn job_flops(graph: &Graph) -> [u128; 3] {
     let mut all = [0; 3];
@@ -372,7 +367,8 @@ mod tests {
             let (mut slow, mut fast) = (device(slow), device(fast));
             (slow.launch_ns, fast.launch_ns) = (0, 0);
             let link = Peers::all(Link { bytes_per_s: 1, latency_ns: 0 });
-            let (slow, fast) = (job_times(&graph, &slow, &link), job_times(&graph, &fast, &link));
+            let [slow, fast] =
+                [slow, fast].map(|device| JobTimes::of_times(&graph, &operator_times(&graph, &device, &link)));
             assert!(slow.jobs.iter().zip(&fast.jobs).all(|(slow, fast)| slow >= fast));
         }
     }

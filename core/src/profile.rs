@@ -25,7 +25,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::{Device, MAX_MEMORY};
-use crate::cost::{JobTimes, Load, Peers};
+use crate::cost::{Load, Peers};
 use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Heads, Kernel, Operator, TensorId};
@@ -262,7 +262,12 @@ impl Profile {
     pub fn insert(&mut self, signature: Signature, load: Load, time: Nanos) {
         let measured = Measured { time, load };
         if amount(&load) > 0 {
-            self.kinds.entry(Kind::of(&signature)).or_default().insert(amount(&load), measured);
+            let of_kind = self.kinds.entry(Kind::of(&signature)).or_default();
+            let known = of_kind.entry(amount(&load)).or_insert(measured);
+            // Of those that do as much the slowest, so that it does not matter which came first.
+            if (known.time, known.load.bytes) < (time, load.bytes) {
+                *known = measured;
+            }
         }
         self.measured.insert(signature, measured);
     }
@@ -356,11 +361,6 @@ impl Profile {
             .collect()
     }
 
-    /// Times of one microbatch's jobs, by [`Profile::operator_times`].
-    pub fn job_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> JobTimes {
-        JobTimes::of_times(graph, &self.operator_times(graph, device, peers))
-    }
-
     /// As a file.
     pub fn to_json(&self) -> String {
         let entry = |(signature, Measured { time, load }): (&Signature, &Measured)| Entry {
@@ -449,7 +449,7 @@ fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
 mod tests {
     use super::*;
     use crate::cluster;
-    use crate::cost;
+    use crate::cost::{self, JobTimes};
     use crate::graph::build::{StageShape, stage_graph};
     use crate::graph::form::Form;
     use crate::model::{Dtype, Family, catalog};
@@ -521,10 +521,11 @@ mod tests {
         let device = cluster::find("h100").map(|entry| entry.device(Dtype::F32)).unwrap();
         let peers = Peers::all(cluster::Link { bytes_per_s: 1, latency_ns: 0 });
         let mut profile = Profile::new("test");
-        assert_eq!(profile.job_times(&graph, &device, &peers), cost::job_times(&graph, &device, &peers));
+        assert_eq!(profile.operator_times(&graph, &device, &peers), cost::operator_times(&graph, &device, &peers));
         graph.operators.iter().for_each(|operator| insert(&mut profile, &graph, operator, 7));
         let counts = crate::graph::Job::ALL.map(|job| 7 * graph.job(job).count() as Nanos);
-        assert_eq!(profile.job_times(&graph, &device, &peers).jobs, counts);
+        let times = profile.operator_times(&graph, &device, &peers);
+        assert_eq!(JobTimes::of_times(&graph, &times).jobs, counts);
         // Layers are alike: fewer signatures than operators.
         assert!(profile.len() < graph.operators.len());
         assert!(!profile.to_json().contains("workspace_bytes"));
@@ -590,6 +591,23 @@ mod tests {
             .zip(times)
             .filter(|(operator, _)| matches!(operator.kernel, Kernel::MatMul { .. }));
         products.for_each(|(operator, time)| assert_eq!(time, roofline(&single, operator)));
+    }
+
+    /// A file is sorted, and what was measured was not: both say the same of other sizes.
+    #[test]
+    fn it_does_not_matter_what_was_measured_first() {
+        let signature = |rows: u64| Signature {
+            kernel: "add".to_string(),
+            operands: format!("f32[{rows},{}] -> f32[{rows},{}]", 64 / rows, 64 / rows),
+        };
+        let load = Load { flops: 0, bytes: 512, sent: 0 };
+        let of = |order: [u64; 3]| {
+            let mut profile = Profile::new("test");
+            order.into_iter().for_each(|rows| profile.insert(signature(rows), load, 10 * rows));
+            profile
+        };
+        let one = of([2, 8, 4]);
+        assert_eq!((&one, Ok(&one)), (&of([8, 4, 2]), Profile::of_json(&one.to_json()).as_ref()));
     }
 
     #[test]

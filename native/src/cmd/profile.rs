@@ -146,7 +146,7 @@ fn as_json(profile: &Profile, lines: &[Line], jobs: [[u64; 2]; 3], is_whole: boo
 
 /// A microbatch of the whole model, by operator and by job.
 fn drawn(lines: &[Line], jobs: [[u64; 2]; 3]) -> String {
-    let all: u64 = jobs.iter().map(|[measured, _]| measured).sum();
+    let all = jobs.iter().fold(0, |sum: u64, [measured, _]| sum.saturating_add(*measured));
     let ratio = |measured: u64, estimated: u64| match estimated {
         0 => String::new(),
         estimated => format!("{:.2}", measured as f64 / estimated as f64),

@@ -178,8 +178,8 @@ pub fn account(work: &ModelWork, graph: &Graph, profile: &Profile) -> (Vec<Line>
     for (at, operator) in graph.operators.iter().enumerate() {
         let estimated = estimate(operator);
         let of_job = &mut jobs[operator.job as usize];
-        of_job[0] += measured[at].unwrap_or(estimated);
-        of_job[1] += estimated;
+        of_job[0] = Nanos::saturating_add(of_job[0], measured[at].unwrap_or(estimated));
+        of_job[1] = Nanos::saturating_add(of_job[1], estimated);
         // A sum that goes with the product before it counts there.
         if joined.take() == Some(at) {
             continue;
@@ -197,9 +197,9 @@ pub fn account(work: &ModelWork, graph: &Graph, profile: &Profile) -> (Vec<Line>
             estimated_ns: 0,
         });
         line.count += 1;
-        line.estimated_ns += estimated + both.map_or(0, estimate);
+        line.estimated_ns = line.estimated_ns.saturating_add(estimated).saturating_add(both.map_or(0, estimate));
         if let Some(time) = measured[at] {
-            *line.measured_ns.get_or_insert(0) += time;
+            line.measured_ns = Some(line.measured_ns.unwrap_or(0).saturating_add(time));
         }
     }
     let mut lines: Vec<Line> = lines.into_values().collect();

@@ -1,3 +1,4 @@
+use pipeplan_core::cost::JobTimes;
 use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
 use pipeplan_core::layout::Layout;
 
@@ -138,7 +139,8 @@ fn lines_add_up_to_the_jobs() {
         assert_eq!(lines.iter().map(|line| line.count).sum::<usize>() + joined, graph.operators.len());
         assert!(lines.is_sorted_by_key(|line| std::cmp::Reverse(line.measured_ns)));
         // The sum of a stage's jobs is what a plan counts.
-        let times = profile.job_times(&graph, &work.device, &Peers::all(work.link));
+        let times = profile.operator_times(&graph, &work.device, &Peers::all(work.link));
+        let times = JobTimes::of_times(&graph, &times);
         assert_eq!(jobs.map(|job| job[0]), times.jobs);
     }
 }
