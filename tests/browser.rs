@@ -196,6 +196,12 @@ fn measured_times_are_planned_with() {
     browser.find("[data-test='export-plan']").click();
     let plan = std::fs::read_to_string(browser.downloaded("plan.json")).unwrap();
     assert!(plan == printed(["plan", "examples/tiny-llama.toml", "--profile", file, "-o", "-"]));
+    // A damaged one is refused, and the one before it stays, also when the page is loaded anew.
+    let damaged = process::output("damaged-profile.json");
+    std::fs::write(&damaged, std::fs::read_to_string(&profile).unwrap().replace("\"ns\": ", "\"ns\": -")).unwrap();
+    open(&browser, &damaged);
+    browser.until("the faults", || browser.text("[data-test='notice']").contains("[0].ns: found -").then_some(()));
+    planned(&browser, "ZB-V");
     reload(&browser);
     said("all operators are measured");
     browser.until("the same plan", || (makespan() == measured).then_some(()));

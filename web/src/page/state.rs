@@ -418,6 +418,10 @@ impl Planner {
                 self.carry_view(before);
             }
             Said::Unreadable { what, faults } => {
+                if what == "profile" {
+                    // Times that are told of later are not this file's.
+                    self.opening_profile.set_value(None);
+                }
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
                 lines.extend(sentences(&faults).iter().flat_map(|said| said.lines()).map(text::sentence));
                 self.complain(lines);
