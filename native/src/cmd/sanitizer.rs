@@ -15,14 +15,19 @@ pub const TOOLS: [&str; 2] = ["memcheck", "racecheck"];
 const LONGEST: Duration = Duration::from_secs(180);
 
 /// What it says where it cannot look.
-const NOT_ITS_VERDICT: [&str; 6] = [
+const NOT_ITS_VERDICT: [&str; 8] = [
     "not supported",
     "not permitted",
     "did not end in time",
     "before first instrumented API call",
     "Internal Sanitizer Error",
     "Unable to find",
+    "No attachable process",
+    NOTHING_RAN,
 ];
+
+/// Said where a checker ends well and what it was to check never did.
+const NOTHING_RAN: &str = "it ended well, and the test did not end under it";
 
 /// Where people have it.
 fn program() -> Option<PathBuf> {
@@ -59,6 +64,8 @@ pub fn check(tool: &str, gpu: usize, deadline: Instant) -> Row {
     let mut command = Command::new(program);
     command.args(["--tool", tool, "--error-exitcode", "77", "--print-limit", "5"]);
     command.args(["--target-processes", "application-only", "--destroy-on-device-error", "kernel"]);
+    // Libraries of some hundred megabytes are read before the first call that it waits for.
+    command.args(["--launch-timeout", "60"]);
     // Calls that fail are seen by who makes them, and libraries make some that may. Between allocations that lie close together
     // there is room, so that whoever leaves one is seen.
     if tool == "memcheck" {
@@ -79,8 +86,12 @@ pub fn check(tool: &str, gpu: usize, deadline: Instant) -> Row {
         let found = lines.filter(|line| !line.is_empty() && !line.starts_with("COMPUTE-SANITIZER")).take(2);
         format!("{error}: {}", found.collect::<Vec<_>>().join(", "))
     });
+    let ran = ran.and_then(|said| match super::selftest_worker::is_whole(&said.output) {
+        true => Ok(()),
+        false => Err(NOTHING_RAN.to_string()),
+    });
     match ran {
-        Ok(_) => Row::fact(GROUP, name, "clean", "no error, and every row holds", true),
+        Ok(()) => Row::fact(GROUP, name, "clean", "no error, and every row holds", true),
         // Some machines do not let it attach, or are slow under it, which says nothing about the kernels.
         Err(error) if NOT_ITS_VERDICT.iter().any(|why| error.contains(why)) => {
             Row::figure(GROUP, name, "not run to its end".to_string(), error)

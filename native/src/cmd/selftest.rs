@@ -180,12 +180,12 @@ fn beside(args: &Args, device: Device, deadline: Instant, rate: Option<f64>, mut
     if has(Part::Runs) {
         add(super::over_nccl::check(gpu, deadline));
     }
-    if let Some(rate) = rate {
-        add(pipeplan::selftest::beside_torch(device, rate, deadline));
-    }
-    // That of the whole test starts a worker for the operators.
+    // That of the whole test starts a worker for the operators. What judges comes before what compares.
     if args.only.is_none() {
         super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline)));
+    }
+    if let Some(rate) = rate {
+        add(pipeplan::selftest::beside_torch(device, rate, deadline));
     }
 }
 

@@ -67,6 +67,12 @@ pub fn work(asked: Asked) -> Result<(), Failure> {
     }
 }
 
+/// Whether `output`, all that a worker said, is that of one which came to its end.
+pub fn is_whole(output: &str) -> bool {
+    let last = output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    matches!(last, Some(Line::Measured { .. }))
+}
+
 /// Where nobody listens any more there is nothing left to do.
 fn say(line: &Line) {
     let said = serde_json::to_string(line).map_err(std::io::Error::other);

@@ -133,14 +133,14 @@ fn needed(graph: &Graph, lifetimes: &Lifetimes) -> Bytes {
 
 /// Weights and gradients.
 fn persistent<T: Element>(graph: &Graph) -> Vec<Option<Data<T>>> {
-    let content = |tensor: &pipeplan_core::graph::Tensor| {
-        tensor.role.is_persistent().then(|| random(tensor.elements() as usize))
+    let content = |(seed, tensor): (u32, &pipeplan_core::graph::Tensor)| {
+        tensor.role.is_persistent().then(|| random(seed, tensor.elements() as usize))
     };
-    graph.tensors.iter().map(content).collect()
+    (0..).zip(&graph.tensors).map(content).collect()
 }
 
-fn random<T: Element>(elements: usize) -> Data<T> {
-    Data::Floats(floats(elements).map(|value| T::of(f64::from(value))).collect())
+fn random<T: Element>(seed: u32, elements: usize) -> Data<T> {
+    Data::Floats(floats(seed, elements).map(|value| T::of(f64::from(value))).collect())
 }
 
 /// A stage on its own: what other devices would bring is made up.
@@ -223,7 +223,7 @@ fn made_up<T: Element>(graph: &Graph, operator: Option<&Operator>, id: TensorId)
     match graph[id].dtype {
         Dtype::I32 => Data::Tokens(whole_numbers(graph, operator.map_or(&[], std::slice::from_ref), id)),
         Dtype::U8 => Data::Bytes(kept(elements).collect()),
-        Dtype::Bf16 | Dtype::F32 | Dtype::F64 => random(elements),
+        Dtype::Bf16 | Dtype::F32 | Dtype::F64 => random(id.0, elements),
     }
 }
 

@@ -112,6 +112,13 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     let together = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
         four_ranks((device, card), rows, sizes, &workload, &predicted, expected.unwrap_or(0))
     });
+    // What ranks on parts of the multiprocessors do is theirs: not all drivers do everything there.
+    if let Device::Cuda(_) = device {
+        rows.section(GROUP, "ways that were taken", |rows| {
+            first_ways(rows, &tally::so_far());
+            Ok::<_, String>(())
+        });
+    }
     rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, together.as_ref(), ceilings));
     let rate = rows.groundwork(GROUP, "one rank", |rows| {
         let alone = one_by_one(&sizes.work, None)?;
@@ -123,12 +130,6 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     });
     if let Some((rate, with)) = &rate {
         rows.section(GROUP, WITHOUT, |rows| without_graphs(device, rows, sizes, *rate, with));
-    }
-    if let Device::Cuda(_) = device {
-        rows.section(GROUP, "ways that were taken", |rows| {
-            first_ways(rows, &tally::so_far());
-            Ok::<_, String>(())
-        });
     }
     let rate = rate.map(|(rate, _)| rate);
     Speed { profile, rate }
@@ -267,9 +268,13 @@ fn four_ranks<F: FnMut(News)>(
     let against = format!("{tokens} a step");
     rows.push(Row::figure(GROUP, "tokens a second, 4 ranks on one card", format!("{rate:.0}"), against));
     let off = found as f64 / expected.max(1) as f64 - 1.0;
-    let against = format!("{:.3} ms from its operators, {:+.1} %, at most 5 %", expected as f64 / 1e6, 100.0 * off);
+    let expected = expected as f64 / 1e6;
+    let against = format!("{expected:.3} ms from its operators, {:+.1} %; from -25 to +5 %", 100.0 * off);
     let ms = format!("{:.3} ms", found as f64 / 1e6);
-    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms, &against, off.abs() <= 0.05));
+    // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave: how much that is the
+    // sum of their times cannot know. Longer than the sum is what goes wrong.
+    let is_as_expected = (-0.25..=0.05).contains(&off);
+    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms, &against, is_as_expected));
     if let Some((before, most)) = most {
         // What the driver says of the whole device, against what the plan says of its ranks and cuBLAS has for itself. The
         // slabs of memory, and what stays as it is in all runs, count for little of 3 % where the model is large.
@@ -356,8 +361,8 @@ fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError
     let ns = time(card, sizes.pace, || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
     let bandwidth = 2.0 * sizes.copy_bytes as f64 / ns as f64;
     let size = sizes.product;
-    let numbers = || Memory::holding(card, &operand(size * size));
-    let (a, b, c) = (numbers()?, numbers()?, numbers()?);
+    let numbers = |seed| Memory::holding(card, &operand(seed, size * size));
+    let (a, b, c) = (numbers(0)?, numbers(1)?, numbers(2)?);
     let matrix =
         |memory: &Memory| Matrix { at: memory.at(), row: size, step: 0, transposed: false, format: Format::Bf16 };
     let product = Product {
@@ -417,12 +422,20 @@ pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
     });
     let script = include_str!("../../../examples/torch_gpu.py");
     let mut python = std::process::Command::new("python3");
-    // What compiles for torch asks ldconfig for the driver, which in containers often knows nothing of it.
+    // Torch, and what compiles for it, ask the system for the driver, which in containers often knows nothing of it.
     const OF_TRITON: &str = "TRITON_LIBCUDA_PATH";
+    const OF_LOADER: &str = "LD_LIBRARY_PATH";
     let driver = libraries::search(Which::Driver).found.as_deref().and_then(Path::parent);
-    let is_asked = |folder: &&Path| folder.is_absolute() && std::env::var_os(OF_TRITON).is_none();
-    if let Some(folder) = driver.filter(is_asked) {
-        python.env(OF_TRITON, folder);
+    if let Some(folder) = driver.filter(|folder| folder.is_absolute()) {
+        if std::env::var_os(OF_TRITON).is_none() {
+            python.env(OF_TRITON, folder);
+        }
+        let before = std::env::var_os(OF_LOADER).unwrap_or_default();
+        let folders = std::env::split_paths(&before).filter(|other| !other.as_os_str().is_empty());
+        // Behind those that a person has set.
+        if let Ok(folders) = std::env::join_paths(folders.chain([folder.to_owned()])) {
+            python.env(OF_LOADER, folders);
+        }
     }
     let said = match child::run(python.args(["-c", script, &sizes.to_string()]), deadline) {
         Ok(said) => said.output,

@@ -583,6 +583,7 @@ int cublasGetProperty(int which, int* value) { *value = which == 0 ? 13 : 0; ret
 int cublasCreate_v2(Blas** handle) { *handle = calloc(1, sizeof **handle); return current ? 0 : 1; }
 int cublasDestroy_v2(Blas* handle) { free(handle); return 0; }
 int cublasSetStream_v2(Blas* handle, Stream* stream) { handle->stream = stream; return 0; }
+int cublasSetMathMode(Blas* handle, int mode) { return mode == 16 ? 0 : 7; }
 int cublasSetSmCountTarget(Blas* handle, int count) { return count > 0 && count <= MULTIPROCESSORS ? 0 : 7; }
 int cublasSetWorkspace_v2(Blas* handle, uint64_t workspace, size_t bytes) {
     LOCKED;
@@ -610,7 +611,7 @@ int cublasGemmStridedBatchedEx(Blas* handle, int way_a, int way_b, int m, int n,
 
 typedef struct { int type; uint64_t rows, columns; int64_t ld, step; int count; } Layout;
 typedef struct { int compute, scale, ways[2], epilogue, bias_type, multiprocessors; uint64_t bias; } Description;
-typedef struct { uint64_t workspace; uint32_t alignments[4]; } Preference;
+typedef struct { uint64_t workspace; uint32_t reductions, alignments[4]; } Preference;
 typedef struct { uint64_t data[8]; } Algorithm;
 typedef struct { Algorithm algorithm; size_t workspace; int state; float waves; int reserved[4]; } Found;
 
@@ -650,6 +651,7 @@ int cublasLtMatmulDescDestroy(Description* description) { free(description); ret
 int cublasLtMatmulPreferenceCreate(Preference** preference) { *preference = calloc(1, sizeof **preference); return 0; }
 int cublasLtMatmulPreferenceSetAttribute(Preference* preference, int which, const void* value, size_t size) {
     if (which == 1 && size == 8) preference->workspace = *(const uint64_t*)value;
+    else if (which == 3 && size == 4) preference->reductions = *(const uint32_t*)value;
     else if (which >= 5 && which <= 8 && size == 4) preference->alignments[which - 5] = *(const uint32_t*)value;
     else return 7;
     return 0;
@@ -670,6 +672,8 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, Description* of, Layout* a, Lay
     for (int i = 0; i < 4; i++) {
         if (!preference->alignments[i]) return 7;
     }
+    // Sums in the type of the result, or in place, would round more than once.
+    if (preference->reductions != 2) return 7;
     if (cannot("lt")) return 15;
     // An algorithm for these alignments alone.
     *found = (Found){.workspace = preference->workspace / 2};

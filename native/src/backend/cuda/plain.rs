@@ -54,6 +54,10 @@ impl Plain {
                 sys::cublasSetWorkspace_v2(handle, workspace.0 as *mut c_void, bytes)
                     .result()
                     .map_err(|error| blas_error("cublasSetWorkspace", error))?;
+                // Parts of a sum that is cut meet in f32, as they do in `products`.
+                sys::cublasSetMathMode(handle, sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
+                    .result()
+                    .map_err(|error| blas_error("cublasSetMathMode", error))?;
                 if let Some(count) = multiprocessors {
                     sys::cublasSetSmCountTarget(handle, count as i32)
                         .result()

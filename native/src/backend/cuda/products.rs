@@ -243,11 +243,15 @@ fn preference(product: &Product, workspace_bytes: usize) -> Result<sys::cublasLt
         Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
         Prefer::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
     ];
-    // SAFETY: a size and four ints, of what was just made.
+    // Parts of a sum that is cut meet in the type that is computed in: results are rounded once, behind all of it.
+    let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    // SAFETY: a size and five ints, of what was just made.
     let set = unsafe {
         let set = |of, value: *const c_void, size| lt::set_matmul_pref_attribute(preference, of, value, size);
         let bytes = (&raw const workspace_bytes).cast();
-        let sized = set(Prefer::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes, size_of::<usize>());
+        let of_reductions = Prefer::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+        let sized = set(Prefer::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes, size_of::<usize>())
+            .and_then(|()| set(of_reductions, (&raw const reductions).cast(), 4));
         attributes
             .into_iter()
             .zip(&alignments)
