@@ -1,11 +1,10 @@
 //! Programs that a test starts, each with an end.
 
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// What a program has left behind.
@@ -28,14 +27,16 @@ pub fn run(command: &mut Command, deadline: Instant) -> Result<Said, String> {
     // Files take whatever is said; a pipe that nobody reads would stop the program.
     let paths = ["output", "errors"].map(|name| folder.path().join(name));
     let [output, errors] = [File::create(&paths[0]).map_err(fail)?, File::create(&paths[1]).map_err(fail)?];
-    // A group of its own: what looks like a program may be a script that starts one.
-    let command = command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
-    let mut child = command.spawn().map_err(fail)?;
+    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().map_err(fail)?;
     let status = loop {
         match child.try_wait().map_err(fail)? {
             Some(status) => break Some(status),
             None if Instant::now() >= deadline => {
-                let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+                // What looks like a program may be a script that starts one. Not a group of its own: a terminal's Ctrl-C is
+                // to reach all of them.
+                let started = all_below(child.id());
+                let _ = child.kill();
+                started.into_iter().for_each(|process| _ = kill(process, Signal::SIGKILL));
                 let _ = child.wait();
                 break None;
             }
@@ -58,15 +59,31 @@ pub fn run(command: &mut Command, deadline: Instant) -> Result<Said, String> {
     }
 }
 
+/// What `process` has started, and what that has.
+fn all_below(process: u32) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parents: Vec<(u32, u32)> = ids.filter_map(|id| Some((id, status(id)?.1))).collect();
+    let mut below = vec![process];
+    let mut at = 0;
+    while let Some(parent) = below.get(at).copied() {
+        below.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(id, _)| id));
+        at += 1;
+    }
+    below.drain(1..).map(|id| Pid::from_raw(id as i32)).collect()
+}
+
+/// State of a process, by its letter, and who started it (proc(5)).
+fn status(process: u32) -> Option<(char, u32)> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind its name, which may hold anything.
+    let mut fields = text.rsplit(") ").next()?.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Whether all that is left of a process is that nobody has asked how it ended.
-    fn is_zombie(process: i32) -> bool {
-        let state = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
-    }
 
     #[test]
     fn what_does_not_end_is_ended() {
@@ -79,16 +96,15 @@ mod tests {
         let endless = run(Command::new("sh").args(["-c", "echo here >&2; exec sleep 600"]), within(1));
         assert_eq!(endless, Err("it did not end in time; its last words: here".to_string()));
         // What a script has started ends with it.
-        let script = run(Command::new("sh").args(["-c", "sleep 600 & echo $! >&2; wait"]), within(1))
-            .expect_err("it is endless");
-        let started = script.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a number");
-        let is_gone = || nix::sys::signal::kill(Pid::from_raw(started), None).is_err();
-        let ends = (0..500).any(|_| {
-            is_gone() || {
-                std::thread::sleep(Duration::from_millis(10));
-                false
-            }
-        });
-        assert!(ends || is_zombie(started), "process {started} runs on");
+        let script = run(Command::new("sh").args(["-c", "sleep 600 & echo $! >&2; wait"]), within(1));
+        let script = script.expect_err("it is endless");
+        let started = script.rsplit(' ').next().and_then(|id| id.parse().ok()).expect("a number");
+        // All that may be left of it is that nobody has asked how it ended.
+        let is_gone = || status(started).is_none_or(|(state, _)| state == 'Z');
+        let patience = within(60);
+        while !is_gone() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(is_gone(), "process {started} runs on");
     }
 }
