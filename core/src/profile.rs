@@ -12,6 +12,9 @@
 //! A device that does a sum behind a product in one go has a time of both ([`Signature::of_both`]): its `kernel` names both,
 //! with `&` between them. Where there is one, the sum takes no time of its own.
 //!
+//! The optimizer's step stands there as the kernel `adamw`, with the format and number of the weights that were updated and
+//! the bytes that this moves ([`Signature::of_update`]).
+//!
 //! `workspace_bytes`, 0 where it is not there, is what each rank on the device takes beside what a plan counts, such as room
 //! for a library that multiplies: the memory that is planned with this profile counts it.
 
@@ -25,11 +28,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::{Device, MAX_MEMORY};
-use crate::cost::{Load, Peers};
+use crate::cost::{self, Load, Peers};
 use crate::fields::{Fault, Faults, Table, shown, whole};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Heads, Kernel, Operator, TensorId};
 use crate::json::{self, Syntax};
+use crate::model::Dtype;
 use crate::problem::MAX_NS;
 use crate::units::{Bytes, Nanos};
 
@@ -104,6 +108,12 @@ impl Signature {
         others.for_each(|id| operand(&mut added, graph, id));
         let operands = format!("{inputs} {added}-> {output}");
         Signature { kernel: format!("{} & {}", first.kernel, second.kernel), operands }
+    }
+
+    /// That of the optimizer's step over `elements` weights in `dtype`, which is no operator of a graph.
+    pub fn of_update(dtype: Dtype, elements: u64) -> Signature {
+        let weights = format!("{}[{elements}]", dtype.name());
+        Signature { kernel: "adamw".to_string(), operands: format!("{weights} -> {weights}") }
     }
 }
 
@@ -205,6 +215,25 @@ impl Kind {
 /// How much is done: arithmetic where there is any.
 fn amount(load: &Load) -> u128 {
     if load.flops > 0 { load.flops } else { load.bytes.into() }
+}
+
+/// Of a kind the one whose amount is fewest times `own`, or the other way round.
+fn nearest(of_kind: &BTreeMap<u128, Measured>, own: u128) -> Option<&Measured> {
+    let below = of_kind.range(..=own).next_back();
+    let above = of_kind.range(own..).next();
+    let (_, nearest) = match (below, above) {
+        (Some(below), Some(above)) if own.saturating_mul(own) > below.0.saturating_mul(*above.0) => above,
+        (below, above) => below.or(above)?,
+    };
+    Some(nearest)
+}
+
+impl Measured {
+    /// The time of what is estimated to take `own`, where this is estimated to take `other`.
+    fn in_proportion(&self, [own, other]: [Nanos; 2]) -> Nanos {
+        let time = u128::from(own).saturating_mul(self.time.into()).div_ceil(u128::from(other.max(1)));
+        Nanos::try_from(time).unwrap_or(Nanos::MAX).min(MAX_NS)
+    }
 }
 
 /// How many operators' times a profile knows, and how.
@@ -328,17 +357,14 @@ impl Profile {
     ) -> Option<Nanos> {
         let of_kind = self.kinds.get(&Kind::of(signature)).filter(|_| operator.kernel.axis().is_none())?;
         let load = Load::of(graph, operator);
-        let own = amount(&load);
-        let below = of_kind.range(..=own).next_back();
-        let above = of_kind.range(own..).next();
-        let (_, nearest) = match (below, above) {
-            // The one that is fewer times as much or as little.
-            (Some(below), Some(above)) if own.saturating_mul(own) > below.0.saturating_mul(*above.0) => above,
-            (below, above) => below.or(above)?,
-        };
-        let [own, other] = [&load, &nearest.load].map(|load| u128::from(load.time(&operator.kernel, device, peers)));
-        let time = own.saturating_mul(nearest.time.into()).div_ceil(other.max(1));
-        Some(Nanos::try_from(time).unwrap_or(Nanos::MAX).min(MAX_NS))
+        let nearest = nearest(of_kind, amount(&load))?;
+        Some(nearest.in_proportion([&load, &nearest.load].map(|load| load.time(&operator.kernel, device, peers))))
+    }
+
+    /// The time of the optimizer's step over weights in `dtype` that moves so many bytes, by the nearest measured one.
+    pub fn update_time(&self, dtype: Dtype, moved: Bytes, device: &Device) -> Option<Nanos> {
+        let nearest = nearest(self.kinds.get(&Kind::of(&Signature::of_update(dtype, 0)))?, moved.into())?;
+        Some(nearest.in_proportion([moved, nearest.load.bytes].map(|bytes| cost::traffic_time(bytes, device))))
     }
 
     /// How many operators have been measured.

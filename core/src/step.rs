@@ -54,13 +54,20 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
             continue;
         }
         tail.reduce_ns = tail.reduce_ns.saturating_add(reduce(bytes, copies, layout, link));
-        // Gradient, moments and the weight (or its f32 copy) are read; all but the gradient are written.
-        let state = bytes.optimizer.saturating_add(bytes.master_weights);
-        let moved = bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2));
+        let moved = moved_by_update(bytes);
         let share = if layout.zero > 0 { moved.div_ceil(copies) } else { moved };
-        tail.optimizer_ns = tail.optimizer_ns.saturating_add(cost::traffic_time(share, &work.device));
+        let measured = work.profile.as_ref().and_then(|profile| profile.update_time(work.dtype, share, &work.device));
+        let update = measured.unwrap_or_else(|| cost::traffic_time(share, &work.device));
+        tail.optimizer_ns = tail.optimizer_ns.saturating_add(update);
     }
     tail
+}
+
+/// What the optimizer's step moves: gradient, moments and the weight (or its f32 copy) are read; all but the gradient are
+/// written.
+pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
+    let state = bytes.optimizer.saturating_add(bytes.master_weights);
+    bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2))
 }
 
 /// What joins the copies of a rank. They are next to each other, so a rank that spans more than a node has all of it
@@ -171,10 +178,15 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Load;
+    use crate::model::Dtype;
+    use crate::placement::Placement;
     use crate::planner;
+    use crate::profile::{Profile, Signature};
     use crate::schedule;
     use crate::spec::Spec;
     use std::format;
+    use std::sync::Arc;
 
     fn step(parallel: &str) -> (ModelWork, Derived, Step) {
         let text = format!(
@@ -205,6 +217,26 @@ mod tests {
         for (plain, sharded) in copied.tails.iter().zip(&sharded.tails) {
             assert!(sharded.reduce_ns < plain.reduce_ns, "bf16 weights come back instead of f32 gradients");
             assert!(sharded.optimizer_ns < plain.optimizer_ns);
+        }
+    }
+
+    /// A measured update counts for weights in its format, of whatever number: what takes three times its traffic in one
+    /// model does in another.
+    #[test]
+    fn the_optimizer_takes_what_was_measured() {
+        let (work, derived, _) = step("");
+        let measured = |dtype| {
+            let mut profile = Profile::new("test");
+            let load = Load { bytes: 1 << 30, ..Load::default() };
+            profile.insert(Signature::of_update(dtype, 1 << 25), load, 3 * cost::traffic_time(1 << 30, &work.device));
+            let profile = Profile::of_json(&profile.to_json()).unwrap_or_else(|error| panic!("{error}"));
+            let work = ModelWork { profile: Some(Arc::new(profile)), ..work.clone() };
+            derive(&work, Placement::Linear, 1).unwrap().tails
+        };
+        assert_eq!(measured(Dtype::F32), derived.tails, "of another format");
+        for (measured, estimated) in measured(Dtype::Bf16).iter().zip(&derived.tails) {
+            let ratio = measured.optimizer_ns as f64 / estimated.optimizer_ns as f64;
+            assert!((ratio - 3.0).abs() < 1e-6, "{measured:?} {estimated:?}");
         }
     }
 

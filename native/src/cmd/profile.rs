@@ -3,6 +3,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::profiling::{self, JOBS, Line};
 use pipeplan::runner::Device;
+use pipeplan_core::cost;
 use pipeplan_core::profile::Profile;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::Work;
@@ -21,8 +22,8 @@ Examples:
 /// Measure each operator of a model on a device of this machine, for plans with measured times.
 ///
 /// Operators are those of a microbatch, in the spec's format and sizes, and as the spec cuts them; alike ones are measured
-/// once. One device is enough, however many the spec has: what devices do together stays estimated, and so do the
-/// optimizer's step and transfers. `plan`, `compare`, `memory` and `tune` take the file with --profile.
+/// once; so is the optimizer's step. One device is enough, however many the spec has: what devices do together stays
+/// estimated, and so do transfers. `plan`, `compare`, `memory` and `tune` take the file with --profile.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -84,26 +85,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (stop, started) = (interrupt::flag(), std::time::Instant::now());
     let mut is_whole = true;
-    let (profile, missed) = profiling::measure(stopwatch.as_mut(), &graph, known, &mut |done, all, next| {
-        if bar.is_hidden() && started.elapsed().as_millis() > 300 {
-            bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-        }
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-        bar.set_message(next.to_owned());
-        is_whole = !stop.is_raised();
-        if is_whole { Flow::Continue } else { Flow::Stop }
-    });
+    let (profile, missed) =
+        profiling::measure(stopwatch.as_mut(), (&graph, work.dtype), known, &mut |done, all, next| {
+            if bar.is_hidden() && started.elapsed().as_millis() > 300 {
+                bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            }
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(next.to_owned());
+            is_whole = !stop.is_raised();
+            if is_whole { Flow::Continue } else { Flow::Stop }
+        });
     bar.finish_and_clear();
     let (lines, jobs) = profiling::account(work, &graph, &profile);
+    let update = profiling::update_of(&graph, u64::MAX).map(|(_, load)| {
+        let estimated = cost::traffic_time(load.bytes, &work.device);
+        [profile.update_time(work.dtype, load.bytes, &work.device).unwrap_or(estimated), estimated]
+    });
+    let update = update.unwrap_or_default();
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;
     }
     let new = profile.len() - before;
     if args.json {
-        output::print_json(&as_json(&profile, &lines, jobs, is_whole))?;
+        output::print_json(&as_json(&profile, &lines, (jobs, update), is_whole))?;
     } else if args.output.as_deref() != Some("-") {
-        let mut text = drawn(&lines, jobs);
+        let mut text = drawn(&lines, jobs, update);
         text.push_str(&format!("\n{name}: {} measured", human::count(new, "operator")));
         if before > 0 {
             text.push_str(&format!(", {before} known before"));
@@ -126,7 +133,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_json(profile: &Profile, lines: &[Line], jobs: [[u64; 2]; 3], is_whole: bool) -> Value {
+fn as_json(profile: &Profile, lines: &[Line], (jobs, update): ([[u64; 2]; 3], [u64; 2]), is_whole: bool) -> Value {
     let line = |line: &Line| {
         let Line { signature, count, measured_ns, estimated_ns } = line;
         let (kernel, operands) = (&signature.kernel, &signature.operands);
@@ -141,11 +148,12 @@ fn as_json(profile: &Profile, lines: &[Line], jobs: [[u64; 2]; 3], is_whole: boo
         "complete": is_whole,
         "operators": lines.iter().map(line).collect::<Vec<_>>(),
         "microbatch": { "forward": forward, "backward_input": input, "backward_weight": weight },
+        "optimizer": job(update),
     })
 }
 
-/// A microbatch of the whole model, by operator and by job.
-fn drawn(lines: &[Line], jobs: [[u64; 2]; 3]) -> String {
+/// A microbatch of the whole model, by operator and by job, and the optimizer's step over all of it.
+fn drawn(lines: &[Line], jobs: [[u64; 2]; 3], update: [u64; 2]) -> String {
     let all = jobs.iter().fold(0, |sum: u64, [measured, _]| sum.saturating_add(*measured));
     let ratio = |measured: u64, estimated: u64| match estimated {
         0 => String::new(),
@@ -169,11 +177,17 @@ fn drawn(lines: &[Line], jobs: [[u64; 2]; 3]) -> String {
     if lines.len() > LINES {
         text.push_str(&format!("and {} that take less: --json has them\n", lines.len() - LINES));
     }
-    text.push_str("\nof one microbatch through the whole model:\n");
-    let row = |(job, [measured, estimated]): (_, [u64; 2])| {
-        vec![format!("{job:?}"), human::duration(measured), human::duration(estimated), ratio(measured, estimated)]
+    text.push_str("\nof one microbatch through the whole model, and of the optimizer's step over all its weights:\n");
+    let row = |(job, [measured, estimated]): (String, [u64; 2])| {
+        vec![job, human::duration(measured), human::duration(estimated), ratio(measured, estimated)]
     };
-    let rows: Vec<Vec<String>> = JOBS.into_iter().zip(jobs).map(row).collect();
+    let rows: Vec<Vec<String>> = JOBS
+        .into_iter()
+        .map(|job| format!("{job:?}"))
+        .zip(jobs)
+        .chain([(String::from("optimizer"), update)])
+        .map(row)
+        .collect();
     text.push_str(&human::table(&["job", "measured", "estimated", "ratio"], &rows, 4));
     text
 }

@@ -30,7 +30,8 @@ Examples:
 /// the rest goes on, in a new process where the device is lost, and the table comes last whatever happens. Every operator is held
 /// against the CPU in f64, runs of whole plans against one rank on the CPU. On a GPU the operators run again under
 /// compute-sanitizer, and the model once more in PyTorch, where these are installed. With --transport it is the collectives of a
-/// transport that are proved, among the ranks that a launcher has started: bit for bit, and how long they take.
+/// transport that are proved, among the ranks that a launcher has started: bit for bit, and how long they take; the table ends
+/// with what a message takes, as the `cluster.link` of a spec.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {

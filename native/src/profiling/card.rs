@@ -13,6 +13,7 @@ use crate::backend::cuda::card::{Card, CardError, Format, Held, Memory};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::{Opening, open_as, packed};
 use crate::runner::Device;
+use crate::runner::optimizer::AdamW;
 
 /// How often something runs for one time, and how long before any counts: a card that has been at work for a while clocks
 /// lower.
@@ -68,6 +69,16 @@ impl Stopwatch for Gpu {
         true
     }
 
+    fn update_time(&mut self, dtype: Dtype, elements: u64) -> Result<Nanos, String> {
+        let format = if dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 };
+        update_time(&self.card, format, elements, self.pace).map_err(|error| error.to_string())
+    }
+
+    /// As much as no cache holds; little where times mean nothing.
+    fn most_weights(&self) -> u64 {
+        if self.pace == Pace::ONCE { 1 << 16 } else { 1 << 26 }
+    }
+
     fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
         let mut time = |wanted: &Wanted<'_>| {
             let time = operator_time(&self.card, &mut self.context, wanted.graph, wanted.operators, self.pace);
@@ -103,6 +114,20 @@ pub fn time(
     let mut times = (0..5).map(|_| once()).collect::<Result<Vec<Nanos>, CardError>>()?;
     times.sort_unstable();
     Ok((times[times.len() / 2] / Nanos::from(repeats.max(1))).max(1))
+}
+
+/// AdamW over `elements` weights in `format`.
+pub fn update_time(card: &Arc<dyn Card>, format: Format, elements: u64, pace: Pace) -> Result<Nanos, CardError> {
+    let context = Context::new(Arc::clone(card));
+    let numbers: Vec<f32> = floats(0, elements as usize).collect();
+    let weight = Memory::holding(card, &packed(&numbers, format))?;
+    let wide = packed(&numbers, Format::F32);
+    let [master, gradient] = [Memory::holding(card, &wide)?, Memory::holding(card, &wide)?];
+    let [mean, square] = [Memory::zeros(card, 4 * elements)?, Memory::zeros(card, 4 * elements)?];
+    // Weights in f32 are their own masters.
+    let master = if format == Format::F32 { &weight } else { &master };
+    let places = [&weight, master, &gradient, &mean, &square].map(Memory::at);
+    time(card, pace, || context.adamw(&AdamW::default(), 0, format, places, elements, true))
 }
 
 /// What `operators` find in the tensor `id`.

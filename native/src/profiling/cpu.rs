@@ -19,6 +19,7 @@ use crate::backend::cpu::element::Element;
 use crate::backend::cpu::gemm::{Gemm, Tuned};
 use crate::backend::cpu::kernels::{self, Context, Data, Input};
 use crate::runner::available_bytes;
+use crate::runner::optimizer::{AdamW, Moments};
 
 /// How long all microbatches take together,
 const LONG_ENOUGH: Duration = Duration::from_millis(1500);
@@ -53,6 +54,28 @@ where
 impl<T: Element> Stopwatch for Cpu<T> {
     fn name(&self) -> String {
         format!("one core of {}", model().as_deref().unwrap_or("this CPU"))
+    }
+
+    fn update_time(&mut self, _: Dtype, elements: u64) -> Result<Nanos, String> {
+        let elements = elements as usize;
+        let numbers = |seed| floats(seed, elements).map(|value| T::of(f64::from(value))).collect::<Vec<T>>();
+        let (mut weight, mut gradient, mut moments) = (numbers(0), numbers(1), Moments::new(elements));
+        let mut times = Vec::new();
+        let started = Instant::now();
+        while times.len() <= FEWEST || started.elapsed() < self.long_enough / 4 && times.len() < MOST {
+            let before = Instant::now();
+            AdamW::default().update(times.len() as u32, &mut weight, &gradient, &mut moments, true);
+            gradient.fill(T::ZERO);
+            times.push(before.elapsed().as_nanos() as Nanos);
+            gradient.copy_from_slice(&weight);
+        }
+        times.sort_unstable();
+        Ok(times[times.len() / 2].max(1))
+    }
+
+    /// As much as no cache holds.
+    fn most_weights(&self) -> u64 {
+        1 << 24
     }
 
     fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {

@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use pipeplan_core::cost::{Load, Peers};
 use pipeplan_core::derive::graph_of;
 use pipeplan_core::graph::{Graph, Job, Kernel, Operator, TensorId};
+use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::partition::StageLayout;
 use pipeplan_core::profile::{Profile, Signature, takes_sum};
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::ModelWork;
+use pipeplan_core::step::moved_by_update;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use crate::runner::Device;
@@ -83,6 +85,15 @@ pub trait Stopwatch {
         false
     }
 
+    /// How long the optimizer takes for `elements` weights in `dtype`.
+    ///
+    /// # Errors
+    /// Why the device does not do it.
+    fn update_time(&mut self, dtype: Dtype, elements: u64) -> Result<Nanos, String>;
+
+    /// The most weights that it is asked that of.
+    fn most_weights(&self) -> u64;
+
     /// How long each of `wanted` takes, or why the device does not do it; nothing of those before which `observe` says stop.
     fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times;
 }
@@ -128,11 +139,12 @@ pub fn whole(work: &ModelWork) -> Graph {
     graph_of(work, &StageLayout { layers: 0..work.model.layers, embedding: true, head: true })
 }
 
-/// `known` and the times of all that `graph` has and `known` has not, and what the device does not do, with its reason.
+/// `known` and the times of all that `graph` has and `known` has not, the optimizer's step over its weights in `dtype` among
+/// them, and what the device does not do, with its reason.
 /// Where `observe` says stop, the profile has what is done by then.
 pub fn measure(
     stopwatch: &mut dyn Stopwatch,
-    graph: &Graph,
+    (graph, dtype): (&Graph, Dtype),
     known: Profile,
     observe: &mut Observer<'_>,
 ) -> (Profile, Vec<(Signature, String)>) {
@@ -140,17 +152,38 @@ pub fn measure(
     profile.workspace_bytes = profile.workspace_bytes.max(stopwatch.workspace_bytes());
     let mut wanted = wanted(std::slice::from_ref(graph), stopwatch.joins_sums());
     wanted.retain(|wanted| !profile.has(&wanted.signature));
-    if wanted.is_empty() {
-        return (profile, missed);
+    let mut all: Vec<(Signature, Load, Option<Result<Nanos, String>>)> = Vec::new();
+    if !wanted.is_empty() {
+        let times = stopwatch.times(&wanted, observe);
+        all.extend(wanted.iter().zip(times).map(|(wanted, time)| (wanted.signature.clone(), wanted.load(), time)));
     }
-    for (wanted, time) in wanted.iter().zip(stopwatch.times(&wanted, observe)) {
+    let update = update_of(graph, stopwatch.most_weights())
+        .map(|(elements, load)| (Signature::of_update(dtype, elements), elements, load))
+        .filter(|(signature, ..)| !profile.has(signature) && all.iter().all(|(_, _, time)| time.is_some()));
+    if let Some((signature, elements, load)) = update {
+        let flow = observe(wanted.len(), wanted.len() + 1, &signature.kernel);
+        let time = (flow == Flow::Continue).then(|| stopwatch.update_time(dtype, elements));
+        all.push((signature, load, time));
+    }
+    for (signature, load, time) in all {
         match time {
-            Some(Ok(time)) => profile.insert(wanted.signature.clone(), wanted.load(), time),
-            Some(Err(reason)) => missed.push((wanted.signature.clone(), reason)),
+            Some(Ok(time)) => profile.insert(signature, load, time),
+            Some(Err(reason)) => missed.push((signature, reason)),
             None => {}
         }
     }
     (profile, missed)
+}
+
+/// The weights of `graph`, at most so many, and what the optimizer's step over them moves; none where there are none.
+pub fn update_of(graph: &Graph, most: u64) -> Option<(u64, Load)> {
+    let weights = graph.weights().fold(0u64, |sum, (_, tensor)| sum.saturating_add(tensor.elements()));
+    let elements = weights.min(most);
+    let (dense, experts) = StaticBytes::of_stage(graph, true);
+    let moved = u128::from(moved_by_update(&dense)) + u128::from(moved_by_update(&experts));
+    let of_these = (moved * u128::from(elements)).div_ceil(u128::from(weights.max(1)));
+    let bytes = Bytes::try_from(of_these).unwrap_or(Bytes::MAX);
+    (elements > 0).then(|| (elements, Load { bytes, ..Load::default() }))
 }
 
 /// All operators of a kind and size in a microbatch.

@@ -35,7 +35,8 @@ fn works(dtype: Dtype) -> Vec<(String, ModelWork)> {
 #[test]
 fn all_that_a_device_does_alone_is_measured() {
     let hasty = |work: &ModelWork, stopwatch: &mut dyn Stopwatch, name: &str| {
-        let (profile, missed) = measure(stopwatch, &whole(work), Profile::new("test"), &mut |_, _, _| Flow::Continue);
+        let (profile, missed) =
+            measure(stopwatch, (&whole(work), work.dtype), Profile::new("test"), &mut |_, _, _| Flow::Continue);
         assert!(missed.is_empty(), "{name}: {missed:?}");
         let layers = work.model.layers;
         for (layers, embedding, head) in
@@ -46,6 +47,8 @@ fn all_that_a_device_does_alone_is_measured() {
                 let what = Signature::of(&graph, operator);
                 assert!(profile.time(&graph, operator).is_some(), "{name}: {what:?}");
             }
+            let (_, load) = update_of(&graph, u64::MAX).expect("weights");
+            assert!(profile.update_time(work.dtype, load.bytes, &work.device).is_some(), "{name}: the optimizer");
         }
     };
     for (name, work) in works(Dtype::F32) {
@@ -86,14 +89,14 @@ fn a_profile_goes_on_where_it_was_stopped() {
     let graph = whole(&work);
     let mut gpu = card::Gpu::new(&card, card::Pace::ONCE);
     let mut stop_at_5 = |done: usize, _: usize, _: &str| if done == 5 { Flow::Stop } else { Flow::Continue };
-    let (some, _) = measure(&mut gpu, &graph, Profile::new("test"), &mut stop_at_5);
+    let (some, _) = measure(&mut gpu, (&graph, work.dtype), Profile::new("test"), &mut stop_at_5);
     assert_eq!(some.len(), 5);
     let mut left = 0;
     let mut count = |_: usize, all: usize, _: &str| {
         left = all;
         Flow::Continue
     };
-    let (all, _) = measure(&mut gpu, &graph, some.clone(), &mut count);
+    let (all, _) = measure(&mut gpu, (&graph, work.dtype), some.clone(), &mut count);
     assert_eq!(left, all.len() - 5);
     for wanted in wanted(std::slice::from_ref(&graph), true).iter().take(5) {
         assert!(some.has(&wanted.signature));
@@ -110,13 +113,14 @@ fn a_core_is_stopped_between_operators() {
         all = of;
         Flow::Stop
     };
-    measure(&mut cpu::Cpu::<f32>::new(&work), &graph, Profile::new("test"), &mut count);
+    measure(&mut cpu::Cpu::<f32>::new(&work), (&graph, work.dtype), Profile::new("test"), &mut count);
     // The first of four microbatches counts for nothing.
     for (after, is_known) in
         [(0, false), (all / 4 + 5, false), (all / 2 - 1, false), (all / 2, true), (all / 2 + 5, true)]
     {
         let mut stop = |done: usize, _: usize, _: &str| if done >= after { Flow::Stop } else { Flow::Continue };
-        let (profile, missed) = measure(&mut cpu::Cpu::<f32>::new(&work), &graph, Profile::new("test"), &mut stop);
+        let (profile, missed) =
+            measure(&mut cpu::Cpu::<f32>::new(&work), (&graph, work.dtype), Profile::new("test"), &mut stop);
         assert_eq!((profile.is_empty(), missed.len()), (!is_known, 0), "after {after} of {all}");
     }
 }

@@ -1,10 +1,13 @@
 //! Every collective of a transport, as its ranks really carry it out: bit for bit against its definition, and how long it
-//! takes.
+//! takes; and what a message from rank to rank takes, in the words of a spec.
 //!
 //! What each rank brings follows from its number, so every rank can work out by itself what all of them should get. Each
 //! collective runs in three groups: all ranks, all in reverse, and the even and odd ones apart at the same time.
 
 use std::time::{Duration, Instant};
+
+use pipeplan_core::cluster::{Link, MAX_LATENCY_NS, MAX_RATE};
+use pipeplan_core::units::Nanos;
 
 use super::Row;
 use crate::runner::random::SplitMix64;
@@ -163,7 +166,65 @@ pub fn check(end: &mut dyn Transport) -> Result<Vec<Row>, CollectiveError> {
             }
         }
     }
+    rows.extend(measured_link(end)?.map(rows_of).into_iter().flatten());
     Ok(rows)
+}
+
+/// Bytes of the messages that a link is measured with: one that is all latency, and two whose difference is all rate.
+const MESSAGES: [usize; 3] = [8, 4 << 20, 16 << 20];
+
+/// What a message to the next rank takes while all ranks send one, as they do within a pipeline; none of a single rank.
+fn measured_link(end: &mut dyn Transport) -> Result<Option<Link>, CollectiveError> {
+    let mut ring = Group::world(end);
+    let mut judges = Group::world(end);
+    judges.begin(1);
+    if end.world() < 2 {
+        return Ok(None);
+    }
+    let mut times = [Nanos::MAX; MESSAGES.len()];
+    for (bytes, least) in MESSAGES.into_iter().zip(&mut times) {
+        for _ in 0..REPEATS {
+            let values = vec![1.0f32; bytes / size_of::<f32>()];
+            end.group_barrier(&mut judges)?;
+            let started = Instant::now();
+            Passing::begin(end, &mut ring, values)?.take(end)?;
+            let mut slowest = [started.elapsed().as_secs_f64() * 1e9];
+            // What counts is when the last one has its message.
+            end.all_reduce(&mut judges, &mut slowest, Reduction::Max)?;
+            *least = (*least).min(slowest[0] as Nanos);
+        }
+    }
+    Ok(Some(link_of(times)))
+}
+
+/// The link on which [`MESSAGES`] take so long.
+fn link_of([small, middle, large]: [Nanos; 3]) -> Link {
+    // Where a message is handed over and not copied, size hardly matters: then the whole time of the largest stands for what
+    // cannot be told apart.
+    let has_rate = large > middle.saturating_add(middle / 2);
+    let (bytes, time) = if has_rate { (MESSAGES[2] - MESSAGES[1], large - middle) } else { (MESSAGES[2], large) };
+    let rate = bytes as u128 * 1_000_000_000 / u128::from(time.max(1));
+    Link {
+        bytes_per_s: u64::try_from(rate).unwrap_or(MAX_RATE).clamp(1, MAX_RATE),
+        latency_ns: small.min(MAX_LATENCY_NS),
+    }
+}
+
+/// Each figure beside how a spec says it, which is what a person wants it for.
+fn rows_of(Link { bytes_per_s, latency_ns }: Link) -> [Row; 2] {
+    let row = |name: &str, found, words| Row::figure("link", name.to_string(), found, words);
+    [
+        row(
+            "messages to the next rank, all at once: latency",
+            format!("{:.1} us", latency_ns as f64 / 1e3),
+            format!("cluster.link.latency_ns = {latency_ns}"),
+        ),
+        row(
+            "messages to the next rank, all at once: rate",
+            format!("{:.2} GB/s", bytes_per_s as f64 / 1e9),
+            format!("cluster.link.bytes_per_s = {bytes_per_s}"),
+        ),
+    ]
 }
 
 /// As [`check`], among `ranks` threads of this process.
@@ -187,14 +248,41 @@ pub fn check_threads(ranks: usize) -> Result<Vec<Row>, CollectiveError> {
 
 #[cfg(test)]
 mod tests {
+    use pipeplan_core::spec::{Spec, Work};
+
     use super::*;
+
+    /// The figures of a link, from what its messages take.
+    #[test]
+    fn a_link_is_found_from_its_messages() {
+        let link = Link { bytes_per_s: 12_500_000_000, latency_ns: 8_000 };
+        let found = link_of(MESSAGES.map(|bytes| link.time(bytes as u64)));
+        assert_eq!(found.latency_ns, link.time(8));
+        assert!((found.bytes_per_s as f64 / link.bytes_per_s as f64 - 1.0).abs() < 1e-5, "{found:?}");
+        // Handed over, not copied: the rate is one that explains the time, and not what is left between two noises.
+        assert_eq!(link_of([5_000, 6_000, 6_100]).bytes_per_s, (16 << 20) * 1_000_000_000 / 6_100);
+        // A spec takes the words as they stand.
+        let words = rows_of(link).map(|row| row.against).join("\n");
+        let rest = "cluster.device = \"cpu\"\nparallel.pipeline = 2\ntraining.microbatches = 4";
+        let text = format!("model.name = \"tiny-llama\"\n{rest}\n{words}\n");
+        let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert!(matches!(&spec.work, Work::Model(work) if work.link == link), "{text}");
+        // Whatever a clock says, a spec can say too.
+        for times in [[0; 3], [u64::MAX; 3], [3, 2, 1], [1, 1, u64::MAX]] {
+            let mut faults = Vec::new();
+            link_of(times).find_faults("cluster.link", &mut faults);
+            assert!(faults.is_empty(), "{faults:?}");
+        }
+    }
 
     #[test]
     fn collectives_among_threads_keep_their_definitions() {
         for ranks in 1..=4 {
             let rows = check_threads(ranks).expect("all come");
-            assert_eq!(rows.len(), 6 * 3 * 3 + 3);
-            for row in rows {
+            let (links, collectives): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.group == "link");
+            assert_eq!(links.len(), if ranks > 1 { 2 } else { 0 });
+            assert_eq!(collectives.len(), 6 * 3 * 3 + 3);
+            for row in collectives {
                 assert_eq!(row.passed, Some(true), "{ranks} ranks: {row:?}");
             }
         }

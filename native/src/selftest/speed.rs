@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use pipeplan_core::cluster::Link;
 use pipeplan_core::cost::Load;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::profile::Profile;
+use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::schedule;
 use pipeplan_core::search::Flow;
 use pipeplan_core::simulate::simulate;
@@ -20,13 +20,12 @@ use pipeplan_core::units::{Bytes, Nanos};
 use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Portion, Product};
-use crate::backend::cuda::launch::Context;
 use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
 use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as};
 use crate::profiling::card::{Gpu, Pace, operand, time};
-use crate::profiling::{Stopwatch, Wanted, wanted};
+use crate::profiling::{Stopwatch, Wanted, update_of, wanted};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
 use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload, run};
@@ -168,9 +167,16 @@ fn operators(
         profile.insert(wanted.signature.clone(), wanted.load(), ns);
     }
     let sum: Nanos = model.graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
-    let elements: u64 =
-        model.graphs.iter().flat_map(|graph| graph.weights().map(|(_, tensor)| tensor.elements())).sum();
-    let optimizer = adamw_time(card, elements, sizes).map_err(|error| error.to_string())?;
+    let mut optimizer: Nanos = 0;
+    for graph in &model.graphs {
+        let Some((elements, load)) = update_of(graph, gpu.most_weights()) else { continue };
+        let signature = Signature::of_update(Dtype::Bf16, elements);
+        if !profile.has(&signature) {
+            profile.insert(signature, load, gpu.update_time(Dtype::Bf16, elements)?);
+        }
+        let all = update_of(graph, u64::MAX).map_or(0, |(_, load)| load.bytes);
+        optimizer += profile.update_time(Dtype::Bf16, all, &sizes.work.device).unwrap_or(0);
+    }
     // Ranks that share one card take turns on it: what it has to do is the sum of all operators.
     Ok((profile, sum * u64::from(sizes.work.microbatches) + optimizer))
 }
@@ -394,18 +400,6 @@ fn share_of_ceiling(wanted: &Wanted<'_>, ns: Nanos, (bandwidth, peak): (f64, f64
     let output = signature.operands.rsplit("-> ").next().unwrap_or_default();
     let name = format!("{} to {output}", signature.kernel);
     Row::figure(GROUP, name, format!("{:.1} us", ns as f64 / 1e3), against)
-}
-
-/// AdamW over `elements` weights in bf16.
-fn adamw_time(card: &Arc<dyn Card>, elements: u64, sizes: &Sizes) -> Result<Nanos, CardError> {
-    let context = Context::new(Arc::clone(card));
-    let some = elements.min(1 << 26);
-    let weight = Memory::zeros(card, 2 * some)?;
-    let wide: Vec<Memory> = (0..4).map(|_| Memory::zeros(card, 4 * some)).collect::<Result<_, _>>()?;
-    let places = [weight.at(), wide[0].at(), wide[1].at(), wide[2].at(), wide[3].at()];
-    let optimizer = AdamW::default();
-    let ns = time(card, sizes.pace, || context.adamw(&optimizer, 0, Format::Bf16, places, some, true))?;
-    Ok((ns as f64 * elements as f64 / some.max(1) as f64) as Nanos)
 }
 
 /// PyTorch on the same model, where python3 has it.

@@ -34,7 +34,16 @@ pub fn assert_selftest(output: &Output, what: &str) {
     let table: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!((&table["device"], &table["failed"]), (&what.into(), &0.into()));
     let rows = table["rows"].as_array().expect("rows");
-    for name in ["all-reduce", "reduce ", "reduce-scatter", "all-gather", "broadcast", "pass in a ring", "barrier"] {
+    for name in [
+        "all-reduce",
+        "reduce ",
+        "reduce-scatter",
+        "all-gather",
+        "broadcast",
+        "pass in a ring",
+        "barrier",
+        "messages to the next",
+    ] {
         let is_it = |row: &&Value| row["name"].as_str().is_some_and(|found| found.starts_with(name));
         assert!(rows.iter().any(|row| is_it(&row)), "{name} is missing");
     }
