@@ -1,4 +1,5 @@
-//! Measured times of operators on a device, as a file: what replaces the roofline of [`crate::cost`].
+//! Measured times of operators on a device, as a file: what replaces the roofline of [`crate::cost`]. Its JSON Schema is
+//! `core/schema/profile.schema.json`.
 //!
 //! The file is JSON: `{"version": 1, "device": "...", "operators": [{"kernel": "matmul", "operands": "bf16[8,4] ...",
 //! "ns": 12, "flops": 512, "bytes": 256}, ...]}`, sorted by kernel and operands. `operands` lists number format and sizes of
@@ -39,6 +40,8 @@ use crate::units::{Bytes, Nanos};
 
 /// The version of the file that is written.
 pub const VERSION: u32 = 1;
+/// The JSON Schema of a profile, version 1.
+pub const SCHEMA: &str = include_str!("../schema/profile.schema.json");
 /// The most operators that a file may have: far beyond any model's different ones.
 const MOST_OPERATORS: usize = 100_000;
 /// Most bytes of a kernel's name or its operands.

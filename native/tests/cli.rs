@@ -730,6 +730,46 @@ fn a_plan_is_written_and_printed_and_its_layers_exported() {
 }
 
 #[test]
+fn the_schema_describes_the_profiles_that_are_written() {
+    let schema = json_of(&["schema", "profile"], "");
+    let validator = jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{error}"));
+    let folder = folder();
+    let profile = path(&folder, "profile.json");
+    printed(&["profile", "-", "-o", &profile], TINY);
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&profile).unwrap()).unwrap();
+    let faults: Vec<String> = validator.iter_errors(&written).map(|error| error.to_string()).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+    // A step of the optimizer is among them, and plans take it.
+    assert!(written["operators"].as_array().unwrap().iter().any(|one| one["kernel"] == "adamw"), "{written:#}");
+    // What the schema refuses, the planner refuses.
+    let refused_by_both = |wrong: &Value| {
+        assert!(!validator.is_valid(wrong), "{wrong}");
+        std::fs::write(&profile, wrong.to_string()).unwrap();
+        refused(&["plan", "-", "--profile", &profile], TINY);
+    };
+    for (pointer, value) in [
+        ("/version", json!(2)),
+        ("/device", json!("x".repeat(201))),
+        ("/operators", json!({})),
+        ("/operators/0/kernel", json!("")),
+        ("/operators/0/operands", json!("x".repeat(4097))),
+        ("/operators/0/ns", json!(-1)),
+        ("/operators/0/ns", json!(0.5)),
+        ("/operators/0/ns", json!(u64::MAX)),
+        ("/operators/0/flops", json!("5")),
+        ("/operators/0", json!({ "kernel": "add", "operands": "f32[1] -> f32[1]" })),
+        ("/operators/0", json!({ "kernel": "add", "operands": "f32[1] -> f32[1]", "ns": 1, "more": 1 })),
+    ] {
+        let mut wrong = written.clone();
+        *wrong.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {written}")) = value;
+        refused_by_both(&wrong);
+    }
+    let mut wrong = written.clone();
+    wrong["workspace_bytes"] = json!((1u64 << 50) + 1);
+    refused_by_both(&wrong);
+}
+
+#[test]
 fn the_schema_describes_the_traces_that_are_written() {
     let schema = json_of(&["schema", "trace"], "");
     let validator = jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{error}"));

@@ -51,12 +51,17 @@ pub fn humanised(text: &str) -> String {
     pipeplan_core::format::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
 }
 
-/// A message of the planner as a sentence: with a capital and a full stop.
+/// A message of the planner as a sentence: with a capital, unless it begins with the name of a field, and a full stop.
 pub fn sentence(message: &str) -> String {
     let message = message.trim();
+    let first = message.split_whitespace().next().unwrap_or_default();
+    // `operators[0].ns: found …` is to be found in a file as it stands here.
+    let is_field = first.strip_suffix(':').is_some_and(|name| name.contains(['.', '_', '[']));
     let mut chars = message.chars();
-    let mut sentence: String =
-        chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default();
+    let mut sentence: String = match chars.next() {
+        Some(first) if !is_field => first.to_uppercase().chain(chars).collect(),
+        _ => message.to_owned(),
+    };
     if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?', ':']) {
         sentence.push('.');
     }
@@ -128,6 +133,7 @@ mod tests {
     fn messages_become_sentences() {
         assert_eq!(sentence("rank 3 has work"), "Rank 3 has work.");
         assert_eq!(sentence("Done."), "Done.");
+        assert_eq!(sentence("operators[0].ns: found -1"), "operators[0].ns: found -1.");
         assert_eq!(sentence(""), "");
     }
 

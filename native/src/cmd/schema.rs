@@ -1,6 +1,6 @@
 //! `pipeplan schema`
 
-use pipeplan_core::{plan, trace};
+use pipeplan_core::{plan, profile, trace};
 use serde_json::{Value, json};
 
 use super::fail::Failure;
@@ -30,12 +30,15 @@ enum File {
     Problem,
     /// What `pipeplan run --trace` writes
     Trace,
+    /// What `pipeplan profile -o` writes, and `--profile` reads
+    Profile,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let part = match args.file {
         File::Plan => return output::print_bytes(plan::SCHEMA.as_bytes()),
         File::Trace => return output::print_bytes(trace::SCHEMA.as_bytes()),
+        File::Profile => return output::print_bytes(profile::SCHEMA.as_bytes()),
         File::Spec => "spec",
         File::Problem => "problem",
     };
