@@ -524,7 +524,21 @@ fn an_order_of_ones_own_is_opened() {
     for part in ["spec", "problem", "program", "prediction"] {
         assert_eq!(plan[part], command[part], "{part}");
     }
+    // It stands among the published ones as long as it is shown, with the figures that the command compares it by.
+    let own = "[data-test='row-Own order']";
+    browser.until("the comparison", || (!browser.text("[data-test='row-gpipe'] td").is_empty()).then_some(()));
+    let compared: Value =
+        serde_json::from_str(&printed(["compare", spec, "--order", mine.to_str().unwrap(), "--json"])).unwrap();
+    let row = compared["rows"].as_array().unwrap().iter().find(|row| row["schedule"] == "mine").unwrap();
+    // Two forwards ahead of the first backward on the other rank, two backwards of 2 µs behind it.
+    assert_eq!(row["makespan_ns"], 9_000);
+    assert_eq!(browser.text(&format!("{own} [data-test='makespan']")), "9 µs");
+    assert_eq!(browser.text("tr.chosen th"), "Own order");
     browser.picture("own-order.png");
+    choose(&browser, "schedule", "gpipe");
+    planned(&browser, "GPipe");
+    let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([own]));
+    assert_eq!(left, 0);
     std::fs::write(&mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
     open(&browser, &mine);
     browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));

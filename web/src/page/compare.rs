@@ -4,7 +4,7 @@ use leptos::prelude::*;
 use pipeplan_core::planner::BEST;
 use pipeplan_core::problem::Objective;
 
-use super::state::Planner;
+use super::state::{Planner, is_schedule};
 use crate::message::{Row, RowCosts};
 use crate::ranking::{Column, Ranking, cost_ns};
 use crate::text;
@@ -79,9 +79,14 @@ fn CompareRow(name: String) -> impl IntoView {
         let name = name.clone();
         Memo::new(move |_| planner.rows.with(|rows| rows.iter().find(|row| row.schedule == name).cloned()))
     };
+    // An order from a file is shown as long as it has a row; the form names another schedule.
+    let is_own = !is_schedule(&name);
     let chosen = {
         let name = name.clone();
-        Memo::new(move |_| planner.form.with(|form| chosen_schedule(form.text("schedule")) == name))
+        Memo::new(move |_| {
+            let shows_own = planner.rows.with(|rows| rows.iter().any(|row| !is_schedule(&row.schedule)));
+            if shows_own { is_own } else { planner.form.with(|form| chosen_schedule(form.text("schedule")) == name) }
+        })
     };
     let objective = judged(planner);
     let longest = Memo::new(move |_| {
@@ -90,7 +95,11 @@ fn CompareRow(name: String) -> impl IntoView {
     });
     let choose = {
         let name = name.clone();
-        move |_| planner.change("schedule", name.clone())
+        move |_| {
+            if !is_own {
+                planner.change("schedule", name.clone());
+            }
+        }
     };
     let title = move || row.get().map(|row| row.title).unwrap_or_default();
     let source = move || row.get().map(|row| row.source).unwrap_or_default();

@@ -22,7 +22,7 @@ use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
-use crate::message::{Ask, FieldFault, Layouts, Purpose, Reply, Row, Said, Timed, TraceSummary, Unfit};
+use crate::message::{Ask, FieldFault, Layouts, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit};
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
@@ -297,6 +297,7 @@ impl Planner {
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
         self.opened.set_value(None);
+        self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
         if self.remembers.get_value() {
             self.remembers.set_value(false);
             session::forget(Item::Plan);
@@ -463,7 +464,13 @@ impl Planner {
         }
         self.remembers.set_value(true);
         self.shown.set_value(id);
-        if scene.as_ref().is_some_and(|scene| !is_schedule(&scene.schedule)) {
+        let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule));
+        self.rows.update(|rows| {
+            rows.retain(|row| is_schedule(&row.schedule));
+            // Where the best is none, it is the first to be looked at.
+            own.into_iter().for_each(|scene| rows.insert(0, own_row(scene)));
+        });
+        if own.is_some() {
             self.say("This order of ops is the file's own. A change of the form plans anew, without it.");
         }
         self.show(scene.map(Arc::new));
@@ -835,8 +842,26 @@ fn config_of(text: &str) -> Option<Value> {
 }
 
 /// Whether the planner makes schedules of this name.
-fn is_schedule(name: &str) -> bool {
+pub(super) fn is_schedule(name: &str) -> bool {
     name == BEST || pipeplan_core::schedule::find(name).is_some()
+}
+
+/// The row of an order that a file has brought.
+fn own_row(scene: &Scene) -> Row {
+    let figures = &scene.figures;
+    Row {
+        schedule: scene.schedule.clone(),
+        title: scene.schedule.clone(),
+        source: "The order of the file that was opened".to_owned(),
+        reason: None,
+        costs: Some(RowCosts {
+            makespan_ns: figures.makespan_ns,
+            longest_span_ns: figures.longest_span_ns,
+            bubble_ratio: figures.bubble_ratio,
+            peak_bytes: scene.peak_bytes(),
+            gap: figures.gap,
+        }),
+    }
 }
 
 /// Replaces a schedule's row, or adds it: while a comparison comes in, the rows of the one before stay.
