@@ -57,8 +57,11 @@ impl Gpu {
 }
 
 impl Stopwatch for Gpu {
+    /// Without the number that the machine has given it: times of one card are those of another like it.
     fn name(&self) -> String {
-        self.card.name()
+        let name = self.card.name();
+        let rest = name.strip_prefix("GPU ").and_then(|numbered| numbered.split_once(", "));
+        rest.map_or_else(|| name.clone(), |(_, rest)| rest.to_string())
     }
 
     fn workspace_bytes(&self) -> Bytes {

@@ -172,6 +172,14 @@ impl Rank<'_> {
                 "NCCL carries tensors of GPUs: give --backend cuda with --transport nccl".to_string(),
             ));
         }
+        // With either, a call waits for other ranks where no patience ends it.
+        for variable in ["NCCL_COMM_BLOCKING", "CUDA_LAUNCH_BLOCKING"] {
+            if std::env::var_os(variable).is_some_and(|value| value == "1") {
+                return Err(refused(format!(
+                    "{variable}=1 lets calls wait for other ranks without an end: unset it, or leave --transport nccl out"
+                )));
+            }
+        }
         let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
         let opening = crate::backend::cuda::Opening { graphs: options.cuda_graphs, ..Default::default() };
         let card =
@@ -189,7 +197,8 @@ impl Rank<'_> {
         })?;
         self.name = "nccl";
         let report = self.train(&mut carrier, &Carriage::Card(card), observer)?;
-        carrier.finish().map_err(|error| Cause::Told { message: error.to_string() })?;
+        // All is done and measured: what fails while communicators are given back takes nothing of that away.
+        let _ = carrier.finish();
         Ok(report)
     }
 

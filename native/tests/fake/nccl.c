@@ -56,6 +56,11 @@ typedef struct Comm {
     int busy;
 } Comm;
 
+// All of this process.
+static Comm* all_comms[1024];
+static int comms;
+static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
+
 #define LOG "FAKE_NCCL_LOG"
 #include "note.h"
 
@@ -396,6 +401,9 @@ int ncclCommInitRankConfig(Comm** made, int size, Id id, int rank, void* config)
     pthread_mutex_init(&comm->lock, 0);
     pthread_cond_init(&comm->more, 0);
     note("init %d of %d", rank, size);
+    pthread_mutex_lock(&comms_lock);
+    if (comms < 1024) all_comms[comms++] = comm;
+    pthread_mutex_unlock(&comms_lock);
     *made = comm;
     return pthread_create(&comm->worker, 0, work, comm) ? SYSTEM : IN_PROGRESS;
 }
@@ -439,6 +447,19 @@ int ncclCommAbort(Comm* comm) {
         if (comm->in[peer] >= 0) shutdown(comm->in[peer], SHUT_RDWR);
     }
     end(comm);
+    // Memory that is given back waits for all kernels of the card: those of communicators that nobody has ended yet run on.
+    for (int runs = 1; runs;) {
+        runs = 0;
+        pthread_mutex_lock(&comms_lock);
+        for (int i = 0; i < comms; i++) {
+            Comm* other = all_comms[i];
+            pthread_mutex_lock(&other->lock);
+            runs |= !other->aborted && (other->busy || other->first);
+            pthread_mutex_unlock(&other->lock);
+        }
+        pthread_mutex_unlock(&comms_lock);
+        if (runs) usleep(1000);
+    }
     return SUCCESS;
 }
 

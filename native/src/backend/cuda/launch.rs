@@ -764,7 +764,7 @@ impl Context {
         let Meeting { sequences, step, rows, lead, adds, .. } = *meeting;
         let numbers = [step, query, key_value, width, value_width, window, of_tiles, rows, lead, u64::from(adds)];
         let args = args(buffers, &numbers, &[scale(&spread.heads), spread.heads.cap().unwrap_or(0.0) as f32]);
-        self.launch_with(name, [rows.div_ceil(tile), heads, sequences], threads, shared, args)
+        self.launch_with(name, [heads, sequences, rows.div_ceil(tile)], threads, shared, args)
     }
 
     /// Attention at one meeting. `buffers`: q, k, v, o, l.

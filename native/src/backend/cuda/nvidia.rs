@@ -8,6 +8,7 @@
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 use pipeplan_core::units::{Bytes, Nanos};
@@ -258,14 +259,28 @@ impl Nvidia {
     }
 }
 
+/// How long a queue that is given up may take to end.
+const LONGEST_END: Duration = Duration::from_secs(10);
+
 impl Drop for Nvidia {
     fn drop(&mut self) {
         if self.make_current().is_err() {
             return;
         }
+        // A transfer that could not be ended waits for a rank that is gone: what it uses goes with the process.
+        let deadline = Instant::now() + LONGEST_END;
+        let waits = self.mark().is_ok_and(|mark| {
+            while matches!(mark.is_past(), Ok(false)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            matches!(mark.is_past(), Ok(false))
+        });
+        if waits {
+            std::mem::forget(lock(&self.blas).take());
+            return;
+        }
         // SAFETY: all memory of the stream keeps its card alive, so nothing uses these handles any more.
         unsafe {
-            let _ = result::stream::synchronize(self.stream);
             let _alone = CAPTURES.write();
             for graph in lock(&self.graphs).take().into_iter().flat_map(Known::into_made) {
                 let _ = result::graph::exec_destroy(graph);

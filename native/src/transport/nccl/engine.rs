@@ -11,15 +11,15 @@
 //! sum where it is joined: marks see to both, and the rank goes on queueing. It looks after the run where it would otherwise
 //! run ahead too far, or wait for its own queue, which could wait for others without end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pipeplan_core::model::Dtype;
 
 use super::{
-    Communicator, DataType, Ending, Library, NcclError, Patience, Reduce, UniqueId, check_sharing, grouped,
-    sharing_enabled,
+    Communicator, DataType, Ending, LONGEST_END, Library, NcclError, Patience, Reduce, UniqueId, check_sharing,
+    grouped, sharing_enabled,
 };
 use crate::backend::cuda::card::{Card, CardError, Mark, Memory};
 use crate::transport::collectives::{Call, CollectiveError, Collectives, Group, Operation, Reduction};
@@ -138,6 +138,24 @@ pub enum StartError {
     },
 }
 
+/// `links` in rounds, in each of which a rank has one link at most, so that those of a round are joined side by side: a long
+/// pipeline takes as many rounds as a short one. The same on every rank.
+pub(super) fn in_rounds(mut links: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+    links.sort_unstable();
+    links.dedup();
+    let mut taken: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    let mut rounds: Vec<(usize, (usize, usize))> = Vec::with_capacity(links.len());
+    for (from, to) in links {
+        let is_free =
+            |round: &usize| [from, to].iter().all(|rank| taken.get(rank).is_none_or(|of| !of.contains(round)));
+        let round = (0..).find(is_free).unwrap_or_default();
+        [from, to].into_iter().for_each(|rank| _ = taken.entry(rank).or_default().insert(round));
+        rounds.push((round, (from, to)));
+    }
+    rounds.sort_unstable();
+    rounds.into_iter().map(|(_, link)| link).collect()
+}
+
 impl<'t> Nccl<'t> {
     /// Joins all communicators of `ties` that this rank is part of: those of messages first, then those of groups. A byte
     /// goes over each, so that NCCL has made its connections before the run starts: a rank may come to its first sum while
@@ -157,11 +175,9 @@ impl<'t> Nccl<'t> {
         let mut nccl = Nccl { control, library, card, patience, links: links_of, axes, sums, begun: 0 };
         nccl.check_world()?;
         let rank = nccl.patience.rank;
-        let Ties { mut links, mut sums, mut rings, mut deals } = ties;
+        let Ties { links, mut sums, mut rings, mut deals } = ties;
         // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
-        links.sort_unstable();
-        links.dedup();
-        for (from, to) in links {
+        for (from, to) in in_rounds(links) {
             if from != to && (from == rank || to == rank) {
                 let channel = nccl.join(&[from, to], Some(BLOCKS_OF_MESSAGES))?;
                 nccl.links.insert((from, to), channel);
@@ -307,7 +323,7 @@ impl<'t> Nccl<'t> {
         Ok(())
     }
 
-    /// Ends all that is queued on the card, on this rank.
+    /// Ends all that is queued on the card, on this rank; does not wait for it, so that others hear at once.
     fn give_up(&mut self) {
         self.patience.ending.raise();
         for channel in self.links.values_mut().chain(self.axes.values_mut()) {
@@ -754,5 +770,9 @@ impl Drop for Nccl<'_> {
     /// What was not finished has failed: the card must be done with memory before that is given back.
     fn drop(&mut self) {
         self.give_up();
+        let deadline = Instant::now() + LONGEST_END;
+        for channel in self.links.values_mut().chain(self.axes.values_mut()) {
+            channel.communicator.await_end(deadline);
+        }
     }
 }

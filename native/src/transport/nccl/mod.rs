@@ -15,6 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use engine::{Nccl, StartError, Ties};
@@ -161,6 +162,8 @@ pub struct Communicator {
     /// The rank at the other end, for messages; this one where there are more than two.
     peer: usize,
     aborted: bool,
+    /// What ends it, where it had to be ended.
+    ending: Option<JoinHandle<()>>,
 }
 
 // SAFETY: NCCL lets one thread at a time use a communicator, and `&mut self` sees to that.
@@ -189,7 +192,8 @@ impl Communicator {
         let code =
             unsafe { (library.functions().init_rank_config)(&mut raw, size as i32, id, member as i32, &mut config) };
         library.check("ncclCommInitRankConfig", code, std::ptr::null_mut())?;
-        let mut communicator = Communicator { library: Arc::clone(library), raw, patience, peer, aborted: false };
+        let mut communicator =
+            Communicator { library: Arc::clone(library), raw, patience, peer, aborted: false, ending: None };
         communicator.settle("joining a communicator")?;
         Ok(communicator)
     }
@@ -251,10 +255,27 @@ impl Communicator {
         Ok(())
     }
 
+    /// Ends all that goes on in it, and does not wait for that: NCCL gives memory back meanwhile, which can wait for all
+    /// kernels of the card, those of communicators among them that are yet to be ended. So all of a rank are ended side by
+    /// side (<https://github.com/pytorch/pytorch/pull/150690> met the same).
     pub(super) fn abort(&mut self) {
         if !std::mem::replace(&mut self.aborted, true) {
-            // SAFETY: the communicator is valid, and not used again.
-            let _ = unsafe { (self.library.functions().abort)(self.raw) };
+            let (library, raw) = (Arc::clone(&self.library), Handle(self.raw));
+            let abort = move || {
+                let Handle(raw) = { raw };
+                // SAFETY: the communicator is valid, and not used again.
+                let _ = unsafe { (library.functions().abort)(raw) };
+            };
+            // Where there is no thread to be had, a process that ends takes its kernels with it.
+            self.ending = std::thread::Builder::new().spawn(abort).ok();
+        }
+    }
+
+    /// Waits until an end that was asked for has come, but no longer than until `deadline`.
+    pub(super) fn await_end(&mut self, deadline: Instant) {
+        let Some(ending) = self.ending.take() else { return };
+        while !ending.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -438,8 +459,18 @@ impl Drop for Communicator {
     /// One that was not finished has failed: what it still waits for will not come.
     fn drop(&mut self) {
         self.abort();
+        self.await_end(Instant::now() + LONGEST_END);
     }
 }
+
+/// A communicator on its way to the thread that ends it.
+struct Handle(RawComm);
+
+// SAFETY: NCCL ends a communicator on any thread, and nobody else uses this one any more.
+unsafe impl Send for Handle {}
+
+/// How long a rank that has failed waits for its communicators: what is still not ended then ends with the process.
+pub(super) const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Runs `queue` with all its sends and receives as one group: they start together, so two ranks that exchange with each
 /// other do not wait for each other.

@@ -2,8 +2,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::AtomicUsize;
 
 use super::*;
+
+/// Communicators that were ended, of all tests.
+static ABORTS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Calls of this thread, and what the next questions for the asynchronous error answer.
@@ -45,7 +49,8 @@ unsafe extern "C" fn last_error(_: RawComm) -> *const c_char {
     c"the cable is out\n".as_ptr()
 }
 unsafe extern "C" fn init(comm: *mut RawComm, size: c_int, id: UniqueId, rank: c_int, _: *mut Config) -> Code {
-    unsafe { *comm = std::ptr::dangling_mut::<u64>().cast() };
+    // How often it was ended, which another thread does.
+    unsafe { *comm = Box::into_raw(Box::new(AtomicUsize::new(0))).cast() };
     note(format!("init {rank} of {size}, id {}", id.0[0]));
     IN_PROGRESS
 }
@@ -64,8 +69,10 @@ unsafe extern "C" fn finalize(_: RawComm) -> Code {
 unsafe extern "C" fn destroy(_: RawComm) -> Code {
     note("destroy")
 }
-unsafe extern "C" fn abort(_: RawComm) -> Code {
-    note("abort")
+unsafe extern "C" fn abort(comm: RawComm) -> Code {
+    unsafe { &*comm.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    ABORTS.fetch_add(1, Ordering::SeqCst);
+    SUCCESS
 }
 unsafe extern "C" fn group_start() -> Code {
     note("group start")
@@ -167,10 +174,12 @@ fn joining_is_asked_for_until_it_is_done_and_finishing_destroys() {
 #[test]
 fn a_wait_ends_with_an_abort_and_the_name_of_the_peer() {
     answer(&[IN_PROGRESS]);
+    let before = ABORTS.load(Ordering::SeqCst);
     let (_, communicator, _) = joined(20);
     let error = communicator.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.starts_with("rank 1 waited") && error.contains("joining a communicator with rank 0"), "{error}");
-    assert_eq!(calls(), ["unique id", "init 1 of 2, id 7", "ask", "abort"], "aborted once");
+    assert_eq!(calls(), ["unique id", "init 1 of 2, id 7", "ask"]);
+    assert!(ABORTS.load(Ordering::SeqCst) > before, "what did not come about is ended");
 }
 
 #[test]
@@ -182,8 +191,10 @@ fn an_asynchronous_error_aborts_and_says_what_nccl_says() {
     answer(&[2]);
     let error = communicator.settle("a transfer").expect_err("it failed");
     assert_eq!(error.to_string(), "a transfer failed: unhandled system error: the cable is out");
+    let ended: *const AtomicUsize = communicator.raw.cast();
     drop(communicator);
-    assert_eq!(calls(), ["ask", "abort"]);
+    assert_eq!(calls(), ["ask"]);
+    assert_eq!(unsafe { &*ended }.load(Ordering::SeqCst), 1, "once, and it was waited for");
 }
 
 #[test]
@@ -235,4 +246,22 @@ fn the_real_library_says_its_version_and_makes_ids() {
     assert!(library.version() >= Version::OLDEST);
     let (one, other) = (library.unique_id().expect("an id"), library.unique_id().expect("an id"));
     assert!(one != other);
+}
+
+/// As in a pipeline of any length with messages both ways: no rank twice in a round, four rounds at most, and all links once.
+#[test]
+fn links_are_joined_in_few_rounds() {
+    for ranks in [2usize, 3, 8, 64] {
+        let links: Vec<(usize, usize)> = (1..ranks).flat_map(|rank| [(rank, rank - 1), (rank - 1, rank)]).collect();
+        let order = engine::in_rounds(links.iter().chain(&links).copied().collect());
+        assert_eq!(order.len(), links.len());
+        assert!(links.iter().all(|link| order.contains(link)));
+        // A rank comes to a link when both ends have done all before it: how many it has waited for by then, at most.
+        let mut waited = vec![0; ranks];
+        for (from, to) in order {
+            let round = waited[from].max(waited[to]) + 1;
+            (waited[from], waited[to]) = (round, round);
+        }
+        assert!(waited.iter().all(|rounds| *rounds <= 4), "{ranks} ranks: {waited:?}");
+    }
 }

@@ -19,7 +19,8 @@ struct Place {
     int width, pitch, value, value_pitch, head, key_head, heads, group;
 };
 
-// blockIdx: tile, head, sequence of the microbatch.
+// blockIdx: head, sequence of the microbatch, tile. Blocks start by tile, of all heads and sequences alike, so that the short
+// ones come last.
 __device__ __forceinline__ Place place_of(const Args& a, bool by_key) {
     Place at;
     at.count = a.n[7];
@@ -36,10 +37,10 @@ __device__ __forceinline__ Place place_of(const Args& a, bool by_key) {
     at.key_row = a.n[2] * a.n[3];
     at.out_row = a.n[1] * a.n[4];
     at.value_row = a.n[2] * a.n[4];
-    at.first = (ll)blockIdx.z * a.n[0];
+    at.first = (ll)blockIdx.y * a.n[0];
     at.group = (int)(a.n[1] / a.n[2]);
-    at.key_head = by_key ? blockIdx.y : (int)(blockIdx.y * a.n[2] / a.n[1]);
-    at.head = by_key ? at.key_head * at.group : blockIdx.y;
+    at.key_head = by_key ? blockIdx.x : (int)(blockIdx.x * a.n[2] / a.n[1]);
+    at.head = by_key ? at.key_head * at.group : blockIdx.x;
     return at;
 }
 
@@ -131,7 +132,7 @@ template <class T> __device__ void attention(const Args& a) {
     Place at = place_of(a, false);
     int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
     float *q = (float*)memory, *k = q + tile, *v = k + tile, *o = v + value_tile;
-    ll query = (ll)blockIdx.x * SMALL_TILE;
+    ll query = (ll)(gridDim.z - 1 - blockIdx.z) * SMALL_TILE;
     int i = threadIdx.x / 8, part = threadIdx.x % 8;
     float greatest = -INFINITE, total = 0.0f, *l = (float*)a.p[4] + (at.first + query + i) * at.heads + at.head;
     fetch<T>(q, a.p[0], at, query, at.query_row, at.head, at.width);
@@ -216,7 +217,7 @@ template <class T> __device__ void attention_grad_query(const Args& a) {
     Place at = place_of(a, false);
     int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
     float *d_o = (float*)memory, *q = d_o + value_tile, *k = q + tile, *v = k + tile, *dq = v + value_tile;
-    ll query = (ll)blockIdx.x * SMALL_TILE;
+    ll query = (ll)(gridDim.z - 1 - blockIdx.z) * SMALL_TILE;
     fetch<T>(d_o, a.p[0], at, query, at.out_row, at.head, at.value);
     fetch<T>(q, a.p[1], at, query, at.query_row, at.head, at.width);
     clear(dq, at.pitch);
@@ -240,7 +241,7 @@ template <class T> __device__ void attention_grad_key(const Args& a) {
     Place at = place_of(a, true);
     int tile = SMALL_TILE * at.pitch, value_tile = SMALL_TILE * at.value_pitch;
     float *d_o = (float*)memory, *q = d_o + value_tile, *k = q + tile, *v = k + tile, *dk = v + value_tile, *dv = dk + tile;
-    ll key = (ll)blockIdx.x * SMALL_TILE;
+    ll key = (ll)blockIdx.z * SMALL_TILE;
     fetch<T>(k, a.p[2], at, key, at.key_row, at.key_head, at.width);
     fetch<T>(v, a.p[3], at, key, at.value_row, at.key_head, at.value);
     clear(dk, at.pitch);

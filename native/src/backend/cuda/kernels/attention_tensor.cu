@@ -130,12 +130,11 @@ template <int D> __device__ __forceinline__ void add_tile(float (&c)[D / 8][4], 
 }
 
 // The two rows of one head that a thread's results belong to: do times o, over the columns. Four threads share a row, and take
-// 16 bytes each at a time.
-template <int D> __device__ __forceinline__ float along_row(const void* d_o, const void* o, ll at) {
+// 16 bytes each at a time, of which AHEAD are on their way together.
+template <int D, int AHEAD> __device__ __forceinline__ float along_row(const void* d_o, const void* o, ll at) {
     const int W = Pack<bf16>::WIDTH;
     float sum = 0.0f;
-    // Few values at a time: the registers are others'.
-#pragma unroll 1
+#pragma unroll AHEAD
     for (int j = threadIdx.x % 4 * W; j < D; j += 4 * W) {
         Pack<bf16> left = *(const Pack<bf16>*)((const bf16*)d_o + at + j), right = *(const Pack<bf16>*)((const bf16*)o + at + j);
 #pragma unroll
@@ -192,7 +191,7 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
     Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
     Rows<E>& v = *(Rows<E>*)((Rows<D>*)memory + 2);
     // Long rows first: blocks that start last should be short.
-    ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
+    ll query = (ll)(gridDim.z - 1 - blockIdx.z) * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4];
@@ -282,7 +281,7 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     int buffers = (int)a.n[6], now = 0;
     Rows<D>&q = ((Rows<D>*)memory)[0], *k = (Rows<D>*)memory + 1;
     Rows<E>&d_o = *(Rows<E>*)(k + buffers), *v = &d_o + 1;
-    ll query = (ll)(gridDim.x - 1 - blockIdx.x) * TILE;
+    ll query = (ll)(gridDim.z - 1 - blockIdx.z) * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
@@ -300,7 +299,7 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     for (int half = 0; half < 2; half++) {
         // Rows beyond the last one stand in for it; what they get is not written.
         ll i = query + row + half * 8 < at.count ? row + half * 8 : at.count - 1 - query;
-        along[half] = along_row<E>(a.p[0], a.p[4], out_at + i * at.out_row);
+        along[half] = along_row<E, 4>(a.p[0], a.p[4], out_at + i * at.out_row);
         l[half] = ((const float*)a.p[5])[(at.first + query + i) * at.heads + at.head] * LOG2_E;
     }
     clear_tile(dq);
@@ -345,7 +344,7 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
     int buffers = (int)a.n[6], now = 0;
     Rows<D>&k = ((Rows<D>*)memory)[0], *q = (Rows<D>*)memory + 1;
     Rows<E>*d_o = (Rows<E>*)(q + buffers), &v = d_o[buffers];
-    ll key = (ll)blockIdx.x * TILE;
+    ll key = (ll)blockIdx.z * TILE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
     ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
@@ -368,7 +367,8 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
         for (int first = 0; first < TILE; first += WARPS * 8) {
             int i = first + threadIdx.x / 4;
             ll from = query + i < at.count ? i : at.count - 1 - query;
-            float sum = KEYS ? along_row<E>(a.p[0], a.p[4], out_at + from * at.out_row) : 0.0f;
+            // Waited for in every step, while registers of scores are free: as many as fit beside what is summed.
+            float sum = KEYS ? along_row<E, D <= 128 ? 4 : 2>(a.p[0], a.p[4], out_at + from * at.out_row) : 0.0f;
             if (threadIdx.x % 4 == 0) {
                 along[to][i] = sum;
                 l[to][i] = ((const float*)a.p[5])[(at.first + query + from) * at.heads + head] * LOG2_E;
