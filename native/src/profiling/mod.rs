@@ -152,20 +152,18 @@ pub fn measure(
     profile.workspace_bytes = profile.workspace_bytes.max(stopwatch.workspace_bytes());
     let mut wanted = wanted(std::slice::from_ref(graph), stopwatch.joins_sums());
     wanted.retain(|wanted| !profile.has(&wanted.signature));
-    let mut all: Vec<(Signature, Load, Option<Result<Nanos, String>>)> = Vec::new();
-    if !wanted.is_empty() {
-        let times = stopwatch.times(&wanted, observe);
-        all.extend(wanted.iter().zip(times).map(|(wanted, time)| (wanted.signature.clone(), wanted.load(), time)));
-    }
+    let times = if wanted.is_empty() { Vec::new() } else { stopwatch.times(&wanted, observe) };
+    let is_stopped = times.iter().any(Option::is_none);
     let update = update_of(graph, stopwatch.most_weights())
         .map(|(elements, load)| (Signature::of_update(dtype, elements), elements, load))
-        .filter(|(signature, ..)| !profile.has(signature) && all.iter().all(|(_, _, time)| time.is_some()));
-    if let Some((signature, elements, load)) = update {
-        let flow = observe(wanted.len(), wanted.len() + 1, &signature.kernel);
-        let time = (flow == Flow::Continue).then(|| stopwatch.update_time(dtype, elements));
-        all.push((signature, load, time));
-    }
-    for (signature, load, time) in all {
+        .filter(|(signature, ..)| !profile.has(signature) && !is_stopped)
+        .map(|(signature, elements, load)| {
+            let flow = observe(wanted.len(), wanted.len() + 1, &signature.kernel);
+            let time = (flow == Flow::Continue).then(|| stopwatch.update_time(dtype, elements));
+            (signature, load, time)
+        });
+    let operators = wanted.iter().zip(times).map(|(wanted, time)| (wanted.signature.clone(), wanted.load(), time));
+    for (signature, load, time) in operators.chain(update) {
         match time {
             Some(Ok(time)) => profile.insert(signature, load, time),
             Some(Err(reason)) => missed.push((signature, reason)),
