@@ -349,7 +349,8 @@ impl Profile {
     }
 
     /// The time of `operator`, which is called `signature` but was not measured, by the nearest of its kind. None where it
-    /// talks with other devices: what that takes is no matter of its sizes alone.
+    /// talks with other devices: what that takes is no matter of its sizes alone. But attention in a ring computes what it
+    /// does on one device, while what it passes on travels beside.
     fn scaled(
         &self,
         signature: &Signature,
@@ -358,10 +359,19 @@ impl Profile {
         device: &Device,
         peers: &Peers,
     ) -> Option<Nanos> {
-        let of_kind = self.kinds.get(&Kind::of(signature)).filter(|_| operator.kernel.axis().is_none())?;
+        let is_spread = matches!(operator.kernel, Kernel::SpreadAttention(_) | Kernel::SpreadAttentionGrad(_));
+        if operator.kernel.axis().is_some() && !is_spread {
+            return None;
+        }
+        let own = Kind::of(signature);
+        let plain = || is_spread.then(|| Kind { kernel: own.kernel.replace("spread_", ""), ..own.clone() });
+        let of_kind = self.kinds.get(&own).or_else(|| self.kinds.get(&plain()?))?;
         let load = Load::of(graph, operator);
         let nearest = nearest(of_kind, amount(&load))?;
-        Some(nearest.in_proportion([&load, &nearest.load].map(|load| load.time(&operator.kernel, device, peers))))
+        let estimate = |load: &Load| load.time(&operator.kernel, device, peers);
+        let time = nearest.in_proportion([&Load { sent: 0, ..load }, &nearest.load].map(estimate));
+        let travels = if load.sent > 0 { estimate(&Load { sent: load.sent, ..Load::default() }) } else { 0 };
+        Some(time.max(travels))
     }
 
     /// The time of the optimizer's step over weights in `dtype` that moves so many bytes, by the nearest measured one.
@@ -623,6 +633,41 @@ mod tests {
     }
 
     /// A file is sorted, and what was measured was not: both say the same of other sizes.
+    /// Attention in a ring takes as many times its arithmetic's estimate as attention on one device, or as long as its blocks
+    /// travel: the same on a slow link as without a profile.
+    #[test]
+    fn rings_follow_attention_on_one_device() {
+        let model = catalog::find("tiny-llama").map(|entry| entry.config).unwrap();
+        let device = cluster::find("h100").map(|entry| entry.device(Dtype::Bf16)).unwrap();
+        let of = |context: u32| {
+            let form = Form { context, ..Form::default() };
+            stage_graph(&model, &StageShape { sequence: 1 << 14, form, dtype: Dtype::Bf16, ..shape() }, 1)
+        };
+        let fast = Peers::all(cluster::Link { bytes_per_s: 1 << 50, latency_ns: 0 });
+        let slow = Peers::all(cluster::Link { bytes_per_s: 1 << 20, latency_ns: 5 });
+        let roofline = |operator: &Operator, load: Load, peers: &Peers| load.time(&operator.kernel, &device, peers);
+        let (alone, ring) = (of(1), of(2));
+        let mut profile = Profile::new("test");
+        for operator in &alone.operators {
+            insert(&mut profile, &alone, operator, 3 * roofline(operator, Load::of(&alone, operator), &fast));
+        }
+        let is_ring = |operator: &&Operator| {
+            matches!(operator.kernel, Kernel::SpreadAttention(_) | Kernel::SpreadAttentionGrad(_))
+        };
+        assert_eq!(ring.operators.iter().filter(is_ring).count(), 4, "two layers, both ways");
+        for (peers, of_arithmetic) in [(&fast, true), (&slow, false)] {
+            let times = profile.operator_times(&ring, &device, peers);
+            for (operator, time) in ring.operators.iter().zip(times).filter(|(operator, _)| is_ring(operator)) {
+                let load = Load::of(&ring, operator);
+                let expected = match of_arithmetic {
+                    true => 3 * roofline(operator, Load { sent: 0, ..load }, peers),
+                    false => roofline(operator, load, peers),
+                };
+                assert!(time.abs_diff(expected) <= 3, "{:?}: {time}, expected {expected}", operator.kernel);
+            }
+        }
+    }
+
     #[test]
     fn it_does_not_matter_what_was_measured_first() {
         let signature = |rows: u64| Signature {
