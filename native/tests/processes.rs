@@ -247,6 +247,19 @@ fn processes_of_a_launcher_are_ranks_without_being_told() {
     assert!(outputs[1].status.success() && outputs[1].stdout.is_empty(), "one summary");
 }
 
+/// The script of a job of Slurm has a rank without being one of several: its command starts the ranks itself.
+#[test]
+fn a_script_of_slurm_starts_its_ranks() {
+    let plan = tiny::plan("slurm", 2, "1f1b");
+    let arguments = ["run", plan.to_str().expect("a path"), "--steps", "1", "--json"];
+    let threads = losses(&run(&arguments));
+    for tasks in ["1", "2"] {
+        let mut command = pipeplan(&arguments);
+        command.args(["--transport", "tcp"]).env("SLURM_PROCID", "0").env("SLURM_NTASKS", tasks);
+        assert_eq!(losses(&command.env("SLURM_LOCALID", "0").output().expect("it starts")), threads, "{tasks} tasks");
+    }
+}
+
 #[test]
 fn variables_that_make_no_rank_are_refused_by_name() {
     let plan = tiny::plan("variables", 2, "1f1b");

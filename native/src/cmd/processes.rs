@@ -35,6 +35,13 @@ pub fn usual_engine() -> Result<Engine, Failure> {
     })
 }
 
+/// Whether a launcher has started this process as one of the ranks. A job of Slurm that no `srun` has spread is none, though
+/// its script has a rank, too.
+pub fn is_launched() -> Result<bool, Failure> {
+    let is_spread = |place: &Place| place.launcher != Launcher::Slurm || place.world > 1 && place.meeting.is_some();
+    Ok(place()?.is_some_and(|place| is_spread(&place)))
+}
+
 /// Whether this process is a rank that prints nothing.
 pub fn is_silent() -> bool {
     matches!(place(), Ok(Some(place)) if place.rank > 0)

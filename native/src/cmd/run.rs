@@ -177,7 +177,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::input("--split-gpu shares out a GPU among the ranks of one process")
             .with_help("Give --backend cuda --transport threads with it."));
     }
-    if matches!(engine, Engine::Tcp | Engine::Nccl) && processes::place()?.is_none() {
+    if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
     let precision = args.precision.map(|precision| match precision {
