@@ -323,7 +323,7 @@ impl<'t> Nccl<'t> {
         Ok(())
     }
 
-    /// Ends all that is queued on the card, on this rank; does not wait for it, so that others hear at once.
+    /// Ends all that is queued on the card, on this rank, and does not wait for it.
     fn give_up(&mut self) {
         self.patience.ending.raise();
         for channel in self.links.values_mut().chain(self.axes.values_mut()) {
