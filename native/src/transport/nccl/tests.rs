@@ -1,15 +1,14 @@
 //! The order of calls, against a table of functions that only notes them; and the real library, where there is one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-/// Communicators that were ended, of all tests.
-static ABORTS: AtomicUsize = AtomicUsize::new(0);
-
 thread_local! {
+    /// How often the last communicator that this thread has made was ended.
+    static LAST: Cell<Option<&'static AtomicUsize>> = const { Cell::new(None) };
     /// Calls of this thread, and what the next questions for the asynchronous error answer.
     static CALLS: RefCell<(Vec<String>, Vec<Code>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
@@ -24,6 +23,11 @@ fn calls() -> Vec<String> {
     let mut calls = CALLS.with_borrow_mut(|(calls, _)| std::mem::take(calls));
     calls.dedup();
     calls
+}
+
+/// How often the last communicator was ended.
+fn ends() -> Option<usize> {
+    LAST.get().map(|ends| ends.load(Ordering::SeqCst))
 }
 
 fn answer(codes: &[Code]) {
@@ -49,8 +53,10 @@ unsafe extern "C" fn last_error(_: RawComm) -> *const c_char {
     c"the cable is out\n".as_ptr()
 }
 unsafe extern "C" fn init(comm: *mut RawComm, size: c_int, id: UniqueId, rank: c_int, _: *mut Config) -> Code {
-    // How often it was ended, which another thread does.
-    unsafe { *comm = Box::into_raw(Box::new(AtomicUsize::new(0))).cast() };
+    // Other threads end it, and this one asks how often that was.
+    let ends: &'static AtomicUsize = Box::leak(Box::default());
+    LAST.set(Some(ends));
+    unsafe { *comm = std::ptr::from_ref(ends).cast_mut().cast() };
     note(format!("init {rank} of {size}, id {}", id.0[0]));
     IN_PROGRESS
 }
@@ -71,7 +77,6 @@ unsafe extern "C" fn destroy(_: RawComm) -> Code {
 }
 unsafe extern "C" fn abort(comm: RawComm) -> Code {
     unsafe { &*comm.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
-    ABORTS.fetch_add(1, Ordering::SeqCst);
     SUCCESS
 }
 unsafe extern "C" fn group_start() -> Code {
@@ -174,12 +179,11 @@ fn joining_is_asked_for_until_it_is_done_and_finishing_destroys() {
 #[test]
 fn a_wait_ends_with_an_abort_and_the_name_of_the_peer() {
     answer(&[IN_PROGRESS]);
-    let before = ABORTS.load(Ordering::SeqCst);
     let (_, communicator, _) = joined(20);
     let error = communicator.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.starts_with("rank 1 waited") && error.contains("joining a communicator with rank 0"), "{error}");
     assert_eq!(calls(), ["unique id", "init 1 of 2, id 7", "ask"]);
-    assert!(ABORTS.load(Ordering::SeqCst) > before, "what did not come about is ended");
+    assert_eq!(ends(), Some(1), "ended once, and it was waited for");
 }
 
 #[test]
@@ -191,10 +195,9 @@ fn an_asynchronous_error_aborts_and_says_what_nccl_says() {
     answer(&[2]);
     let error = communicator.settle("a transfer").expect_err("it failed");
     assert_eq!(error.to_string(), "a transfer failed: unhandled system error: the cable is out");
-    let ended: *const AtomicUsize = communicator.raw.cast();
     drop(communicator);
     assert_eq!(calls(), ["ask"]);
-    assert_eq!(unsafe { &*ended }.load(Ordering::SeqCst), 1, "once, and it was waited for");
+    assert_eq!(ends(), Some(1), "once, and it was waited for");
 }
 
 #[test]
