@@ -28,7 +28,7 @@ use crate::problem::{
 };
 use crate::profile::Coverage;
 use crate::spec::ModelWork;
-use crate::step::{self, Tail};
+use crate::step::{self, Ends, Tail};
 use crate::units::{Bytes, Nanos};
 
 /// A model's scheduling problem, and what it follows from.
@@ -43,10 +43,8 @@ pub struct Derived {
     pub stage_flops: Vec<u128>,
     /// Bytes held throughout, by rank and kind.
     pub static_bytes: Vec<StaticBytes>,
-    /// What follows each rank's last op.
-    pub tails: Vec<Tail>,
-    /// What reducing one microbatch's gradients over copies takes, by stage; 0 where they are reduced once a step.
-    pub reduces_ns: Vec<Nanos>,
+    /// What ends each step.
+    pub ends: Ends,
     /// How good the deal of layers is, where it was made for the memory limit.
     pub dealt: Option<Dealt>,
 }
@@ -196,7 +194,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     let stage_flops = known.iter().map(|part| part.flops).collect();
     let tails = tails_by_rank(work, &placement, chunks, &known);
     let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();
-    Ok(Derived { statement, stages, stage_flops, static_bytes, tails, reduces_ns, dealt })
+    Ok(Derived { statement, stages, stage_flops, static_bytes, ends: Ends { tails, reduces_ns }, dealt })
 }
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.

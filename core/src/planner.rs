@@ -708,7 +708,8 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
     let case = Case::typed(plan.problem.clone());
     let answer = judge(case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
-    plan_of(&plan.spec, answer)
+    // The stages are the same, and so is what ends their steps.
+    Ok(Plan { ends: plan.ends.clone(), ..plan_of(&plan.spec, answer)? })
 }
 
 /// The plan of an answer to `spec`: its transfers placed as the spec asks, and checked on the transport that it names.
@@ -721,12 +722,13 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;
     check_program(&problem, &program, transport).map_err(|violations| PlanError::Hangs { lowering, violations })?;
     let prediction = Prediction::of(&problem, &answer.timeline);
+    let ends = answer.case.derived.map(|derived| derived.ends);
     let mut spec = spec.clone();
     // A plan says what was chosen, so that whoever derives its problem again, or runs it, has the same.
     if let (Work::Model(work), Some(fitted)) = (&mut spec.work, &answer.case.fitted) {
         *work = fitted.applied_to(work);
     }
-    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, prediction })
+    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, ends, prediction })
 }
 
 #[cfg(test)]

@@ -31,6 +31,15 @@ pub struct Tail {
     pub optimizer_ns: Nanos,
 }
 
+/// What ends each step of a model's pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Ends {
+    /// What follows each rank's last op.
+    pub tails: Vec<Tail>,
+    /// What reducing one microbatch's gradients over copies takes, by stage; 0 where they are reduced once a step.
+    pub reduces_ns: Vec<Nanos>,
+}
+
 /// A whole step of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
@@ -145,15 +154,21 @@ fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
     network.max(row.last().map_or(0, |span| span.end_ns))
 }
 
+impl Ends {
+    /// From the first op of `timeline` to the end of the last rank's optimizer.
+    pub fn step_ns(&self, timeline: &Timeline) -> Nanos {
+        let start = timeline.rows.iter().filter_map(|row| row.first()).map(|span| span.start_ns).min().unwrap_or(0);
+        let ends = timeline.rows.iter().zip(&self.tails).map(|(row, tail)| {
+            end_of_row(row, &self.reduces_ns).saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
+        });
+        ends.max().unwrap_or(0).saturating_sub(start)
+    }
+}
+
 impl Step {
     /// The step that `timeline`, a schedule of `derived`'s problem, makes.
     pub fn of(work: &ModelWork, derived: &Derived, timeline: &Timeline) -> Step {
-        let start = timeline.rows.iter().filter_map(|row| row.first()).map(|span| span.start_ns).min().unwrap_or(0);
-        let ends = timeline.rows.iter().zip(&derived.tails).map(|(row, tail)| {
-            end_of_row(row, &derived.reduces_ns).saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
-        });
-        let ends: Vec<Nanos> = ends.collect();
-        let step_ns = ends.into_iter().max().unwrap_or(0).saturating_sub(start);
+        let step_ns = derived.ends.step_ns(timeline);
         let seconds = step_ns.max(1) as f64 / 1e9;
         let sequences = u64::from(work.microbatches) * u64::from(work.microbatch_size);
         let tokens = sequences as f64 * f64::from(work.sequence) * f64::from(work.layout.data.max(1));
@@ -170,8 +185,19 @@ impl Plan {
     /// The step that this plan makes, where its spec is of a model.
     pub fn step(&self) -> Option<Step> {
         let Work::Model(work) = &self.spec.work else { return None };
-        let derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
+        let mut derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
+        if let Some(ends) = &self.ends {
+            derived.ends.clone_from(ends);
+        }
         Some(Step::of(work, &derived, &self.timeline().ok()?))
+    }
+
+    /// What ends its steps: what it says itself, or else, as a plan of an earlier planner does not, what follows from its
+    /// spec. None where that is not of a model.
+    pub fn step_ends(&self) -> Option<Ends> {
+        let Work::Model(work) = &self.spec.work else { return None };
+        let derived = || derive(work, self.problem.placement().clone(), self.problem.chunks()).ok();
+        self.ends.clone().or_else(|| derived().map(|derived| derived.ends))
     }
 }
 
@@ -188,12 +214,11 @@ mod tests {
     use std::format;
     use std::sync::Arc;
 
+    const SPEC: &str = "[model]\nname = \"llama-2-7b\"\n[cluster]\ndevice = \"h100\"\n[training]\nmicrobatches = 16\n\
+                        [memory]\nlimit_bytes = \"900 GB\"\n[parallel]\npipeline = 4\n";
+
     fn step(parallel: &str) -> (ModelWork, Derived, Step) {
-        let text = format!(
-            "[model]\nname = \"llama-2-7b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n{parallel}\n\
-             [training]\nmicrobatches = 16\n[memory]\nlimit_bytes = \"900 GB\""
-        );
-        let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+        let spec = Spec::read(&format!("{SPEC}{parallel}")).unwrap_or_else(|error| panic!("{error}"));
         let answer = planner::answer(&spec, &schedule::find("1f1b").unwrap()).unwrap();
         let Work::Model(work) = spec.work else { panic!("a model") };
         let derived = answer.case.derived.unwrap();
@@ -204,17 +229,17 @@ mod tests {
     #[test]
     fn a_step_is_its_pipeline_and_its_tail() {
         let (work, derived, alone) = step("");
-        assert!(derived.tails.iter().all(|tail| tail.reduce_ns == 0 && tail.optimizer_ns > 0));
+        assert!(derived.ends.tails.iter().all(|tail| tail.reduce_ns == 0 && tail.optimizer_ns > 0));
         // 6 operations a token and parameter, and attention: at least that share of the rate.
         let rate = 4.0 * work.device.matmul_flops as f64;
         assert!(alone.mfu > 6.0 * 6.6e9 * alone.tokens_per_s / rate && alone.mfu < 0.7, "{alone:?}");
 
         let (_, copied, eight) = step("data = 8");
-        assert!(copied.tails.iter().all(|tail| tail.reduce_ns > 0));
+        assert!(copied.ends.tails.iter().all(|tail| tail.reduce_ns > 0));
         assert!(eight.step_ns > alone.step_ns && eight.tokens_per_s > 7.0 * alone.tokens_per_s);
         assert!(eight.mfu < alone.mfu, "the same work a device, and a reduction");
         let (_, sharded, _) = step("data = 8\nzero = 1");
-        for (plain, sharded) in copied.tails.iter().zip(&sharded.tails) {
+        for (plain, sharded) in copied.ends.tails.iter().zip(&sharded.ends.tails) {
             assert!(sharded.reduce_ns < plain.reduce_ns, "bf16 weights come back instead of f32 gradients");
             assert!(sharded.optimizer_ns < plain.optimizer_ns);
         }
@@ -231,13 +256,40 @@ mod tests {
             profile.insert(Signature::of_update(dtype, 1 << 25), load, 3 * cost::traffic_time(1 << 30, &work.device));
             let profile = Profile::of_json(&profile.to_json()).unwrap_or_else(|error| panic!("{error}"));
             let work = ModelWork { profile: Some(Arc::new(profile)), ..work.clone() };
-            derive(&work, Placement::Linear, 1).unwrap().tails
+            derive(&work, Placement::Linear, 1).unwrap().ends.tails
         };
-        assert_eq!(measured(Dtype::F32), derived.tails, "of another format");
-        for (measured, estimated) in measured(Dtype::Bf16).iter().zip(&derived.tails) {
+        assert_eq!(measured(Dtype::F32), derived.ends.tails, "of another format");
+        for (measured, estimated) in measured(Dtype::Bf16).iter().zip(&derived.ends.tails) {
             let ratio = measured.optimizer_ns as f64 / estimated.optimizer_ns as f64;
             assert!((ratio - 3.0).abs() < 1e-6, "{measured:?} {estimated:?}");
         }
+    }
+
+    /// A file has no profile, but the times that it gave: who opens it elsewhere sees the same step. One of an earlier planner
+    /// has none of them, and its step is estimated.
+    #[test]
+    fn a_plan_file_keeps_what_ends_its_steps() {
+        let (work, derived, _) = step("data = 8\nzero = 2");
+        let mut profile = Profile::new("test");
+        let load = Load { bytes: 1 << 30, ..Load::default() };
+        profile.insert(
+            Signature::of_update(Dtype::Bf16, 1 << 25),
+            load,
+            9 * cost::traffic_time(1 << 30, &work.device),
+        );
+        let work = ModelWork { profile: Some(Arc::new(profile)), ..work };
+        let spec = Spec { work: Work::Model(work), ..Spec::read(SPEC).unwrap() };
+        let plan = planner::plan(&spec, "1f1b").unwrap_or_else(|error| panic!("{error}"));
+        let read = Plan::from_json(&plan.to_json()).unwrap_or_else(|error| panic!("{error}"));
+        let ends = read.ends.clone().expect("of a model");
+        assert_eq!(ends.reduces_ns, derived.ends.reduces_ns);
+        assert!(ends.tails.iter().zip(&derived.ends.tails).all(|(tail, estimated)| {
+            tail.optimizer_ns > 8 * estimated.optimizer_ns && tail.reduce_ns == estimated.reduce_ns
+        }));
+        assert_eq!(read.step(), plan.step());
+        let old = Plan { ends: None, ..read };
+        assert_eq!(old.step_ends(), Some(derived.ends));
+        assert!(old.step().unwrap().step_ns < plan.step().unwrap().step_ns);
     }
 
     /// An all-reduce for each microbatch, or a reduce-scatter and at the end one gather of weights; ZeRO 2 does that by
@@ -247,8 +299,8 @@ mod tests {
         let [after, each] =
             ["after-accumulation", "each-microbatch"].map(|name| format!("reduce_gradients = \"{name}\""));
         let of = |parallel: &str| step(&format!("data = 8\n{parallel}"));
-        let tails = |parallel: &str| of(parallel).1.tails;
-        let reduces = |parallel: &str| of(parallel).1.reduces_ns;
+        let tails = |parallel: &str| of(parallel).1.ends.tails;
+        let reduces = |parallel: &str| of(parallel).1.ends.reduces_ns;
         assert_eq!(tails(&after), tails(""));
         assert_eq!(reduces(""), [0; 4]);
         let once: Vec<Nanos> = tails("").iter().map(|tail| tail.reduce_ns).collect();

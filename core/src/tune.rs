@@ -849,7 +849,7 @@ fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
     };
     let microbatch: u128 = derived.statement.stages.iter().map(of_stage).sum();
     let ends: u128 =
-        derived.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
+        derived.ends.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
     let ranks = u128::from(work.pipeline.max(1));
     let floor = (microbatch * u128::from(work.microbatches) + ends) / ranks;
     Nanos::try_from(floor).unwrap_or(Nanos::MAX)

@@ -19,6 +19,8 @@ use crate::program::{Program, Step};
 use crate::schedule::Schedule;
 use crate::simulate::simulate;
 use crate::spec::{Spec, Work};
+use crate::step::{Ends, Tail};
+use crate::units::Nanos;
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;
@@ -135,7 +137,7 @@ impl Plan {
         if !self.schedule.pairs.is_empty() {
             schedule["pairs"] = json!(self.schedule.pairs);
         }
-        json!({
+        let mut content = json!({
             "format": FORMAT,
             "version": VERSION,
             "spec": self.spec.to_value(),
@@ -143,7 +145,16 @@ impl Plan {
             "schedule": schedule,
             "program": { "rows": self.program.text_rows() },
             "prediction": self.prediction.to_value(),
-        })
+        });
+        if let Some(Ends { tails, reduces_ns }) = &self.ends {
+            let by_rank = |of: fn(&Tail) -> Nanos| tails.iter().map(of).collect::<Vec<Nanos>>();
+            content["ends"] = json!({
+                "reduce_ns": by_rank(|tail| tail.reduce_ns),
+                "optimizer_ns": by_rank(|tail| tail.optimizer_ns),
+                "reduce_each_ns": reduces_ns,
+            });
+        }
+        content
     }
 
     /// Reads a file's text.
@@ -253,6 +264,24 @@ impl Plan {
                 }
             }
         }
+        self.check_ends()
+    }
+
+    /// Whether what ends its steps is of as many ranks and stages as it has.
+    fn check_ends(&self) -> Result<(), PlanFileError> {
+        let Some(Ends { tails, reduces_ns }) = &self.ends else { return Ok(()) };
+        let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
+        if let Work::Typed(_) = self.spec.work {
+            return untrue("ends", "something".into(), "nothing, since its costs are typed".into());
+        }
+        for (field, written, derived) in [
+            ("the length of ends.optimizer_ns", tails.len(), self.problem.ranks()),
+            ("the length of ends.reduce_each_ns", reduces_ns.len(), self.problem.stage_count()),
+        ] {
+            if written != derived {
+                return untrue(field, written.to_string(), derived.to_string());
+            }
+        }
         Ok(())
     }
 }
@@ -290,6 +319,7 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
     });
     let prediction =
         table.table("prediction", &mut faults).map(|prediction| read_prediction(prediction, &mut faults));
+    let ends = table.table("ends", &mut faults).map(|ends| read_ends(ends, &mut faults));
     table.finish(&mut faults);
     for (key, missing) in [
         ("spec", spec.is_none()),
@@ -310,6 +340,7 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
             schedule_name,
             schedule: schedule?,
             program: program??,
+            ends: ends.map_or(Some(None), |ends| ends.map(Some))?,
             prediction: prediction??,
         })
     };
@@ -394,22 +425,40 @@ impl Prediction {
     }
 }
 
+fn read_ends(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Ends> {
+    let reduce_ns = read_numbers(&mut table, "reduce_ns", "rank", faults);
+    let optimizer_ns = read_numbers(&mut table, "optimizer_ns", "rank", faults);
+    let reduces_ns = read_numbers(&mut table, "reduce_each_ns", "stage", faults);
+    let (reduce_ns, optimizer_ns, reduces_ns) = (reduce_ns?, optimizer_ns?, reduces_ns?);
+    if reduce_ns.len() != optimizer_ns.len() {
+        let found = format!("{} numbers", optimizer_ns.len());
+        faults.push(Fault::new(
+            table.path("optimizer_ns"),
+            found,
+            format!("as many as `reduce_ns`, {}", reduce_ns.len()),
+        ));
+    }
+    table.finish(faults);
+    let tail = |(reduce_ns, optimizer_ns)| Tail { reduce_ns, optimizer_ns };
+    Some(Ends { tails: reduce_ns.into_iter().zip(optimizer_ns).map(tail).collect(), reduces_ns })
+}
+
+fn read_numbers(table: &mut Table<'_>, key: &'static str, each: &str, faults: &mut Vec<Fault>) -> Option<Vec<u64>> {
+    let list = table.get(key);
+    let numbers: Option<Vec<u64>> = list.and_then(Value::as_array).and_then(|list| list.iter().map(whole).collect());
+    if numbers.is_none() {
+        let found = list.map_or_else(|| "nothing".to_string(), shown);
+        faults.push(Fault::new(table.path(key), found, format!("a list of whole numbers, one a {each}")));
+    }
+    numbers
+}
+
 fn read_prediction(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Prediction> {
     const NUMBER: core::ops::RangeInclusive<u64> = 0..=u64::MAX;
     let makespan_ns = table.needed_whole("makespan_ns", NUMBER, faults);
     let longest_span_ns = table.needed_whole("longest_span_ns", NUMBER, faults);
-    let mut by_rank = |table: &mut Table<'_>, key: &'static str| {
-        let list = table.get(key);
-        let numbers: Option<Vec<u64>> =
-            list.and_then(Value::as_array).and_then(|list| list.iter().map(whole).collect());
-        if numbers.is_none() {
-            let found = list.map_or_else(|| "nothing".to_string(), shown);
-            faults.push(Fault::new(table.path(key), found, "a list of whole numbers, one a rank"));
-        }
-        numbers
-    };
-    let busy_ns = by_rank(&mut table, "busy_ns");
-    let peak_bytes = by_rank(&mut table, "peak_bytes");
+    let busy_ns = read_numbers(&mut table, "busy_ns", "rank", faults);
+    let peak_bytes = read_numbers(&mut table, "peak_bytes", "rank", faults);
     let bound_ns = table.needed_whole("bound_ns", NUMBER, faults);
     table.finish(faults);
     Some(Prediction {

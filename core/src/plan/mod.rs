@@ -11,6 +11,7 @@
 //! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
 //! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::schedule::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
+//! | `ends` | of a model: what ends a step, see [`Ends`](crate::step::Ends); by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
 //! | `digest` | `sha256:` and the hash of the file's [canonical](crate::canonical) text without this field |
 //!
@@ -38,6 +39,7 @@ use crate::program::Program;
 use crate::schedule::Schedule;
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Spec, Work};
+use crate::step::Ends;
 use crate::timeline::Timeline;
 use crate::units::{Bytes, Nanos};
 
@@ -57,6 +59,9 @@ pub struct Plan {
     pub schedule: Schedule,
     /// What each rank executes, transfers and optimizer included.
     pub program: Program,
+    /// What ends a step, by the times that the plan was made with; none where its costs are typed, and in files of earlier
+    /// planners.
+    pub ends: Option<Ends>,
     /// What the plan costs if every op takes the time that the problem says.
     pub prediction: Prediction,
 }

@@ -1,4 +1,5 @@
 use std::string::{String, ToString};
+use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -8,6 +9,7 @@ use super::*;
 use crate::canonical;
 use crate::planner::{self, PlanError};
 use crate::spec::arbitrary::problem;
+use crate::step::Tail;
 
 fn example() -> Plan {
     let text = r#"{ "ranks": 2, "microbatches": 3, "stages": { "forward_ns": 1, "backward_input_ns": 1,
@@ -97,6 +99,39 @@ fn lies_with_a_right_digest_are_refused() {
         let error = forged(pointer, to).to_string();
         assert!(error.contains(says), "{pointer}: {error} should say {says}");
     }
+}
+
+/// What ends a step is of the ranks and stages that there are, and of a model.
+#[test]
+fn ends_of_another_pipeline_are_refused() {
+    let ends =
+        |ranks: usize, stages: usize| Ends { tails: vec![Tail::default(); ranks], reduces_ns: vec![0; stages] };
+    let read = |plan: &Plan, ends: Ends| {
+        Plan::from_json(&Plan { ends: Some(ends), ..plan.clone() }.to_json()).map_err(|error| error.to_string())
+    };
+    let text = "[model]\nname = \"tiny-llama\"\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n[training]\n\
+                microbatches = 4\nsequence = 64\n";
+    let model = planner::plan(&Spec::read(text).unwrap(), "interleaved-1f1b").unwrap();
+    assert_eq!(model.problem.stage_count(), 4);
+    assert!(read(&model, ends(2, 4)).is_ok());
+    for (plan, ends, says) in [
+        (&model, ends(3, 4), "the length of ends.optimizer_ns is 3, and what follows from it is 2"),
+        (&model, ends(2, 2), "the length of ends.reduce_each_ns is 2, and what follows from it is 4"),
+        (&example(), ends(2, 2), "nothing, since its costs are typed"),
+    ] {
+        let error = read(plan, ends).unwrap_err();
+        assert!(error.contains(says), "{error} should say {says}");
+    }
+    let value = |key: &str, to: Value| {
+        let mut value = model.to_value();
+        value.as_object_mut().unwrap().remove("digest");
+        value["ends"][key] = to;
+        value["digest"] = json!(file::digest_of(&value));
+        Plan::from_json(&value.to_string()).unwrap_err().to_string()
+    };
+    assert!(value("optimizer_ns", json!([1, -1])).contains("ends.optimizer_ns: found a list of 2"));
+    assert!(value("optimizer_ns", json!([1])).contains("ends.optimizer_ns: found 1 numbers"));
+    assert!(value("bias_ns", json!([1])).contains("ends.bias_ns"));
 }
 
 proptest! {

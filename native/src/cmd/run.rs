@@ -350,6 +350,8 @@ fn summary(report: &RunReport) -> Value {
         "tokens_per_s": report.tokens_per_s(),
         "makespan_ns": report.makespan_ns,
         "predicted_makespan_ns": report.predicted_makespan_ns,
+        "step_ns": report.step_ns,
+        "predicted_step_ns": report.predicted_step_ns,
         "overhead_ns": report.overhead.map(|overhead| {
             json!({ "ops": overhead.ops, "mean": overhead.mean_ns, "median": overhead.median_ns, "most": overhead.most_ns })
         }),
@@ -374,6 +376,11 @@ fn drawn(report: &RunReport) -> String {
         "makespan      {} measured, {} predicted\n",
         human::duration(report.makespan_ns),
         human::duration(report.predicted_makespan_ns)
+    ));
+    text.push_str(&format!(
+        "step          {} measured, {} predicted\n",
+        human::duration(report.step_ns),
+        human::duration(report.predicted_step_ns)
     ));
     if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
         text.push_str(&format!(

@@ -424,7 +424,8 @@ impl<'a> Coordinator<'a> {
         memory.sort_by_key(|(place, _)| *place);
         let memory: Vec<RankMemory> = memory.into_iter().map(|(_, figures)| figures).collect();
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
-        let (predicted_makespan_ns, predicted_bubble_ratio) = workload.predicted_time(self.slots).unwrap_or_default();
+        let predicted = workload.predicted(self.slots).unwrap_or_default();
+        let step_ns = median(self.steps.iter().map(|step| step.duration_ns).collect());
         let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
         let trace = Trace {
             plan_digest: workload.plan_digest.clone(),
@@ -447,11 +448,13 @@ impl<'a> Coordinator<'a> {
         RunReport {
             duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),
             makespan_ns: median(self.makespans_ns),
-            predicted_makespan_ns,
+            predicted_makespan_ns: predicted.makespan_ns,
+            step_ns,
+            predicted_step_ns: predicted.step_ns,
             slowdown: workload.slowdown(),
             overhead,
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
-            predicted_bubble_ratio,
+            predicted_bubble_ratio: predicted.bubble_ratio,
             checkpoint: self.shared.last_checkpoint().folder(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,

@@ -68,6 +68,10 @@ pub struct RunReport {
     pub makespan_ns: Nanos,
     /// The same by the plan's times, as transfers are placed and carried; 0 where there are none.
     pub predicted_makespan_ns: Nanos,
+    /// From the first op to the end of the last rank's optimizer, in the middle one of all steps but the first.
+    pub step_ns: Nanos,
+    /// The same by the plan's times.
+    pub predicted_step_ns: Nanos,
     /// How many times the planned time ops took, where they only waited; all other figures but `duration_ns`
     /// and `overhead` are divided by it.
     pub slowdown: u64,

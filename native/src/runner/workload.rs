@@ -14,7 +14,7 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step, Way};
 use pipeplan_core::spec::{ModelWork, Spec, Work};
-use pipeplan_core::step::Tail;
+use pipeplan_core::step::Ends;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
@@ -52,6 +52,19 @@ pub struct Workload {
     pub predicted_peak_bytes: Vec<Bytes>,
     /// Whether times are predicted, or made up for a test.
     pub is_timed: bool,
+    /// What ends its steps by the plan's times; nothing where its costs are typed or no times are known.
+    pub ends: Ends,
+}
+
+/// What a step takes by the plan's times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Predicted {
+    /// From the first op to the last.
+    pub makespan_ns: Nanos,
+    /// From the first op to the end of the last rank's optimizer.
+    pub step_ns: Nanos,
+    /// Idle share of the ranks' time.
+    pub bubble_ratio: f64,
 }
 
 /// What ops compute.
@@ -66,9 +79,6 @@ pub enum Computation {
         slowdown: u64,
         /// Copies of the whole pipeline, at least 1.
         replicas: u32,
-        /// By rank: what the plan's model takes after the last op, to sum gradients over copies and to update weights;
-        /// nothing for typed costs.
-        tails_ns: Vec<Nanos>,
     },
 }
 
@@ -259,7 +269,7 @@ impl Workload {
     /// [`Refusal`], where the plan has no model or its stages cannot be worked out.
     pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
         let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
-        Ok(Workload::new(work, &plan.problem, &plan.program, precision)?.predicted(plan))
+        Ok(Workload::new(work, &plan.problem, &plan.program, precision)?.with_prediction_of(plan))
     }
 
     /// Whether no plan of `spec` could be run on `device`, whatever its schedule: what is known before a long search.
@@ -281,17 +291,12 @@ impl Workload {
         let ops = plan.schedule.op_count().max(1) as u64;
         let busy: Nanos = plan.prediction.busy_ns.iter().sum();
         let slowdown = slowdown.unwrap_or_else(|| LONG_ENOUGH_NS.div_ceil((busy / ops).max(1)));
-        let (replicas, tails_ns) = match &plan.spec.work {
-            Work::Typed(_) => (1, Vec::new()),
-            Work::Model(work) => {
-                let derived = derive(work, plan.problem.placement().clone(), plan.problem.chunks());
-                let tails = derived.map(|derived| derived.tails).unwrap_or_default();
-                let tail = |tail: &Tail| tail.reduce_ns.saturating_add(tail.optimizer_ns);
-                (work.layout.data.max(1), tails.iter().map(tail).collect())
-            }
+        let replicas = match &plan.spec.work {
+            Work::Typed(_) => 1,
+            Work::Model(work) => work.layout.data.max(1),
         };
-        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas, tails_ns };
-        Workload::without_prediction(&plan.problem, &plan.program, computation).predicted(plan)
+        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas };
+        Workload::without_prediction(&plan.problem, &plan.program, computation).with_prediction_of(plan)
     }
 
     fn without_prediction(problem: &Problem, program: &Program, computation: Computation) -> Workload {
@@ -302,21 +307,28 @@ impl Workload {
             plan_digest: String::new(),
             predicted_peak_bytes: vec![0; problem.ranks()],
             is_timed: false,
+            ends: Ends::default(),
         }
     }
 
-    fn predicted(self, plan: &Plan) -> Workload {
+    fn with_prediction_of(self, plan: &Plan) -> Workload {
         let predicted_peak_bytes = plan.prediction.peak_bytes.clone();
-        Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, ..self }
+        let ends = plan.step_ends().unwrap_or_default();
+        Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, ends, ..self }
     }
 
-    /// The time from the first op to the last and the idle share, by the plan's times, as transfers are placed and where
-    /// `slots` messages of a channel may wait to be taken; nothing where no times are known.
-    pub(super) fn predicted_time(&self, slots: usize) -> Option<(Nanos, f64)> {
+    /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
+    /// taken; nothing where no times are known.
+    pub(super) fn predicted(&self, slots: usize) -> Option<Predicted> {
         // Every engine takes a group at once.
         let carrier = Carrier { grouped: true, slots };
         let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, carrier)).flatten()?;
-        Some((timeline.makespan_ns(), timeline.bubble_ratio(self.problem.objective())))
+        Some(Predicted {
+            makespan_ns: timeline.makespan_ns(),
+            // Without a model nothing follows the last op.
+            step_ns: self.ends.step_ns(&timeline).max(timeline.makespan_ns()),
+            bubble_ratio: timeline.bubble_ratio(self.problem.objective()),
+        })
     }
 
     /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
@@ -361,8 +373,9 @@ impl Workload {
     pub fn planned_tail_ns(&self, rank: usize) -> Nanos {
         match &self.computation {
             Computation::Model(_) => 0,
-            Computation::PlannedTimes { tails_ns, .. } => {
-                tails_ns.get(self.position(rank).rank).copied().unwrap_or(0)
+            Computation::PlannedTimes { .. } => {
+                let tail = self.ends.tails.get(self.position(rank).rank).copied().unwrap_or_default();
+                tail.reduce_ns.saturating_add(tail.optimizer_ns)
             }
         }
     }
