@@ -702,6 +702,7 @@ fn what_is_measured_is_planned_with() {
     assert!(refused(&["profile", "-"], PROBLEM).contains("these costs are typed"));
     let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"bf16\"");
     assert!(refused(&["profile", "-"], &other).contains("training.dtype is bf16"));
+    assert!(refused(&["profile", "-", "--split-gpu"], TINY).contains("--device cuda"));
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     write(&file, &known.to_string().replace("one core of", "half a core of"));
     let error = refused(&["profile", "-", "--add", &file], TINY);

@@ -112,6 +112,11 @@ fn plan(family: &str, dtype: &str) -> PathBuf {
 }
 
 fn planned(name: &str, spec: &str) -> PathBuf {
+    planned_with(name, spec, &[])
+}
+
+/// The plan of `spec`, which then lies beside it.
+fn planned_with(name: &str, spec: &str, more: &[&str]) -> PathBuf {
     // Tests plan the same at the same time.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -121,8 +126,8 @@ fn planned(name: &str, spec: &str) -> PathBuf {
     };
     let (spec_file, plan_file) = (file(".toml"), file(".json"));
     std::fs::write(&spec_file, spec).expect("a spec is written");
-    let output = pipeplan(&["plan", &spec_file.to_string_lossy(), "-o", &plan_file.to_string_lossy()]).output();
-    let output = output.expect("it starts");
+    let (spec, plan) = (spec_file.to_string_lossy(), plan_file.to_string_lossy());
+    let output = pipeplan(&[&["plan", &*spec, "-o", &*plan], more].concat()).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     plan_file
 }
@@ -229,6 +234,42 @@ fn ranks_run_on_parts_of_the_card() {
     assert!(!refused.status.success());
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("cuDeviceGetDevResource"), "{text}");
+}
+
+/// Measured on a part of the card beside others, planned with that, and run on such parts: what was planned is said beside
+/// what was measured, and no operator is left to be estimated.
+#[test]
+fn parts_of_the_card_are_measured_planned_for_and_run() {
+    let spec = plan("llama", "bf16").with_extension("toml");
+    let profile = spec.with_extension("profile.json");
+    let [spec_file, file] = [&spec, &profile].map(|path| path.to_string_lossy());
+    let measure = ["profile", &*spec_file, "--device", "cuda", "--split-gpu", "-o", &*file];
+    let Some(ran) = on_card("profile", "", &measure) else { return };
+    assert!(ran.output.status.success(), "{}", String::from_utf8_lossy(&ran.output.stderr));
+    assert_eq!(ran.count("a part of 64"), 2, "one is measured, and one beside it at work");
+    assert!(ran.count("launch") > ran.count("instantiate"), "what comes again is a graph");
+    let read = |path: &Path| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(path).expect("it is written")).expect("JSON")
+    };
+    let device = read(&profile)["device"].as_str().unwrap_or_default().to_string();
+    assert!(device.ends_with(", 64 of 132 multiprocessors, another at work"), "{device}");
+    let text = std::fs::read_to_string(&spec).expect("it is there");
+    let plan = planned_with("measured", &text, &["--profile", &file]);
+    let optimizer: Vec<u64> = read(&plan)["ends"]["optimizer_ns"]
+        .as_array()
+        .expect("what ends a step")
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    let run = train("measured", &plan, "", &["--split-gpu"]).expect("there was a card");
+    let report: Value = serde_json::from_slice(&run.output.stdout).expect("a summary");
+    let [step, makespan] =
+        ["predicted_step_ns", "predicted_makespan_ns"].map(|field| report[field].as_u64().unwrap());
+    assert!(step > makespan && step <= makespan + optimizer.iter().max().expect("ranks"), "{report}");
+    assert!(report["step_ns"].as_u64() >= report["makespan_ns"].as_u64());
+    let refused = on_card("profile-whole", "green", &measure).expect("there was a card").output;
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("cuDeviceGetDevResource"), "{text}");
 }
 
 /// Ranks that share matrices, each with a card: a sum waits for what it reads on a queue of its own, the ranks' products go
@@ -424,8 +465,14 @@ fn the_selftest_goes_on_behind_a_fault() {
     let Some(rows) = selftest("fault", &["--only", "speed"], &fault) else { return };
     let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_string();
     let failed: Vec<String> = rows.iter().filter(|row| row["passed"] == false).map(|row| text(row, "name")).collect();
-    let sections =
-        ["operators of the model", "4 ranks on one card", "jobs as CUDA", "4 ranks, each on its part", "one rank"];
+    let sections = [
+        "operators of the model",
+        "operators of 4 ranks side by side",
+        "4 ranks on one card",
+        "jobs as CUDA",
+        "4 ranks, each on its part",
+        "one rank",
+    ];
     assert_eq!(failed.len(), sections.len(), "{rows:#?}");
     for (name, section) in failed.iter().zip(sections) {
         assert!(name.starts_with(section), "{name} for {section}");

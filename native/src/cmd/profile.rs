@@ -16,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan profile spec.toml --device cuda -o h100.json      each operator of the model, on one GPU of this machine
   pipeplan plan spec.toml --profile h100.json                plans with these times
+  pipeplan profile spec.toml --device cuda --split-gpu -o part.json         for all ranks on one GPU: run --split-gpu
   pipeplan profile other.toml --device cuda --add h100.json -o h100.json    and what another spec has besides
   pipeplan profile examples/tiny-llama.toml --json | jq '.operators[0]'";
 
@@ -35,6 +36,10 @@ pub struct Args {
     /// Which GPU
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     gpu: usize,
+    /// Measure one of as many equal parts of the GPU as the spec has ranks, while the others are at work on the same model:
+    /// times for plans that `run --split-gpu` carries out
+    #[arg(long)]
+    split_gpu: bool,
     /// Begin with what this profile of the same device has, and measure what it lacks
     #[arg(long, value_name = "FILE")]
     add: Option<String>,
@@ -70,7 +75,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Cuda => Device::Cuda(args.gpu),
         Choice::Emulated => Device::Emulated,
     };
-    let mut stopwatch = profiling::on(device, work).map_err(Failure::input)?;
+    let mut stopwatch = profiling::on(device, work, args.split_gpu).map_err(Failure::input)?;
     let name = stopwatch.name();
     if let Some(known) = known.as_ref().filter(|known| known.device != name) {
         let text = format!("--add: the profile is of \"{}\", and this is \"{name}\"", known.device);

@@ -88,7 +88,7 @@ pub struct Args {
     /// With --backend cuda and ranks in one process: give each its own equal part of the GPU's multiprocessors
     ///
     /// By the driver's green contexts, from CUDA 12.5 on. Ranks then run beside each other as on GPUs of their own, but for
-    /// the memory, which they share.
+    /// the memory, which they share. What such parts take, `profile --split-gpu` measures.
     #[arg(long)]
     split_gpu: bool,
     /// With --backend cuda: whether a job that comes again as it was, at the same places in memory, is launched as a CUDA

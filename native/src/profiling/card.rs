@@ -8,8 +8,9 @@ use pipeplan_core::model::Dtype;
 use pipeplan_core::search::Flow;
 use pipeplan_core::units::{Bytes, Nanos};
 
+use super::beside::measured_beside;
 use super::{Observer, Stopwatch, Times, Wanted, floats, kept, whole_numbers};
-use crate::backend::cuda::card::{Card, CardError, Format, Held, Memory};
+use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::{Opening, open_as, packed};
 use crate::runner::Device;
@@ -19,17 +20,25 @@ use crate::runner::optimizer::AdamW;
 /// lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Launches for one time.
+    /// Launches for one time, at least.
     pub repeats: u32,
     /// How long something runs before its time is taken.
     pub warming: Nanos,
+    /// How long it runs for one time, at least, where others are at work beside it: so long that it meets all that they do.
+    pub beside_others: Nanos,
 }
 
 impl Pace {
     /// What gives the same times again.
-    pub const STEADY: Pace = Pace { repeats: 10, warming: 100_000_000 };
+    pub const STEADY: Pace = Pace { repeats: 10, warming: 100_000_000, beside_others: 30_000_000 };
     /// Once, cold.
-    pub const ONCE: Pace = Pace { repeats: 1, warming: 0 };
+    pub const ONCE: Pace = Pace { repeats: 1, warming: 0, beside_others: 0 };
+
+    /// That of `device`.
+    pub fn of(device: Device) -> Pace {
+        // What the processor does in the place of a card takes long, and its times mean nothing.
+        if device == Device::Emulated { Pace::ONCE } else { Pace::STEADY }
+    }
 }
 
 /// A card that runs operators one by one.
@@ -37,6 +46,13 @@ pub struct Gpu {
     card: Arc<dyn Card>,
     context: Context,
     pace: Pace,
+    others: Option<Others>,
+}
+
+/// The other parts of a card, and what they are at work on.
+struct Others {
+    queues: Vec<Arc<dyn Card>>,
+    graph: Graph,
 }
 
 impl Gpu {
@@ -45,14 +61,37 @@ impl Gpu {
     /// # Errors
     /// Where it cannot be used.
     pub fn open(device: Device) -> Result<Gpu, CardError> {
-        // What the processor does in the place of a card takes long, and its times mean nothing.
-        let pace = if device == Device::Emulated { Pace::ONCE } else { Pace::STEADY };
-        Ok(Gpu::new(&open_as(device, Opening::default())?, pace))
+        Ok(Gpu::new(&open_as(device, Opening::default())?, Pace::of(device)))
     }
 
     /// `card`.
     pub fn new(card: &Arc<dyn Card>, pace: Pace) -> Gpu {
-        Gpu { card: Arc::clone(card), context: Context::new(Arc::clone(card)), pace }
+        let pace = Pace { beside_others: 0, ..pace };
+        Gpu { card: Arc::clone(card), context: Context::new(Arc::clone(card)), pace, others: None }
+    }
+
+    /// One of `parts` equal parts of `device`, while the others are at work on `graph`, a microbatch of a model.
+    ///
+    /// # Errors
+    /// Where it cannot be used, or the driver cannot share it out so.
+    pub fn part(device: Device, parts: usize, graph: &Graph, pace: Pace) -> Result<Gpu, CardError> {
+        let open = |part| open_as(device, Opening { portion: Some(Portion { part, parts }), ..Opening::default() });
+        let card = open(0)?;
+        let queues = (1..parts).map(open).collect::<Result<_, _>>()?;
+        Ok(Gpu { pace, others: Some(Others { queues, graph: graph.clone() }), ..Gpu::new(&card, pace) })
+    }
+
+    /// `measure` with the card, the others at work meanwhile where there are any.
+    fn among_others<R>(
+        &mut self,
+        measure: impl FnOnce(&Arc<dyn Card>, &mut Context, Pace) -> R,
+    ) -> Result<R, CardError> {
+        let Gpu { card, context, pace, others } = self;
+        let measure = || measure(card, context, *pace);
+        match others {
+            None => Ok(measure()),
+            Some(Others { queues, graph }) => measured_beside(queues, graph, measure),
+        }
     }
 }
 
@@ -61,7 +100,12 @@ impl Stopwatch for Gpu {
     fn name(&self) -> String {
         let name = self.card.name();
         let rest = name.strip_prefix("GPU ").and_then(|numbered| numbered.split_once(", "));
-        rest.map_or_else(|| name.clone(), |(_, rest)| rest.to_string())
+        let name = rest.map_or_else(|| name.clone(), |(_, rest)| rest.to_string());
+        match self.others.as_ref().map_or(0, |others| others.queues.len()) {
+            0 => name,
+            1 => format!("{name}, another at work"),
+            others => format!("{name}, {others} others at work"),
+        }
     }
 
     fn workspace_bytes(&self) -> Bytes {
@@ -74,7 +118,8 @@ impl Stopwatch for Gpu {
 
     fn update_time(&mut self, dtype: Dtype, elements: u64) -> Result<Nanos, String> {
         let format = if dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 };
-        update_time(&self.card, format, elements, self.pace).map_err(|error| error.to_string())
+        let time = self.among_others(|card, _, pace| update_time(card, format, elements, pace));
+        time.flatten().map_err(|error| error.to_string())
     }
 
     /// As much as no cache holds; little where times mean nothing.
@@ -83,40 +128,44 @@ impl Stopwatch for Gpu {
     }
 
     fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
-        let mut time = |wanted: &Wanted<'_>| {
-            let time = operator_time(&self.card, &mut self.context, wanted.graph, wanted.operators, self.pace);
-            time.map_err(|error| error.to_string())
-        };
         let all = wanted.len();
-        let mut is_stopped = false;
-        let each = wanted.iter().enumerate().map(|(done, wanted)| {
-            is_stopped |= observe(done, all, &wanted.signature.kernel) == Flow::Stop;
-            (!is_stopped).then(|| time(wanted))
+        let times = self.among_others(|card, context, pace| {
+            let mut is_stopped = false;
+            let each = wanted.iter().enumerate().map(|(done, wanted)| {
+                is_stopped |= observe(done, all, &wanted.signature.kernel) == Flow::Stop;
+                let mut time = || operator_time(card, context, wanted.graph, wanted.operators, pace);
+                (!is_stopped).then(|| time().map_err(|error| error.to_string()))
+            });
+            each.collect()
         });
-        each.collect()
+        times.unwrap_or_else(|error| wanted.iter().map(|_| Some(Err(error.to_string()))).collect())
     }
 }
 
-/// The median time of one of `repeats` calls, five times over, after some that warm up.
+/// The median time of one of `repeats` calls or more, five times over, after some that warm up.
 pub fn time(
     card: &Arc<dyn Card>,
-    Pace { repeats, warming }: Pace,
+    Pace { repeats, warming, beside_others }: Pace,
     mut call: impl FnMut() -> Result<(), CardError>,
 ) -> Result<Nanos, CardError> {
-    let mut once = || {
+    let mut once = |repeats: u64| {
         // Not counted: behind it the watch starts when the first call's turn comes, and not while the host still makes it.
         call()?;
         card.start_watch()?;
         (0..repeats).try_for_each(|_| call())?;
         card.stop_watch()
     };
-    let mut warmed = once()?.max(1);
+    let repeats = u64::from(repeats.max(1));
+    let mut last = once(repeats)?.max(1);
+    let mut warmed = last;
     while warmed < warming {
-        warmed += once()?.max(1);
+        last = once(repeats)?.max(1);
+        warmed += last;
     }
-    let mut times = (0..5).map(|_| once()).collect::<Result<Vec<Nanos>, CardError>>()?;
+    let repeats = repeats.max((beside_others * repeats).div_ceil(last));
+    let mut times = (0..5).map(|_| once(repeats)).collect::<Result<Vec<Nanos>, CardError>>()?;
     times.sort_unstable();
-    Ok((times[times.len() / 2] / Nanos::from(repeats.max(1))).max(1))
+    Ok((times[times.len() / 2] / repeats).max(1))
 }
 
 /// AdamW over `elements` weights in `format`.
@@ -153,63 +202,94 @@ pub fn operand(seed: u32, elements: u64) -> Vec<u8> {
 /// What a card's cache may keep of operands; those of a run come from memory, past which many others have gone since.
 const BEYOND_CACHES: Bytes = 192 << 20;
 
-/// One operator, or a product and the sum behind it, with operands of its own, so many of them that none is in a cache when
-/// its turn comes.
+/// One operator, or a product and the sum behind it, with operands of its own.
+pub(super) struct Bench<'g> {
+    operators: &'g [Operator],
+    /// By operator: what it reads and what it writes.
+    places: Vec<[Vec<Place<'g>>; 2]>,
+    memory: Vec<Memory>,
+}
+
+impl<'g> Bench<'g> {
+    /// `operators` of `graph`, whose operands are made up.
+    pub fn new(card: &Arc<dyn Card>, graph: &'g Graph, operators: &'g [Operator]) -> Result<Bench<'g>, CardError> {
+        // By tensor: its buffer. An operator that runs in place has one for both ends.
+        let mut buffer_of: BTreeMap<TensorId, usize> = BTreeMap::new();
+        let mut buffers: Vec<TensorId> = Vec::new();
+        let mut new = |id: TensorId| {
+            buffers.push(id);
+            buffers.len() - 1
+        };
+        for operator in operators {
+            let in_place =
+                operator.in_place.and_then(|at| operator.inputs.get(at as usize)).map(|input| input.tensor);
+            for (position, output) in operator.outputs.iter().enumerate() {
+                let before = in_place.filter(|_| position == 0);
+                let there = before.and_then(|input| buffer_of.get(&input)).copied();
+                let at = there.unwrap_or_else(|| new(*output));
+                before.into_iter().chain([*output]).for_each(|id| _ = buffer_of.insert(id, at));
+            }
+            for input in &operator.inputs {
+                buffer_of.entry(input.tensor).or_insert_with(|| new(input.tensor));
+            }
+        }
+        let holding = |id: &TensorId| Memory::holding(card, &content(graph, operators, *id));
+        let memory: Vec<Memory> = buffers.iter().map(holding).collect::<Result<_, _>>()?;
+        let place = |id: TensorId| Place {
+            at: buffer_of.get(&id).and_then(|at| memory.get(*at)).map(Memory::at),
+            shape: &graph[id].shape,
+            dtype: graph[id].dtype,
+        };
+        let of_operator = |operator: &Operator| {
+            let inputs = operator.inputs.iter().map(|input| place(input.tensor)).collect();
+            [inputs, operator.outputs.iter().map(|id| place(*id)).collect()]
+        };
+        Ok(Bench { operators, places: operators.iter().map(of_operator).collect(), memory })
+    }
+
+    /// The same with other memory.
+    fn another(&self, card: &Arc<dyn Card>) -> Result<Bench<'g>, CardError> {
+        let copy = |one: &Memory| one.copied_to(card, Held::Kept);
+        let memory: Vec<Memory> = self.memory.iter().map(copy).collect::<Result<_, _>>()?;
+        let moved: BTreeMap<Address, Address> =
+            self.memory.iter().map(Memory::at).zip(memory.iter().map(Memory::at)).collect();
+        let place = |place: &Place<'g>| Place { at: place.at.and_then(|at| moved.get(&at).copied()), ..*place };
+        let each = |places: &[Vec<Place<'g>>; 2]| places.each_ref().map(|places| places.iter().map(place).collect());
+        Ok(Bench { operators: self.operators, places: self.places.iter().map(each).collect(), memory })
+    }
+
+    /// Puts them on the queue of `context`.
+    pub fn run(&self, context: &mut Context) -> Result<(), CardError> {
+        let each = self.operators.iter().zip(&self.places);
+        each.into_iter().try_for_each(|(operator, [inputs, outputs])| context.run(&operator.kernel, inputs, outputs))
+    }
+
+    fn bytes(&self) -> Bytes {
+        self.memory.iter().map(Memory::bytes).sum()
+    }
+}
+
+/// The time of one operator, or a product and the sum behind it, with so many operands that none is in a cache when its turn
+/// comes.
 fn operator_time(
     card: &Arc<dyn Card>,
     context: &mut Context,
     graph: &Graph,
     operators: &[Operator],
-    Pace { repeats, warming }: Pace,
+    pace: Pace,
 ) -> Result<Nanos, CardError> {
-    // By tensor: its buffer. An operator that runs in place has one for both ends.
-    let mut buffer_of: BTreeMap<TensorId, usize> = BTreeMap::new();
-    let mut buffers: Vec<TensorId> = Vec::new();
-    let mut new = |id: TensorId| {
-        buffers.push(id);
-        buffers.len() - 1
-    };
-    for operator in operators {
-        let in_place = operator.in_place.and_then(|at| operator.inputs.get(at as usize)).map(|input| input.tensor);
-        for (position, output) in operator.outputs.iter().enumerate() {
-            let before = in_place.filter(|_| position == 0);
-            let there = before.and_then(|input| buffer_of.get(&input)).copied();
-            let at = there.unwrap_or_else(|| new(*output));
-            before.into_iter().chain([*output]).for_each(|id| _ = buffer_of.insert(id, at));
-        }
-        for input in &operator.inputs {
-            buffer_of.entry(input.tensor).or_insert_with(|| new(input.tensor));
-        }
+    let repeats = pace.repeats.max(1);
+    let mut sets = vec![Bench::new(card, graph, operators)?];
+    let wanted = BEYOND_CACHES.div_ceil(sets[0].bytes().max(1)).clamp(1, repeats.into());
+    for _ in 1..wanted {
+        sets.push(sets[0].another(card)?);
     }
-    let bytes: Bytes = buffers.iter().map(|id| graph[*id].bytes()).sum();
-    let sets = BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, u64::from(repeats.max(1)));
-    let first: Vec<Memory> =
-        buffers.iter().map(|id| Memory::holding(card, &content(graph, operators, *id))).collect::<Result<_, _>>()?;
-    let mut memory = vec![first];
-    for _ in 1..sets {
-        memory.push(memory[0].iter().map(|one| one.copied_to(card, Held::Kept)).collect::<Result<_, _>>()?);
-    }
-    let place = |id: TensorId, set: &[Memory]| Place {
-        at: buffer_of.get(&id).and_then(|at| set.get(*at)).map(Memory::at),
-        shape: &graph[id].shape,
-        dtype: graph[id].dtype,
-    };
-    let places = |set: &[Memory], operator: &Operator| -> [Vec<Place<'_>>; 2] {
-        let inputs = operator.inputs.iter().map(|input| place(input.tensor, set)).collect();
-        [inputs, operator.outputs.iter().map(|id| place(*id, set)).collect()]
-    };
-    let sets: Vec<Vec<[Vec<Place<'_>>; 2]>> =
-        memory.iter().map(|set| operators.iter().map(|operator| places(set, operator)).collect()).collect();
     // All sets in one job, as in a run: what goes out together may be done in one go, and the host's calls hide behind it.
-    let jobs = repeats.div_ceil(sets.len().max(1) as u32);
-    let ns = time(card, Pace { repeats: jobs, warming }, || {
+    let jobs = repeats.div_ceil(sets.len() as u32);
+    let ns = time(card, Pace { repeats: jobs, ..pace }, || {
         card.begin_job();
-        for places in &sets {
-            for (operator, [inputs, outputs]) in operators.iter().zip(places) {
-                context.run(&operator.kernel, inputs, outputs)?;
-            }
-        }
+        sets.iter().try_for_each(|bench| bench.run(context))?;
         card.end_job()
     })?;
-    Ok((ns / sets.len().max(1) as Nanos).max(1))
+    Ok((ns / sets.len() as Nanos).max(1))
 }

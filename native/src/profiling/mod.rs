@@ -21,6 +21,8 @@ use crate::runner::Device;
 use crate::runner::random::SplitMix64;
 
 #[cfg(feature = "cuda")]
+pub mod beside;
+#[cfg(feature = "cuda")]
 pub mod card;
 mod cpu;
 
@@ -65,6 +67,15 @@ pub fn wanted(graphs: &[Graph], pairs: bool) -> Vec<Wanted<'_>> {
     wanted
 }
 
+/// What a device does by itself of `graph`, in its order: operators, and products together with the sum behind them.
+#[cfg(feature = "cuda")]
+fn pieces(graph: &Graph) -> Vec<&[Operator]> {
+    let takes_sum = takes_sum(graph);
+    let is_taken = |at: usize| at > 0 && takes_sum[at - 1];
+    let own = (0..graph.operators.len()).filter(|at| works_alone(&graph.operators[*at]) && !is_taken(*at));
+    own.map(|at| &graph.operators[at..=at + usize::from(takes_sum[at])]).collect()
+}
+
 /// Whether it does something, and with no other device.
 fn works_alone(operator: &Operator) -> bool {
     operator.kernel.axis().is_none() && !matches!(operator.kernel, Kernel::Replicate { .. })
@@ -104,11 +115,12 @@ pub type Observer<'a> = dyn FnMut(usize, usize, &str) -> Flow + 'a;
 /// By what was wanted: its time, the reason why it has none, or nothing where that was stopped.
 pub type Times = Vec<Option<Result<Nanos, String>>>;
 
-/// The stopwatch of `device`, for the operators of `work`.
+/// The stopwatch of `device`, for the operators of `work`; where it is `shared`, that of one of as many equal parts of it as
+/// `work` has ranks, while the others are at work on the same model.
 ///
 /// # Errors
 /// Why there is none.
-pub fn on(device: Device, work: &ModelWork) -> Result<Box<dyn Stopwatch>, String> {
+pub fn on(device: Device, work: &ModelWork, shared: bool) -> Result<Box<dyn Stopwatch>, String> {
     if work.model.variant.experts.is_some() && work.layout.form.imbalance_permille < 1000 {
         return Err(String::from(
             "experts have less room than there are copies of tokens: write training.expert_imbalance = 1 or more",
@@ -116,6 +128,9 @@ pub fn on(device: Device, work: &ModelWork) -> Result<Box<dyn Stopwatch>, String
     }
     let dtype = work.dtype;
     match (device, dtype) {
+        (Device::Cpu, _) if shared => {
+            Err(String::from("only a GPU is shared out among ranks: measure on one (--device cuda)"))
+        }
         (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new(work))),
         (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new(work))),
         (Device::Cpu, _) => Err(format!(
@@ -127,7 +142,14 @@ pub fn on(device: Device, work: &ModelWork) -> Result<Box<dyn Stopwatch>, String
             Err(String::from("GPUs compute in f32 or bf16, and training.dtype is f64: write one of them"))
         }
         #[cfg(feature = "cuda")]
-        _ => Ok(Box::new(card::Gpu::open(device).map_err(|error| error.to_string())?)),
+        _ => {
+            let ranks = u64::from(work.pipeline).saturating_mul(work.layout.devices_per_rank());
+            let gpu = match (shared, usize::try_from(ranks)) {
+                (true, Ok(parts)) => card::Gpu::part(device, parts, &whole(work), card::Pace::of(device)),
+                _ => card::Gpu::open(device),
+            };
+            Ok(Box::new(gpu.map_err(|error| error.to_string())?))
+        }
         #[cfg(not(feature = "cuda"))]
         _ => Err(String::from("this binary was built without the feature `cuda`")),
     }

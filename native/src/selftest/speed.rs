@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use pipeplan_core::cluster::Link;
 use pipeplan_core::cost::Load;
+use pipeplan_core::derive::derive;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::schedule;
@@ -19,13 +20,14 @@ use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
-use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Portion, Product};
+use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
 use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
 use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as};
+use crate::profiling::beside::side_by_side;
 use crate::profiling::card::{Gpu, Pace, operand, time};
-use crate::profiling::{Stopwatch, Wanted, update_of, wanted};
+use crate::profiling::{Stopwatch, Wanted, measure, update_of, wanted, whole};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
 use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload, run};
@@ -102,14 +104,21 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     rows.groundwork(GROUP, "giving back the ceilings' memory", |_| card.trim());
     let planned = rows.groundwork(GROUP, "a plan of 4 ranks", |_| published(&sizes.work, "1f1b", None));
     let Some((workload, predicted)) = planned else { return Speed::default() };
-    let measured = rows.groundwork(GROUP, "operators of the model", |rows| {
-        let tell = |row| rows.push(row);
-        operators(card, tell, sizes, &workload, ceilings).map(|(profile, expected)| (Some(profile), Some(expected)))
-    });
-    let (profile, expected) = measured.unwrap_or_default();
+    let measured =
+        rows.groundwork(GROUP, "operators of the model", |rows| operators(card, rows, sizes, &workload, ceilings));
+    let (profile, mut expected) =
+        measured.map_or_else(Default::default, |(profile, expected)| (Some(profile), expected));
     rows.groundwork(GROUP, "giving back the operators' memory", |_| card.trim());
+    let beside = rows.groundwork(GROUP, "operators of 4 ranks side by side", |_| {
+        let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
+        let open = |graph| open_as(device, Opening::default()).map(|queue| (queue, graph));
+        let queues = model.graphs.iter().map(open).collect::<Result<Vec<_>, _>>();
+        let each = queues.and_then(|queues| side_by_side(&queues, sizes.work.microbatches));
+        each.map_err(|error| error.to_string())
+    });
+    expected.side_by_side = beside.unwrap_or(0);
     let together = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
-        four_ranks((device, card), rows, sizes, &workload, &predicted, expected.unwrap_or(0))
+        four_ranks((device, card), rows, sizes, &workload, &predicted, expected)
     });
     // What ranks on parts of the multiprocessors do is theirs: not all drivers do everything there.
     if let Device::Cuda(_) = device {
@@ -118,12 +127,12 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
             Ok::<_, String>(())
         });
     }
-    rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, together.as_ref(), ceilings));
+    rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, together.as_ref(), ceilings.0));
     let rate = rows.groundwork(GROUP, "one rank", |rows| {
         let alone = one_by_one(&sizes.work, None)?;
         let report = run(&alone, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
-        let (median, rate) = median_step(&report);
-        let against = format!("{:.3} ms a step", median as f64 / 1e6);
+        let rate = rate_of(&report);
+        let against = format!("{:.3} ms a step", report.step_ns as f64 / 1e6);
         rows.push(Row::figure(GROUP, "tokens a second, one rank", format!("{rate:.0}"), against));
         Ok::<_, String>((rate, report))
     });
@@ -146,14 +155,33 @@ fn first_ways<F: FnMut(News)>(rows: &mut Rows<F>, tally: &Tally) {
     rows.push(Row::fact(GROUP, "products through cuBLASLt", found, against, *products > 0 && no_products.is_none()));
 }
 
+/// What ranks that share a card have to do in a training step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expected {
+    microbatches: u32,
+    /// A microbatch through all stages, one operator after the other; 0 where not known, as below.
+    one_by_one: Nanos,
+    /// The same by a queue for each stage, all at the same time.
+    side_by_side: Nanos,
+    /// The optimizer of all stages.
+    optimizer: Nanos,
+}
+
+impl Expected {
+    /// A step whose microbatches take `each` through all stages.
+    fn step(&self, each: Nanos) -> Nanos {
+        each * Nanos::from(self.microbatches) + self.optimizer
+    }
+}
+
 /// Every operator of the model by itself: the profile, and what the card has to do in a training step.
-fn operators(
+fn operators<F: FnMut(News)>(
     card: &Arc<dyn Card>,
-    mut tell: impl FnMut(Row),
+    rows: &mut Rows<F>,
     sizes: &Sizes,
     workload: &Workload,
     ceilings: (f64, f64),
-) -> Result<(Profile, Nanos), String> {
+) -> Result<(Profile, Expected), String> {
     let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
     let mut gpu = Gpu::new(card, sizes.pace);
     let mut profile = Profile::new(&gpu.name());
@@ -163,10 +191,10 @@ fn operators(
         let time = gpu.times(std::slice::from_ref(&wanted), &mut |_, _, _| Flow::Continue).pop().flatten();
         let time = time.ok_or("it was stopped")?;
         let ns = time.map_err(|error| format!("{}: {error}", wanted.signature.kernel))?;
-        tell(share_of_ceiling(&wanted, ns, ceilings));
+        rows.push(share_of_ceiling(&wanted, ns, ceilings));
         profile.insert(wanted.signature.clone(), wanted.load(), ns);
     }
-    let sum: Nanos = model.graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
+    let one_by_one: Nanos = model.graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
     let mut optimizer: Nanos = 0;
     for graph in &model.graphs {
         let Some((elements, load)) = update_of(graph, gpu.most_weights()) else { continue };
@@ -177,8 +205,8 @@ fn operators(
         let all = update_of(graph, u64::MAX).map_or(0, |(_, load)| load.bytes);
         optimizer += profile.update_time(Dtype::Bf16, all, &sizes.work.device).unwrap_or(0);
     }
-    // Ranks that share one card take turns on it: what it has to do is the sum of all operators.
-    Ok((profile, sum * u64::from(sizes.work.microbatches) + optimizer))
+    let microbatches = sizes.work.microbatches;
+    Ok((profile, Expected { microbatches, one_by_one, side_by_side: 0, optimizer }))
 }
 
 fn options(device: Device, sizes: &Sizes) -> RunOptions {
@@ -192,13 +220,9 @@ fn options(device: Device, sizes: &Sizes) -> RunOptions {
     }
 }
 
-/// The median time of a step after the first, and tokens a second at it.
-fn median_step(report: &RunReport) -> (Nanos, f64) {
-    let mut durations: Vec<Nanos> = report.steps.iter().skip(1).map(|step| step.duration_ns).collect();
-    durations.sort_unstable();
-    let median = durations.get(durations.len() / 2).copied().unwrap_or(0);
-    let tokens = report.steps.first().map_or(0, |step| step.tokens);
-    (median, tokens as f64 * 1e9 / median.max(1) as f64)
+/// Tokens a second at the median time of a step.
+fn rate_of(report: &RunReport) -> f64 {
+    report.steps.first().map_or(0, |step| step.tokens) as f64 * 1e9 / report.step_ns.max(1) as f64
 }
 
 const WITHOUT: &str = "one rank, CUDA graphs off";
@@ -217,8 +241,9 @@ fn without_graphs<F: FnMut(News)>(
     let same = report.losses() == with.losses();
     let found = if same { "the same bits" } else { "other bits" };
     rows.push(Row::fact(GROUP, format!("{WITHOUT}: losses"), found, "with graphs", same));
-    let (median, without) = median_step(&report);
-    let against = format!("{:.3} ms a step; with graphs {:.2} times as many", median as f64 / 1e6, rate / without);
+    let without = rate_of(&report);
+    let ms = report.step_ns as f64 / 1e6;
+    let against = format!("{ms:.3} ms a step; with graphs {:.2} times as many", rate / without);
     rows.push(Row::figure(GROUP, format!("tokens a second, {WITHOUT}"), format!("{without:.0}"), against));
     Ok(())
 }
@@ -256,31 +281,36 @@ impl Watch {
     }
 }
 
-/// The plan on 4 ranks that share the card: its step beside `expected` (0: not known), its bytes beside the plan's.
+/// The plan on 4 ranks that share the card: its step beside `expected`, its bytes beside the plan's.
 fn four_ranks<F: FnMut(News)>(
     (device, card): (Device, &Arc<dyn Card>),
     rows: &mut Rows<F>,
     sizes: &Sizes,
     workload: &Workload,
     predicted: &[Bytes],
-    expected: Nanos,
+    expected: Expected,
 ) -> Result<RunReport, String> {
     let watch = Watch::start(card);
     let report = run(workload, &options(device, sizes), &mut Silent);
     let most = watch.map(|(before, watch)| (before, watch.end()));
     let report = report.map_err(|error| error.to_string())?;
-    let (found, rate) = median_step(&report);
+    let (found, rate) = (report.step_ns, rate_of(&report));
     let tokens = report.steps.first().map_or(0, |step| step.tokens);
     let against = format!("{tokens} a step");
     rows.push(Row::figure(GROUP, "tokens a second, 4 ranks on one card", format!("{rate:.0}"), against));
-    let off = found as f64 / expected.max(1) as f64 - 1.0;
-    let expected = expected as f64 / 1e6;
-    let against = format!("{expected:.3} ms from its operators, {:+.1} %; from -25 to +5 %", 100.0 * off);
+    let (sum, off) = beside(found, expected.step(expected.one_by_one));
+    let against = format!("{sum} from its operators one by one, {:+.1} %; from -25 to +5 %", 100.0 * off);
     let ms = format!("{:.3} ms", found as f64 / 1e6);
     // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave: how much that is the
     // sum of their times cannot know. Longer than the sum is what goes wrong.
     let is_as_expected = (-0.25..=0.05).contains(&off);
-    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms, &against, is_as_expected));
+    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, is_as_expected));
+    if expected.side_by_side > 0 {
+        let (predicted, off) = beside(found, expected.step(expected.side_by_side));
+        let against =
+            format!("{predicted} predicted from its operators side by side, {:+.1} %; aim: 5 %", 100.0 * off);
+        rows.push(Row::figure(GROUP, "the same step", ms, against));
+    }
     if let Some((before, most)) = most {
         // What the driver says of the whole device, against what the plan says of its ranks and cuBLAS has for itself. The
         // slabs of memory, and what stays as it is in all runs, count for little of 3 % where the model is large.
@@ -309,19 +339,24 @@ fn four_ranks<F: FnMut(News)>(
 
 const PARTS: &str = "4 ranks, each on its part of the multiprocessors";
 
+/// What was predicted, for people, and how far from it `found` is.
+fn beside(found: Nanos, predicted: Nanos) -> (String, f64) {
+    (format!("{:.3} ms", predicted as f64 / 1e6), found as f64 / predicted.max(1) as f64 - 1.0)
+}
+
 /// The plan on 4 ranks with a part of the multiprocessors each, as on GPUs of their own: its losses beside those of ranks
-/// that take turns, and its makespan beside the one that follows from operators measured on such a part. They share the
-/// memory's rate, which that leaves out.
+/// that take turns, and its makespan and step beside those that follow from operators measured on such a part while the others
+/// are at work: `profile --split-gpu`, `plan --profile` and `run --split-gpu`.
 fn in_parts<F: FnMut(News)>(
     device: Device,
     rows: &mut Rows<F>,
     sizes: &Sizes,
     together: Option<&RunReport>,
-    ceilings: (f64, f64),
+    bandwidth: f64,
 ) -> Result<(), String> {
     let ranks = sizes.work.pipeline as usize;
-    let portion = Some(Portion { part: 0, parts: ranks });
-    let part = match open_as(device, Opening { portion, ..Opening::default() }) {
+    let whole = whole(&sizes.work);
+    let mut part = match Gpu::part(device, ranks, &whole, sizes.pace) {
         Ok(part) => part,
         Err(error) => {
             rows.push(Row::figure(GROUP, PARTS, "not run".to_string(), error.to_string()));
@@ -329,12 +364,16 @@ fn in_parts<F: FnMut(News)>(
         }
     };
     // Within a card a message costs a copy, which is part of no operator.
-    let link = Link { bytes_per_s: (ceilings.0 * 0.5e9) as u64, latency_ns: 10_000 };
+    let link = Link { bytes_per_s: (bandwidth * 0.5e9) as u64, latency_ns: 10_000 };
     let work = ModelWork { link, ..sizes.work.clone() };
     let (workload, _) = published(&work, "1f1b", None)?;
-    let (profile, _) = operators(&part, drop, sizes, &workload, ceilings)?;
-    let predicted = makespan(&ModelWork { profile: Some(Arc::new(profile)), ..work })?;
     let name = part.name();
+    let (profile, missed) =
+        measure(&mut part, (&whole, work.dtype), Profile::new(&name), &mut |_, _, _| Flow::Continue);
+    if let Some((signature, reason)) = missed.first() {
+        return Err(format!("{}: {reason}", signature.kernel));
+    }
+    let [makespan, step] = predicted(&ModelWork { profile: Some(Arc::new(profile)), ..work })?;
     // Its memory is the ranks', and its context that of one of them.
     drop(part);
     let options = RunOptions { split_gpu: true, ..options(device, sizes) };
@@ -345,20 +384,24 @@ fn in_parts<F: FnMut(News)>(
         // Products may be cut in another way, and then sum in another order.
         rows.push(Row::error(GROUP, format!("{PARTS}: losses"), error, 1e-2));
     }
-    let off = report.makespan_ns as f64 / predicted.max(1) as f64 - 1.0;
-    let against = format!("{:.3} ms predicted for such parts, {:+.1} %", predicted as f64 / 1e6, 100.0 * off);
-    let found = format!("{:.3} ms on {name}", report.makespan_ns as f64 / 1e6);
-    rows.push(Row::figure(GROUP, format!("{PARTS}: makespan"), found, against));
+    for (what, found, predicted) in [("makespan", report.makespan_ns, makespan), ("step", report.step_ns, step)] {
+        let (predicted, off) = beside(found, predicted);
+        let against = format!("{predicted} predicted, {:+.1} %; aim: 5 %", 100.0 * off);
+        let found = format!("{:.3} ms on {name}", found as f64 / 1e6);
+        rows.push(Row::figure(GROUP, format!("{PARTS}: {what}"), found, against));
+    }
     Ok(())
 }
 
-/// What the planner says of `work` in 1F1B, from its first op to its last.
-fn makespan(work: &ModelWork) -> Result<Nanos, String> {
+/// What the planner says of `work` in 1F1B: from its first op to its last, and to the end of its step.
+fn predicted(work: &ModelWork) -> Result<[Nanos; 2], String> {
     let published = schedule::find("1f1b").ok_or("there is no 1f1b")?;
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     let problem = orders::problem(work, placement, chunks).map_err(|faults| faults.to_string())?;
     let order = published.build(&problem).map_err(|why| why.reason)?;
-    simulate(&problem, &order).map(|timeline| timeline.makespan_ns()).map_err(|deadlock| deadlock.to_string())
+    let timeline = simulate(&problem, &order).map_err(|deadlock| deadlock.to_string())?;
+    let derived = derive(work, problem.placement().clone(), chunks).map_err(|faults| faults.to_string())?;
+    Ok([timeline.makespan_ns(), derived.ends.step_ns(&timeline)])
 }
 
 /// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
@@ -469,6 +512,6 @@ mod tests {
         let failed: Vec<&Row> = rows.rows.iter().filter(failed).collect();
         assert!(failed.is_empty(), "{failed:#?}");
         let in_parts = rows.rows.iter().filter(|row| row.name.starts_with(PARTS)).count();
-        assert_eq!(in_parts, 2, "losses and makespan");
+        assert_eq!(in_parts, 3, "losses, makespan and step");
     }
 }
