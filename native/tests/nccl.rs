@@ -277,3 +277,25 @@ fn what_nccl_needs_is_said_before_anything_starts() {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
+
+/// Two ranks with a link each way have three queues. Megatron-LM wants one connection, and people set it by habit.
+#[test]
+fn too_few_connections_to_the_card_are_refused() {
+    let Some(library) = library() else { return };
+    let path = plan("connections", 1);
+    let with = |connections: &str| {
+        let variables =
+            [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("CUDA_DEVICE_MAX_CONNECTIONS", connections)]
+                .map(|(name, value)| (name, value.to_string()));
+        let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        train(&path, &["--transport", "nccl", "--patience", "60"], &variables)
+    };
+    for connections in ["1", "2"] {
+        let refused = with(connections);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        let said = format!("CUDA_DEVICE_MAX_CONNECTIONS={connections}, and rank ");
+        assert!(text.contains(&said) && text.contains("has 3 queues") && text.contains("Unset it"), "{text}");
+    }
+    assert_eq!(losses(&with("3")), losses(&train(&path, &[], &[])));
+}

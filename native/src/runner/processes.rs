@@ -180,16 +180,17 @@ impl Rank<'_> {
                 )));
             }
         }
-        let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
-        let opening = crate::backend::cuda::Opening { graphs: options.cuda_graphs, ..Default::default() };
-        let card =
-            crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
-        let patience = options.transport.patience;
         let position = workload.position(self.rank);
         let mut sums = Gradients::new(position, &workload.places(), None).all_groups();
         sums.push(position.group(Axis::Tensor));
         let (rings, deals) = (vec![position.group(Axis::Context)], vec![position.group(Axis::Expert)]);
         let ties = Ties { links: workload.links(), sums, rings, deals };
+        nccl::check_connections(&ties, self.rank).map_err(|error| refused(error.to_string()))?;
+        let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
+        let opening = crate::backend::cuda::Opening { graphs: options.cuda_graphs, ..Default::default() };
+        let card =
+            crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
+        let patience = options.transport.patience;
         let started = Nccl::start(transport, library, Arc::clone(&card), ties, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),

@@ -131,6 +131,9 @@ pub(super) unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32
     Ok(milliseconds)
 }
 
+/// Connections to a card that the driver makes at most: queues on one of their own run side by side.
+pub const MOST_CONNECTIONS: usize = 32;
+
 /// Sets what the driver and NCCL read once, at their first call; nothing of it where a person has chosen.
 ///
 /// The driver is to run more queues side by side than the 8 that it does by itself: beyond those, queues share one, and a
@@ -141,7 +144,8 @@ pub(super) unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32
 /// # Safety
 /// No other thread of the process may run yet.
 pub unsafe fn set_up_libraries() {
-    for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_RUNTIME_CONNECT", "0")] {
+    let connections = MOST_CONNECTIONS.to_string();
+    for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", &*connections), ("NCCL_RUNTIME_CONNECT", "0")] {
         if std::env::var_os(variable).is_none() {
             // SAFETY: as the caller promises.
             unsafe { std::env::set_var(variable, value) };

@@ -110,6 +110,16 @@ pub struct Ties {
     pub deals: Vec<Vec<usize>>,
 }
 
+impl Ties {
+    /// The queues of `rank` on its card: that of its own work, and one for each communicator.
+    pub fn queues(&self, rank: usize) -> usize {
+        let of_rank = |link: &&(usize, usize)| link.0 != link.1 && (link.0 == rank || link.1 == rank);
+        let links: BTreeSet<&(usize, usize)> = self.links.iter().filter(of_rank).collect();
+        let groups = self.sums.iter().chain(&self.rings).chain(&self.deals).filter(|ranks| ranks.len() > 1);
+        1 + links.len() + groups.collect::<BTreeSet<_>>().len()
+    }
+}
+
 /// Why it cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

@@ -24,6 +24,7 @@ pub use library::{
 };
 
 use crate::backend::cuda::card::{Card, CardError, Memory};
+use crate::backend::cuda::driver::MOST_CONNECTIONS;
 
 /// Why NCCL did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +99,19 @@ pub enum NcclError {
         /// The library's version.
         found: Version,
     },
+    /// A person has set that queues share connections to the GPU, and one would hold up another.
+    #[error(
+        "CUDA_DEVICE_MAX_CONNECTIONS={connections}, and rank {rank} has {queues} queues: where two share a connection, one \
+         that waits for another rank can hold up what that rank waits for. Unset it, or leave --transport nccl out"
+    )]
+    TooFewConnections {
+        /// What the variable says.
+        connections: usize,
+        /// This rank.
+        rank: usize,
+        /// Its queues.
+        queues: usize,
+    },
     /// The GPU failed.
     #[error(transparent)]
     Card(#[from] CardError),
@@ -126,6 +140,24 @@ pub fn check_sharing(version: Version, gpus: &[String], enabled: bool) -> Result
 /// Whether a person allows ranks to share a GPU.
 pub fn sharing_enabled() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value.trim() == "1")
+}
+
+/// Refuses where `CUDA_DEVICE_MAX_CONNECTIONS` gives `rank` fewer connections than it has queues with `ties`. A queue on a
+/// connection of others runs only when what was put there before has: a receive that waits on the card for its sender, and
+/// the mark behind it, could keep back what that sender waits for, in whatever order both ranks asked for it. Where nobody
+/// has set it, there are as many as a card can have.
+///
+/// # Errors
+/// [`NcclError::TooFewConnections`].
+pub fn check_connections(ties: &Ties, rank: usize) -> Result<(), NcclError> {
+    let said = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().and_then(|value| value.trim().parse::<usize>().ok());
+    let queues = ties.queues(rank);
+    match said {
+        Some(connections) if connections < queues.min(MOST_CONNECTIONS) => {
+            Err(NcclError::TooFewConnections { connections, rank, queues })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Ends the waits of every communicator that has it.
