@@ -242,10 +242,15 @@ pub enum CardError {
         count: usize,
     },
     /// The memory is full.
-    #[error("the GPU has no {} MiB left: plan a smaller model, or fewer or smaller microbatches", bytes >> 20)]
+    #[error(
+        "the GPU has no {} MiB left:{} plan a smaller model, or fewer or smaller microbatches", bytes.div_ceil(1 << 20),
+        beside(*room)
+    )]
     Full {
         /// Bytes asked for.
         bytes: Bytes,
+        /// Bytes that are free, and those of the whole card, where it says so.
+        room: Option<(Bytes, Bytes)>,
     },
     /// A kernel could not be compiled.
     #[error("the kernels cannot be compiled: {0}")]
@@ -258,6 +263,17 @@ pub enum CardError {
         /// What it said.
         reason: String,
     },
+}
+
+/// What is known of a card that is full.
+fn beside(room: Option<(Bytes, Bytes)>) -> String {
+    let Some((free, all)) = room else { return String::new() };
+    format!(
+        " {} of its {} MiB are free, and contexts, kernels and NCCL take what no plan counts. Say so in the spec, with \
+         memory.overhead_bytes or a lower memory.limit_bytes, or",
+        free >> 20,
+        all >> 20
+    )
 }
 
 fn list(items: &[String]) -> String {

@@ -189,7 +189,7 @@ const FENCE: usize = ALIGNMENT;
 const UNWRITTEN: u8 = 0xff;
 
 fn layout(bytes: Bytes) -> Result<Layout, CardError> {
-    Layout::from_size_align(bytes as usize + 2 * FENCE, ALIGNMENT).map_err(|_| CardError::Full { bytes })
+    Layout::from_size_align(bytes as usize + 2 * FENCE, ALIGNMENT).map_err(|_| CardError::Full { bytes, room: None })
 }
 
 impl Drop for Host {
@@ -213,7 +213,7 @@ impl Card for Host {
         // SAFETY: with its fences it is not of size 0.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
-            return Err(CardError::Full { bytes });
+            return Err(CardError::Full { bytes, room: None });
         }
         // SAFETY: the memory was just allocated, and is longer than a fence.
         let start = unsafe {

@@ -183,7 +183,8 @@ impl Nvidia {
                 Err(error) => return Err(driver_error("cuMemAlloc", error)),
             }
         }
-        Err(CardError::Full { bytes })
+        let room = result::mem_get_info().ok().map(|(free, all)| (free as Bytes, all as Bytes));
+        Err(CardError::Full { bytes, room })
     }
 
     /// What the driver says of the card.
@@ -377,7 +378,7 @@ impl Card for Nvidia {
         // Beyond what was reserved: little at a time, since what is taken stays taken.
         let wish = if by_others { SLAB_BY_OTHERS } else { (heap.taken() / 16).min(SLAB_BY_OTHERS) };
         Nvidia::grow(heap, bytes, wish)?;
-        heap.allocate(bytes, held).map(Address).ok_or(CardError::Full { bytes })
+        heap.allocate(bytes, held).map(Address).ok_or(CardError::Full { bytes, room: None })
     }
 
     fn free(&self, at: Address, bytes: Bytes, held: Held) {
