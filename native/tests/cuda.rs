@@ -197,6 +197,48 @@ fn memory_is_taken_once_and_is_what_was_worked_out() {
     assert_eq!(late, 0, "{:?}", ran.calls);
 }
 
+/// Three messages of 20 MiB that can be on the way to another card at once have their memory before the first job; and a card
+/// that is too small for them says what it has.
+#[test]
+fn what_is_on_the_way_to_other_cards_is_taken_at_the_start() {
+    let Some(card) = card() else { return };
+    let (library, cards) = (card.join("libnccl.so.2"), card.join("libcuda.so.1"));
+    let plan = planned(
+        "on-the-way",
+        "schedule = \"gpipe\"\n[model]\nname = \"own\"\nfamily = \"llama\"\nlayers = 2\nhidden = 256\nheads = 2\nffn = 48\n\
+         vocab = 260\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 3\nsequence = 8\n\
+         microbatch_size = 2560\ndtype = \"f32\"\nrecompute = \"full\"\n",
+    );
+    let plan = plan.to_string_lossy();
+    // What rank 0 lacks on a card of so many MiB, by its own words, and what it has been given.
+    let lacking = |mebibytes: u64| {
+        let memory = (mebibytes << 20).to_string();
+        let variables = [
+            ("PIPEPLAN_NCCL", &*library.to_string_lossy()),
+            ("FAKE_NCCL_CARD", &*cards.to_string_lossy()),
+            ("FAKE_CUDA_CARDS", "2"),
+            ("FAKE_CUDA_MEMORY", &*memory),
+        ]
+        .map(|(name, value)| (name, value.to_string()));
+        let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let arguments = ["run", &*plan, "--backend", "cuda", "--transport", "nccl", "--patience", "60"];
+        let ran = on_cards(&format!("on-the-way-{mebibytes}"), "", &arguments, &variables).expect("there was a card");
+        let text = String::from_utf8_lossy(&ran.output.stderr).into_owned();
+        let said = text.split("the GPU has no ").nth(1).unwrap_or_else(|| panic!("{text}"));
+        assert!(text.contains("rank 0 failed"), "{text}");
+        let numbers: Vec<u64> =
+            said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).take(3).collect();
+        let [lacks, free, all] = numbers[..] else { panic!("{text}") };
+        assert!(free < lacks && all == mebibytes, "{text}");
+        assert!(said.contains("memory.overhead_bytes or a lower memory.limit_bytes"), "{text}");
+        lacks
+    };
+    let own = lacking(16);
+    assert!(own > 60, "{own}");
+    // A slab for what is tried out first.
+    assert_eq!(lacking(own + 2 + 59), 60);
+}
+
 /// Where cuBLASLt has no algorithm, cuBLAS multiplies, and what an epilogue would have done comes before and after: in f32
 /// the bits are the same.
 #[test]

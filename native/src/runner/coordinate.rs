@@ -210,7 +210,15 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                 // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out.
                 let shows = matches!(carriage, Carriage::Threads);
                 let together = [position.members, position.parts, position.experts].iter().any(|ranks| *ranks > 1);
-                let leaves = leaving == cuda::Leaving::OnCard && (shows && together || sends(row));
+                let leaves = match leaving {
+                    cuda::Leaving::ThroughHost => 0,
+                    // Its queues wait for other ranks, so that no memory can be taken any more.
+                    cuda::Leaving::OnCard if !shows => {
+                        cuda::room::leaving(problem, &workload.program, position.rank, &held)
+                    }
+                    cuda::Leaving::OnCard if together || sends(row) => cuda::nvidia::SLAB_BY_OTHERS,
+                    cuda::Leaving::OnCard => 0,
+                };
                 let needed = cuda::room::needed(&held, &training, row, shows)?;
                 card.reserve(needed, leaves).map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);

@@ -296,13 +296,12 @@ pub trait Card: Send + Sync {
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
 
-    /// Takes so much of the card's memory at once, for what is [allocated](Card::allocate) from now on, and where `leaves`,
-    /// some for what others give back: a card that gives memory may wait for what runs there, transfers that wait for other
-    /// ranks among it.
+    /// Takes so much of the card's memory at once, for what is [allocated](Card::allocate) from now on, and `leaves` for what
+    /// others give back: a card that gives memory may wait for what runs there, transfers that wait for other ranks among it.
     ///
     /// # Errors
     /// [`CardError`], as all others.
-    fn reserve(&self, _bytes: Bytes, _leaves: bool) -> Result<(), CardError> {
+    fn reserve(&self, _bytes: Bytes, _leaves: Bytes) -> Result<(), CardError> {
         Ok(())
     }
 

@@ -184,7 +184,7 @@ impl Card for Jobs {
         self.card.shared_bytes()
     }
 
-    fn reserve(&self, bytes: Bytes, leaves: bool) -> Result<(), CardError> {
+    fn reserve(&self, bytes: Bytes, leaves: Bytes) -> Result<(), CardError> {
         self.card.reserve(bytes, leaves)
     }
 

@@ -71,8 +71,8 @@ const ALIGNED: u64 = 256;
 /// memory that goes. The driver ends the captures of other threads then.
 static CAPTURES: RwLock<()> = RwLock::new(());
 
-/// What others give back has its own slabs, which hold a few messages each.
-const SLAB_BY_OTHERS: Bytes = 16 << 20;
+/// What others give back has its own slabs, which hold a few messages each where nothing says how many there can be.
+pub const SLAB_BY_OTHERS: Bytes = 16 << 20;
 
 impl Nvidia {
     /// A new stream on GPU `ordinal`.
@@ -345,7 +345,7 @@ impl Card for Nvidia {
         self.device.shared_bytes
     }
 
-    fn reserve(&self, bytes: Bytes, leaves: bool) -> Result<(), CardError> {
+    fn reserve(&self, bytes: Bytes, leaves: Bytes) -> Result<(), CardError> {
         self.make_current()?;
         let bytes = rounded(bytes) + rounded(WORKSPACE_BYTES);
         if self.apart {
@@ -355,8 +355,8 @@ impl Card for Nvidia {
         if heaps[0].taken() < bytes {
             Nvidia::grow(&mut heaps[0], bytes, bytes)?;
         }
-        if leaves && heaps[1].taken() == 0 {
-            Nvidia::grow(&mut heaps[1], 1, SLAB_BY_OTHERS)?;
+        if heaps[1].taken() < leaves {
+            Nvidia::grow(&mut heaps[1], leaves, leaves)?;
         }
         Ok(())
     }

@@ -4,12 +4,14 @@
 //! back. What [`Heap`] then needs to deal them out is what the rank reserves, in one piece: the bytes of the plan, and what
 //! the gaps between tensors cost, which is known and tested here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pipeplan_core::graph::{Graph, Init, Kernel, SequencePart, Tensor};
+use pipeplan_core::graph::{Graph, Init, Kernel, Role, SequencePart, Tensor};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::program::{Step, Way};
+use pipeplan_core::op::OpKind;
+use pipeplan_core::problem::Problem;
+use pipeplan_core::program::{Message, Payload, Program, Step, Way};
 use pipeplan_core::units::Bytes;
 
 use super::card::Held;
@@ -39,6 +41,130 @@ pub fn needed(
     let step = (least / 256).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
     let sizes = (0..128).map(|more| least + more * step);
     Ok(sizes.into_iter().find(|size| replay(&events, *size).is_some()).unwrap_or(least))
+}
+
+/// The most bytes of messages that `rank` of a pipeline, which holds `stages`, has made and others may not have taken yet:
+/// what its memory for those must hold, in whatever order ranks get on. What is given back is seen now and then, so of each
+/// receiver the last message that is known to be taken is still held.
+pub fn leaving(problem: &Problem, program: &Program, rank: usize, stages: &[(u16, Graph)]) -> Bytes {
+    let known = known_to_be_taken(problem, program, rank);
+    let bytes = |message: &Message| {
+        let role = match message.payload {
+            Payload::Activation => Role::ActivationOut,
+            Payload::Gradient => Role::GradientOut,
+        };
+        let graph = stages.iter().find(|(stage, _)| *stage == message.stage).map(|(_, graph)| graph);
+        let tensors = graph.into_iter().flat_map(|graph| &graph.tensors).filter(|tensor| tensor.role == role);
+        tensors.map(|tensor| rounded(tensor.bytes())).sum::<Bytes>()
+    };
+    // By receiver: from where on each message is known to be taken, and its bytes.
+    let mut under_way: BTreeMap<usize, VecDeque<(usize, Bytes)>> = BTreeMap::new();
+    let (mut held, mut most) = (0, 0);
+    for (index, step) in program.rows.get(rank).into_iter().flatten().enumerate() {
+        for sent in under_way.values_mut() {
+            while sent.get(1).is_some_and(|(known, _)| *known <= index) {
+                held -= sent.pop_front().map_or(0, |(_, bytes)| bytes);
+            }
+        }
+        match step {
+            Step::Compute(op) => {
+                let payload = match op.kind() {
+                    OpKind::F => Payload::Activation,
+                    OpKind::B | OpKind::BW => Payload::Gradient,
+                    OpKind::W => continue,
+                };
+                let (stage, microbatch) = (op.stage() as u16, op.microbatch() as u32);
+                let made = Message { way: Way::Send, payload, stage, microbatch };
+                if known.contains_key(&made) {
+                    held += bytes(&made);
+                    most = most.max(held);
+                }
+            }
+            _ => {
+                for message in messages_of(step, Way::Send) {
+                    let taken = known.get(message).copied().unwrap_or(usize::MAX);
+                    under_way.entry(receiver(problem, message)).or_default().push_back((taken, bytes(message)));
+                }
+            }
+        }
+    }
+    most
+}
+
+/// The messages that `step` begins to send, or that it ends only with.
+fn messages_of(step: &Step, way: Way) -> impl Iterator<Item = &Message> {
+    let messages = match (step, way) {
+        (Step::Transfer(messages), _) | (Step::Start(messages), Way::Send) | (Step::Wait(messages), Way::Receive) => {
+            messages.as_slice()
+        }
+        _ => &[],
+    };
+    messages.iter().filter(move |message| message.way == way)
+}
+
+/// The rank at the other end.
+fn receiver(problem: &Problem, message: &Message) -> usize {
+    problem.rank_of(message.peer_stage(), message.microbatch as usize)
+}
+
+/// For each message that `rank` sends, from which step of its row on it is certain that it has been taken: something has
+/// come since that was sent behind that. Beyond every row where that is never so.
+///
+/// Every rank walks as far as it can, none waiting for its sends, and learns with what it receives how far the receivers of
+/// `rank` had come, as far as the sender knew.
+fn known_to_be_taken(problem: &Problem, program: &Program, rank: usize) -> BTreeMap<Message, usize> {
+    let sends = || program.rows.get(rank).into_iter().flatten().flat_map(|step| messages_of(step, Way::Send));
+    let mut known: BTreeMap<Message, usize> = sends().map(|message| (*message, usize::MAX)).collect();
+    let receivers: Vec<usize> =
+        sends().map(|message| receiver(problem, message)).collect::<BTreeSet<_>>().into_iter().collect();
+    // Of each message, which receiver takes it, and how many steps it has then done.
+    let mut taken: BTreeMap<Message, (usize, usize)> = BTreeMap::new();
+    for (place, receiver) in receivers.iter().enumerate() {
+        for (index, step) in program.rows[*receiver].iter().enumerate() {
+            taken.extend(messages_of(step, Way::Receive).map(|message| (message.mirrored(), (place, index + 1))));
+        }
+    }
+    // By rank: steps that each receiver is known to have done. By parcel: what its sender knew.
+    let mut seen = vec![vec![0; receivers.len()]; program.rows.len()];
+    let mut told: BTreeMap<Parcel, Vec<usize>> = BTreeMap::new();
+    let mut done = vec![0; program.rows.len()];
+    let mut unsure: Vec<Message> = known.keys().copied().collect();
+    loop {
+        let before: usize = done.iter().sum();
+        for (of, row) in program.rows.iter().enumerate() {
+            while let Some(step) = row.get(done[of]) {
+                for message in messages_of(step, Way::Send) {
+                    told.insert(Parcel::of(*message), seen[of].clone());
+                }
+                if !messages_of(step, Way::Receive).all(|message| told.contains_key(&Parcel::of(*message))) {
+                    break;
+                }
+                for message in messages_of(step, Way::Receive) {
+                    for (seen, told) in
+                        seen[of].iter_mut().zip(told.remove(&Parcel::of(*message)).unwrap_or_default())
+                    {
+                        *seen = (*seen).max(told);
+                    }
+                }
+                done[of] += 1;
+                if let Some(place) = receivers.iter().position(|receiver| *receiver == of) {
+                    seen[of][place] = done[of];
+                }
+                if of == rank {
+                    unsure.retain(|message| {
+                        let is_taken = taken.get(message).is_some_and(|(place, steps)| seen[rank][*place] >= *steps);
+                        if is_taken {
+                            known.insert(*message, done[rank]);
+                        }
+                        !is_taken
+                    });
+                }
+            }
+        }
+        if done.iter().sum::<usize>() == before {
+            return known;
+        }
+    }
 }
 
 /// What a processor was asked for, in order.
@@ -366,6 +492,26 @@ mod tests {
                 assert!(on_paper(true) < held, "{held}: {}", on_paper(true));
             }
         }
+    }
+
+    /// Of four ranks, the first has as many activations on the way as the pipe holds or, where no gradient comes in between,
+    /// all; the last knows that a gradient has been taken two activations later. The optimizer's step tells nothing.
+    #[test]
+    fn messages_on_the_way_are_as_many_as_can_be() {
+        let mut work = Sizes::large().expect("a cpu is in the catalog").work;
+        work.microbatches = 12;
+        let message = u64::from(work.sequence) * u64::from(work.microbatch_size) * u64::from(work.model.hidden) * 2;
+        let on_the_way = |schedule: &str, rank: usize| {
+            let (workload, _) = published(&work, schedule, None).expect("a plan");
+            let Workload { computation: Computation::Model(model), problem, program, .. } = &workload else {
+                panic!("a model")
+            };
+            let held: Vec<(u16, Graph)> = vec![(rank as u16, model.graphs[rank].clone())];
+            leaving(problem, program, rank, &held) as f64 / message as f64
+        };
+        assert_eq!(on_the_way("gpipe", 0), 12.0);
+        assert_eq!(on_the_way("1f1b", 0), 4.0);
+        assert_eq!(on_the_way("1f1b", 3), 3.0);
     }
 
     /// The model of the selftest, of half a billion parameters, and a GPT of the same size: what a rank takes of a card is
