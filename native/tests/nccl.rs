@@ -263,6 +263,40 @@ fn a_peer_that_fails_and_one_that_stands_still_are_named_with_what_each_rank_wai
     assert!(hang.contains("rank 0: ") && hang.contains("rank 1: ") && hang.contains("RECV"), "{hang}");
 }
 
+/// A rank that dies while the others join a communicator with it is heard of then, and not when patience is over.
+#[test]
+fn a_rank_that_dies_while_communicators_are_joined_is_named_at_once() {
+    let Some(library) = library() else { return };
+    let path = plan("dying", 1);
+    let variables = [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("FAKE_NCCL_FAIL", "1:0:die")]
+        .map(|(name, value)| (name, value.to_string()));
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let output = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("rank 1 failed: "), "{text}");
+    assert!(text.contains("rank 0: joining communicators with the ranks that it talks with"), "{text}");
+}
+
+/// Where a group waits too long, any other member may be the one that is late: all are named.
+#[test]
+fn a_group_that_waits_too_long_names_its_members() {
+    let Some(library) = library() else { return };
+    let spec = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 1\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+                pipeline = 1\ncontext = 4\n[training]\nmicrobatches = 2\nsequence = 8\nmicrobatch_size = 1\n";
+    let path = planned("late", spec);
+    // The kernels are compiled now: patience is not for that.
+    losses(&train(&path, &[], &[]));
+    let variables = [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("FAKE_NCCL_FAIL", "2:1:hang")]
+        .map(|(name, value)| (name, value.to_string()));
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let output = train(&path, &["--transport", "nccl", "--patience", "3"], &variables);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let others = ["1, 2, 3", "0, 2, 3", "0, 1, 3", "0, 1, 2"];
+    let is_named = |others: &&str| text.contains(&format!("of step 0 with rank {others}\n"));
+    assert!(text.contains("failed: waited 3.") && others.iter().any(is_named), "{text}");
+}
+
 #[test]
 fn what_nccl_needs_is_said_before_anything_starts() {
     let path = plan("refused", 1);

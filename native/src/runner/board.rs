@@ -15,6 +15,8 @@ use super::gradients::Position;
 pub enum State {
     /// Making its weights.
     Starting,
+    /// Joining communicators with the ranks that it will talk with.
+    Connecting,
     /// Waiting for all ranks, between two training steps.
     Between,
     /// Computing.
@@ -41,9 +43,11 @@ impl State {
     /// The state with this number.
     pub(super) fn of(number: u8) -> State {
         use State::{
-            Between, Computing, Dealing, Ended, Exchanging, Failed, Joining, Lost, Passing, Saving, Starting,
+            Between, Computing, Connecting, Dealing, Ended, Exchanging, Failed, Joining, Lost, Passing, Saving,
+            Starting,
         };
-        let all = [Starting, Between, Computing, Exchanging, Joining, Passing, Dealing, Saving, Failed, Lost];
+        let all =
+            [Starting, Connecting, Between, Computing, Exchanging, Joining, Passing, Dealing, Saving, Failed, Lost];
         all.into_iter().find(|state| *state as u8 == number).unwrap_or(Ended)
     }
 
@@ -166,6 +170,7 @@ impl fmt::Display for RankReport {
         let peers = peers.join(", ");
         match self.state {
             State::Starting => write!(f, "rank {rank}: starting"),
+            State::Connecting => write!(f, "rank {rank}: joining communicators with the ranks that it talks with"),
             State::Between if self.is_behind() => {
                 write!(f, "rank {rank}: waiting for all ranks to end training step {training_step}")
             }

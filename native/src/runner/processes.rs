@@ -165,7 +165,7 @@ impl Rank<'_> {
         transport: &mut dyn Transport,
         observer: &mut dyn Observer,
     ) -> Result<Option<RunReport>, Ended> {
-        let Shared { workload, options, .. } = self.shared;
+        let Shared { workload, options, board, .. } = self.shared;
         let refused = |reason: String| Ended::Refused(Refusal::Device { reason });
         if options.device == Device::Cpu {
             return Err(refused(
@@ -191,11 +191,16 @@ impl Rank<'_> {
         let card =
             crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;
+        board.note_state(self.rank, State::Connecting);
         let started = Nccl::start(transport, library, Arc::clone(&card), ties, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),
-            error => refused(error.to_string()),
+            error => match error.transport() {
+                Some(error) => Ended::Failed(error.clone().into()),
+                None => refused(error.to_string()),
+            },
         })?;
+        board.note_state(self.rank, State::Starting);
         self.name = "nccl";
         let report = self.train(&mut carrier, &Carriage::Card(card), observer)?;
         // All is done and measured: what fails while communicators are given back takes nothing of that away.

@@ -197,6 +197,16 @@ pub enum TransportError {
         /// How long.
         waited: Duration,
     },
+    /// Not all of a group did their part in time.
+    #[error("waited {:.1} s for {tag} with rank {}", waited.as_secs_f64(), listed(peers))]
+    GroupTimedOut {
+        /// The others of the group, of which any may be late.
+        peers: Vec<usize>,
+        /// What they do together.
+        tag: Tag,
+        /// How long.
+        waited: Duration,
+    },
     /// The two ends run different programs, or a parcel was lost on the way.
     #[error("expected {expected} from rank {peer}, but {found} arrived: the two ends disagree about the order")]
     WrongParcel {
@@ -218,13 +228,19 @@ pub enum TransportError {
         world: usize,
     },
     /// The library that carries tensors of devices could not.
-    #[error("{tag} with rank {peer}: {reason}")]
+    #[error("{tag} with rank {}: {reason}", listed(peers))]
     Library {
-        /// The other rank; of a group, one of them.
-        peer: usize,
+        /// The other rank, or the others of a group.
+        peers: Vec<usize>,
         /// What was being carried.
         tag: Tag,
         /// What the library said.
+        reason: String,
+    },
+    /// This rank's device failed.
+    #[error("{reason}")]
+    Device {
+        /// What it said.
         reason: String,
     },
     /// Not every rank came in time to what all do together.
@@ -249,6 +265,11 @@ pub enum TransportError {
     Aborted,
 }
 
+/// Ranks as text.
+pub(crate) fn listed(ranks: &[usize]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 impl TransportError {
     /// The rank that was waited for or that sent the wrong thing.
     pub fn peer(&self) -> Option<usize> {
@@ -256,9 +277,15 @@ impl TransportError {
             TransportError::TimedOut { peer, .. }
             | TransportError::WrongParcel { peer, .. }
             | TransportError::PeerLost { peer, .. }
-            | TransportError::Library { peer, .. }
             | TransportError::NoSuchPeer { peer, .. } => Some(*peer),
-            TransportError::BarrierTimedOut { .. } | TransportError::Ending | TransportError::Aborted => None,
+            TransportError::Library { peers, .. } | TransportError::GroupTimedOut { peers, .. } => match peers[..] {
+                [peer] => Some(peer),
+                _ => None,
+            },
+            TransportError::Device { .. }
+            | TransportError::BarrierTimedOut { .. }
+            | TransportError::Ending
+            | TransportError::Aborted => None,
         }
     }
 }

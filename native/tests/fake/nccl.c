@@ -6,7 +6,7 @@
 // a card that is none (cuda.c), one of its streams.
 // FAKE_NCCL_LOG: calls are noted in this file, with the process' number behind its name.
 // FAKE_NCCL_FAIL=rank:n:mode: in the process whose RANK that is, the n-th message (from 0) ends in a remote error
-// (`remote`) or never (`hang`).
+// (`remote`) or never (`hang`); or the process ends while it joins its n-th communicator (`die`).
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -340,19 +340,23 @@ static int is_sound(const Operation* op) {
     return from == to;
 }
 
+// How the n-th thing of this process is to fail; an empty text where it is not.
+static const char* failing(int number) {
+    static _Thread_local char mode[16];
+    const char *fail = getenv("FAKE_NCCL_FAIL"), *rank = getenv("RANK");
+    int where = -1, which = -1;
+    int is_said = fail && rank && sscanf(fail, "%d:%d:%15s", &where, &which, mode) == 3;
+    return is_said && where == atoi(rank) && which == number ? mode : "";
+}
+
 static int queue(Operation op) {
     static _Atomic int messages;
     if (op.comm->state != SUCCESS || !is_sound(&op)) return INVALID;
     Operation* one = malloc(sizeof(Operation));
-    const char *fail = getenv("FAKE_NCCL_FAIL"), *rank = getenv("RANK");
-    int where = -1, which = -1;
-    char mode[16] = "";
     // Each connection is tried out once before the run: those messages do not count.
     if (op.kind <= RECEIVE && op.count > 1) {
-        int number = messages++;
-        if (fail && rank && sscanf(fail, "%d:%d:%15s", &where, &which, mode) == 3 && where == atoi(rank) && which == number) {
-            op.fault = strcmp(mode, "hang") == 0 ? 2 : 1;
-        }
+        const char* mode = failing(messages++);
+        op.fault = !strcmp(mode, "hang") ? 2 : !strcmp(mode, "remote") ? 1 : 0;
     }
     *one = op;
     if (card()) one->place = card()->put(one->stream);
@@ -389,6 +393,8 @@ int ncclCommInitRankConfig(Comm** made, int size, Id id, int rank, void* config)
     // Not to block; and what a later version reads behind its own fields is not set.
     if (fields[4] != 0 || *(size_t*)config != 48 || fields[10] != INT_MIN || fields[11] != INT_MIN) return INVALID;
     if (rank < 0 || rank >= size) return INVALID;
+    static _Atomic int joined;
+    if (!strcmp(failing(joined++), "die")) _exit(3);
     Comm* comm = calloc(1, sizeof(Comm));
     comm->rank = rank;
     comm->size = size;

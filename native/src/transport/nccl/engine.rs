@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use pipeplan_core::model::Dtype;
 
 use super::{
-    Communicator, DataType, Ending, LONGEST_END, Library, NcclError, Patience, Reduce, UniqueId, check_sharing,
-    grouped, sharing_enabled,
+    Communicator, DataType, Ending, LONGEST_END, LOOK, Library, NcclError, PAUSE, Patience, Reduce, UniqueId,
+    check_sharing, grouped, sharing_enabled,
 };
 use crate::backend::cuda::card::{Card, CardError, Mark, Memory};
 use crate::transport::collectives::{Call, CollectiveError, Collectives, Group, Operation, Reduction};
@@ -31,12 +31,6 @@ const HEARING: Duration = Duration::from_millis(500);
 
 /// Waits shorter than this cost no sleep.
 const SPIN: Duration = Duration::from_micros(200);
-
-/// How long to sleep between two looks.
-const PAUSE: Duration = Duration::from_micros(20);
-
-/// How often a wait looks at the other transport and at every communicator.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// A message's blocks wait for its sender, on multiprocessors that nobody else has meanwhile, and by itself NCCL takes some
 /// dozen where cards are well connected. `NCCL_MAX_CTAS` says otherwise.
@@ -87,8 +81,8 @@ struct Sum {
     /// Behind it, until it is known to have ended.
     mark: Option<Box<dyn Mark>>,
     tag: Tag,
-    /// Another of its ranks.
-    peer: usize,
+    /// The others of its ranks.
+    peers: Vec<usize>,
     /// What it reads and writes, until it is joined: what the rank's queue does with that memory then comes behind it.
     memory: Option<[Arc<Memory>; 2]>,
 }
@@ -148,6 +142,22 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// The error of the transport between the processes, where that is what has failed.
+    pub fn transport(&self) -> Option<&TransportError> {
+        match self {
+            StartError::Nccl(NcclError::Run(error)) | StartError::TryingOut(error) => Some(error),
+            StartError::Control(error) => error.transport(),
+            StartError::Nccl(_) | StartError::Versions { .. } => None,
+        }
+    }
+}
+
+/// The others of `ranks`.
+fn others(ranks: &[usize], rank: usize) -> Vec<usize> {
+    ranks.iter().copied().filter(|other| *other != rank).collect()
+}
+
 /// `links` in rounds, in each of which a rank has one link at most, so that those of a round are joined side by side: a long
 /// pipeline takes as many rounds as a short one. The same on every rank.
 pub(super) fn in_rounds(mut links: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
@@ -184,14 +194,22 @@ impl<'t> Nccl<'t> {
         let (links_of, axes, sums) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut nccl = Nccl { control, library, card, patience, links: links_of, axes, sums, begun: 0 };
         nccl.check_world()?;
-        let rank = nccl.patience.rank;
+        match nccl.connect(ties) {
+            Ok(()) => Ok(nccl),
+            Err(error) => Err(nccl.better(error)),
+        }
+    }
+
+    /// Joins the communicators of `ties`, and tries them out.
+    fn connect(&mut self, ties: Ties) -> Result<(), StartError> {
+        let rank = self.patience.rank;
         let Ties { links, mut sums, mut rings, mut deals } = ties;
         // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
         for (from, to) in in_rounds(links) {
             if from != to && (from == rank || to == rank) {
-                let channel = nccl.join(&[from, to], Some(BLOCKS_OF_MESSAGES))?;
-                nccl.links.insert((from, to), channel);
-                nccl.try_out(from, to)?;
+                let channel = self.join(&[from, to], Some(BLOCKS_OF_MESSAGES))?;
+                self.links.insert((from, to), channel);
+                self.try_out(from, to)?;
             }
         }
         for (groups, try_out) in [
@@ -203,11 +221,23 @@ impl<'t> Nccl<'t> {
             groups.dedup();
             for ranks in groups.drain(..).filter(|ranks| ranks.len() > 1) {
                 let group = Group::new(ranks, rank).map_err(|error| NcclError::Missing(error.to_string()))?;
-                nccl.join_group(group.ranks())?;
-                try_out(&mut nccl, group)?;
+                self.join_group(group.ranks())?;
+                try_out(self, group)?;
             }
         }
-        Ok(nccl)
+        Ok(())
+    }
+
+    /// Why it cannot start, where `error` says so first: a peer that has died is a better reason than what NCCL makes of it.
+    fn better(&mut self, error: StartError) -> StartError {
+        if error.transport().is_some() {
+            return error;
+        }
+        self.give_up();
+        match self.heard() {
+            Some(lost @ TransportError::PeerLost { .. }) => StartError::TryingOut(lost),
+            _ => error,
+        }
     }
 
     /// All ranks must have one version of NCCL, and a GPU each where that version asks for it.
@@ -248,9 +278,9 @@ impl<'t> Nccl<'t> {
         self.control.broadcast(&mut group, 0, &mut bytes)?;
         let id = UniqueId(bytes.map(|byte| byte as u8));
         self.card.choose().map_err(NcclError::from)?;
-        let peer = ranks.iter().copied().find(|other| *other != rank).unwrap_or(rank);
-        let place = (group.member(), group.size());
-        let communicator = Communicator::join(&self.library, id, place, peer, blocks, self.patience.clone())?;
+        let (peers, place) = (others(ranks, rank), (group.member(), group.size()));
+        let (patience, mut watch) = (self.patience.clone(), || self.control.check());
+        let communicator = Communicator::join(&self.library, id, place, peers, blocks, patience, &mut watch)?;
         let queue = self.card.another().map_err(NcclError::from)?;
         Ok(Channel { communicator, queue, sending: VecDeque::new(), arriving: VecDeque::new() })
     }
@@ -268,6 +298,7 @@ impl<'t> Nccl<'t> {
         let memory = Memory::zeros(&self.card, 1)?;
         self.card.finish()?;
         let (library, sends) = (Arc::clone(&self.library), from == self.patience.rank);
+        let mut watch = || self.control.check();
         let Some(channel) = self.links.get_mut(&(from, to)) else { return Ok(()) };
         let (at, stream) = (memory.at().number(), channel.queue.stream());
         grouped(&library, &mut [&mut channel.communicator], |members| {
@@ -279,8 +310,9 @@ impl<'t> Nccl<'t> {
                 }
             }
         })?;
+        channel.communicator.settle("the first message to be queued", &mut watch)?;
         let mark = channel.queue.mark()?;
-        channel.communicator.until("the first message", || Ok(mark.is_past()?))
+        channel.communicator.until("the first message", &mut watch, || Ok(mark.is_past()?))
     }
 
     /// A small and a larger sum in `group`, in both formats. NCCL connects at the first use of a way to sum, and the
@@ -324,11 +356,12 @@ impl<'t> Nccl<'t> {
     /// # Errors
     /// [`NcclError`].
     pub fn finish(mut self) -> Result<(), NcclError> {
+        let mut watch = || self.control.check();
         for (_, channel) in std::mem::take(&mut self.links) {
-            channel.communicator.finish()?;
+            channel.communicator.finish(&mut watch)?;
         }
         for (_, channel) in std::mem::take(&mut self.axes) {
-            channel.communicator.finish()?;
+            channel.communicator.finish(&mut watch)?;
         }
         Ok(())
     }
@@ -341,40 +374,74 @@ impl<'t> Nccl<'t> {
         }
     }
 
-    /// What to tell of `error` during `tag` with `peer`: where another rank has ended the run or is gone, that.
-    fn explained(&mut self, error: NcclError, peer: usize, tag: Tag) -> TransportError {
-        self.give_up();
+    /// Why the run cannot go on, where the other transport says so within [`HEARING`].
+    fn heard(&mut self) -> Option<TransportError> {
         let begun = Instant::now();
         while begun.elapsed() < HEARING {
             if let Err(better) = self.control.check() {
-                return better;
+                return Some(better);
             }
             std::thread::sleep(LOOK);
         }
+        None
+    }
+
+    /// What to tell of `error` during `tag` with `peers`: where another rank has ended the run or is gone, that.
+    fn explained(&mut self, error: NcclError, peers: &[usize], tag: Tag) -> TransportError {
         match error {
-            NcclError::Aborted => TransportError::Aborted,
-            error => TransportError::Library { peer, tag, reason: error.to_string() },
+            NcclError::Card(error) => self.broken(&error),
+            NcclError::Run(error) => {
+                self.give_up();
+                error
+            }
+            error => {
+                self.give_up();
+                match (self.heard(), error) {
+                    (Some(better), _) => better,
+                    (None, NcclError::Aborted) => TransportError::Aborted,
+                    (None, error) => {
+                        TransportError::Library { peers: peers.to_vec(), tag, reason: error.to_string() }
+                    }
+                }
+            }
         }
     }
 
+    /// What to tell where the card has failed, whatever it was at: nobody else knows better.
+    fn broken(&mut self, error: &CardError) -> TransportError {
+        self.give_up();
+        TransportError::Device { reason: error.to_string() }
+    }
+
+    /// Lets go of what has been sent, so that there is room for what is made next.
+    fn reap(&mut self) -> Result<(), TransportError> {
+        let reaped = self.links.values_mut().try_for_each(Channel::reap);
+        reaped.map_err(|error| self.broken(&error))
+    }
+
     /// Waits until `mark` is past, and looks after the run meanwhile.
-    fn wait(&mut self, mark: &dyn Mark, peer: usize, tag: Tag, receiving: bool) -> Result<(), TransportError> {
+    fn wait(&mut self, mark: &dyn Mark, peers: &[usize], tag: Tag) -> Result<(), TransportError> {
         let begun = Instant::now();
         let mut looked = begun;
         loop {
             match mark.is_past() {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) => return Err(self.explained(error.into(), peer, tag)),
+                Err(error) => return Err(self.broken(&error)),
             }
             let waited = begun.elapsed();
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
-                self.look(peer, tag)?;
+                self.look(peers, tag)?;
             }
             if waited > self.patience.longest {
                 self.give_up();
-                return Err(TransportError::TimedOut { peer, tag, receiving, waited });
+                return Err(match (tag.what, peers) {
+                    (What::Message(_), [peer]) => {
+                        TransportError::TimedOut { peer: *peer, tag, receiving: true, waited }
+                    }
+                    _ => TransportError::GroupTimedOut { peers: peers.to_vec(), tag, waited },
+                });
             }
             if waited > SPIN {
                 std::thread::sleep(PAUSE);
@@ -383,7 +450,7 @@ impl<'t> Nccl<'t> {
     }
 
     /// Whether the run goes on: the other transport, and every communicator's asynchronous error.
-    fn look(&mut self, peer: usize, tag: Tag) -> Result<(), TransportError> {
+    fn look(&mut self, peers: &[usize], tag: Tag) -> Result<(), TransportError> {
         if let Err(error) = self.control.check() {
             self.give_up();
             return Err(error);
@@ -392,16 +459,16 @@ impl<'t> Nccl<'t> {
         for ((from, to), channel) in &mut self.links {
             if let Err(error) = channel.communicator.check() {
                 let other = if *from == self.patience.rank { *to } else { *from };
-                failed.get_or_insert((error, other));
+                failed.get_or_insert((error, vec![other]));
             }
         }
         for channel in self.axes.values_mut() {
             if let Err(error) = channel.communicator.check() {
-                failed.get_or_insert((error, peer));
+                failed.get_or_insert((error, peers.to_vec()));
             }
         }
         match failed {
-            Some((error, peer)) => Err(self.explained(error, peer, tag)),
+            Some((error, peers)) => Err(self.explained(error, &peers, tag)),
             None => Ok(()),
         }
     }
@@ -465,9 +532,10 @@ impl<'t> Nccl<'t> {
         let ended = self.library.check("ncclGroupEnd", ended, std::ptr::null_mut()).map_err(at);
         queued.and(ended)?;
         // Each communicator has its work on the queue before anything else is asked of it; then the marks go behind it.
+        let mut watch = || self.control.check();
         for (peer, tag, memory) in sends {
             let Some(channel) = self.links.get_mut(&(rank, *peer)) else { continue };
-            let all = channel.communicator.settle("a send to be queued").and_then(|()| {
+            let all = channel.communicator.settle("a send to be queued", &mut watch).and_then(|()| {
                 channel.sending.push_back((channel.queue.mark()?, Arc::clone(memory)));
                 Ok(channel.reap()?)
             });
@@ -475,7 +543,7 @@ impl<'t> Nccl<'t> {
         }
         for (peer, tag, memory) in room {
             let Some(channel) = self.links.get_mut(&(peer, rank)) else { continue };
-            let all = channel.communicator.settle("a receive to be queued").and_then(|()| {
+            let all = channel.communicator.settle("a receive to be queued", &mut watch).and_then(|()| {
                 channel.arriving.push_back((tag, channel.queue.mark()?, memory));
                 Ok(())
             });
@@ -496,9 +564,10 @@ impl<'t> Nccl<'t> {
         }
         let missing = || NcclError::Missing("no communicator has been made".to_string());
         let Channel { communicator, queue, .. } = self.axes.get_mut(call.ranks).ok_or_else(missing)?;
+        let mut watch = || self.control.check();
         let ready = self.card.mark().map_err(NcclError::from)?;
         if !queue.wait_for(&*ready).map_err(NcclError::from)? {
-            communicator.until("what a collective reads", || Ok(ready.is_past()?))?;
+            communicator.until("what a collective reads", &mut watch, || Ok(ready.is_past()?))?;
         }
         let (kind, size_of) = match call.dtype {
             Dtype::F64 => (DataType::Float64, 8),
@@ -578,7 +647,7 @@ impl<'t> Nccl<'t> {
                 }
             }
         }?;
-        communicator.settle("a collective to be queued")?;
+        communicator.settle("a collective to be queued", &mut watch)?;
         Ok(queue.mark().map_err(NcclError::from)?)
     }
 
@@ -595,9 +664,9 @@ impl<'t> Nccl<'t> {
     /// Waits until the sum of this number has ended.
     fn settle_sum(&mut self, number: u64) -> Result<(), TransportError> {
         let Some(sum) = self.sums.get_mut(&number) else { return Ok(()) };
-        let (peer, tag) = (sum.peer, sum.tag);
+        let (peers, tag) = (sum.peers.clone(), sum.tag);
         if let Some(mark) = sum.mark.take() {
-            self.wait(&*mark, peer, tag, true)?;
+            self.wait(&*mark, &peers, tag)?;
         }
         // One that is still to be joined keeps its memory until then, so that places do not depend on when this looked.
         if self.sums.get(&number).is_some_and(|sum| sum.memory.is_none()) {
@@ -632,12 +701,12 @@ impl Transport for Nccl<'_> {
             let arriving = self.links.get_mut(&(peer, self.patience.rank)).and_then(|link| link.arriving.pop_front());
             let Some((found, mark, memory)) = arriving else {
                 let reason = "no receive has been started for it".to_string();
-                return Err(TransportError::Library { peer, tag, reason });
+                return Err(TransportError::Library { peers: vec![peer], tag, reason });
             };
             if found != tag {
                 return Err(TransportError::WrongParcel { peer, expected: tag, found });
             }
-            let waited = self.wait(&*mark, peer, tag, true);
+            let waited = self.wait(&*mark, &[peer], tag);
             if waited.is_err() {
                 // The card may still write there: what is aborted ends behind the mark.
                 let begun = Instant::now();
@@ -649,6 +718,7 @@ impl Transport for Nccl<'_> {
             let bytes = memory.bytes();
             received.push(Buffer::OnCard(OnCard::new(memory, bytes)));
         }
+        self.reap()?;
         Ok(received)
     }
 
@@ -668,7 +738,7 @@ impl Transport for Nccl<'_> {
         if !carried.is_empty() {
             self.control.post(carried)?;
         }
-        self.queue(&queued, receives).map_err(|(error, peer, tag)| self.explained(error, peer, tag))
+        self.queue(&queued, receives).map_err(|(error, peer, tag)| self.explained(error, &[peer], tag))
     }
 
     fn begins_receives(&self) -> bool {
@@ -677,11 +747,8 @@ impl Transport for Nccl<'_> {
 
     /// Behind all that this rank has queued.
     fn barrier(&mut self) -> Result<(), TransportError> {
-        let mut last = Vec::new();
-        for ((_, to), channel) in &mut self.links {
-            last.extend(channel.sending.drain(..).map(|(mark, memory)| (*to, mark, memory)));
-        }
-        for (to, mark, _memory) in last {
+        let last: Vec<_> = self.links.values_mut().flat_map(|channel| channel.sending.drain(..)).collect();
+        for (mark, _memory) in last {
             // A barrier has no tag of its own.
             let begun = Instant::now();
             loop {
@@ -693,10 +760,7 @@ impl Transport for Nccl<'_> {
                         self.give_up();
                         return Err(TransportError::BarrierTimedOut { waited: begun.elapsed() });
                     }
-                    Err(error) => {
-                        self.give_up();
-                        return Err(TransportError::PeerLost { peer: to, reason: error.to_string() });
-                    }
+                    Err(error) => return Err(self.broken(&error)),
                 }
             }
         }
@@ -721,23 +785,24 @@ impl Transport for Nccl<'_> {
     }
 
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
+        self.reap()?;
         self.control.own_collective(call, input)
     }
 
     fn begin_on_card(&mut self, call: &Call<'_>, from: &OnCard, to: &OnCard) -> Result<u64, TransportError> {
         self.settle_sums(MOST_SUMS - 1)?;
-        let peer = call.ranks.iter().copied().find(|rank| *rank != self.patience.rank).unwrap_or(self.patience.rank);
-        let failed = |reason: String| TransportError::Library { peer, tag: call.tag, reason };
+        let peers = others(call.ranks, self.patience.rank);
+        let failed = |reason: String| TransportError::Library { peers: peers.clone(), tag: call.tag, reason };
         let memory = [from, to].map(|one| one.content().downcast::<Memory>());
         let [Ok(from), Ok(to)] = memory else { return Err(failed("what is summed is on no such card".to_string())) };
         match self.collective(call, &from, &to) {
             Ok(mark) => {
                 self.begun += 1;
-                let sum = Sum { mark: Some(mark), tag: call.tag, peer, memory: Some([from, to]) };
+                let sum = Sum { mark: Some(mark), tag: call.tag, peers, memory: Some([from, to]) };
                 self.sums.insert(self.begun, sum);
                 Ok(self.begun)
             }
-            Err(StartError::Nccl(error)) => Err(self.explained(error, peer, call.tag)),
+            Err(StartError::Nccl(error)) => Err(self.explained(error, &peers, call.tag)),
             Err(StartError::Control(error)) => {
                 self.give_up();
                 Err(error.transport().cloned().unwrap_or(TransportError::Aborted))
@@ -755,11 +820,10 @@ impl Transport for Nccl<'_> {
             Some(mark) => self.card.wait_for(&**mark),
             None => Ok(true),
         };
-        let (peer, tag) = (sum.peer, sum.tag);
         match waits {
             Ok(true) => {}
             Ok(false) => self.settle_sum(begun)?,
-            Err(error) => return Err(self.explained(error.into(), peer, tag)),
+            Err(error) => return Err(self.broken(&error)),
         }
         if let Some(sum) = self.sums.get_mut(&begun) {
             // What gets that memory next comes behind the sum.

@@ -25,6 +25,7 @@ pub use library::{
 
 use crate::backend::cuda::card::{Card, CardError, Memory};
 use crate::backend::cuda::driver::MOST_CONNECTIONS;
+use crate::transport::{TransportError, listed};
 
 /// Why NCCL did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,12 +50,15 @@ pub enum NcclError {
         detail: String,
     },
     /// Something did not end in time, and was aborted.
-    #[error("rank {rank} waited {:.1} s for {what} with rank {peer}; its communicator was aborted", waited.as_secs_f64())]
+    #[error(
+        "rank {rank} waited {:.1} s for {what} with rank {}; its communicator was aborted", waited.as_secs_f64(),
+        listed(peers)
+    )]
     TimedOut {
         /// This rank.
         rank: usize,
-        /// The other one.
-        peer: usize,
+        /// The others of the communicator, of which any may be late.
+        peers: Vec<usize>,
         /// What was waited for.
         what: String,
         /// How long.
@@ -77,6 +81,9 @@ pub enum NcclError {
     /// Another rank gave up.
     #[error("the run was ended by another rank")]
     Aborted,
+    /// The run cannot go on, as the transport between the processes says.
+    #[error(transparent)]
+    Run(#[from] TransportError),
     /// Several ranks would share a GPU, which this library cannot.
     #[error(
         "ranks {ranks:?} are on one GPU, and NCCL {found} takes one rank a GPU: use a GPU for each rank, NCCL {} or \
@@ -175,6 +182,9 @@ impl Ending {
     }
 }
 
+/// Looks after the run while a communicator is waited for: whether it can go on.
+pub type Watch<'w> = dyn FnMut() -> Result<(), TransportError> + 'w;
+
 /// Who waits for whom, and for how long.
 #[derive(Clone, Debug)]
 pub struct Patience {
@@ -191,8 +201,8 @@ pub struct Communicator {
     library: Arc<Library>,
     raw: RawComm,
     patience: Patience,
-    /// The rank at the other end, for messages; this one where there are more than two.
-    peer: usize,
+    /// The ranks at its other ends.
+    peers: Vec<usize>,
     aborted: bool,
     /// What ends it, where it had to be ended.
     ending: Option<JoinHandle<()>>,
@@ -204,9 +214,25 @@ unsafe impl Send for Communicator {}
 /// How long to sleep between two questions whether something has ended.
 const PAUSE: Duration = Duration::from_micros(20);
 
+/// How often a wait looks after the run.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A wait: since when, and when it last looked after the run.
+struct Wait {
+    begun: Instant,
+    looked: Instant,
+}
+
+impl Wait {
+    fn begin() -> Wait {
+        let now = Instant::now();
+        Wait { begun: now, looked: now }
+    }
+}
+
 impl Communicator {
-    /// Joins the communicator of `id` as `member` of `size`; returns when all members have. The GPU in use must be
-    /// this rank's. Its calls take at most `blocks` blocks of the card, where there is a limit.
+    /// Joins the communicator of `id` as `member` of `size`, with the ranks `peers`; returns when all members have. The GPU in
+    /// use must be this rank's. Its calls take at most `blocks` blocks of the card, where there is a limit.
     ///
     /// # Errors
     /// [`NcclError`].
@@ -214,9 +240,10 @@ impl Communicator {
         library: &Arc<Library>,
         id: UniqueId,
         (member, size): (usize, usize),
-        peer: usize,
+        peers: Vec<usize>,
         blocks: Option<u8>,
         patience: Patience,
+        watch: &mut Watch<'_>,
     ) -> Result<Communicator, NcclError> {
         let mut raw: RawComm = std::ptr::null_mut();
         let mut config = Config::not_blocking(blocks);
@@ -225,16 +252,16 @@ impl Communicator {
             unsafe { (library.functions().init_rank_config)(&mut raw, size as i32, id, member as i32, &mut config) };
         library.check("ncclCommInitRankConfig", code, std::ptr::null_mut())?;
         let mut communicator =
-            Communicator { library: Arc::clone(library), raw, patience, peer, aborted: false, ending: None };
-        communicator.settle("joining a communicator")?;
+            Communicator { library: Arc::clone(library), raw, patience, peers, aborted: false, ending: None };
+        communicator.settle("joining a communicator", watch)?;
         Ok(communicator)
     }
 
     /// Asks for the communicator's error until the last call has ended.
-    pub(super) fn settle(&mut self, what: &str) -> Result<(), NcclError> {
-        let start = Instant::now();
+    pub(super) fn settle(&mut self, what: &str, watch: &mut Watch<'_>) -> Result<(), NcclError> {
+        let mut wait = Wait::begin();
         while self.check()? == IN_PROGRESS {
-            self.be_patient(start, what)?;
+            self.be_patient(&mut wait, what, watch)?;
         }
         Ok(())
     }
@@ -243,12 +270,13 @@ impl Communicator {
     pub(super) fn until(
         &mut self,
         what: &str,
+        watch: &mut Watch<'_>,
         mut is_done: impl FnMut() -> Result<bool, NcclError>,
     ) -> Result<(), NcclError> {
-        let start = Instant::now();
+        let mut wait = Wait::begin();
         while !is_done()? {
             self.check()?;
-            self.be_patient(start, what)?;
+            self.be_patient(&mut wait, what, watch)?;
         }
         Ok(())
     }
@@ -271,17 +299,21 @@ impl Communicator {
         failed.map(|()| state)
     }
 
-    /// Sleeps a little; an error, and the end of the communicator, where that has been long enough.
-    fn be_patient(&mut self, start: Instant, what: &str) -> Result<(), NcclError> {
+    /// Sleeps a little; an error, and the end of the communicator, where that has been long enough or the run cannot go on.
+    fn be_patient(&mut self, wait: &mut Wait, what: &str, watch: &mut Watch<'_>) -> Result<(), NcclError> {
         if self.patience.ending.is_raised() {
             self.abort();
             return Err(NcclError::Aborted);
         }
-        let waited = start.elapsed();
+        if wait.looked.elapsed() >= LOOK {
+            wait.looked = Instant::now();
+            watch().inspect_err(|_| self.abort())?;
+        }
+        let waited = wait.begun.elapsed();
         if waited > self.patience.longest {
             self.abort();
-            let (rank, peer) = (self.patience.rank, self.peer);
-            return Err(NcclError::TimedOut { rank, peer, what: what.to_string(), waited });
+            let (rank, peers) = (self.patience.rank, self.peers.clone());
+            return Err(NcclError::TimedOut { rank, peers, what: what.to_string(), waited });
         }
         std::thread::sleep(PAUSE);
         Ok(())
@@ -473,12 +505,12 @@ impl Communicator {
     ///
     /// # Errors
     /// [`NcclError`].
-    pub fn finish(mut self) -> Result<(), NcclError> {
+    pub fn finish(mut self, watch: &mut Watch<'_>) -> Result<(), NcclError> {
         self.call("ncclCommFinalize", |functions, raw| {
             // SAFETY: the communicator is valid.
             unsafe { (functions.finalize)(raw) }
         })?;
-        self.settle("the end of a communicator")?;
+        self.settle("the end of a communicator", watch)?;
         // From here on there is nothing to abort.
         self.aborted = true;
         // SAFETY: finalised, and not used again.
@@ -505,7 +537,7 @@ unsafe impl Send for Handle {}
 pub(super) const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Runs `queue` with all its sends and receives as one group: they start together, so two ranks that exchange with each
-/// other do not wait for each other.
+/// other do not wait for each other. The communicators are yet to be [settled](Communicator::settle).
 ///
 /// # Errors
 /// [`NcclError`] of the calls within, or of the group's end.
@@ -519,11 +551,7 @@ pub fn grouped(
     let queued = queue(members);
     // SAFETY: a group was started.
     let ended = library.check("ncclGroupEnd", unsafe { (library.functions().group_end)() }, std::ptr::null_mut());
-    queued.and(ended)?;
-    for member in members {
-        member.settle("a group of transfers to be queued")?;
-    }
-    Ok(())
+    queued.and(ended)
 }
 
 /// One rank alone: a message to itself and an all-reduce. Returns ‖found − expected‖, which is 0.
@@ -537,7 +565,9 @@ pub fn selftest(library: Arc<Library>, card: &Arc<dyn Card>) -> Result<f64, Nccl
     let to = Memory::zeros(card, bytes.len() as u64)?;
     card.finish()?;
     let patience = Patience { rank: 0, longest: Duration::from_secs(60), ending: Ending::default() };
-    let mut communicator = Communicator::join(&library, library.unique_id()?, (0, 1), 0, None, patience)?;
+    let mut alone = || Ok(());
+    let mut communicator =
+        Communicator::join(&library, library.unique_id()?, (0, 1), vec![0], None, patience, &mut alone)?;
     let size = bytes.len() as u64;
     let (source, target) = (from.at().number(), to.at().number());
     let stream = card.stream();
@@ -548,14 +578,15 @@ pub fn selftest(library: Arc<Library>, card: &Arc<dyn Card>) -> Result<f64, Nccl
             members[0].receive(target, size, 0, stream)
         }
     })?;
+    communicator.settle("a message", &mut alone)?;
     // SAFETY: as above.
     unsafe {
         communicator.all_reduce((target, target), values.len() as u64, (DataType::Float32, Reduce::Sum), stream)?
     };
-    communicator.settle("an all-reduce")?;
+    communicator.settle("an all-reduce", &mut alone)?;
     card.finish()?;
     let found = crate::backend::cuda::unpacked(&to.read()?, crate::backend::cuda::card::Format::F32);
-    communicator.finish()?;
+    communicator.finish(&mut alone)?;
     let squares = found.iter().zip(&values).map(|(found, value)| f64::from(found - value).powi(2));
     Ok(squares.sum::<f64>().sqrt())
 }

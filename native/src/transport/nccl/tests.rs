@@ -2,9 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU8, AtomicUsize};
+
+use pipeplan_core::program::Message;
+use pipeplan_core::units::{Bytes, Nanos};
 
 use super::*;
+use crate::backend::cuda::card::{Address, Held, Launch, Mark, Product};
+use crate::transport::threads::{ThreadOptions, world};
+use crate::transport::{Buffer, OnCard, Outgoing, Tag, Transport};
 
 thread_local! {
     /// How often the last communicator that this thread has made was ended.
@@ -153,7 +159,7 @@ fn joined(longest_ms: u64) -> (Arc<Library>, Result<Communicator, NcclError>, En
     let ending = Ending::default();
     let patience = Patience { rank: 1, longest: Duration::from_millis(longest_ms), ending: ending.clone() };
     let id = library.unique_id().expect("an id");
-    let communicator = Communicator::join(&library, id, (1, 2), 0, None, patience);
+    let communicator = Communicator::join(&library, id, (1, 2), vec![0], None, patience, &mut || Ok(()));
     (library, communicator, ending)
 }
 
@@ -171,8 +177,9 @@ fn joining_is_asked_for_until_it_is_done_and_finishing_destroys() {
         }
     })
     .expect("queued");
+    communicator.settle("a group", &mut || Ok(())).expect("queued");
     assert_eq!(calls(), ["group start", "send 8 to 0", "receive 4 from 0", "group end", "ask"]);
-    communicator.finish().expect("finished");
+    communicator.finish(&mut || Ok(())).expect("finished");
     assert_eq!(calls(), ["finalize", "ask", "destroy"]);
 }
 
@@ -187,13 +194,26 @@ fn a_wait_ends_with_an_abort_and_the_name_of_the_peer() {
 }
 
 #[test]
+fn a_wait_hears_of_a_rank_that_is_gone() {
+    answer(&[IN_PROGRESS]);
+    let library = Arc::new(Library::of(functions()).expect("a library"));
+    let patience = Patience { rank: 1, longest: Duration::from_secs(60), ending: Ending::default() };
+    let gone = TransportError::PeerLost { peer: 0, reason: "its connection is closed".to_string() };
+    let mut watch = || Err(gone.clone());
+    let id = library.unique_id().expect("an id");
+    let joined = Communicator::join(&library, id, (1, 2), vec![0], None, patience, &mut watch);
+    assert_eq!(joined.err(), Some(NcclError::Run(gone)));
+    assert_eq!(ends(), Some(1), "ended once, and it was waited for");
+}
+
+#[test]
 fn an_asynchronous_error_aborts_and_says_what_nccl_says() {
     answer(&[SUCCESS]);
     let (_, communicator, _) = joined(1000);
     let mut communicator = communicator.expect("joined");
     calls();
     answer(&[2]);
-    let error = communicator.settle("a transfer").expect_err("it failed");
+    let error = communicator.settle("a transfer", &mut || Ok(())).expect_err("it failed");
     assert_eq!(error.to_string(), "a transfer failed: unhandled system error: the cable is out");
     drop(communicator);
     assert_eq!(calls(), ["ask"]);
@@ -207,7 +227,7 @@ fn another_ranks_end_ends_the_wait() {
     let mut communicator = communicator.expect("joined");
     answer(&[IN_PROGRESS]);
     ending.raise();
-    assert_eq!(communicator.settle("a transfer"), Err(NcclError::Aborted));
+    assert_eq!(communicator.settle("a transfer", &mut || Ok(())), Err(NcclError::Aborted));
     // SAFETY: refused before the library is called.
     let refused = unsafe { communicator.send(16, 1, 0, std::ptr::null_mut()) };
     assert_eq!(refused, Err(NcclError::Aborted));
@@ -267,4 +287,112 @@ fn links_are_joined_in_few_rounds() {
         }
         assert!(waited.iter().all(|rounds| *rounds <= 4), "{ranks} ranks: {waited:?}");
     }
+}
+
+/// A card that does nothing. Its marks are past, or not, or say that it has failed: 0, 1 and 2.
+#[derive(Clone, Default)]
+struct Idle {
+    number: u8,
+    marks: Arc<AtomicU8>,
+}
+
+impl Mark for Idle {
+    fn is_past(&self) -> Result<bool, CardError> {
+        match self.marks.load(Ordering::SeqCst) {
+            2 => Err(CardError::call("cuEventQuery", "an illegal address")),
+            marks => Ok(marks == 0),
+        }
+    }
+}
+
+impl Card for Idle {
+    fn name(&self) -> String {
+        "none".to_string()
+    }
+    fn shared_bytes(&self) -> u32 {
+        0
+    }
+    fn allocate(&self, _: Bytes, _: Held) -> Result<Address, CardError> {
+        Ok(Address::new(256))
+    }
+    fn free(&self, _: Address, _: Bytes, _: Held) {}
+    fn write(&self, _: Address, _: &[u8]) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn read(&self, _: Address, _: &mut [u8]) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn copy(&self, _: Address, _: Address, _: Bytes) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn zero(&self, _: Address, _: Bytes) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn launch(&self, _: &Launch) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn product(&self, _: &Product) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn prepare(&self, _: &[Product]) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn finish(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn start_watch(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn stop_watch(&self) -> Result<Nanos, CardError> {
+        Ok(0)
+    }
+    fn mark(&self) -> Result<Box<dyn Mark>, CardError> {
+        Ok(Box::new(self.clone()))
+    }
+    fn wait_for(&self, _: &dyn Mark) -> Result<bool, CardError> {
+        Ok(true)
+    }
+    fn another(&self) -> Result<Arc<dyn Card>, CardError> {
+        Ok(Arc::new(self.clone()))
+    }
+    fn identity(&self) -> [u8; 16] {
+        [self.number; 16]
+    }
+    fn choose(&self) -> Result<(), CardError> {
+        Ok(())
+    }
+    fn taken_bytes(&self) -> Option<Bytes> {
+        None
+    }
+}
+
+/// A card's fault that nobody has asked for before the barrier is the card's, and not that of the rank that something was sent to.
+#[test]
+fn a_fault_of_the_card_that_shows_in_a_barrier_is_told_as_one() {
+    let at_barrier = std::thread::scope(|scope| {
+        let ranks = world(2, ThreadOptions::default()).into_iter().map(|mut end| {
+            scope.spawn(move || {
+                let rank = end.rank();
+                let card = Idle { number: rank as u8, ..Idle::default() };
+                let (marks, card) = (Arc::clone(&card.marks), Arc::new(card) as Arc<dyn Card>);
+                let library = Arc::new(Library::of(functions()).expect("a library"));
+                let ties = Ties { links: vec![(0, 1)], ..Ties::default() };
+                let started = Nccl::start(&mut end, library, Arc::clone(&card), ties, Duration::from_secs(60));
+                let mut nccl = started.unwrap_or_else(|error| panic!("{error}"));
+                if rank == 1 {
+                    return Ok(());
+                }
+                let memory = Arc::new(Memory::new(&card, 8).expect("memory"));
+                let tag = Tag::of(0, "0SEND_F0".parse::<Message>().expect("a message"));
+                marks.store(1, Ordering::SeqCst);
+                nccl.post(vec![Outgoing { peer: 1, tag, buffer: Buffer::OnCard(OnCard::new(memory, 8)) }])?;
+                marks.store(2, Ordering::SeqCst);
+                nccl.barrier()
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().expect("it ends")).collect::<Vec<_>>()
+    });
+    let reason = "cuEventQuery failed: an illegal address".to_string();
+    assert_eq!(at_barrier, [Err(TransportError::Device { reason }), Ok(())]);
 }
