@@ -8,6 +8,7 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step};
 
 use super::gradients::Position;
+use crate::transport::listed;
 
 /// What a rank is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,8 +167,7 @@ impl fmt::Display for RankReport {
         let rank = format!("{rank}{of_replica}");
         let pending = self.pending.as_ref().map_or_else(String::new, ToString::to_string);
         let at = format!("training step {training_step}, {index} of {length}, {pending}");
-        let peers: Vec<String> = self.peers.iter().map(ToString::to_string).collect();
-        let peers = peers.join(", ");
+        let peers = listed(&self.peers);
         match self.state {
             State::Starting => write!(f, "rank {rank}: starting"),
             State::Connecting => write!(f, "rank {rank}: joining communicators with the ranks that it talks with"),

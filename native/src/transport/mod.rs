@@ -265,11 +265,6 @@ pub enum TransportError {
     Aborted,
 }
 
-/// Ranks as text.
-pub(crate) fn listed(ranks: &[usize]) -> String {
-    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 impl TransportError {
     /// The rank that was waited for or that sent the wrong thing.
     pub fn peer(&self) -> Option<usize> {
@@ -288,6 +283,11 @@ impl TransportError {
             | TransportError::Aborted => None,
         }
     }
+}
+
+/// Ranks as text.
+pub(crate) fn listed(ranks: &[usize]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// One rank's end of an engine.
