@@ -278,6 +278,32 @@ fn ranks_run_on_parts_of_the_card() {
     assert!(text.contains("cuDeviceGetDevResource"), "{text}");
 }
 
+/// What two ranks have to do takes one card as long as all their ops together, and each a part of it as long as the plan says.
+#[test]
+fn ranks_that_share_a_card_are_predicted_to_take_turns() {
+    let plan = plan("llama", "f32");
+    let text = std::fs::read_to_string(&plan).expect("it is written");
+    let written: Value = serde_json::from_str(&text).expect("JSON");
+    let sum = |list: &Value| list.as_array().expect("ranks").iter().filter_map(Value::as_u64).sum::<u64>();
+    let busy = sum(&written["prediction"]["busy_ns"]);
+    let step = busy + sum(&written["ends"]["optimizer_ns"]);
+    let summary = |more: &[&str]| {
+        let ran = train("turns", &plan, "", more)?;
+        Some(serde_json::from_slice::<Value>(&ran.output.stdout).expect("a summary"))
+    };
+    let Some(turns) = summary(&[]) else { return };
+    assert_eq!(turns["ranks_take_turns"], true);
+    assert_eq!(
+        (turns["predicted_makespan_ns"].as_u64(), turns["predicted_step_ns"].as_u64()),
+        (Some(busy), Some(step))
+    );
+    assert_eq!(turns["predicted_bubble_ratio"], Value::Null);
+    let parts = summary(&["--split-gpu"]).expect("there was a card");
+    assert_eq!(parts["ranks_take_turns"], false);
+    assert!(parts["predicted_makespan_ns"].as_u64() >= written["prediction"]["makespan_ns"].as_u64());
+    assert!(parts["predicted_bubble_ratio"].as_f64() > Some(0.0));
+}
+
 /// Measured on a part of the card beside others, planned with that, and run on such parts: what was planned is said beside
 /// what was measured, and no operator is left to be estimated.
 #[test]

@@ -357,6 +357,7 @@ fn summary(report: &RunReport) -> Value {
         }),
         "bubble_ratio": report.bubble_ratio,
         "predicted_bubble_ratio": report.predicted_bubble_ratio,
+        "ranks_take_turns": report.takes_turns,
         "plan_digest": report.trace.plan_digest,
         "memory": memory,
     })
@@ -391,11 +392,16 @@ fn drawn(report: &RunReport) -> String {
             report.slowdown
         ));
     }
-    text.push_str(&format!(
-        "bubble        {} measured, {} predicted\n\n",
-        human::percent(report.bubble_ratio),
-        human::percent(report.predicted_bubble_ratio)
-    ));
+    let predicted = report.predicted_bubble_ratio.map(|ratio| format!(", {} predicted", human::percent(ratio)));
+    let predicted = predicted.unwrap_or_default();
+    text.push_str(&format!("bubble        {} measured{predicted}\n", human::percent(report.bubble_ratio)));
+    if report.takes_turns {
+        let ranks = human::count(report.memory.len(), "rank");
+        text.push_str(&format!(
+            "turns         {ranks} on one GPU, and predicted as such; --split-gpu gives each a part\n"
+        ));
+    }
+    text.push('\n');
     let told = |at: usize, of: fn(&(&'static str, usize, bool)) -> String| {
         place(report, at).iter().filter(|(.., several)| *several).map(of).collect::<Vec<_>>().join(".")
     };

@@ -80,6 +80,9 @@ impl Shared {
     }
 }
 
+/// What traces call ranks that are threads of one process.
+const THREADS: &str = "threads";
+
 /// How a device's tensors get to other ranks.
 pub(super) enum Carriage {
     /// As its memory: they are in this process.
@@ -109,7 +112,7 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
             .map_err(|error| super::Refusal::NoThread { rank, error: error.to_string() })?;
     }
     drop(tell);
-    Coordinator::new(&shared, "threads", options.transport.slots).listen(&hear, observer)
+    Coordinator::new(&shared, THREADS, options.transport.slots).listen(&hear, observer)
 }
 
 /// The life of one rank. Whatever happens in it, it tells how it ended.
@@ -432,7 +435,14 @@ impl<'a> Coordinator<'a> {
         memory.sort_by_key(|(place, _)| *place);
         let memory: Vec<RankMemory> = memory.into_iter().map(|(_, figures)| figures).collect();
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
-        let predicted = workload.predicted(self.slots).unwrap_or_default();
+        let options = &self.shared.options;
+        let takes_turns = options.device != Device::Cpu
+            && workload.world() > 1
+            && self.transport == THREADS
+            && !options.split_gpu
+            && !workload.only_waits();
+        let predicted = if takes_turns { workload.predicted_in_turns() } else { workload.predicted(self.slots) };
+        let predicted = predicted.unwrap_or_default();
         let step_ns = median(self.steps.iter().map(|step| step.duration_ns).collect());
         let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
         let trace = Trace {
@@ -463,6 +473,7 @@ impl<'a> Coordinator<'a> {
             overhead,
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: predicted.bubble_ratio,
+            takes_turns,
             checkpoint: self.shared.last_checkpoint().folder(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,

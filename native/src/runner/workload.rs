@@ -63,8 +63,8 @@ pub(super) struct Predicted {
     pub makespan_ns: Nanos,
     /// From the first op to the end of the last rank's optimizer.
     pub step_ns: Nanos,
-    /// Idle share of the ranks' time.
-    pub bubble_ratio: f64,
+    /// Idle share of the ranks' time; none where they take turns.
+    pub bubble_ratio: Option<f64>,
 }
 
 /// What ops compute.
@@ -327,8 +327,24 @@ impl Workload {
             makespan_ns: timeline.makespan_ns(),
             // Without a model nothing follows the last op.
             step_ns: self.ends.step_ns(&timeline).max(timeline.makespan_ns()),
-            bubble_ratio: timeline.bubble_ratio(self.problem.objective()),
+            bubble_ratio: Some(timeline.bubble_ratio(self.problem.objective())),
         })
+    }
+
+    /// The same for ranks that take turns on one device, which always finds one of them with something to do: it takes as long
+    /// as all their ops one after the other, whatever their order.
+    pub(super) fn predicted_in_turns(&self) -> Option<Predicted> {
+        let sum = |times: &mut dyn Iterator<Item = Nanos>| times.fold(0, |sum: Nanos, time| sum.saturating_add(time));
+        let steps = self.program.rows.iter().flatten();
+        let ops = &mut steps.filter_map(|step| match step {
+            Step::Compute(op) => Some(self.problem.duration(*op)),
+            _ => None,
+        });
+        let each = (self.world() / self.problem.ranks().max(1)) as Nanos;
+        let makespan_ns = sum(ops).saturating_mul(each);
+        let optimizer = sum(&mut self.ends.tails.iter().map(|tail| tail.optimizer_ns)).saturating_mul(each);
+        let step_ns = makespan_ns.saturating_add(optimizer);
+        self.is_timed.then_some(Predicted { makespan_ns, step_ns, bubble_ratio: None })
     }
 
     /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
