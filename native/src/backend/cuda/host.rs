@@ -96,7 +96,7 @@ fn build(source: &str, compiler: &str, object: &Path) -> Result<(), CardError> {
 
 /// No fused multiply-add: the same bits on every processor. Jumps between stacks are what the fibers are made of, and what
 /// `_FORTIFY_SOURCE` takes for a mistake.
-const FLAGS: [&str; 7] = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"];
+const FLAGS: [&str; 7] = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"];
 
 /// What libraries other than the kernels have put on a queue, and how much of it is done. [`Card::stream`] gives its
 /// address: whoever puts work there raises `queued` at once and `done` when it has ended, in order.

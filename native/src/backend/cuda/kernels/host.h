@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
@@ -16,14 +17,14 @@
 #define __shared__ static thread_local
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)
-#define DYNAMIC_SHARED(name) unsigned char* name = dynamic_shared.data()
+#define DYNAMIC_SHARED(name) unsigned char* name = dynamic_shared
 #define INFINITE HUGE_VALF
 
 struct Three {
     unsigned x, y, z;
 };
 static thread_local Three threadIdx, blockIdx, blockDim, gridDim;
-static thread_local std::vector<unsigned char> dynamic_shared;
+static thread_local unsigned char* dynamic_shared;
 
 static inline float float_of_bits(unsigned bits) {
     float x;
@@ -36,54 +37,62 @@ static inline unsigned bits_of_float(float x) {
     return bits;
 }
 
-// The fibers of the block that runs.
+// A copy that a thread has begun: done when the thread waits for it.
+struct Copying {
+    void* to;
+    unsigned char content[16];
+};
+// The fibers of the block that runs. They outlive it: a fiber whose thread has ended is the next block's.
 struct Fiber {
     ucontext_t context; // where it starts; from then on a jump goes back to it, which costs no call of the system
     jmp_buf jump;
-    unsigned thread;
     bool started, ended;
     // Barriers that it has reached: of the block, of its warp.
     uint64_t at_block, at_warp;
+    std::vector<Copying> copying;
 };
 struct Warp {
     uint64_t arrived;
     unsigned live;
     // What lanes hand each other.
     uint64_t handed[32];
-    unsigned left[32][4], right[32][2];
+    float left[16][16], right[8][16];
 };
 struct Block {
     jmp_buf scheduler;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char> stacks;
+    std::unique_ptr<char[]> stacks;
+    std::vector<unsigned char> shared;
     uint64_t arrived;
-    unsigned live, running;
+    unsigned live;
     bool any;
 };
-static thread_local Block block;
+// What runs now. Pointers, since each look at a thread's own object that has to be made first asks whether it has been.
+static thread_local Block* block;
+static thread_local Fiber* fiber;
+
+static inline Warp& own_warp() { return block->warps[threadIdx.x / 32]; }
 
 static inline void give_way() {
-    if (_setjmp(block.fibers[block.running].jump) == 0) _longjmp(block.scheduler, 1);
+    if (_setjmp(fiber->jump) == 0) _longjmp(block->scheduler, 1);
 }
 // A thread that has ended counts as arrived, as on a GPU.
 static inline void __syncthreads() {
-    Fiber& self = block.fibers[block.running];
-    self.at_block++;
-    block.arrived++;
-    while (block.arrived < self.at_block * block.live) give_way();
+    uint64_t reached = ++fiber->at_block;
+    block->arrived++;
+    while (block->arrived < reached * block->live) give_way();
 }
 static inline Warp& warp_barrier() {
-    Fiber& self = block.fibers[block.running];
-    Warp& warp = block.warps[self.thread / 32];
-    self.at_warp++;
+    Warp& warp = own_warp();
+    uint64_t reached = ++fiber->at_warp;
     warp.arrived++;
-    while (warp.arrived < self.at_warp * warp.live) give_way();
+    while (warp.arrived < reached * warp.live) give_way();
     return warp;
 }
 static inline float __shfl_xor_sync(unsigned, float value, int distance) {
     unsigned lane = threadIdx.x % 32;
-    Warp& warp = block.warps[threadIdx.x / 32];
+    Warp& warp = own_warp();
     warp.handed[lane] = bits_of_float(value);
     warp_barrier();
     float other = float_of_bits((unsigned)warp.handed[lane ^ distance]);
@@ -92,7 +101,7 @@ static inline float __shfl_xor_sync(unsigned, float value, int distance) {
 }
 
 static inline unsigned __ballot_sync(unsigned, bool holds) {
-    Warp& warp = block.warps[threadIdx.x / 32];
+    Warp& warp = own_warp();
     warp.handed[threadIdx.x % 32] = holds;
     warp_barrier();
     unsigned bits = 0;
@@ -101,12 +110,12 @@ static inline unsigned __ballot_sync(unsigned, bool holds) {
     return bits;
 }
 static inline int __syncthreads_or(int holds) {
-    block.any |= holds != 0;
+    block->any |= holds != 0;
     __syncthreads();
-    int any = block.any;
+    int any = block->any;
     __syncthreads();
     // All have read it; whoever is first clears it, and no thread sets it again before the next barrier has passed.
-    block.any = false;
+    block->any = false;
     __syncthreads();
     return any;
 }

@@ -3,66 +3,82 @@ static thread_local void (*current_kernel)(Args);
 static thread_local const Args* current_args;
 
 static void fiber_main() {
-    current_kernel(*current_args);
-    Fiber& self = block.fibers[block.running];
-    self.ended = true;
-    // Whoever still waits at a barrier waits for one less, from the start on.
-    Warp& warp = block.warps[self.thread / 32];
-    warp.arrived -= self.at_warp;
-    warp.live--;
-    block.arrived -= self.at_block;
-    block.live--;
-    _longjmp(block.scheduler, 1);
+    for (;;) {
+        current_kernel(*current_args);
+        fiber->ended = true;
+        // Whoever still waits at a barrier waits for one less, from the start on.
+        Warp& warp = own_warp();
+        warp.arrived -= fiber->at_warp;
+        warp.live--;
+        block->arrived -= fiber->at_block;
+        block->live--;
+        // Until there is another block.
+        give_way();
+    }
 }
 
-// Lets a fiber run until it gives way.
-static __attribute__((noinline)) void resume(Fiber& fiber) {
-    if (_setjmp(block.scheduler) != 0) return;
-    if (fiber.started) _longjmp(fiber.jump, 1);
-    fiber.started = true;
-    setcontext(&fiber.context);
+// Lets the fiber run until it gives way.
+static __attribute__((noinline)) void resume() {
+    if (_setjmp(block->scheduler) != 0) return;
+    if (fiber->started) _longjmp(fiber->jump, 1);
+    fiber->started = true;
+    setcontext(&fiber->context);
+}
+
+// At least so many fibers, each with a stack of its own. None of them may be in the midst of a thread.
+static void have_fibers(unsigned threads) {
+    const size_t STACK = 128 << 10;
+    if (block->fibers.size() >= threads) return;
+    block->stacks.reset(new char[STACK * threads]);
+    block->fibers.assign(threads, Fiber());
+    for (unsigned t = 0; t < threads; t++) {
+        ucontext_t& context = block->fibers[t].context;
+        getcontext(&context);
+        context.uc_stack.ss_sp = &block->stacks[STACK * t];
+        context.uc_stack.ss_size = STACK;
+        context.uc_link = 0;
+        makecontext(&context, fiber_main, 0);
+    }
 }
 
 extern "C" void pipeplan_launch(void (*kernel)(Args), const Args* args, const unsigned* grid, unsigned threads, unsigned shared) {
-    const size_t STACK = 128 << 10;
+    static thread_local Block of_this_thread;
+    block = &of_this_thread;
     current_kernel = kernel;
     current_args = args;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     // Shared memory starts as whatever was there: here, as no numbers.
-    dynamic_shared.assign(shared + 64, 0xff);
+    block->shared.assign(shared + 64, 0xff);
+    dynamic_shared = block->shared.data();
     // Which thread comes first is nobody's to count on: another one each time, and upwards or downwards.
     static thread_local unsigned launches = 0;
     unsigned draw = (launches += 1) * 2654435761u;
     unsigned first = (draw >> 8) % threads, step = draw >> 31 ? 1 : threads - 1;
-    if (block.stacks.size() < STACK * threads) block.stacks.resize(STACK * threads);
+    have_fibers(threads);
     for (unsigned z = 0; z < grid[2]; z++)
         for (unsigned y = 0; y < grid[1]; y++)
             for (unsigned x = 0; x < grid[0]; x++) {
                 blockIdx = {x, y, z};
-                block.fibers.assign(threads, Fiber());
-                block.warps.assign((threads + 31) / 32, Warp());
-                block.arrived = 0;
-                block.live = threads;
-                block.any = false;
-                copying.assign(threads, {});
+                block->warps.assign((threads + 31) / 32, Warp());
+                block->arrived = 0;
+                block->live = threads;
+                block->any = false;
                 for (unsigned t = 0; t < threads; t++) {
-                    block.warps[t / 32].live++;
-                    Fiber& fiber = block.fibers[t];
-                    fiber.thread = t;
-                    getcontext(&fiber.context);
-                    fiber.context.uc_stack.ss_sp = &block.stacks[STACK * t];
-                    fiber.context.uc_stack.ss_size = STACK;
-                    fiber.context.uc_link = 0;
-                    makecontext(&fiber.context, fiber_main, 0);
+                    block->warps[t / 32].live++;
+                    Fiber& next = block->fibers[t];
+                    next.ended = false;
+                    next.at_block = next.at_warp = 0;
+                    next.copying.clear();
                 }
-                while (block.live > 0) {
+                while (block->live > 0) {
                     unsigned t = first;
-                    for (unsigned turn = 0; turn < threads; turn++, t = (t + step) % threads) {
-                        if (block.fibers[t].ended) continue;
-                        block.running = t;
+                    for (unsigned turn = 0; turn < threads; turn++) {
+                        fiber = &block->fibers[t];
                         threadIdx = {t, 0, 0};
-                        resume(block.fibers[t]);
+                        if (!fiber->ended) resume();
+                        t += step;
+                        if (t >= threads) t -= threads;
                     }
                 }
             }
@@ -82,14 +98,23 @@ static void product_of(const uint64_t* sizes, const HostMatrix* m, float alpha, 
         C* c = (C*)m[2].at + step * m[2].step;
         uint64_t down_a = m[0].transposed ? 1 : m[0].row, along_a = m[0].transposed ? m[0].row : 1;
         uint64_t down_b = m[1].transposed ? 1 : m[1].row, along_b = m[1].transposed ? m[1].row : 1;
+        // Some columns at a time, whose sums do not wait for each other.
+        const uint64_t SIDE_BY_SIDE = 16;
         for (uint64_t i = 0; i < rows; i++)
-            for (uint64_t j = 0; j < columns; j++) {
-                float sum = 0.0f;
-                for (uint64_t k = 0; k < inner; k++) sum += load(a[i * down_a + k * along_a]) * load(b[k * down_b + j * along_b]);
-                C& result = c[i * m[2].row + j];
-                const C& before = addend ? addend[i * m[2].row + j] : result;
-                float value = alpha * sum + (beta == 0.0f ? 0.0f : beta * load(before));
-                result = Number<C>::of(bias ? value + load(bias[j]) : value);
+            for (uint64_t start = 0; start < columns; start += SIDE_BY_SIDE) {
+                uint64_t wide = columns - start < SIDE_BY_SIDE ? columns - start : SIDE_BY_SIDE;
+                float sums[SIDE_BY_SIDE] = {};
+                for (uint64_t k = 0; k < inner; k++) {
+                    float left = load(a[i * down_a + k * along_a]);
+                    const T* right = b + k * down_b + start * along_b;
+                    for (uint64_t at = 0; at < wide; at++) sums[at] += left * load(right[at * along_b]);
+                }
+                for (uint64_t j = start; j < start + wide; j++) {
+                    C& result = c[i * m[2].row + j];
+                    const C& before = addend ? addend[i * m[2].row + j] : result;
+                    float value = alpha * sums[j - start] + (beta == 0.0f ? 0.0f : beta * load(before));
+                    result = Number<C>::of(bias ? value + load(bias[j]) : value);
+                }
             }
     }
 }

@@ -2,28 +2,25 @@
 static inline float half_of(unsigned both, int which) { return float_of_bits((both >> (16 * which)) << 16); }
 
 static inline void mma(float* c, const unsigned* a, unsigned b0, unsigned b1) {
-    unsigned lane = threadIdx.x % 32;
-    Warp& warp = block.warps[threadIdx.x / 32];
-    memcpy(warp.left[lane], a, sizeof warp.left[lane]);
-    warp.right[lane][0] = b0;
-    warp.right[lane][1] = b1;
-    warp_barrier();
-    for (int i = 0; i < 4; i++) {
-        unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        float sum = 0.0f;
-        for (unsigned k = 0; k < 16; k++) {
-            // Element (row, k) of a: lane by row mod 8 and k / 2 mod 4, register by the halves of rows and of k.
-            float left = half_of(warp.left[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
-            float right = half_of(warp.right[column * 4 + k % 8 / 2][k / 8], k % 2);
-            sum += left * right;
-        }
-        c[i] += sum;
+    unsigned lane = threadIdx.x % 32, b[2] = {b0, b1};
+    Warp& warp = own_warp();
+    // Element (row, k) of a: lane by row mod 8 and k / 2 mod 4, register by the halves of rows and of k. b, by columns, as the
+    // upper half of it.
+    for (int which = 0; which < 2; which++) {
+        unsigned row = lane / 4, k = lane % 4 * 2 + which;
+        for (int i = 0; i < 4; i++) warp.left[row + i % 2 * 8][k + i / 2 * 8] = half_of(a[i], which);
+        for (int i = 0; i < 2; i++) warp.right[row][k + i * 8] = half_of(b[i], which);
     }
+    warp_barrier();
+    float sums[4] = {};
+    for (unsigned k = 0; k < 16; k++)
+        for (int i = 0; i < 4; i++) sums[i] += warp.left[lane / 4 + i / 2 * 8][k] * warp.right[lane % 4 * 2 + i % 2][k];
+    for (int i = 0; i < 4; i++) c[i] += sums[i];
     warp_barrier();
 }
 static inline void load_some(unsigned* to, const bf16* row, bool transposed) {
     unsigned lane = threadIdx.x % 32;
-    Warp& warp = block.warps[threadIdx.x / 32];
+    Warp& warp = own_warp();
     warp.handed[lane] = (uint64_t)(uintptr_t)row;
     if ((uintptr_t)row % 16) abort(); // the instruction needs it
     warp_barrier();
@@ -43,22 +40,15 @@ static inline void load_matrices(unsigned* to, const bf16* row) { load_some(to, 
 static inline void load_transposed(unsigned* to, const bf16* row) { load_some(to, row, true); }
 static inline unsigned pack(float low, float high) { return (unsigned)bf16_bits(high) << 16 | bf16_bits(low); }
 
-// Copies that this block's threads have begun, by thread: done when the thread waits for them. Until then what they go to
-// holds no numbers, so that whoever reads too early is found.
-struct Copying {
-    void* to;
-    unsigned char content[16];
-};
-static thread_local std::vector<std::vector<Copying>> copying;
-
+// Until a thread waits for its copies what they go to holds no numbers, so that whoever reads too early is found.
 static inline void copy_async(void* to, const void* from, bool is_there) {
     if ((uintptr_t)to % 16 || (uintptr_t)from % 16) abort(); // the instruction needs it
     Copying copy = {to, {}};
     if (is_there) memcpy(copy.content, from, 16);
     memset(to, 0xff, 16);
-    copying[threadIdx.x].push_back(copy);
+    fiber->copying.push_back(copy);
 }
 static inline void wait_for_copies() {
-    for (const Copying& copy : copying[threadIdx.x]) memcpy(copy.to, copy.content, 16);
-    copying[threadIdx.x].clear();
+    for (const Copying& copy : fiber->copying) memcpy(copy.to, copy.content, 16);
+    fiber->copying.clear();
 }
