@@ -53,7 +53,10 @@ struct Dealer<'a> {
     groups: Vec<Group>,
     stages: usize,
     limit: Bytes,
-    known: BTreeMap<(bool, bool, Class, u32), Needs>,
+    /// What stages need: by which they are, where they start, and their layers.
+    known: Vec<Vec<Option<Needs>>>,
+    /// What the stages in question need, each with its place in its group: kept for its room.
+    needed: Vec<(usize, Needs)>,
     needs: &'a mut dyn FnMut(usize, Range<u32>) -> Needs,
     time: &'a dyn Fn(usize, Range<u32>) -> Nanos,
     steps: u64,
@@ -76,7 +79,8 @@ pub(crate) fn best(
         .map(|group| Group { stages: group.stages.clone(), moments: greatest(&group.moments) })
         .collect();
     let classes = classes(kinds);
-    let mut dealer = Dealer { classes, groups, stages, limit, known: BTreeMap::new(), needs, time, steps: 0 };
+    let known = vec![Vec::new(); 4 * classes.len()];
+    let mut dealer = Dealer { classes, groups, stages, limit, known, needed: Vec::new(), needs, time, steps: 0 };
     let times = dealer.times(least);
     let (mut from, mut end, mut stride) = (0, 0, 1);
     let mut found = None;
@@ -139,12 +143,17 @@ impl Dealer<'_> {
     }
 
     fn of(&mut self, stage: usize, start: Class, count: u32) -> Needs {
-        let key = (stage == 0, stage + 1 == self.stages, start, count);
-        if let Some(known) = self.known.get(&key) {
+        // One of the middle, the first, the last, or all in one.
+        let which = usize::from(stage == 0) + 2 * usize::from(stage + 1 == self.stages);
+        let (row, at) = (which * self.classes.len() + start as usize, count as usize);
+        if let Some(Some(known)) = self.known[row].get(at) {
             return *known;
         }
         let needs = (self.needs)(stage, start..start + count);
-        self.known.insert(key, needs);
+        if self.known[row].len() <= at {
+            self.known[row].resize(at + 1, None);
+        }
+        self.known[row][at] = Some(needs);
         needs
     }
 
@@ -170,17 +179,21 @@ impl Dealer<'_> {
     /// Whether the rank fits with these stages, their starts and lengths alone.
     fn fits(&mut self, group: usize, held: &[Piece]) -> Result<bool, Without> {
         self.step(1)?;
-        let needs: Vec<Needs> = held.iter().map(|(stage, start, count)| self.of(*stage, *start, *count)).collect();
-        let fixed = needs.iter().fold(0, |sum: Bytes, needs| sum.saturating_add(needs.fixed));
-        let workspace = needs.iter().map(|needs| needs.workspace).max().unwrap_or(0);
-        let Group { stages, moments } = &self.groups[group];
-        let places: Vec<usize> =
-            held.iter().filter_map(|(stage, ..)| stages.iter().position(|other| other == stage)).collect();
-        let limit = self.limit;
-        Ok(moments.iter().all(|moment| {
-            let kept = needs.iter().zip(&places).map(|(needs, at)| needs.each.saturating_mul(moment[*at]));
-            kept.fold(fixed.saturating_add(workspace), Bytes::saturating_add) <= limit
-        }))
+        let mut needed = core::mem::take(&mut self.needed);
+        needed.clear();
+        for (stage, start, count) in held {
+            let needs = self.of(*stage, *start, *count);
+            let at = self.groups[group].stages.iter().position(|other| other == stage);
+            needed.extend(at.map(|at| (at, needs)));
+        }
+        let fixed = needed.iter().fold(0, |sum: Bytes, (_, needs)| sum.saturating_add(needs.fixed));
+        let workspace = needed.iter().map(|(_, needs)| needs.workspace).max().unwrap_or(0);
+        let fits = self.groups[group].moments.iter().all(|moment| {
+            let kept = needed.iter().map(|(at, needs)| needs.each.saturating_mul(moment[*at]));
+            kept.fold(fixed.saturating_add(workspace), Bytes::saturating_add) <= self.limit
+        });
+        self.needed = needed;
+        Ok(fits)
     }
 
     /// The evenest deal that fits in which no stage takes longer than `slowest`, if there is one.
