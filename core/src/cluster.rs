@@ -18,7 +18,7 @@ pub struct Device {
     pub matmul_flops: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
-    /// Memory of the device.
+    /// Memory of the device that programs are given.
     pub memory_bytes: Bytes,
     /// The least time of one operator: its launch.
     pub launch_ns: Nanos,
@@ -155,14 +155,21 @@ const fn nvlink(gigabytes: u64) -> Link {
     Link { bytes_per_s: gigabytes * GIGA, latency_ns: 2000 }
 }
 
-// Data sheets write GB of memory for what the driver reports as about as many GiB.
+/// Memory of so many hundredths of a GiB.
+const fn gib(hundredths: u64) -> Bytes {
+    hundredths * (1 << 30) / 100
+}
+
+// Data sheets write GB of memory where programs are given about a hundredth less than as many GiB: what stands here is the
+// least of what PyTorch tells of such cards where their memory is full ("has a total capacity of"), since a plan that needs
+// more ends there.
 static CATALOG: &[Entry] = &[
     Entry {
         name: "a100-40",
         title: "NVIDIA A100 SXM 40 GB",
         matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         memory_bytes_per_s: 1555 * GIGA,
-        memory_bytes: 40 << 30,
+        memory_bytes: gib(3938),
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(300),
@@ -175,7 +182,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA A100 SXM 80 GB",
         matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         memory_bytes_per_s: 2039 * GIGA,
-        memory_bytes: 80 << 30,
+        memory_bytes: gib(7914),
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(300),
@@ -188,7 +195,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA H100 SXM 80 GB",
         matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         memory_bytes_per_s: 3350 * GIGA,
-        memory_bytes: 80 << 30,
+        memory_bytes: gib(7910),
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(450),
@@ -201,7 +208,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA H200 SXM 141 GB",
         matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         memory_bytes_per_s: 4800 * GIGA,
-        memory_bytes: 141 << 30,
+        memory_bytes: gib(13972),
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(450),
@@ -214,7 +221,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA B200 SXM 180 GB",
         matmul_flops: MatmulFlops { bf16: 2250 * TERA, f32: 75 * TERA, f64: 37 * TERA },
         memory_bytes_per_s: 7700 * GIGA,
-        memory_bytes: 180 << 30,
+        memory_bytes: gib(17835),
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(900),

@@ -57,10 +57,11 @@ fn each_wrong_part_is_named() {
 /// links here; a field that a spec newly has must be what such a spec meant before.
 #[test]
 fn links_that_people_keep_open_for_ever() {
-    // When these were made, no spec said what Gemma 2 multiplies and caps, nor how experts are weighted.
+    // When these were made, no spec said what Gemma 2 multiplies and caps, nor how experts are weighted; and an A100 had as many
+    // GiB as its name says GB.
     let model = "name = \"frozen\"\nschedule = \"1f1b\"\nobjective = \"longest_span\"\n\
         [model]\nname = \"mixtral-8x7b\"\nlayers = 24\nexperts = { normed = false }\n\
-        [cluster]\ndevice = \"a100-80\"\nlink = { bytes_per_s = 300000000000, latency_ns = 2000 }\n\
+        [cluster]\ndevice = { name = \"a100-80\", memory_bytes = \"80 GiB\" }\nlink = { bytes_per_s = 300000000000, latency_ns = 2000 }\n\
         node_link = { bytes_per_s = 25000000000, latency_ns = 6000 }\ndevices_per_node = 4\n\
         [parallel]\npipeline = 4\nchunks = 3\npartition = [5, 7, 7, 5]\ntensor = 2\nsequence_parallel = true\n\
         data = 4\nzero = 1\ncontext = 2\nexpert = 4\nwhole_experts = true\n\
@@ -74,7 +75,7 @@ fn links_that_people_keep_open_for_ever() {
         \"static_bytes\": [7, 8], \"limit_bytes\": [16, null], \"objective\": \"longest_span\", \
         \"backward\": \"fused\", \"overlap_permille\": 250 }";
     let windowed = "name = \"frozen\"\n[model]\nname = \"gemma-2-9b\"\nwindow = { tokens = 512, full_every = 3 }\n\
-        multi_token = 2\nfactors = \"none\"\ncaps = \"none\"\nnorm_offset = false\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 4";
+        multi_token = 2\nfactors = \"none\"\ncaps = \"none\"\nnorm_offset = false\n[cluster]\ndevice = { name = \"h100\", memory_bytes = \"80 GiB\" }\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 4";
     for (link, text) in [
         (
             "#v1.rnV1f4gZmcm96ZW4EMWYxYgAMbWl4dHJhbC04eDdiABiAICAIgAGAcID6AYCAAsCEPYCt4gQAAAAAAAEIAoBwAAAAB2ExMDAtODCA\

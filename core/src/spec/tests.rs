@@ -45,7 +45,8 @@ fn any_size_and_figure_can_be_typed_over() {
         .replace("microbatches = 8", "microbatches = 8\ndtype = \"f32\"");
     let work = model_work(&text);
     assert_eq!((work.model.layers, work.model.hidden), (12, 4096));
-    assert_eq!((work.device.matmul_flops, work.device.memory_bytes), (200_000_000_000_000, 80 << 30));
+    let catalog = crate::cluster::find("a100-80").expect("in the catalog");
+    assert_eq!((work.device.matmul_flops, work.device.memory_bytes), (200_000_000_000_000, catalog.memory_bytes));
     assert_eq!((work.link.latency_ns, work.link.bytes_per_s), (7, 300_000_000_000));
     assert_eq!((work.limit_bytes, work.dtype), (Some(3 << 29), Dtype::F32));
 }
@@ -172,7 +173,8 @@ fn a_list_is_named_as_one() {
 fn the_canonical_text_says_every_default() {
     let value = model_spec().to_value();
     assert_eq!(value["training"]["sequence"], json!(4096));
-    assert_eq!(value["cluster"]["device"]["memory_bytes"], json!(80u64 << 30));
+    let catalog = crate::cluster::find("a100-80").expect("in the catalog");
+    assert_eq!(value["cluster"]["device"]["memory_bytes"], json!(catalog.memory_bytes));
 }
 
 proptest! {
