@@ -292,14 +292,14 @@ fn ranks_that_share_a_card_are_predicted_to_take_turns() {
         Some(serde_json::from_slice::<Value>(&ran.output.stdout).expect("a summary"))
     };
     let Some(turns) = summary(&[]) else { return };
-    assert_eq!(turns["ranks_take_turns"], true);
+    assert_eq!(turns["shared_processors"], 1);
     assert_eq!(
         (turns["predicted_makespan_ns"].as_u64(), turns["predicted_step_ns"].as_u64()),
         (Some(busy), Some(step))
     );
     assert_eq!(turns["predicted_bubble_ratio"], Value::Null);
     let parts = summary(&["--split-gpu"]).expect("there was a card");
-    assert_eq!(parts["ranks_take_turns"], false);
+    assert_eq!(parts["shared_processors"], Value::Null);
     assert!(parts["predicted_makespan_ns"].as_u64() >= written["prediction"]["makespan_ns"].as_u64());
     assert!(parts["predicted_bubble_ratio"].as_f64() > Some(0.0));
 }

@@ -357,7 +357,7 @@ fn summary(report: &RunReport) -> Value {
         }),
         "bubble_ratio": report.bubble_ratio,
         "predicted_bubble_ratio": report.predicted_bubble_ratio,
-        "ranks_take_turns": report.takes_turns,
+        "shared_processors": report.processors,
         "plan_digest": report.trace.plan_digest,
         "memory": memory,
     })
@@ -395,11 +395,13 @@ fn drawn(report: &RunReport) -> String {
     let predicted = report.predicted_bubble_ratio.map(|ratio| format!(", {} predicted", human::percent(ratio)));
     let predicted = predicted.unwrap_or_default();
     text.push_str(&format!("bubble        {} measured{predicted}\n", human::percent(report.bubble_ratio)));
-    if report.takes_turns {
+    if let Some(processors) = report.processors {
         let ranks = human::count(report.memory.len(), "rank");
-        text.push_str(&format!(
-            "turns         {ranks} on one GPU, and predicted as such; --split-gpu gives each a part\n"
-        ));
+        let on = match report.trace.backend.as_str() {
+            "cpu" => human::count(processors, "core"),
+            _ => String::from("one GPU (--split-gpu gives each a part)"),
+        };
+        text.push_str(&format!("turns         {ranks} on {on}, and predicted as such\n"));
     }
     text.push('\n');
     let told = |at: usize, of: fn(&(&'static str, usize, bool)) -> String| {

@@ -415,9 +415,21 @@ impl<'a> Coordinator<'a> {
         StepReport { step, steps: self.shared.options.steps, loss, tokens, duration_ns, bubble_ratio }
     }
 
+    /// How many processors the ranks share, where that is known: those of this machine, or one GPU.
+    fn processors(&self) -> Option<usize> {
+        let (options, workload) = (&self.shared.options, &self.shared.workload);
+        match options.device {
+            _ if self.transport != THREADS || workload.only_waits() => None,
+            Device::Cpu => std::thread::available_parallelism().ok().map(usize::from),
+            _ if options.split_gpu => None,
+            _ => Some(1),
+        }
+    }
+
     pub(super) fn report(self) -> RunReport {
         let workload = &self.shared.workload;
         let (busy, whole) = self.busy_and_whole_ns;
+        let processors = self.processors();
         let places = if self.shared.options.keep_weights { workload.places() } else { Places::new() };
         let mut weights = BTreeMap::new();
         let mut memory = Vec::new();
@@ -435,13 +447,7 @@ impl<'a> Coordinator<'a> {
         memory.sort_by_key(|(place, _)| *place);
         let memory: Vec<RankMemory> = memory.into_iter().map(|(_, figures)| figures).collect();
         let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
-        let options = &self.shared.options;
-        let takes_turns = options.device != Device::Cpu
-            && workload.world() > 1
-            && self.transport == THREADS
-            && !options.split_gpu
-            && !workload.only_waits();
-        let predicted = if takes_turns { workload.predicted_in_turns() } else { workload.predicted(self.slots) };
+        let predicted = workload.predicted(self.slots, processors.unwrap_or(usize::MAX));
         let predicted = predicted.unwrap_or_default();
         let step_ns = median(self.steps.iter().map(|step| step.duration_ns).collect());
         let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
@@ -473,7 +479,7 @@ impl<'a> Coordinator<'a> {
             overhead,
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: predicted.bubble_ratio,
-            takes_turns,
+            processors: processors.filter(|processors| *processors < workload.world()),
             checkpoint: self.shared.last_checkpoint().folder(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,

@@ -79,10 +79,11 @@ pub struct RunReport {
     pub overhead: Option<Overhead>,
     /// Idle share over all steps but the first, which fills caches.
     pub bubble_ratio: f64,
-    /// The same by the plan's times, as transfers are placed and carried; none where there are none, or ranks take turns.
+    /// The same by the plan's times, as transfers are placed and carried; none where there are none, or ranks share
+    /// processors.
     pub predicted_bubble_ratio: Option<f64>,
-    /// Whether ranks share one GPU: what is predicted is then that one's for all of them.
-    pub takes_turns: bool,
+    /// How many processors the ranks share, where these are fewer than they: what is predicted is then for so many.
+    pub processors: Option<usize>,
     /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks hold parts of the same
     /// sequences, those with the first part of a replica come before those with the next, and where they share matrices,
     /// those of the first member of each before those of the next.

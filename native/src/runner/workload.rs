@@ -63,7 +63,7 @@ pub(super) struct Predicted {
     pub makespan_ns: Nanos,
     /// From the first op to the end of the last rank's optimizer.
     pub step_ns: Nanos,
-    /// Idle share of the ranks' time; none where they take turns.
+    /// Idle share of the ranks' time; none where they share processors.
     pub bubble_ratio: Option<f64>,
 }
 
@@ -318,33 +318,35 @@ impl Workload {
     }
 
     /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
-    /// taken; nothing where no times are known.
-    pub(super) fn predicted(&self, slots: usize) -> Option<Predicted> {
+    /// taken; nothing where no times are known. With fewer `processors` than ranks it takes no less than all their work shared
+    /// out: exactly that with one, which always finds a rank with something to do.
+    pub(super) fn predicted(&self, slots: usize, processors: usize) -> Option<Predicted> {
         // Every engine takes a group at once.
         let carrier = Carrier { grouped: true, slots };
         let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, carrier)).flatten()?;
-        Some(Predicted {
-            makespan_ns: timeline.makespan_ns(),
-            // Without a model nothing follows the last op.
-            step_ns: self.ends.step_ns(&timeline).max(timeline.makespan_ns()),
-            bubble_ratio: Some(timeline.bubble_ratio(self.problem.objective())),
-        })
-    }
-
-    /// The same for ranks that take turns on one device, which always finds one of them with something to do: it takes as long
-    /// as all their ops one after the other, whatever their order.
-    pub(super) fn predicted_in_turns(&self) -> Option<Predicted> {
-        let sum = |times: &mut dyn Iterator<Item = Nanos>| times.fold(0, |sum: Nanos, time| sum.saturating_add(time));
-        let steps = self.program.rows.iter().flatten();
-        let ops = &mut steps.filter_map(|step| match step {
+        let (makespan_ns, ranks) = (timeline.makespan_ns(), self.world());
+        // Without a model nothing follows the last op.
+        let step_ns = self.ends.step_ns(&timeline).max(makespan_ns);
+        if processors >= ranks {
+            let bubble_ratio = Some(timeline.bubble_ratio(self.problem.objective()));
+            return Some(Predicted { makespan_ns, step_ns, bubble_ratio });
+        }
+        let shared_out = |of_pipeline: &mut dyn Iterator<Item = Nanos>| {
+            let sum: u128 = of_pipeline.map(u128::from).sum();
+            let all = sum * (ranks / self.problem.ranks().max(1)) as u128;
+            Nanos::try_from(all.div_ceil(processors.max(1) as u128)).unwrap_or(Nanos::MAX)
+        };
+        let ops = self.program.rows.iter().flatten().filter_map(|step| match step {
             Step::Compute(op) => Some(self.problem.duration(*op)),
             _ => None,
         });
-        let each = (self.world() / self.problem.ranks().max(1)) as Nanos;
-        let makespan_ns = sum(ops).saturating_mul(each);
-        let optimizer = sum(&mut self.ends.tails.iter().map(|tail| tail.optimizer_ns)).saturating_mul(each);
-        let step_ns = makespan_ns.saturating_add(optimizer);
-        self.is_timed.then_some(Predicted { makespan_ns, step_ns, bubble_ratio: None })
+        let ops = shared_out(&mut ops.into_iter());
+        let optimizer = shared_out(&mut self.ends.tails.iter().map(|tail| tail.optimizer_ns));
+        Some(Predicted {
+            makespan_ns: makespan_ns.max(ops),
+            step_ns: step_ns.max(ops.saturating_add(optimizer)),
+            bubble_ratio: None,
+        })
     }
 
     /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
