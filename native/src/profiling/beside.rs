@@ -145,7 +145,9 @@ pub fn measured_beside<R>(
                 while !is_over() {
                     queue.pass(is_over)?;
                 }
-                queue.card.finish()
+                card.finish()?;
+                // A part's context is for whoever asks next, which will be another thread.
+                card.choose()
             };
             (is_ready, scope.spawn(work))
         };

@@ -27,7 +27,8 @@ enum { MEMORY_FENCE = 256, SHARED_LIMIT = 232448, STATIC_SHARED = 1024, MULTIPRO
 
 typedef struct { uint64_t p[10]; int64_t n[12]; float f[10]; } Args;
 typedef struct { const char* name; void (*code)(Args); int shared; unsigned threads; } Function;
-typedef struct { int is_green; } Context;
+// `owner`: the thread to which a green one is current.
+typedef struct { int is_green, owner; } Context;
 typedef struct Event Event;
 typedef struct {
     uint64_t a, b, c, d, bias;
@@ -63,6 +64,7 @@ static Block* blocks;
 static uint64_t taken;
 static int fault;
 static __thread Context* current;
+static __thread int thread; // its number, from 1
 static void* kernels;
 static void (*launch)(void (*)(Args), const Args*, const unsigned*, unsigned, unsigned);
 
@@ -266,7 +268,18 @@ int cuDeviceGetAttribute(int* value, int which, int device) {
     }
 }
 int cuDevicePrimaryCtxRetain(Context** context, int device) { *context = &primary; return OK; }
-int cuCtxSetCurrent(Context* context) { current = context; return OK; }
+// Green ones are current to one thread at a time, as NVIDIA writes of cuGreenCtxCreate; that a thread lets go of them when it
+// ends is nowhere written.
+int cuCtxSetCurrent(Context* context) {
+    LOCKED;
+    static int threads;
+    if (!thread) thread = ++threads;
+    if (context && context->is_green && context->owner && context->owner != thread) return NO_CONTEXT;
+    if (current && current->is_green) current->owner = 0;
+    if (context && context->is_green) context->owner = thread;
+    current = context;
+    return OK;
+}
 
 int cuModuleLoadData(void** module, const char* image) {
     CURRENT;

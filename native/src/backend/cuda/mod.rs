@@ -129,6 +129,14 @@ pub struct Queue {
     context: Context,
 }
 
+impl Drop for Queue {
+    /// The context of the rank's part is for whoever has that next, also where others still hold memory of its card.
+    fn drop(&mut self) {
+        // Where it is no card's any more, nobody comes next.
+        let _ = self.card.choose();
+    }
+}
+
 impl Cuda {
     /// Holds the stages in `stages` (number and graph) on `card`, with the weights that [`Cpu`](super::cpu::Cpu) would
     /// start with. Counts their bytes in `store`.

@@ -265,7 +265,8 @@ const LONGEST_END: Duration = Duration::from_secs(10);
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        if self.make_current().is_err() {
+        // Whoever was last to hold memory of it may be another rank, beside which this one still has its part's context.
+        if self.make_current().is_err() && self.device.make_current().is_err() {
             return;
         }
         // A transfer that could not be ended waits for a rank that is gone: what it uses goes with the process.
@@ -300,8 +301,9 @@ impl Drop for Nvidia {
     }
 }
 
-/// A mark.
+/// A mark, which any thread may ask.
 struct Event {
+    /// The card's: that of a part only one thread at a time may have, and it is its rank's.
     context: sys::CUcontext,
     event: sys::CUevent,
 }
@@ -576,7 +578,7 @@ impl Card for Nvidia {
         self.make_current()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
             .map_err(|error| driver_error("cuEventCreate", error))?;
-        let mark = Event { context: self.context, event };
+        let mark = Event { context: self.device.context, event };
         // SAFETY: event and stream are valid.
         unsafe { result::event::record(event, self.stream) }.map_err(|error| driver_error("cuEventRecord", error))?;
         Ok(Box::new(mark))
