@@ -91,7 +91,7 @@ fn assert_same(package: &Value, command: &str, what: &str) {
 /// Each with a schedule that exists for it.
 const EXAMPLES: [(&str, &str); 5] = [
     ("examples/tiny-llama.toml", "1f1b"),
-    ("examples/llama-2-70b.toml", "zb-v"),
+    ("examples/llama-2-70b.toml", "v-half"),
     ("examples/zero-bubble-1.5b.toml", "1f1b"),
     ("examples/two-ranks.toml", "1f1b"),
     ("examples/problem.json", "v-min"),
@@ -405,7 +405,7 @@ fn types_are_those_of_what_comes_back() {
         training.microbatches = 8\ntraining.microbatch_size = 4\n";
     let (fit, dealt) =
         (format!("{model}training.recompute = 'fit'\n"), format!("{model}parallel.partition = 'within-limit'\n"));
-    let plan = printed(["plan", "examples/llama-2-70b.toml", "--schedule", "zb-v", "--json"]);
+    let plan = printed(["plan", "examples/llama-2-70b.toml", "--schedule", "v-half", "--json"]);
     let hanging = printed(["plan", "examples/problem.json", "--schedule", "v-min", "--json"]);
     let asked = [
         ("Comparison", json!(["compare", example("examples/two-ranks.toml")])),

@@ -173,7 +173,7 @@ fn a_list_is_named_as_one() {
 fn the_canonical_text_says_every_default() {
     let value = model_spec().to_value();
     assert_eq!(value["training"]["sequence"], json!(4096));
-    let catalog = crate::cluster::find("a100-80").expect("in the catalog");
+    let catalog = crate::cluster::find("h100").expect("in the catalog");
     assert_eq!(value["cluster"]["device"]["memory_bytes"], json!(catalog.memory_bytes));
 }
 
