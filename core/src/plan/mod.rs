@@ -11,7 +11,7 @@
 //! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
 //! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::schedule::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
-//! | `ends` | of a model: what ends a step, see [`Ends`](crate::step::Ends); by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
+//! | `ends` | of a model: what ends a step, see [`Ends`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
 //! | `digest` | `sha256:` and the hash of the file's [canonical](crate::canonical) text without this field |
 //!

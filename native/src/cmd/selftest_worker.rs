@@ -68,6 +68,7 @@ pub fn work(asked: Asked) -> Result<(), Failure> {
 }
 
 /// Whether `output`, all that a worker said, is that of one which came to its end.
+#[cfg(feature = "cuda")]
 pub fn is_whole(output: &str) -> bool {
     let last = output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     matches!(last, Some(Line::Measured { .. }))

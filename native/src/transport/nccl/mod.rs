@@ -537,7 +537,7 @@ unsafe impl Send for Handle {}
 pub(super) const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Runs `queue` with all its sends and receives as one group: they start together, so two ranks that exchange with each
-/// other do not wait for each other. The communicators are yet to be [settled](Communicator::settle).
+/// other do not wait for each other. The communicators are yet to be settled.
 ///
 /// # Errors
 /// [`NcclError`] of the calls within, or of the group's end.
