@@ -336,11 +336,11 @@ impl Workload {
             let all = sum * (ranks / self.problem.ranks().max(1)) as u128;
             Nanos::try_from(all.div_ceil(processors.max(1) as u128)).unwrap_or(Nanos::MAX)
         };
-        let ops = self.program.rows.iter().flatten().filter_map(|step| match step {
+        let mut ops = self.program.rows.iter().flatten().filter_map(|step| match step {
             Step::Compute(op) => Some(self.problem.duration(*op)),
             _ => None,
         });
-        let ops = shared_out(&mut ops.into_iter());
+        let ops = shared_out(&mut ops);
         let optimizer = shared_out(&mut self.ends.tails.iter().map(|tail| tail.optimizer_ns));
         Some(Predicted {
             makespan_ns: makespan_ns.max(ops),
