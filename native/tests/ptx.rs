@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use pipeplan::backend::cuda::card::{Card, CardError, Format, Memory};
 use pipeplan::backend::cuda::launch::Context;
-use pipeplan::backend::cuda::{compile, source};
+use pipeplan::backend::cuda::{compile, groups, source};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::selftest::{Row, operators, rings};
 use pipeplan_core::graph::{Heads, Spread};
@@ -23,9 +23,20 @@ use card::Interpreted;
 /// Of an H100.
 const CAPABILITY: (u32, u32) = (9, 0);
 
+/// Whether kernels are made with what Hopper alone has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ways {
+    All,
+    OfAnyCard,
+}
+
 /// `source` as NVRTC translates it; nothing (said plainly) without NVRTC.
-fn translated(source: &str) -> Option<Arc<Module>> {
-    match compile::assembly(source, CAPABILITY) {
+fn translated(source: &str, ways: Ways) -> Option<Arc<Module>> {
+    let text = match ways {
+        Ways::All => compile::own_assembly(source, CAPABILITY),
+        Ways::OfAnyCard => compile::assembly(source, CAPABILITY),
+    };
+    match text {
         Ok(text) => Some(Arc::new(Module::read(&text).unwrap_or_else(|fault| panic!("{fault}")))),
         Err(error @ CardError::Missing(_)) => {
             eprintln!("SKIPPED: what NVRTC makes of the kernels is not run: {error}");
@@ -38,7 +49,7 @@ fn translated(source: &str) -> Option<Arc<Module>> {
 /// All kernels, as they are.
 fn module() -> Option<Arc<Module>> {
     static MODULE: OnceLock<Option<Arc<Module>>> = OnceLock::new();
-    MODULE.get_or_init(|| translated(&source::for_gpu())).clone()
+    MODULE.get_or_init(|| translated(&source::for_gpu(), Ways::All)).clone()
 }
 
 /// What is there because all kernels are made for both formats, and no launch names.
@@ -53,12 +64,18 @@ fn every_operator_is_right_and_does_nothing_that_a_card_would_not_forgive() {
     rows.extend(operators::fused(&card));
     rows.extend(rings::cases().iter().flat_map(|case| case.check(&card)));
     rows.extend(operators::dealt(&card));
+    // What an H100 does by groups of warps, others do by warps.
+    let other = Arc::new(Interpreted::plain(Arc::clone(&module), 2));
+    let plain: Arc<dyn Card> = other.clone();
+    let by_group = |case: &operators::Case| case.name().contains("attention") && case.name().contains("bf16");
+    rows.extend(operators::cases().iter().filter(|case| by_group(case)).map(|case| case.check(&plain)));
     rows.iter().for_each(|row| println!("{:70} {:50} {}", row.name, row.found, row.against));
     let failed: Vec<&Row> = rows.iter().filter(|row| row.passed != Some(true)).collect();
     assert!(failed.is_empty(), "{failed:#?}");
     assert!(rows.len() > 200, "{} rows", rows.len());
     beside_the_graph(&card).unwrap_or_else(|error| panic!("{error}"));
-    let ran = interpreted.ran();
+    let mut ran = interpreted.ran();
+    ran.extend(other.ran().into_iter().filter(|(kernel, _)| kernel.starts_with("tensor_")));
     for (kernel, ran) in &ran {
         println!("{kernel:40} {:6} launches, {:12} instructions of warps", ran.launches, ran.counts.instructions);
     }
@@ -115,38 +132,40 @@ fn attention(card: &Arc<dyn Card>, formats: &[Dtype], spread: Spread) -> Vec<Row
 
 /// The kernels of attention alone, those on tensor cores for one width: as they are, and with faults.
 fn attention_source() -> String {
-    let kept = ["prelude.cuh", "elementwise.cu", "attention.cu", "attention_tensor.cu"];
+    let kept = ["prelude.cuh", "elementwise.cu", "attention.cu", "attention_tensor.cu", "attention_groups.cu"];
     let files = source::FILES.iter().filter(|(name, _)| kept.contains(name));
     let all: String = files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect();
     // Templates that nothing is made of cost nothing.
-    let lines = all.lines().map(|line| if line.starts_with("KERNEL") { "" } else { line });
-    let all = lines.collect::<Vec<_>>().join("\n");
-    let (before, _) = all.split_once("TENSOR_KERNELS(32, 32, 4)").expect("the first width");
-    format!("{before}TENSOR_KERNELS(64, 64, 4)\nTENSOR_GRADS_AT_ONCE(64, 64, 4)\n")
+    let makes = |line: &str| ["KERNEL", "TENSOR_", "GROUP_"].iter().any(|name| line.starts_with(name));
+    let lines = all.lines().map(|line| if makes(line) && !line.contains("(64, 64") { "" } else { line });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Faults that someone could make in the kernels of attention: text, what it becomes, and what is then found.
-const FAULTS: [(&str, &str, &str); 12] = [
+/// Text, what it becomes, and what is then found.
+type Fault = (&'static str, &'static str, &'static str);
+
+/// Faults that someone could make in the kernels of attention.
+const FAULTS: [Fault; 12] = [
     // Barriers that are missing: between the keys and who multiplies with them, and before they are overwritten.
     (
-        "// The keys are there, and nobody reads the values before any more.\n        wait_for_copies();\n        __syncthreads();",
+        "// The keys are there, and nobody reads the values before any more.\n        Way::arrive();",
         "wait_for_copies();",
         "reads what nobody has written: shared memory",
     ),
     (
-        "// The values are there, and nobody reads these keys any more.\n        wait_for_copies();\n        __syncthreads();",
+        "// The values are there, and nobody reads these keys any more.\n        Way::arrive();",
         "wait_for_copies();",
         "a race",
     ),
     (
-        "any more.\n        wait_for_copies();\n        __syncthreads();\n        ll query = query_of(step);",
+        "any more.\n        Way::arrive();\n        ll query = query_of(step);",
         "\n wait_for_copies();\n ll query = query_of(step);",
         "reads what nobody has written: shared memory",
     ),
     // Copies that nobody waits for.
     (
-        "// The values are there, and nobody reads these keys any more.\n        wait_for_copies();",
-        "",
+        "// The values are there, and nobody reads these keys any more.\n        Way::arrive();",
+        "__syncthreads();",
         "still copies there",
     ),
     // The next tile comes into the buffer that is read.
@@ -156,11 +175,11 @@ const FAULTS: [(&str, &str, &str); 12] = [
         "another thread still copies there",
     ),
     // Rows of shared memory that matrices cannot be loaded from.
-    ("bf16 v[TILE][D + 8];", "bf16 v[TILE][D + 4];", "not aligned to the 16 bytes"),
+    ("bf16 v[N][D + 8];", "bf16 v[N][D + 4];", "not aligned to the 16 bytes"),
     // More shared memory than the launch asks for.
-    ("bf16 v[TILE][D + 8];", "bf16 v[TILE][D + 16];", "nothing is in shared memory"),
+    ("bf16 v[N][D + 8];", "bf16 v[N][D + 16];", "nothing is in shared memory"),
     // Rows beyond the sequence.
-    ("i < rows ? i : 0) * row_length + j, i < rows)", "i) * row_length + j, true)", "reads where nothing is"),
+    ("i < there ? row : first, i < there)", "row, true)", "reads where nothing is"),
     ("if (row + 8 < rows) *(unsigned*)", "if (row < rows) *(unsigned*)", "a race: it writes"),
     // Operands in another order.
     ("mma(c[2 * n], left, right[0], right[1]);", "mma(c[2 * n], left, right[1], right[0]);", "e"),
@@ -168,15 +187,74 @@ const FAULTS: [(&str, &str, &str); 12] = [
     // Lanes that do not take part.
     (
         "now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));",
-        "if (lane < 30) now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));",
+        "if (threadIdx.x % 32 < 30) now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));",
         "inactive lanes",
+    ),
+];
+
+/// The same by groups of warps.
+const FAULTS_OF_GROUPS: [Fault; 12] = [
+    // What is written is not shown to tensor cores, or not waited for.
+    ("asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");", "", "not shown to products"),
+    (
+        "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n        __syncthreads();",
+        "",
+        "nobody has written",
+    ),
+    // Sums that are looked at before they are there, and products that nobody waits for.
+    ("asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");", "", "have not waited for products"),
+    ("asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");", "", "have not waited for products"),
+    // Registers that products may find as they were before.
+    ("    keep(left);\n    keep(c);\n    begin_products();", "", "no wgmma.fence"),
+    // Matrices that lie elsewhere than is said, or in another way.
+    ("__align__(1024)", "__align__(512)", "begin at no multiple of 1024"),
+    ("1ull << 62", "2ull << 62", "a way that is not known"),
+    ("(ull)(1024 >> 4) << 32", "(ull)(512 >> 4) << 32", "e"),
+    ("((j / 8) ^ i) % 8 * 8", "j % 64", "e"),
+    ("%36, p, 1, 1, 1;", "%36, p, 1, 1, 0;", "e"),
+    // The next tile comes into the buffer that is read.
+    (
+        "if (goes_on && buffers == 2) fetch(1 - now, key + TILE);",
+        "if (goes_on) fetch(now, key + TILE);",
+        "still copies there",
+    ),
+    // Products that some warps do not come to.
+    (
+        "if (Way::sees_any_key(at, query, key)) {",
+        "if (threadIdx.x % GROUP < 96) {",
+        "not all of warps 0..4 take part",
     ),
 ];
 
 #[test]
 fn faults_in_the_kernels_of_attention_are_found() {
+    are_found(&FAULTS, Ways::OfAnyCard);
+}
+
+#[test]
+fn faults_in_attention_by_groups_of_warps_are_found() {
+    are_found(&FAULTS_OF_GROUPS, Ways::All);
+}
+
+/// A card on which it gives something else goes without it.
+#[test]
+fn attention_by_groups_of_warps_is_tried_out_first() {
     let source = attention_source();
-    let Some(module) = translated(&source) else { return };
+    let tried = |source: &str| {
+        let card: Arc<dyn Card> = Arc::new(Interpreted::new(translated(source, Ways::All)?, 1, false));
+        Some(groups::try_out(&card))
+    };
+    let Some(sound) = tried(&source) else { return };
+    assert_eq!(sound, Ok(()));
+    // Pieces of rows that lie elsewhere than tensor cores look for them.
+    let (text, fault, _) = FAULTS_OF_GROUPS[8];
+    let error = tried(&source.replace(text, fault)).expect("NVRTC is there").expect_err("it is wrong");
+    assert!(error.to_string().contains("heads 64 and 64 wide differ by"), "{error}");
+}
+
+fn are_found(faults: &[Fault], ways: Ways) {
+    let source = attention_source();
+    let Some(module) = translated(&source, ways) else { return };
     // Sequences that end within a tile, and whose last row is the memory's.
     let spread = Spread { heads: Heads::usual(134, [1, 1], 64), value_width: 64, ways: 1, window: 134 };
     let rows = |module| {
@@ -185,10 +263,10 @@ fn faults_in_the_kernels_of_attention_are_found() {
     };
     let failed: Vec<Row> = rows(module).into_iter().filter(|row| row.passed != Some(true)).collect();
     assert!(failed.is_empty(), "{failed:#?}");
-    for (text, fault, found) in FAULTS {
+    for (text, fault, found) in faults {
         let changed = source.replace(text, fault);
         assert_ne!(changed, source, "{text}");
-        let rows = translated(&changed).map(rows).expect("NVRTC is there");
+        let rows = translated(&changed, ways).map(rows).expect("NVRTC is there");
         let failed = |row: &Row| row.passed == Some(false) && row.found.contains(found);
         rows.iter().for_each(|row| println!("{fault}\n    {} {}", row.found, row.against));
         assert!(rows.iter().any(failed), "{fault}: {rows:#?}");
@@ -198,8 +276,8 @@ fn faults_in_the_kernels_of_attention_are_found() {
 /// Faults where pieces of sequences meet, which attention over whole ones does not have: text, and what it becomes.
 const FAULTS_OF_RINGS: [(&str, &str); 8] = [
     // Keys behind the last one there, which queries of later pieces would see.
-    ("key <= (last < at.count ? last : at.count - 1)", "key <= last"),
-    ("query + tile <= at.count && key + tile <= at.count", "query + tile <= at.count"),
+    ("if (last > at.count - 1) last = at.count - 1;", ""),
+    ("query + queries <= at.count && key + keys <= at.count", "query + queries <= at.count"),
     // Queries that lie no later than the keys.
     ("ll first = key - at.lead;", "ll first = key;"),
     ("ll end = query + tile + at.lead;", "ll end = query + tile;"),
@@ -213,7 +291,7 @@ const FAULTS_OF_RINGS: [(&str, &str); 8] = [
 #[test]
 fn faults_where_pieces_of_sequences_meet_are_found() {
     let source = attention_source();
-    let Some(module) = translated(&source) else { return };
+    let Some(module) = translated(&source, Ways::OfAnyCard) else { return };
     // Pieces that end within a tile.
     let spread = Spread { heads: Heads::usual(300, [1, 1], 64), value_width: 64, ways: 2, window: 300 };
     let rows = |module| {
@@ -224,7 +302,7 @@ fn faults_where_pieces_of_sequences_meet_are_found() {
     for (text, fault) in FAULTS_OF_RINGS {
         let changed = source.replace(text, fault);
         assert_ne!(changed, source, "{text}");
-        let rows = translated(&changed).map(rows).expect("NVRTC is there");
+        let rows = translated(&changed, Ways::OfAnyCard).map(rows).expect("NVRTC is there");
         rows.iter().for_each(|row| println!("{fault}\n    {} {}", row.found, row.against));
         assert!(rows.iter().any(|row| row.passed == Some(false)), "{fault}: {rows:#?}");
     }

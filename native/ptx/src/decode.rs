@@ -263,6 +263,15 @@ pub enum Op {
         right: [Word; 2],
         plus: [Word; 4],
     },
+    /// What writes so far is shown to what reads shared memory by itself.
+    ShowToAsync,
+    /// Four warps: what they have in registers is there for products from here on.
+    BeginProducts,
+    /// 64 x 64 x 16 of four warps at a time, which goes on beside what they do.
+    MultiplyAsync(Box<Product>),
+    CommitProducts,
+    /// Until so many groups are left.
+    AwaitProducts(u32),
     CopyAsync {
         to: Address,
         from: Address,
@@ -275,6 +284,28 @@ pub enum Op {
     AwaitAllCopies,
     Jump(u32),
     Return,
+}
+
+/// Where the left matrix of a product is.
+#[derive(Clone, Copy, Debug)]
+pub enum Left {
+    /// In shared memory, by rows.
+    Shared(Long),
+    /// In registers, 16 rows of each warp.
+    Registers([Word; 4]),
+}
+
+/// A product of four warps.
+#[derive(Clone, Debug)]
+pub struct Product {
+    /// Sums, of each warp 16 rows by 64 columns.
+    pub to: Vec<u32>,
+    pub left: Left,
+    /// The right matrix, in shared memory: by its columns, or where transposed by its rows.
+    pub right: Long,
+    pub transposed: bool,
+    /// Whether it adds to what the sums are.
+    pub adds: Truth,
 }
 
 #[derive(Clone, Debug)]
@@ -890,6 +921,27 @@ fn of_warps(names: &Names, parts: &[&str], operands: &[&str]) -> Decoded<Option<
             let to = registers(to)?.try_into().map_err(|_| "its result is four registers")?;
             let [left, plus] = [left, plus].map(|text| names.words(&list(text)));
             Op::Multiply { to, left: left?, right: names.words(&list(right))?, plus: plus? }
+        }
+        (["fence", "proxy", "async", "shared::cta"], []) => Op::ShowToAsync,
+        (["wgmma", "fence", "sync", "aligned"], []) => Op::BeginProducts,
+        (["wgmma", "commit_group", "sync", "aligned"], []) => Op::CommitProducts,
+        (["wgmma", "wait_group", "sync", "aligned"], [left]) => Op::AwaitProducts(names.number(left)? as u32),
+        // Neither matrix negated.
+        (
+            ["wgmma", "mma_async", "sync", "aligned", "m64n64k16", "f32", "bf16", "bf16"],
+            [to, left, right, adds, "1", "1", transposed @ ..],
+        ) => {
+            let (left, transposed) = match transposed {
+                ["0", of_right] => (Left::Shared(names.long(left)?), *of_right),
+                [of_right] => (Left::Registers(names.words(&list(left))?), *of_right),
+                _ => return Ok(None),
+            };
+            let to = registers(to)?;
+            if to.len() != 32 || !["0", "1"].contains(&transposed) {
+                return Err(format!("its result is {} registers", to.len()));
+            }
+            let (right, adds) = (names.long(right)?, names.truth(adds)?);
+            Op::MultiplyAsync(Box::new(Product { to, left, right, transposed: transposed == "1", adds }))
         }
         (
             ["cp", "async", cache @ ("ca" | "cg"), "shared" | "shared::cta", "global"],

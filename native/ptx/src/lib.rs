@@ -9,11 +9,13 @@
 //! - races: two threads touch a byte, at least one writes it, and no barrier of their block lies between; in global memory
 //!   those of different blocks too. A copy by `cp.async` is on its way until the thread that began it waits for it;
 //! - barriers and instructions of a whole warp (`shfl.sync`, `vote.sync`, `ldmatrix`, `mma`) that not all threads come to;
+//! - products of four warps (`wgmma`) whose matrices were not shown to them (`fence.proxy.async`) or change before somebody has
+//!   waited, whose registers change behind `wgmma.fence`, or that not all four warps begin;
 //! - more threads than `.maxntid` allows, more shared memory than the card has, a block that does not end;
 //! - anything in the text that this crate does not know. Nothing is skipped.
 //!
 //! What instructions do is written from the PTX ISA (NVIDIA, release 9): data movement in its section 9.7.9, matrices in
-//! 9.7.14, barriers in 9.7.13. The layouts of fragments are those that CUTLASS states as `MMA_Traits` of
+//! 9.7.14 and 9.7.15, barriers in 9.7.13. The layouts of fragments are those that CUTLASS states as `MMA_Traits` of
 //! `SM80_16x8x16_F32BF16BF16F32_TN` and `Copy_Traits` of `SM75_U32x4_LDSM_N` and `SM75_U16x8_LDSM_T`.
 //!
 //! Blocks run one after the other in an order drawn from the launch's seed. Warps of a block take turns of random length
@@ -24,6 +26,7 @@ mod decode;
 mod machine;
 mod memory;
 mod number;
+mod products;
 mod text;
 
 use std::collections::BTreeMap;

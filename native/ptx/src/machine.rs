@@ -8,6 +8,7 @@ use crate::decode::{
 };
 use crate::memory::{BY_WARP, Coming, Shared, Toucher, Wrong};
 use crate::number::{self, Dice};
+use crate::products::Products;
 use crate::{Fault, Line, Memory, Module};
 
 /// A launch of a kernel.
@@ -67,10 +68,10 @@ pub struct Traffic {
     pub needed: u64,
 }
 
-const LANES: usize = 32;
+pub const LANES: usize = 32;
 const ALL: u32 = u32::MAX;
 
-type Words = [u32; LANES];
+pub type Words = [u32; LANES];
 type Longs = [u64; LANES];
 
 /// Threads of a warp that stand at one place.
@@ -82,17 +83,18 @@ struct Group {
 }
 
 /// What is wrong, and with which lane.
-struct Trouble {
-    what: String,
-    other: Option<u32>,
-    lane: Option<usize>,
+pub struct Trouble {
+    pub what: String,
+    /// The other instruction, where two are at fault.
+    pub other: Option<u32>,
+    pub lane: Option<usize>,
 }
 
-fn trouble<T>(what: impl Into<String>) -> Result<T, Trouble> {
+pub fn trouble<T>(what: impl Into<String>) -> Result<T, Trouble> {
     Err(Trouble { what: what.into(), other: None, lane: None })
 }
 
-fn of_lane(lane: usize) -> impl Fn(Wrong) -> Trouble {
+pub fn of_lane(lane: usize) -> impl Fn(Wrong) -> Trouble {
     move |Wrong { what, other }| Trouble { what, other, lane: Some(lane) }
 }
 
@@ -105,27 +107,28 @@ enum Stand {
     Ended,
 }
 
-struct Warp {
-    number: u32,
+pub struct Warp {
+    pub number: u32,
     /// Lanes that there are.
     lanes: u32,
-    words: Vec<Words>,
+    pub words: Vec<Words>,
     longs: Vec<Longs>,
     truths: Vec<u32>,
     groups: Vec<Group>,
     stand: Stand,
     /// By lane: groups of copies, the last one still open.
     coming: Vec<VecDeque<Vec<Coming>>>,
+    pub products: Products,
 }
 
 /// What all warps of a block share.
-struct Block<'a> {
-    kernel: &'a Kernel,
-    launch: &'a Launch<'a>,
+pub struct Block<'a> {
+    pub kernel: &'a Kernel,
+    pub launch: &'a Launch<'a>,
     number: u32,
     index: [u32; 3],
     memory: &'a mut Memory,
-    shared: &'a mut Shared,
+    pub shared: &'a mut Shared,
     /// When the launch began, and what the time is.
     first: u32,
     time: u32,
@@ -229,6 +232,7 @@ impl Block<'_> {
         loop {
             let open: Vec<usize> = (0..warps.len()).filter(|at| warps[*at].stand == Stand::Runs).collect();
             if open.is_empty() {
+                self.groups_agree(&warps)?;
                 if warps.iter().all(|warp| warp.stand == Stand::Ended) {
                     return Ok(());
                 }
@@ -260,6 +264,7 @@ impl Block<'_> {
             groups: vec![Group { at: 0, lanes, waits: false }],
             stand: Stand::Runs,
             coming: (0..LANES).map(|_| VecDeque::new()).collect(),
+            products: Products::default(),
         }
     }
 
@@ -343,6 +348,9 @@ impl Block<'_> {
                             let what = "the thread ends and has not waited for copies that it began".to_string();
                             return Err(Trouble { what, other: None, lane: Some(lane) });
                         }
+                        if on != 0 && !warp.products.are_done() {
+                            return trouble("the threads end and have not waited for products that they began");
+                        }
                         if on == lanes {
                             break;
                         }
@@ -361,7 +369,14 @@ impl Block<'_> {
                         }
                         break;
                     }
-                    op @ (Op::Shuffle { .. } | Op::Ballot { .. } | Op::Matrices { .. } | Op::Multiply { .. }) => {
+                    op @ (Op::Shuffle { .. }
+                    | Op::Ballot { .. }
+                    | Op::Matrices { .. }
+                    | Op::Multiply { .. }
+                    | Op::BeginProducts
+                    | Op::MultiplyAsync(_)
+                    | Op::CommitProducts
+                    | Op::AwaitProducts(_)) => {
                         if on != lanes {
                             return trouble("only some threads of a warp ask for what they do together");
                         }
@@ -398,7 +413,7 @@ impl Block<'_> {
         trouble(format!("{what}: lanes {:#x} of warp {} wait there, {}", group.lanes, warp.number, rest.join(", ")))
     }
 
-    fn toucher(&self, warp: &Warp, lane: usize, at: u32) -> Toucher {
+    pub fn toucher(&self, warp: &Warp, lane: usize, at: u32) -> Toucher {
         Toucher { block: self.number, thread: warp.number * LANES as u32 + lane as u32, time: self.time, at }
     }
 
@@ -494,6 +509,10 @@ impl Block<'_> {
                     });
                 }
             }
+            Op::BeginProducts => warp.begin_products(),
+            Op::MultiplyAsync(product) => self.multiply(warp, at, product)?,
+            Op::CommitProducts => warp.products.commit(),
+            Op::AwaitProducts(left) => self.await_products(warp, *left as usize)?,
             _ => return trouble("the warp does this not together"),
         }
         Ok(())
@@ -546,6 +565,10 @@ impl Block<'_> {
                 if let Some(traffic) = self.traffic.get_mut(at as usize) {
                     traffic.global(&from, on, u64::from(*bytes));
                 }
+            }
+            Op::ShowToAsync => {
+                let lanes = (0..LANES).filter(|lane| on >> lane & 1 == 1);
+                lanes.for_each(|lane| self.shared.show(warp.number * LANES as u32 + lane as u32));
             }
             Op::CommitCopies => {
                 for lane in (0..LANES).filter(|lane| on >> lane & 1 == 1) {
@@ -747,7 +770,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn word(&self, word: Word) -> Words {
+    pub fn word(&self, word: Word) -> Words {
         match word {
             Word::Reg(from) => self.words[from as usize],
             Word::Fixed(number) => [number; LANES],
@@ -755,7 +778,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn long(&self, long: Long) -> Longs {
+    pub fn long(&self, long: Long) -> Longs {
         match long {
             Long::Reg(from) => self.longs[from as usize],
             Long::Fixed(number) => [number; LANES],
@@ -763,7 +786,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn truth(&self, truth: Truth) -> u32 {
+    pub fn truth(&self, truth: Truth) -> u32 {
         match truth {
             Truth::Reg { reg, negated: false } => self.truths[reg as usize],
             Truth::Reg { reg, negated: true } => !self.truths[reg as usize],

@@ -39,12 +39,14 @@ struct Cell {
     read: Toucher,
     /// Whether a copy to it is on its way.
     is_coming: bool,
+    /// How often the thread that has written it had shown its writes before.
+    shows: u32,
 }
 
 impl Cell {
     const UNTOUCHED: Cell = {
         let nobody = Toucher { block: NOBODY, thread: NOBODY, time: 0, at: 0 };
-        Cell { written: nobody, read: nobody, is_coming: false }
+        Cell { written: nobody, read: nobody, is_coming: false, shows: 0 }
     };
 
     /// Whether `who` may read what `written` says; times before `first` are of another launch or block.
@@ -302,6 +304,8 @@ pub struct Shared {
     arrays: Vec<(u32, u32)>,
     /// When the block began: what was written before is another's.
     first: u32,
+    /// By thread: how often it has shown its writes to those who read by themselves.
+    shows: Vec<u32>,
 }
 
 impl Shared {
@@ -309,7 +313,7 @@ impl Shared {
     pub fn new(arrays: Vec<(u32, u32)>, grain: u32) -> Shared {
         let end = arrays.iter().map(|(_, end)| *end).max().unwrap_or(SHARED_START) as usize;
         let cells = vec![Cell::UNTOUCHED; end.div_ceil(grain as usize)];
-        Shared { data: vec![0xff; end], cells, grain, arrays, first: 0 }
+        Shared { data: vec![0xff; end], cells, grain, arrays, first: 0, shows: Vec::new() }
     }
 
     /// Another block begins.
@@ -317,6 +321,7 @@ impl Shared {
         self.first = time;
         self.data.fill(0xff);
         self.cells.iter_mut().for_each(|cell| cell.is_coming = false);
+        self.shows.clear();
     }
 
     #[inline]
@@ -358,14 +363,42 @@ impl Shared {
         Ok(&self.data[start..start + bytes as usize])
     }
 
+    /// The same for what reads beside the threads: whoever has written it has to have shown it.
+    pub fn load_async(&mut self, at: u64, bytes: u32, who: Toucher) -> Touched<&[u8]> {
+        self.load(at, bytes, who)?;
+        let (grain, start) = (self.grain as usize, at as usize);
+        let cells = &self.cells[start / grain..(start + bytes as usize).div_ceil(grain)];
+        match cells.iter().find(|cell| self.shows_of(cell.written.thread) <= cell.shows) {
+            Some(cell) => {
+                let what = "it reads what was written and not shown to products since".to_string();
+                Err(Wrong { what, other: Some(cell.written.at) })
+            }
+            None => Ok(&self.data[start..start + bytes as usize]),
+        }
+    }
+
+    /// What `thread` has written so far is shown to what reads beside the threads.
+    pub fn show(&mut self, thread: u32) {
+        let thread = thread as usize;
+        if self.shows.len() <= thread {
+            self.shows.resize(thread + 1, 0);
+        }
+        self.shows[thread] += 1;
+    }
+
+    fn shows_of(&self, thread: u32) -> u32 {
+        self.shows.get(thread as usize).copied().unwrap_or(0)
+    }
+
     /// The bytes that a thread may write.
     pub fn store(&mut self, at: u64, bytes: u32, who: Toucher) -> Touched<&mut [u8]> {
         let start =
             self.place(at, bytes).map_err(|what| format!("it writes where nothing is in shared memory: {what}"))?;
         aligned(at, bytes)?;
-        let first = self.first;
+        let (first, shows) = (self.first, self.shows_of(who.thread));
         for cell in self.cells(start, bytes) {
             cell.write(who, first, false)?;
+            cell.shows = shows;
         }
         Ok(&mut self.data[start..start + bytes as usize])
     }
@@ -385,10 +418,11 @@ impl Shared {
 
     /// The thread that began it has waited for it.
     pub fn end_copy(&mut self, coming: &Coming, who: Toucher) {
-        let start = coming.at as usize;
+        let (start, shows) = (coming.at as usize, self.shows_of(who.thread));
         for cell in self.cells(start, coming.bytes) {
             cell.is_coming = false;
             cell.written.time = who.time;
+            cell.shows = shows;
         }
         self.data[start..start + coming.bytes as usize].copy_from_slice(&coming.content[..coming.bytes as usize]);
     }

@@ -146,13 +146,20 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
 /// Whether jobs went as graphs and products through cuBLASLt: where they do not, a run goes on more slowly, and nothing else
 /// tells.
 fn first_ways<F: FnMut(News)>(rows: &mut Rows<F>, tally: &Tally) {
-    let Tally { graphs, repeats, no_graphs, products, plain_products, no_products } = tally;
+    let Tally { graphs, repeats, no_graphs, products, plain_products, no_products, groups, no_groups } = tally;
     let found = format!("{graphs} made, started {repeats} times");
     let against = no_graphs.as_deref().unwrap_or("none failed");
     rows.push(Row::fact(GROUP, "jobs as CUDA graphs", found, against, *repeats > 0 && no_graphs.is_none()));
     let found = format!("{products} shapes, {plain_products} through cuBLAS");
     let against = no_products.as_deref().unwrap_or("it was opened");
     rows.push(Row::fact(GROUP, "products through cuBLASLt", found, against, *products > 0 && no_products.is_none()));
+    // Whatever they do, a run takes them only where they are right.
+    let (found, against) = match (groups, no_groups) {
+        (_, Some(why)) => ("not taken", why.as_str()),
+        (true, None) => ("taken", "as attention by warps"),
+        (false, None) => ("none", "cards of compute capability 9.0 have them"),
+    };
+    rows.push(Row::figure(GROUP, "attention by groups of warps", found.to_string(), against.to_string()));
 }
 
 /// What ranks that share a card have to do in a training step.

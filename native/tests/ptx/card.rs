@@ -29,12 +29,19 @@ pub struct Interpreted {
     module: Arc<Module>,
     state: Mutex<State>,
     counts_traffic: bool,
+    /// Whether it is asked for kernels that not all cards have.
+    has_own: bool,
 }
 
 impl Interpreted {
     pub fn new(module: Arc<Module>, seed: u64, counts_traffic: bool) -> Interpreted {
         let state = State { memory: Memory::default(), ran: BTreeMap::new(), seed };
-        Interpreted { module, state: Mutex::new(state), counts_traffic }
+        Interpreted { module, state: Mutex::new(state), counts_traffic, has_own: true }
+    }
+
+    /// A card that has only what all cards have.
+    pub fn plain(module: Arc<Module>, seed: u64) -> Interpreted {
+        Interpreted { has_own: false, ..Interpreted::new(module, seed, false) }
     }
 
     /// By kernel, what ran.
@@ -132,6 +139,10 @@ impl Card for Interpreted {
 
     fn shared_bytes(&self) -> u32 {
         SHARED_BYTES
+    }
+
+    fn has(&self, kernel: &str) -> bool {
+        self.has_own && self.module.kernels().any(|name| name == kernel)
     }
 
     fn allocate(&self, bytes: Bytes, _: Held) -> Result<Address, CardError> {

@@ -296,6 +296,11 @@ pub trait Card: Send + Sync {
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
 
+    /// Whether there is `kernel`, one of those that not all cards have.
+    fn has(&self, _kernel: &str) -> bool {
+        false
+    }
+
     /// Takes so much of the card's memory at once, for what is [allocated](Card::allocate) from now on, and `leaves` for what
     /// others give back: a card that gives memory may wait for what runs there, transfers that wait for other ranks among it.
     ///

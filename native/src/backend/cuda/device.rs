@@ -12,7 +12,7 @@ use super::card::{CardError, Portion};
 use super::compile::image;
 use super::driver::{Facts, attribute, driver_error, gpus, guarded, make_current, of_driver};
 use super::green::{self, Part};
-use super::libraries;
+use super::{libraries, tally};
 
 /// A card with its kernels.
 pub(super) struct Device {
@@ -24,7 +24,20 @@ pub(super) struct Device {
     functions: Mutex<BTreeMap<String, Function>>,
     /// By their number, the parts that it has been dealt in.
     parts: Mutex<BTreeMap<usize, Vec<Part>>>,
+    /// Whether attention by groups of warps has been tried out, and what came of it.
+    groups: Mutex<Groups>,
     pub(super) shared_bytes: u32,
+}
+
+/// What is known of attention by groups of warps on a card.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Groups {
+    /// Nothing yet.
+    Unknown,
+    /// It gives what attention by warps gives.
+    Right,
+    /// It is not there, or does not.
+    Left,
 }
 
 #[derive(Clone, Copy)]
@@ -71,8 +84,8 @@ impl Device {
             load_all(module)?;
             let shared =
                 attribute(handle, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-            let (functions, parts) = (Mutex::default(), Mutex::default());
-            Ok(Device { ordinal, facts, context, module, functions, parts, shared_bytes: shared })
+            let (functions, parts, groups) = (Mutex::default(), Mutex::default(), Mutex::new(Groups::Unknown));
+            Ok(Device { ordinal, facts, context, module, functions, parts, groups, shared_bytes: shared })
         })?;
         let device = Arc::new(device);
         open.insert(ordinal, Arc::clone(&device));
@@ -100,6 +113,29 @@ impl Device {
             .ok_or_else(|| CardError::call("sharing out the multiprocessors", "there is no such part"))
     }
 
+    /// Whether there is a kernel that other cards do not have, or it is not known that it does not do here.
+    pub(super) fn has(&self, kernel: &str) -> bool {
+        *lock(&self.groups) != Groups::Left && self.function(kernel).is_ok()
+    }
+
+    /// Lets `attempt` try out attention by groups of warps where that is there, once in the life of the process.
+    pub(super) fn try_groups(&self, attempt: impl FnOnce() -> Result<(), CardError>) {
+        // Whoever comes meanwhile waits for what is found.
+        static TRYING: Mutex<()> = Mutex::new(());
+        let _trying = lock(&TRYING);
+        let known = *lock(&self.groups);
+        if known != Groups::Unknown {
+            return;
+        }
+        let found = if self.function(OF_GROUPS).is_ok() { attempt() } else { Err(CardError::Missing(Vec::new())) };
+        *lock(&self.groups) = if found.is_ok() { Groups::Right } else { Groups::Left };
+        tally::count(|tally| match found {
+            Ok(()) => tally.groups = true,
+            Err(CardError::Missing(_)) => {}
+            Err(error) => tally.no_groups = Some(error.to_string()),
+        });
+    }
+
     pub(super) fn function(&self, name: &str) -> Result<Function, CardError> {
         let mut functions = lock(&self.functions);
         if let Some(function) = functions.get(name) {
@@ -122,6 +158,9 @@ impl Device {
         Ok(function)
     }
 }
+
+/// One of the kernels by groups of warps.
+const OF_GROUPS: &str = "group_attention_64_64";
 
 /// Locks, also after another thread's panic: all that is locked here is whole at any time.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -184,6 +184,10 @@ impl Card for Jobs {
         self.card.shared_bytes()
     }
 
+    fn has(&self, kernel: &str) -> bool {
+        self.card.has(kernel)
+    }
+
     fn reserve(&self, bytes: Bytes, leaves: Bytes) -> Result<(), CardError> {
         self.card.reserve(bytes, leaves)
     }

@@ -89,13 +89,21 @@ impl Copies {
 
 /// Bytes that [`Context::run`] takes for as long as `kernel` runs, where it takes any.
 pub fn taken(kernel: &Kernel, inputs: &[Place<'_>]) -> Option<Bytes> {
-    let chosen = match kernel {
+    let chosen = match *kernel {
         Kernel::Dispatch { .. } | Kernel::DispatchGrad { .. } => 1,
         Kernel::Combine { .. } => 2,
         Kernel::CombineGrad { .. } => 3,
+        Kernel::AttentionGrad(heads) => return of_rows(&heads, inputs[0].rows(), inputs[0].format()),
+        Kernel::SpreadAttentionGrad(spread) => return of_rows(&spread.heads, inputs[0].rows(), inputs[0].format()),
         _ => return None,
     };
     Some(4 * inputs[chosen].elements())
+}
+
+/// Bytes of what the gradient of attention for queries leaves for that of keys: two floats of each row of each head, where
+/// tensor cores make it.
+pub(super) fn of_rows(heads: &Heads, rows: u64, format: Format) -> Option<Bytes> {
+    (format == Format::Bf16).then_some(8 * rows * heads.query)
 }
 
 /// As a card holds them.
@@ -114,6 +122,8 @@ pub struct Context {
     pub member: u64,
     /// Its part of every sequence.
     pub part: SequencePart,
+    /// Whether attention goes by groups of warps where the card can.
+    pub(super) by_group: bool,
 }
 
 /// Members that [`Context::combine`] takes: a kernel's buffers but one.
@@ -127,12 +137,15 @@ const MOST_BLOCKS: u64 = 1 << 16;
 const SMALL_TILE: u64 = 32;
 /// Floats of a row of scores there.
 const SCORES: u64 = SMALL_TILE + 8;
-/// Rows of a tile of `attention_tensor.cu`.
+/// Rows of what is streamed in `attention_tensor.cu`.
 const TILE: u64 = 64;
 /// Widths of keys and of values that `attention_tensor.cu` is compiled for.
 const TENSOR_WIDTHS: [(u64, u64); 6] = [(32, 32), (64, 64), (96, 96), (128, 128), (192, 128), (256, 256)];
-/// Those of them whose gradients of keys and of values are made by two kernels: one has no registers for both.
-const APART: [(u64, u64); 1] = [(256, 256)];
+/// The same of `attention_groups.cu`, and how many groups of warps a block of attention has; of its gradients, two.
+pub(super) const GROUP_WIDTHS: [((u64, u64), u64); 4] =
+    [((64, 64), 2), ((128, 128), 3), ((192, 128), 3), ((256, 256), 2)];
+/// Widths whose gradients of keys and of values are made by two kernels: one has no registers for both. By warp, and by group.
+const APART: [&[(u64, u64)]; 2] = [&[(256, 256)], &[(192, 128), (256, 256)]];
 /// Shared memory that a card keeps of each block's.
 const KEPT_OF_BLOCK: u64 = 1 << 10;
 
@@ -162,7 +175,8 @@ fn row_threads(columns: u64) -> u32 {
 impl Context {
     /// For `card`.
     pub fn new(card: Arc<dyn Card>) -> Context {
-        Context { card, rope: BTreeMap::new(), dropout_seed: 0, member: 0, part: SequencePart::WHOLE }
+        let (dropout_seed, member, part) = (0, 0, SequencePart::WHOLE);
+        Context { card, rope: BTreeMap::new(), dropout_seed, member, part, by_group: true }
     }
 
     fn launch(&self, name: &str, format: Format, grid: [u64; 3], threads: u32, args: Args) -> Result<(), CardError> {
@@ -731,12 +745,15 @@ impl Context {
     ) -> Result<AttentionKernel, CardError> {
         let widths = (spread.heads.width, spread.value_width);
         let limit = u64::from(self.card.shared_bytes());
-        if format == Format::Bf16
-            && TENSOR_WIDTHS.contains(&widths)
-            && let Some((buffers, shared)) = tensor.buffers(widths, limit)
-        {
-            let name = format!("tensor_{name}_{}_{}", widths.0, widths.1);
-            return Ok(AttentionKernel { name, tile: TILE, threads: 128, shared, buffers });
+        let ways = [TensorWay::by_group(widths, tensor.is_grad), TensorWay::by_warp(widths)];
+        for way in ways.into_iter().flatten().filter(|_| format == Format::Bf16) {
+            let name = format!("{}_{name}_{}_{}", way.name, widths.0, widths.1);
+            if (way.is_everywhere || self.by_group && self.card.has(&name))
+                && let Some((buffers, shared)) = tensor.buffers(&way, widths, limit)
+            {
+                let (rows, threads) = (way.rows, 2 * way.rows as u32);
+                return Ok(AttentionKernel { name, rows, threads, shared, buffers, apart: way.apart });
+            }
         }
         let shared = SMALL_TILE * (small.0 * (widths.0 | 1) + small.1 * (widths.1 | 1)) * 4;
         // Beside it, two tiles of scores that the kernel declares itself.
@@ -747,7 +764,7 @@ impl Context {
             return Err(CardError::call(name, reason));
         }
         let name = format!("{name}_{}", format.suffix());
-        Ok(AttentionKernel { name, tile: SMALL_TILE, threads: 256, shared, buffers: 1 })
+        Ok(AttentionKernel { name, rows: SMALL_TILE, threads: 256, shared, buffers: 1, apart: false })
     }
 
     /// Starts `kernel` for so many `heads`.
@@ -759,12 +776,12 @@ impl Context {
         heads: u64,
         buffers: &[u64],
     ) -> Result<(), CardError> {
-        let AttentionKernel { name, tile, threads, shared, buffers: of_tiles } = kernel;
+        let AttentionKernel { name, rows: of_block, threads, shared, buffers: of_tiles, .. } = kernel;
         let Spread { heads: Heads { query, key_value, width, .. }, value_width, window, .. } = *spread;
         let Meeting { sequences, step, rows, lead, adds, .. } = *meeting;
         let numbers = [step, query, key_value, width, value_width, window, of_tiles, rows, lead, u64::from(adds)];
         let args = args(buffers, &numbers, &[scale(&spread.heads), spread.heads.cap().unwrap_or(0.0) as f32]);
-        self.launch_with(name, [heads, sequences, rows.div_ceil(tile)], threads, shared, args)
+        self.launch_with(name, [heads, sequences, rows.div_ceil(of_block)], threads, shared, args)
     }
 
     /// Attention at one meeting. `buffers`: q, k, v, o, l.
@@ -772,12 +789,12 @@ impl Context {
     /// # Errors
     /// [`CardError`].
     pub(super) fn attention(&self, spread: &Spread, meeting: &Meeting, buffers: &[u64; 5]) -> Result<(), CardError> {
-        let tensor = TensorTiles { stay: (1, 0), stream: (1, 1), twice: false };
+        let tensor = TensorTiles { stay: (1, 0), stream: (1, 1), is_grad: false };
         let kernel = self.attention_kernel("attention", spread, meeting.format, (2, 2), tensor)?;
         self.launch_attention(kernel, spread, meeting, spread.heads.query, buffers)
     }
 
-    /// The gradient for the queries of one meeting. `buffers`: do, q, k, v, o, l, dq.
+    /// The gradient for the queries of one meeting. `buffers`: do, q, k, v, o, l, dq, and where [`of_rows`] go.
     ///
     /// # Errors
     /// [`CardError`].
@@ -785,14 +802,15 @@ impl Context {
         &self,
         spread: &Spread,
         meeting: &Meeting,
-        buffers: &[u64; 7],
+        buffers: &[u64; 8],
     ) -> Result<(), CardError> {
-        let tiles = TensorTiles { stay: (1, 1), stream: (1, 1), twice: true };
+        let tiles = TensorTiles { stay: (1, 1), stream: (1, 1), is_grad: true };
         let kernel = self.attention_kernel("attention_grad_query", spread, meeting.format, (3, 2), tiles)?;
         self.launch_attention(kernel, spread, meeting, spread.heads.query, buffers)
     }
 
-    /// The gradients for the keys and values of one meeting. `buffers`: do, q, k, v, o, l, dk, dv.
+    /// The gradients for the keys and values of one meeting, behind that for its queries. `buffers`: do, q, k, v, o, l, dk, dv,
+    /// and [`of_rows`].
     ///
     /// # Errors
     /// [`CardError`].
@@ -800,13 +818,13 @@ impl Context {
         &self,
         spread: &Spread,
         meeting: &Meeting,
-        buffers: &[u64; 8],
+        buffers: &[u64; 9],
     ) -> Result<(), CardError> {
         let (format, heads) = (meeting.format, &spread.heads);
         // What stays in shared memory, and what comes tile by tile.
-        let tiles = |stay| TensorTiles { stay, stream: (1, 1), twice: true };
+        let tiles = |stay| TensorTiles { stay, stream: (1, 1), is_grad: true };
         let of_keys = self.attention_kernel("attention_grad_key", spread, format, (3, 3), tiles((1, 1)))?;
-        let apart = of_keys.tile == TILE && APART.contains(&(heads.width, spread.value_width));
+        let apart = of_keys.apart;
         self.launch_attention(of_keys, spread, meeting, heads.key_value, buffers)?;
         if !apart {
             return Ok(());
@@ -817,14 +835,23 @@ impl Context {
 
     /// Attention over whole sequences, or its gradient.
     fn whole_attention(&self, spread: &Spread, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        let meeting = Meeting::of_whole(inputs[0].rows(), spread.heads.sequence, inputs[0].format());
+        let (rows, format) = (inputs[0].rows(), inputs[0].format());
+        let meeting = Meeting::of_whole(rows, spread.heads.sequence, format);
         let (input, output) = (|at: usize| inputs[at].at(), |at: usize| outputs[at].at());
         if let [q, k, v] = inputs {
             return self.attention(spread, &meeting, &[q.at(), k.at(), v.at(), output(0), output(1)]);
         }
         let [d_o, q, k, v, o, l] = [0, 1, 2, 3, 4, 5].map(input);
-        self.attention_grad_query(spread, &meeting, &[d_o, q, k, v, o, l, output(0)])?;
-        self.attention_grad_key(spread, &meeting, &[d_o, q, k, v, o, l, output(1), output(2)])
+        let of_rows = self.of_rows(spread, rows, format)?;
+        let noted = of_rows.as_ref().map_or(0, |memory| memory.at().0);
+        self.attention_grad_query(spread, &meeting, &[d_o, q, k, v, o, l, output(0), noted])?;
+        self.attention_grad_key(spread, &meeting, &[d_o, q, k, v, o, l, output(1), output(2), noted])
+    }
+
+    /// Room for [`of_rows`] of a gradient. Given back behind the work that is queued by then.
+    pub(super) fn of_rows(&self, spread: &Spread, rows: u64, format: Format) -> Result<Option<Memory>, CardError> {
+        let bytes = of_rows(&spread.heads, rows, format);
+        bytes.map(|bytes| Memory::held(&self.card, bytes, Held::Briefly)).transpose()
     }
 
     /// Sets what lies beyond each position of the squares in `scores`.
@@ -889,13 +916,45 @@ pub(super) struct Meeting {
 
 impl Meeting {
     /// All of each sequence of `sequence` tokens, in `rows` rows.
-    fn of_whole(rows: u64, sequence: u64, format: Format) -> Meeting {
+    pub(super) fn of_whole(rows: u64, sequence: u64, format: Format) -> Meeting {
         Meeting { format, sequences: rows / sequence, step: sequence, rows: sequence, lead: 0, adds: false }
     }
 }
 
 /// Tiles of keys' width, and of values'.
 type Tiles = (u64, u64);
+
+/// How the warps of an attention kernel on tensor cores multiply.
+struct TensorWay {
+    /// The beginning of its kernels' names.
+    name: &'static str,
+    /// Whether all cards have it.
+    is_everywhere: bool,
+    /// Rows of a block, two threads each.
+    rows: u64,
+    /// Columns more that each row has in shared memory.
+    more: u64,
+    /// Blocks of a multiprocessor that the registers allow at least.
+    blocks: u64,
+    /// Whether gradients of keys and of values are made apart.
+    apart: bool,
+}
+
+impl TensorWay {
+    /// Each warp for itself.
+    fn by_warp(widths: (u64, u64)) -> Option<TensorWay> {
+        let apart = APART[0].contains(&widths);
+        let way = TensorWay { name: "tensor", is_everywhere: true, rows: 64, more: 8, blocks: 2, apart };
+        TENSOR_WIDTHS.contains(&widths).then_some(way)
+    }
+
+    /// Four warps at a time, where the card can.
+    fn by_group(widths: (u64, u64), is_grad: bool) -> Option<TensorWay> {
+        let (_, groups) = GROUP_WIDTHS.into_iter().find(|(of, _)| *of == widths)?;
+        let (rows, apart) = (64 * if is_grad { 2 } else { groups }, APART[1].contains(&widths));
+        Some(TensorWay { name: "group", is_everywhere: false, rows, more: 0, blocks: 1, apart })
+    }
+}
 
 /// What a block of an attention kernel on tensor cores holds in shared memory.
 #[derive(Clone, Copy)]
@@ -904,25 +963,28 @@ struct TensorTiles {
     stay: Tiles,
     /// One after the other.
     stream: Tiles,
-    /// Whether there may be two buffers of the latter: the next tiles come while one is computed with.
-    twice: bool,
+    /// Of a gradient.
+    is_grad: bool,
 }
 
 impl TensorTiles {
     /// Buffers of what streams, and bytes of all, on a card that gives a block at most `limit`; nothing where one does not
-    /// fit. Two where no fewer blocks run on a multiprocessor for it than the registers allow, which is two.
-    fn buffers(self, (width, value): (u64, u64), limit: u64) -> Option<(u64, u64)> {
-        // Rows with 16 bytes more.
-        let bytes = |tiles: Tiles| TILE * (tiles.0 * (width + 8) + tiles.1 * (value + 8)) * 2;
-        // Sums along rows and logarithms, which a kernel declares itself.
-        let rows = 4 * TILE * 4;
-        let [once, twice] = [1, 2].map(|buffers| bytes(self.stay) + buffers * bytes(self.stream));
+    /// fit. Two, so that the next tiles come while one is computed with, where no fewer blocks run on a multiprocessor for it
+    /// than the registers allow. Attention by warps has another way to see to that.
+    fn buffers(self, way: &TensorWay, (width, value): (u64, u64), limit: u64) -> Option<(u64, u64)> {
+        let bytes =
+            |rows: u64, tiles: Tiles| rows * (tiles.0 * (width + way.more) + tiles.1 * (value + way.more)) * 2;
+        // What a kernel notes of rows, which it declares itself.
+        let rows = 2 * TILE * 8;
+        let [once, twice] = [1, 2].map(|buffers| bytes(way.rows, self.stay) + buffers * bytes(TILE, self.stream));
         let blocks = |bytes: u64| {
             if bytes + rows > limit { 0 } else { (limit + KEPT_OF_BLOCK) / (bytes + rows + KEPT_OF_BLOCK) }
         };
         match blocks(once) {
             0 => None,
-            fitting if self.twice && blocks(twice) >= fitting.min(2) => Some((2, twice)),
+            fitting if (self.is_grad || !way.is_everywhere) && blocks(twice) >= fitting.min(way.blocks) => {
+                Some((2, twice))
+            }
             _ => Some((1, once)),
         }
     }
@@ -931,11 +993,13 @@ impl TensorTiles {
 /// A kernel of attention, and how it is started.
 struct AttentionKernel {
     name: String,
-    /// Rows of a tile.
-    tile: u64,
+    /// Rows of a block.
+    rows: u64,
     threads: u32,
     /// Bytes of shared memory.
     shared: u64,
     /// Buffers of what streams.
     buffers: u64,
+    /// Whether the gradients of values have a kernel of their own.
+    apart: bool,
 }

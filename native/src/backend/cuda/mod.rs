@@ -1,8 +1,8 @@
 //! The operator graph on an NVIDIA card: own kernels through NVRTC, matrix products through cuBLAS, and f32 master
 //! weights and gradients beside bf16.
 //!
-//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them and
-//!   [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people), and [`tally`] counts which way they went;
+//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them,
+//!   [`groups`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people), and [`tally`] counts which way they went;
 //! - [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matrices`] into products, `kernels/` has
 //!   their source;
@@ -39,6 +39,7 @@ mod device;
 pub mod driver;
 pub mod exchange;
 mod green;
+pub mod groups;
 pub mod heap;
 pub mod host;
 pub mod jobs;

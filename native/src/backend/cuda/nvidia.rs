@@ -17,6 +17,7 @@ use super::Opening;
 use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Matrix, Product, one_by_one};
 use super::device::{Device, lock};
 use super::driver::{Facts, driver_error, elapsed, guarded, make_current};
+use super::groups;
 use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
 use super::plain::Plain;
@@ -82,12 +83,9 @@ impl Nvidia {
     pub fn on(ordinal: usize, opening: Opening) -> Result<Nvidia, CardError> {
         let device = Device::open(ordinal)?;
         device.make_current()?;
+        device.try_groups(|| groups::try_out(&Nvidia::for_trial(&device)?));
         let Some(portion) = opening.portion else {
-            let create = || {
-                result::stream::create(result::stream::StreamKind::NonBlocking)
-                    .map_err(|error| driver_error("cuStreamCreate", error))
-            };
-            return Nvidia::with(&device, device.context, create, None, opening);
+            return Nvidia::whole(&device, opening);
         };
         let part = device.part(portion)?;
         // Work on a part belongs to the part's context or, as drivers also have it, to the card's: what works, works.
@@ -103,6 +101,20 @@ impl Nvidia {
             }
         }
         Err(failed.unwrap_or_else(|| CardError::call("sharing out the multiprocessors", "no part can be used")))
+    }
+
+    fn whole(device: &Arc<Device>, opening: Opening) -> Result<Nvidia, CardError> {
+        let create = || {
+            result::stream::create(result::stream::StreamKind::NonBlocking)
+                .map_err(|error| driver_error("cuStreamCreate", error))
+        };
+        Nvidia::with(device, device.context, create, None, opening)
+    }
+
+    /// A stream that tries something out: what it takes of the card it gives back.
+    fn for_trial(device: &Arc<Device>) -> Result<Arc<dyn Card>, CardError> {
+        let opening = Opening { graphs: false, ..Opening::default() };
+        Nvidia::whole(device, opening).map(|queue| Arc::new(queue) as Arc<dyn Card>)
     }
 
     /// A stream for transfers, on the whole card. Its kernels are few and others wait for them, so they come first.
@@ -345,6 +357,10 @@ impl Card for Nvidia {
 
     fn shared_bytes(&self) -> u32 {
         self.device.shared_bytes
+    }
+
+    fn has(&self, kernel: &str) -> bool {
+        self.device.has(kernel)
     }
 
     fn reserve(&self, bytes: Bytes, leaves: Bytes) -> Result<(), CardError> {

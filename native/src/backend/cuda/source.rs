@@ -1,7 +1,7 @@
 //! The source of the kernels, in the order in which it is compiled.
 
 /// Files of `kernels/`, by name.
-pub const FILES: [(&str, &str); 10] = [
+pub const FILES: [(&str, &str); 11] = [
     ("prelude.cuh", include_str!("kernels/prelude.cuh")),
     ("elementwise.cu", include_str!("kernels/elementwise.cu")),
     ("norm.cu", include_str!("kernels/norm.cu")),
@@ -12,6 +12,7 @@ pub const FILES: [(&str, &str); 10] = [
     ("optimizer.cu", include_str!("kernels/optimizer.cu")),
     ("attention.cu", include_str!("kernels/attention.cu")),
     ("attention_tensor.cu", include_str!("kernels/attention_tensor.cu")),
+    ("attention_groups.cu", include_str!("kernels/attention_groups.cu")),
 ];
 
 /// All of it as one text; messages of the compiler name the file and its line.

@@ -20,10 +20,22 @@ pub struct Tally {
     pub plain_products: u64,
     /// Why none went to cuBLASLt: the first reason.
     pub no_products: Option<String>,
+    /// Whether attention goes by groups of warps, which not all cards have.
+    pub groups: bool,
+    /// Why it does not on a card that has them.
+    pub no_groups: Option<String>,
 }
 
-static TALLY: Mutex<Tally> =
-    Mutex::new(Tally { graphs: 0, repeats: 0, no_graphs: None, products: 0, plain_products: 0, no_products: None });
+static TALLY: Mutex<Tally> = Mutex::new(Tally {
+    graphs: 0,
+    repeats: 0,
+    no_graphs: None,
+    products: 0,
+    plain_products: 0,
+    no_products: None,
+    groups: false,
+    no_groups: None,
+});
 
 /// Lets `change` count.
 pub(super) fn count(change: impl FnOnce(&mut Tally)) {

@@ -348,7 +348,12 @@ impl Communicator {
             return Err(NcclError::Aborted);
         }
         let code = call(self.library.functions(), self.raw);
-        self.library.check(name, code, self.raw)
+        let called = self.library.check(name, code, self.raw);
+        // A communicator that has failed takes nothing more: what it failed of says more than that.
+        if called.is_err() {
+            self.check()?;
+        }
+        called
     }
 
     /// Queues the send of `bytes` bytes at `from` to member `to`.

@@ -31,6 +31,9 @@ fn calls() -> Vec<String> {
     calls
 }
 
+/// A peer that nothing can be sent to.
+const NOBODY: c_int = 9;
+
 /// How often the last communicator was ended.
 fn ends() -> Option<usize> {
     LAST.get().map(|ends| ends.load(Ordering::SeqCst))
@@ -92,7 +95,9 @@ unsafe extern "C" fn group_end() -> Code {
     note("group end")
 }
 unsafe extern "C" fn send(_: *const c_void, count: usize, _: c_int, peer: c_int, _: RawComm, _: RawStream) -> Code {
-    note(format!("send {count} to {peer}"))
+    note(format!("send {count} to {peer}"));
+    // As NCCL does of what it cannot do.
+    if peer == NOBODY { 5 } else { SUCCESS }
 }
 unsafe extern "C" fn recv(_: *mut c_void, count: usize, _: c_int, peer: c_int, _: RawComm, _: RawStream) -> Code {
     note(format!("receive {count} from {peer}"))
@@ -218,6 +223,20 @@ fn an_asynchronous_error_aborts_and_says_what_nccl_says() {
     drop(communicator);
     assert_eq!(calls(), ["ask"]);
     assert_eq!(ends(), Some(1), "once, and it was waited for");
+}
+
+/// A call that is refused because the communicator had failed before is told as that failure.
+#[test]
+fn what_a_communicator_failed_of_is_told_before_what_it_refuses() {
+    for (state, told) in [(SUCCESS, "ncclSend failed: "), (6, "a transfer failed: ")] {
+        answer(&[SUCCESS]);
+        let (_, communicator, _) = joined(1000);
+        let mut communicator = communicator.expect("joined");
+        answer(&[state]);
+        // SAFETY: the functions are those above, which look at no memory.
+        let error = unsafe { communicator.send(16, 1, NOBODY as usize, std::ptr::null_mut()) }.expect_err("refused");
+        assert!(error.to_string().starts_with(told), "{error}");
+    }
 }
 
 #[test]

@@ -50,10 +50,10 @@ __device__ __forceinline__ bool sees_key(const Place& at, ll query, ll key) {
     return key <= (last < at.count ? last : at.count - 1) && key + at.window > last;
 }
 
-// Whether every query of a tile sees every key of another, and all of them are there.
-__device__ __forceinline__ bool sees_all(const Place& at, ll query, ll key, int tile) {
-    ll first = query + at.lead, last = first + tile - 1;
-    return query + tile <= at.count && key + tile <= at.count && key + tile - 1 <= first && key + at.window > last;
+// Whether every one of so many queries sees every one of so many keys, and all of them are there.
+__device__ __forceinline__ bool sees_all(const Place& at, ll query, int queries, ll key, int keys) {
+    ll first = query + at.lead, last = first + queries - 1;
+    return query + queries <= at.count && key + keys <= at.count && key + keys - 1 <= first && key + at.window > last;
 }
 
 // The first key, at the start of a tile, that some query from `query` on sees.

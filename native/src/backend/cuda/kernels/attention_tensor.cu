@@ -1,11 +1,11 @@
-// The same for bf16 on tensor cores, for common widths D of keys and E of values: tiles of 64 by 64, 4 warps of 16 rows
-// each. A warp's scores stay in its registers, where the result of one product has the layout that the next one wants on its left
+// The same for bf16 on tensor cores, for common widths D of keys and E of values: warps of 16 rows each, by tiles of 64. A
+// warp's scores stay in its registers, where the result of one product has the layout that the next one wants on its left
 // (arXiv:2307.08691 section 3.3). Tiles come from memory while others are computed with: copies start with `fetch_rows` and
-// are there behind `wait_for_copies` and a barrier. Arguments as in attention.cu; n[6]: buffers of what a gradient streams, 1
-// or 2.
+// are there behind `Way::arrive`. Arguments as in attention.cu; n[6]: buffers of what is streamed, 1 or 2.
+//
+// `Way` is how warps multiply: here each for itself, in blocks of four; attention_groups.cu has another.
 
 #define TILE 64
-#define WARPS 4
 #define LOG2_E 1.44269504088896341f
 
 #if !defined(PIPEPLAN_HOST)
@@ -41,22 +41,73 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool is_t
     unsigned address = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }
+// The same of 8 bytes, which are there.
+__device__ __forceinline__ void copy_pair_async(void* to, const void* from) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
+}
 // Waits for all copies that this thread has begun.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// 2 to the power of x, by the one instruction that there is for it; what is too small for it is 0.
+__device__ __forceinline__ float power_of_2(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+// 1 / x, likewise.
+__device__ __forceinline__ float inverse(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 #endif
 
-// 64 rows of one head in shared memory. 16 bytes more a row put the rows of a matrix into different banks.
-template <int D> struct Rows {
-    bf16 v[TILE][D + 8];
+// N rows of one head, D wide, in shared memory. 16 bytes more a row put the rows of a matrix into different banks.
+template <int D, int N> struct Padded {
+    bf16 v[N][D + 8];
+    __device__ __forceinline__ bf16* at(int i, int j) { return &v[i][j]; }
 };
 
-// Begins to fetch a tile of which so many rows are there; the others become 0.
-template <int D> __device__ __forceinline__ void fetch_rows(Rows<D>& to, const void* from, ll row_length, ll rows) {
-    // Few addresses at a time: the registers are others'.
+// Each warp by itself.
+struct ByWarp {
+    static const int WARPS = 4;
+    template <int D, int N> using Rows = Padded<D, N>;
+    // What this thread's copies bring is there for all, behind all that the block has done so far.
+    static __device__ __forceinline__ void arrive() {
+        wait_for_copies();
+        __syncthreads();
+    }
+    // Behind products: their sums are there.
+    template <class... C> static __device__ __forceinline__ void end_products(C&...) {}
+    // Whether the queries that are this warp's see some key of a tile, and whether its keys are seen by some query: tiles where
+    // no warp's are, are left out.
+    static __device__ __forceinline__ bool sees_any_key(const Place&, ll, ll) { return true; }
+    static __device__ __forceinline__ bool is_seen_by_any(const Place&, ll, ll) { return true; }
+};
+
+// Begins to fetch rows, of which so many are there; the others become 0.
+template <class Way, int D, int N, template <int, int> class R>
+__device__ __forceinline__ void fetch_rows(R<D, N>& to, const void* from, ll row_length, ll rows) {
+    const int THREADS = Way::WARPS * 32, ACROSS = D / 8;
+    const bf16* first = (const bf16*)from;
+    if constexpr (THREADS % ACROSS == 0) {
+        // Each thread goes down some columns.
+        const int AT_ONCE = THREADS / ACROSS;
+        int i = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * 8, there = rows < N ? (int)rows : N;
+        const bf16* row = first + i * row_length + j;
 #pragma unroll 2
-    for (int index = threadIdx.x; index < TILE * D / 8; index += WARPS * 32) {
-        int i = index / (D / 8), j = index % (D / 8) * 8;
-        copy_async(&to.v[i][j], (const bf16*)from + (i < rows ? i : 0) * row_length + j, i < rows);
+        for (int step = 0; step < (N + AT_ONCE - 1) / AT_ONCE; step++) {
+            if (N % AT_ONCE == 0 || i < N) copy_async(to.at(i, j), i < there ? row : first, i < there);
+            i += AT_ONCE;
+            row += AT_ONCE * row_length;
+        }
+    } else {
+        // Few addresses at a time: the registers are others'.
+#pragma unroll 2
+        for (int index = threadIdx.x; index < N * ACROSS; index += THREADS) {
+            int i = index / ACROSS, j = index % ACROSS * 8;
+            copy_async(to.at(i, j), first + (i < rows ? i : 0) * row_length + j, i < rows);
+        }
     }
 }
 
@@ -65,8 +116,8 @@ template <int N> __device__ __forceinline__ void clear_tile(float (&c)[N][4]) {
     for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0.0f;
 }
 
-// c = this warp's 16 rows of `a` times 16 N rows of `b` from row `from` on, transposed: 16 x 16 N.
-template <int D, int N> __device__ __forceinline__ void rows_times_rows(float (&c)[2 * N][4], const Rows<D>& a, const Rows<D>& b, int from) {
+// c = this warp's 16 rows of `a` times C / 2 times 16 rows of `b` from row `from` on, transposed.
+template <int C, int D, int A> __device__ __forceinline__ void rows_times_rows(float (&c)[C][4], const Padded<D, A>& a, const Padded<D, TILE>& b, int from) {
     int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
     clear_tile(c);
 #pragma unroll
@@ -74,7 +125,7 @@ template <int D, int N> __device__ __forceinline__ void rows_times_rows(float (&
         unsigned left[4], right[4];
         load_matrices(left, &a.v[first + lane % 16][k + lane / 16 * 8]);
 #pragma unroll
-        for (int n = 0; n < N; n++) {
+        for (int n = 0; n < C / 2; n++) {
             load_matrices(right, &b.v[from + n * 16 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
             mma(c[2 * n], left, right[0], right[1]);
             mma(c[2 * n + 1], left, right[2], right[3]);
@@ -82,11 +133,11 @@ template <int D, int N> __device__ __forceinline__ void rows_times_rows(float (&
     }
 }
 
-// c += s times 16 N rows of `b` from row `from` on, 16 x D, where s is a warp's 16 x 16 N in registers.
-template <int D, int N> __device__ __forceinline__ void scores_times_rows(float (&c)[D / 8][4], const float (&s)[2 * N][4], const Rows<D>& b, int from) {
+// c += s times C / 2 times 16 rows of `b` from row `from` on, 16 x D, where s is a warp's, in registers.
+template <int C, int D> __device__ __forceinline__ void scores_times_rows(float (&c)[D / 8][4], const float (&s)[C][4], const Padded<D, TILE>& b, int from) {
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int k = 0; k < N; k++) {
+    for (int k = 0; k < C / 2; k++) {
         unsigned left[4] = {pack(s[2 * k][0], s[2 * k][1]), pack(s[2 * k][2], s[2 * k][3]),
                             pack(s[2 * k + 1][0], s[2 * k + 1][1]), pack(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
@@ -147,24 +198,37 @@ template <int D, int AHEAD> __device__ __forceinline__ float along_row(const voi
 // Products of queries and keys as they have to be for their scores to be capped; nothing where they are not.
 template <int N> __device__ __forceinline__ void cap_products(float (&s)[N][4], const Args& a) {
     if (a.f[1] <= 0.0f) return;
+    // The hyperbolic tangent of x is 1 - 2 / (1 + e^2x): exact enough beside 1, which is the cap, and not beside itself.
+    float twice = 2.0f * LOG2_E * a.f[0] / a.f[1], whole = a.f[1] / a.f[0];
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
-        for (int c = 0; c < 4; c++) s[n][c] = within_cap(s[n][c] * a.f[0], a.f[1]) / a.f[0];
+        for (int c = 0; c < 4; c++) s[n][c] = whole - 2.0f * whole * inverse(1.0f + power_of_2(s[n][c] * twice));
     }
 }
 
 // Products of queries that are not there, or do not see a key, give no weight: queries are rows from `query` on and keys
 // columns from `key` on, or the other way round.
 template <bool QUERIES_ARE_ROWS, int N> __device__ __forceinline__ void hide_unseen(float (&s)[N][4], const Place& at, ll query, ll key) {
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, from[2], to[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        // The first and the last column that this row has to do with.
+        ll i = row + half * 8, own = QUERIES_ARE_ROWS ? query + i : key + i, other = QUERIES_ARE_ROWS ? key : query;
+        ll first = QUERIES_ARE_ROWS ? own + at.lead + 1 - at.window : own - at.lead, last = first + at.window - 1;
+        if (last > at.count - 1) last = at.count - 1;
+        if (own >= at.count) last = -1;
+        first -= other;
+        last -= other;
+        from[half] = first > TILE ? TILE : (int)(first > 0 ? first : 0);
+        to[half] = last < 0 ? -1 : (int)(last < TILE ? last : TILE);
+    }
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            int i = row + c / 2 * 8, j = n * 8 + lane % 4 * 2 + c % 2;
-            ll of_query = query + (QUERIES_ARE_ROWS ? i : j), of_key = key + (QUERIES_ARE_ROWS ? j : i);
-            if (of_query >= at.count || !sees_key(at, of_query, of_key)) s[n][c] = -INFINITE;
+            int j = n * 8 + lane % 4 * 2 + c % 2;
+            if (j < from[c / 2] || j > to[c / 2]) s[n][c] = -INFINITE;
         }
     }
 }
@@ -184,104 +248,140 @@ template <int N> __device__ __forceinline__ void within_slopes(float (&ds)[N][4]
     }
 }
 
-// p: q, k, v, o, l. Values come while scores are computed, and the next keys while values are: one buffer of each does.
-template <int D, int E> __device__ __forceinline__ void tensor_attention(const Args& a) {
-    DYNAMIC_SHARED(memory);
-    Place at = place_of(a, false);
-    Rows<D>&q = ((Rows<D>*)memory)[0], &k = ((Rows<D>*)memory)[1];
-    Rows<E>& v = *(Rows<E>*)((Rows<D>*)memory + 2);
-    // Long rows first: blocks that start last should be short.
-    ll query = (ll)(gridDim.z - 1 - blockIdx.z) * TILE;
+// The first row of a block's queries: long rows first, since blocks that start last should be short.
+template <class Way> __device__ __forceinline__ ll first_query_of_block() { return (ll)(gridDim.z - 1 - blockIdx.z) * (Way::WARPS * 16); }
+
+// A thread's two rows of a softmax: the greatest product so far, in powers of 2, and the sum relative to it of what the thread
+// has seen.
+struct Softmax {
+    float greatest[2], total[2];
+};
+
+// Nothing so far, or where attention adds to what is there, that.
+template <int E>
+__device__ __forceinline__ void begin_softmax(Softmax& so_far, float (&o)[E / 8][4], const Args& a, const Place& at, ll query, ll out_at, const float* l) {
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-    ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
-    float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4];
-    float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
-    auto fetch_keys = [&](ll key) {
-        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-        fetch_rows(k, (const bf16*)a.p[1] + key_at, at.key_row, at.count - key);
-    };
-    ll out_at = (at.first + query) * at.out_row + (ll)at.head * E, end = end_of_keys(at, query, TILE);
-    float* l = (float*)a.p[4] + (at.first + query + row) * at.heads + at.head;
+    so_far.greatest[0] = so_far.greatest[1] = -INFINITE;
+    so_far.total[0] = so_far.total[1] = 0.0f;
     clear_tile(o);
-    fetch_rows(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
-    fetch_keys(first_key(at, query, TILE));
-    if (at.adds) {
-        // Sums of 1, relative to what they were: one thread's of the four that share a row.
-        add_tile<E>(o, (const bf16*)a.p[3] + out_at, at.out_row, at.count - query, 1.0f);
+    if (!at.adds) return;
+    // Sums of 1, relative to what they were: one thread's of the four that share a row.
+    add_tile<E>(o, (const bf16*)a.p[3] + out_at, at.out_row, at.count - query, 1.0f);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (query + row + half * 8 >= at.count) continue;
-            greatest[half] = l[half * 8 * at.heads] * LOG2_E;
-            total[half] = lane % 4 == 0 ? 1.0f : 0.0f;
+    for (int half = 0; half < 2; half++) {
+        if (query + row + half * 8 >= at.count) continue;
+        so_far.greatest[half] = l[half * 8 * at.heads] * LOG2_E;
+        so_far.total[half] = lane % 4 == 0 ? 1.0f : 0.0f;
+    }
+}
+
+// Products become weights, and the outputs so far relative to what is the greatest now.
+template <int N, int M> __device__ __forceinline__ void take_products(Softmax& so_far, float (&s)[N][4], float (&o)[M][4], float factor) {
+    float now[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f}, correction[2];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) now[c / 2] = fmaxf(now[c / 2], s[n][c]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 1));
+        now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));
+        now[half] = fmaxf(so_far.greatest[half], now[half] * factor);
+    }
+    // A row that has seen no key yet holds nothing that a correction could change.
+    float base[2] = {now[0] == -INFINITE ? 0.0f : now[0], now[1] == -INFINITE ? 0.0f : now[1]};
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            s[n][c] = power_of_2(s[n][c] * factor - base[c / 2]);
+            sum[c / 2] += s[n][c];
         }
     }
-    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
-        // The keys are there, and nobody reads the values before any more.
-        wait_for_copies();
-        __syncthreads();
-        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows(v, (const bf16*)a.p[2] + value_at, at.value_row, at.count - key);
-        rows_times_rows<D, 4>(s, q, k, 0);
-        cap_products(s, a);
-        if (!sees_all(at, query, key, TILE)) hide_unseen<true>(s, at, query, key);
-        float now[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) now[c / 2] = fmaxf(now[c / 2], s[n][c]);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 1));
-            now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));
-            now[half] = fmaxf(greatest[half], now[half] * factor);
-        }
-        // A row that has seen no key yet holds nothing that a correction could change.
-        float base[2] = {now[0] == -INFINITE ? 0.0f : now[0], now[1] == -INFINITE ? 0.0f : now[1]};
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                s[n][c] = exp2f(s[n][c] * factor - base[c / 2]);
-                sum[c / 2] += s[n][c];
-            }
-        }
-        float correction[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            correction[half] = exp2f(greatest[half] - base[half]);
-            total[half] = total[half] * correction[half] + sum[half];
-            greatest[half] = now[half];
-        }
-#pragma unroll
-        for (int n = 0; n < E / 8; n++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) o[n][c] *= correction[c / 2];
-        }
-        // The values are there, and nobody reads these keys any more.
-        wait_for_copies();
-        __syncthreads();
-        if (key + TILE < end) fetch_keys(key + TILE);
-        scores_times_rows<E, 4>(o, s, v, 0);
+    for (int half = 0; half < 2; half++) {
+        correction[half] = power_of_2(so_far.greatest[half] - base[half]);
+        so_far.total[half] = so_far.total[half] * correction[half] + sum[half];
+        so_far.greatest[half] = now[half];
     }
+#pragma unroll
+    for (int n = 0; n < M; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) o[n][c] *= correction[c / 2];
+    }
+}
+
+// Writes outputs and log-sum-exps.
+template <int E>
+__device__ __forceinline__ void end_softmax(Softmax& so_far, const float (&o)[E / 8][4], const Args& a, const Place& at, ll query, ll out_at, float* l) {
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    float* total = so_far.total;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         total[half] += __shfl_xor_sync(0xffffffffu, total[half], 1);
         total[half] += __shfl_xor_sync(0xffffffffu, total[half], 2);
         // The four of a row have read what it was before the first shuffle above.
-        if (lane % 4 == 0 && query + row + half * 8 < at.count) l[half * 8 * at.heads] = greatest[half] / LOG2_E + logf(total[half]);
+        if (lane % 4 == 0 && query + row + half * 8 < at.count) l[half * 8 * at.heads] = so_far.greatest[half] / LOG2_E + logf(total[half]);
     }
     put_tile<E>((bf16*)a.p[3] + out_at, o, at.out_row, at.count - query, 1.0f / total[0], 1.0f / total[1]);
 }
 
-// p: do, q, k, v, o, l, dq. 16 N keys at a time, as registers allow.
-template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
-    DYNAMIC_SHARED(memory);
+// p: q, k, v, o, l. Values come while scores are computed, and the next keys while values are: one buffer of each does.
+template <int D, int E> __device__ __forceinline__ void tensor_attention(const Args& a) {
+    typedef ByWarp Way;
+    const int ROWS = Way::WARPS * 16;
+    DYNAMIC_TILES(shared);
+    Place at = place_of(a, false);
+    typename Way::Rows<D, ROWS>& q = *(typename Way::Rows<D, ROWS>*)shared;
+    typename Way::Rows<D, TILE>& k = *(typename Way::Rows<D, TILE>*)(&q + 1);
+    typename Way::Rows<E, TILE>& v = *(typename Way::Rows<E, TILE>*)(&k + 1);
+    ll query = first_query_of_block<Way>();
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
+    ll out_at = (at.first + query) * at.out_row + (ll)at.head * E, end = end_of_keys(at, query, ROWS);
+    float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4], *l = (float*)a.p[4] + (at.first + query + row) * at.heads + at.head;
+    auto fetch_keys = [&](ll key) {
+        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
+        fetch_rows<Way>(k, (const bf16*)a.p[1] + key_at, at.key_row, at.count - key);
+    };
+    fetch_rows<Way>(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
+    fetch_keys(first_key(at, query, TILE));
+    Softmax so_far;
+    begin_softmax<E>(so_far, o, a, at, query, out_at, l);
+    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
+        // The keys are there, and nobody reads the values before any more.
+        Way::arrive();
+        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
+        fetch_rows<Way>(v, (const bf16*)a.p[2] + value_at, at.value_row, at.count - key);
+        rows_times_rows(s, q, k, 0);
+        cap_products(s, a);
+        if (!sees_all(at, query, ROWS, key, TILE)) hide_unseen<true>(s, at, query, key);
+        take_products(so_far, s, o, factor);
+        // The values are there, and nobody reads these keys any more.
+        Way::arrive();
+        if (key + TILE < end) fetch_keys(key + TILE);
+        scores_times_rows(o, s, v, 0);
+    }
+    end_softmax<E>(so_far, o, a, at, query, out_at, l);
+}
+
+// What the gradients need of a row of one head: do times o, over the columns, and the log-sum-exp in powers of 2.
+struct __align__(8) OfRow {
+    float along, l;
+};
+
+// p: do, q, k, v, o, l, dq, rows (out, as l; float pairs). 16 N keys at a time, as registers allow.
+template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
+    const int ROWS = Way::WARPS * 16;
+    DYNAMIC_TILES(shared);
     Place at = place_of(a, false);
     int buffers = (int)a.n[6], now = 0;
-    Rows<D>&q = ((Rows<D>*)memory)[0], *k = (Rows<D>*)memory + 1;
-    Rows<E>&d_o = *(Rows<E>*)(k + buffers), *v = &d_o + 1;
-    ll query = (ll)(gridDim.z - 1 - blockIdx.z) * TILE;
+    typename Way::template Rows<D, ROWS>& q = *(typename Way::template Rows<D, ROWS>*)shared;
+    typename Way::template Rows<E, ROWS>& d_o = *(typename Way::template Rows<E, ROWS>*)(&q + 1);
+    typename Way::template Rows<D, TILE>* k = (typename Way::template Rows<D, TILE>*)(&d_o + 1);
+    typename Way::template Rows<E, TILE>* v = (typename Way::template Rows<E, TILE>*)(k + buffers);
+    ll query = first_query_of_block<Way>();
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
@@ -289,40 +389,44 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     auto fetch = [&](int to, ll key) {
         ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
         ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows(k[to], (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
-        fetch_rows(v[to], (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
+        fetch_rows<Way>(k[to], (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
+        fetch_rows<Way>(v[to], (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
     };
-    ll end = end_of_keys(at, query, TILE);
-    fetch_rows(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
-    fetch_rows(q, (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
+    ll end = end_of_keys(at, query, ROWS);
+    fetch_rows<Way>(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
+    fetch_rows<Way>(q, (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
     fetch(0, first_key(at, query, TILE));
     for (int half = 0; half < 2; half++) {
         // Rows beyond the last one stand in for it; what they get is not written.
-        ll i = query + row + half * 8 < at.count ? row + half * 8 : at.count - 1 - query;
+        bool is_there = query + row + half * 8 < at.count;
+        ll i = is_there ? row + half * 8 : at.count - 1 - query;
+        ll of_row = (at.first + query + i) * at.heads + at.head;
         along[half] = along_row<E, 4>(a.p[0], a.p[4], out_at + i * at.out_row);
-        l[half] = ((const float*)a.p[5])[(at.first + query + i) * at.heads + at.head] * LOG2_E;
+        l[half] = ((const float*)a.p[5])[of_row] * LOG2_E;
+        if (is_there && lane % 4 == 0) ((OfRow*)a.p[7])[of_row] = {along[half], l[half]};
     }
     clear_tile(dq);
     for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
         // This tile is there, and nobody reads the other buffer any more.
-        wait_for_copies();
-        __syncthreads();
+        Way::arrive();
         bool goes_on = key + TILE < end;
         if (goes_on && buffers == 2) fetch(1 - now, key + TILE);
-        bool all = sees_all(at, query, key, TILE);
+        bool all = sees_all(at, query, ROWS, key, TILE);
 #pragma unroll 1
-        for (int from = 0; from < TILE; from += 16 * N) {
-            rows_times_rows<D, N>(s, q, k[now], from);
+        for (int from = 0; from < TILE && Way::sees_any_key(at, query, key); from += 16 * N) {
+            rows_times_rows(s, q, k[now], from);
+            rows_times_rows(ds, d_o, v[now], from);
+            Way::end_products(s, ds);
             cap_products(s, a);
             if (!all) hide_unseen<true>(s, at, query, key + from);
-            rows_times_rows<E, N>(ds, d_o, v[now], from);
 #pragma unroll
             for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
-                for (int c = 0; c < 4; c++) ds[n][c] = exp2f(s[n][c] * factor - l[c / 2]) * (ds[n][c] - along[c / 2]);
+                for (int c = 0; c < 4; c++) ds[n][c] = power_of_2(s[n][c] * factor - l[c / 2]) * (ds[n][c] - along[c / 2]);
             }
             within_slopes(ds, s, a);
-            scores_times_rows<D, N>(dq, ds, k[now], from);
+            scores_times_rows(dq, ds, k[now], from);
+            Way::end_products(dq);
         }
         if (buffers == 2) {
             now = 1 - now;
@@ -335,24 +439,27 @@ template <int D, int E, int N> __device__ __forceinline__ void tensor_attention_
     put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.count - query, a.f[0], a.f[0]);
 }
 
-// p: do, q, k, v, o, l, dk, dv. Rows of scores are keys here; 16 N queries at a time, as registers allow. Where these hold no
-// sums of both, one kernel makes the gradients of keys and another those of values.
-template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
-    DYNAMIC_SHARED(memory);
-    __shared__ float along[2][TILE], l[2][TILE];
+// p: do, q, k, v, o, l, dk, dv, rows (of the kernel before). Rows of scores are keys here; 16 N queries at a time, as registers
+// allow. Where these hold no sums of both, one kernel makes the gradients of keys and another those of values.
+template <class Way, int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline__ void tensor_attention_grad_key(const Args& a) {
+    const int ROWS = Way::WARPS * 16;
+    DYNAMIC_TILES(shared);
+    __shared__ OfRow of_rows[2][TILE];
     Place at = place_of(a, true);
     int buffers = (int)a.n[6], now = 0;
-    Rows<D>&k = ((Rows<D>*)memory)[0], *q = (Rows<D>*)memory + 1;
-    Rows<E>*d_o = (Rows<E>*)(q + buffers), &v = d_o[buffers];
-    ll key = (ll)blockIdx.z * TILE;
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    typename Way::template Rows<D, ROWS>& k = *(typename Way::template Rows<D, ROWS>*)shared;
+    typename Way::template Rows<D, TILE>* q = (typename Way::template Rows<D, TILE>*)(&k + 1);
+    typename Way::template Rows<E, TILE>* d_o = (typename Way::template Rows<E, TILE>*)(q + buffers);
+    typename Way::template Rows<E, ROWS>& v = *(typename Way::template Rows<E, ROWS>*)(d_o + buffers);
+    ll key = (ll)blockIdx.z * ROWS;
+    int lane = threadIdx.x % 32;
     ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
     ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
     float factor = a.f[0] * LOG2_E, s[2 * N][4];
     float dk[KEYS ? D / 8 : 1][4], dv[VALUES ? E / 8 : 1][4], ds[KEYS ? 2 * N : 1][4];
     // Tiles of queries, head by head of those that share these keys.
     ll first = first_query(at, key, TILE);
-    int tiles = (int)((end_of_queries(at, key, TILE) - first + TILE - 1) / TILE), steps = tiles * at.group;
+    int tiles = (int)((end_of_queries(at, key, ROWS) - first + TILE - 1) / TILE), steps = tiles * at.group;
     // Where no query sees any of them, there is nothing to add.
     if (tiles <= 0) return;
     auto query_of = [&](int step) { return first + (ll)(step % tiles) * TILE; };
@@ -361,44 +468,37 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
         ll query = query_of(step);
         ll query_at = (at.first + query) * at.query_row + (ll)head * D;
         ll out_at = (at.first + query) * at.out_row + (ll)head * E;
-        fetch_rows(d_o[to], (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
-        fetch_rows(q[to], (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
-        // Four threads a row, twice.
-        for (int first = 0; first < TILE; first += WARPS * 8) {
-            int i = first + threadIdx.x / 4;
-            ll from = query + i < at.count ? i : at.count - 1 - query;
-            // Waited for in every step, while registers of scores are free: as many as fit beside what is summed.
-            float sum = KEYS ? along_row<E, D <= 128 ? 4 : 2>(a.p[0], a.p[4], out_at + from * at.out_row) : 0.0f;
-            if (threadIdx.x % 4 == 0) {
-                along[to][i] = sum;
-                l[to][i] = ((const float*)a.p[5])[(at.first + query + from) * at.heads + head] * LOG2_E;
-            }
+        fetch_rows<Way>(d_o[to], (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
+        fetch_rows<Way>(q[to], (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
+        if (threadIdx.x < TILE) {
+            ll i = query + threadIdx.x < at.count ? query + threadIdx.x : at.count - 1;
+            copy_pair_async(&of_rows[to][threadIdx.x], (const OfRow*)a.p[8] + (at.first + i) * at.heads + head);
         }
     };
     clear_tile(dk);
     clear_tile(dv);
-    fetch_rows(k, (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
-    if (KEYS) fetch_rows(v, (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
+    fetch_rows<Way>(k, (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
+    if (KEYS) fetch_rows<Way>(v, (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
     fetch(0, 0);
     for (int step = 0; step < steps; step++) {
         // This tile is there, and nobody reads the other buffer any more.
-        wait_for_copies();
-        __syncthreads();
+        Way::arrive();
         ll query = query_of(step);
         bool goes_on = step + 1 < steps;
         if (goes_on && buffers == 2) fetch(1 - now, step + 1);
-        bool all = sees_all(at, query, key, TILE);
+        bool all = sees_all(at, query, TILE, key, ROWS);
 #pragma unroll 1
-        for (int from = 0; from < TILE; from += 16 * N) {
-            rows_times_rows<D, N>(s, k, q[now], from);
+        for (int from = 0; from < TILE && Way::is_seen_by_any(at, query, key); from += 16 * N) {
+            rows_times_rows(s, k, q[now], from);
+            if constexpr (KEYS) rows_times_rows(ds, v, d_o[now], from);
+            Way::end_products(s, ds);
             cap_products(s, a);
             if (!all) hide_unseen<false>(s, at, query + from, key);
             if constexpr (KEYS) {
-                rows_times_rows<E, N>(ds, v, d_o[now], from);
 #pragma unroll
                 for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
-                    for (int c = 0; c < 4; c++) ds[n][c] -= along[now][from + n * 8 + lane % 4 * 2 + c % 2];
+                    for (int c = 0; c < 4; c++) ds[n][c] -= of_rows[now][from + n * 8 + lane % 4 * 2 + c % 2].along;
                 }
                 within_slopes(ds, s, a);
             }
@@ -406,12 +506,13 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
             for (int n = 0; n < 2 * N; n++) {
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
-                    s[n][c] = exp2f(s[n][c] * factor - l[now][from + n * 8 + lane % 4 * 2 + c % 2]);
+                    s[n][c] = power_of_2(s[n][c] * factor - of_rows[now][from + n * 8 + lane % 4 * 2 + c % 2].l);
                     if constexpr (KEYS) ds[n][c] *= s[n][c];
                 }
             }
-            if constexpr (VALUES) scores_times_rows<E, N>(dv, s, d_o[now], from);
-            if constexpr (KEYS) scores_times_rows<D, N>(dk, ds, q[now], from);
+            if constexpr (VALUES) scores_times_rows(dv, s, d_o[now], from);
+            if constexpr (KEYS) scores_times_rows(dk, ds, q[now], from);
+            Way::end_products(dv, dk);
         }
         if (buffers == 2) {
             now = 1 - now;
@@ -435,13 +536,13 @@ template <int D, int E, int N, bool KEYS, bool VALUES> __device__ __forceinline_
     extern "C" __global__ void __launch_bounds__(128) tensor_##name##_##D##_##E(Args a)
 #define TENSOR_KERNELS(D, E, Q)                                                          \
     TENSOR_KERNEL(attention, D, E) { tensor_attention<D, E>(a); }                        \
-    TENSOR_KERNEL(attention_grad_query, D, E) { tensor_attention_grad_query<D, E, Q>(a); }
+    TENSOR_KERNEL(attention_grad_query, D, E) { tensor_attention_grad_query<ByWarp, D, E, Q>(a); }
 // The gradients of keys and values, by one kernel or by two.
 #define TENSOR_GRADS_AT_ONCE(D, E, N) \
-    TENSOR_KERNEL(attention_grad_key, D, E) { tensor_attention_grad_key<D, E, N, true, true>(a); }
-#define TENSOR_GRADS_APART(D, E, N)                                                                 \
-    TENSOR_KERNEL(attention_grad_key, D, E) { tensor_attention_grad_key<D, E, N, true, false>(a); } \
-    TENSOR_KERNEL(attention_grad_value, D, E) { tensor_attention_grad_key<D, E, N, false, true>(a); }
+    TENSOR_KERNEL(attention_grad_key, D, E) { tensor_attention_grad_key<ByWarp, D, E, N, true, true>(a); }
+#define TENSOR_GRADS_APART(D, E, N)                                                                         \
+    TENSOR_KERNEL(attention_grad_key, D, E) { tensor_attention_grad_key<ByWarp, D, E, N, true, false>(a); } \
+    TENSOR_KERNEL(attention_grad_value, D, E) { tensor_attention_grad_key<ByWarp, D, E, N, false, true>(a); }
 
 TENSOR_KERNELS(32, 32, 4)
 TENSOR_GRADS_AT_ONCE(32, 32, 4)

@@ -18,6 +18,7 @@
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)
 #define DYNAMIC_SHARED(name) unsigned char* name = dynamic_shared
+#define DYNAMIC_TILES(name) unsigned char* name = dynamic_shared
 #define INFINITE HUGE_VALF
 
 struct Three {
@@ -40,6 +41,7 @@ static inline unsigned bits_of_float(float x) {
 // A copy that a thread has begun: done when the thread waits for it.
 struct Copying {
     void* to;
+    size_t bytes;
     unsigned char content[16];
 };
 // The fibers of the block that runs. They outlive it: a fiber whose thread has ended is the next block's.

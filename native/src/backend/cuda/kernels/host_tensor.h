@@ -41,14 +41,18 @@ static inline void load_transposed(unsigned* to, const bf16* row) { load_some(to
 static inline unsigned pack(float low, float high) { return (unsigned)bf16_bits(high) << 16 | bf16_bits(low); }
 
 // Until a thread waits for its copies what they go to holds no numbers, so that whoever reads too early is found.
-static inline void copy_async(void* to, const void* from, bool is_there) {
-    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) abort(); // the instruction needs it
-    Copying copy = {to, {}};
-    if (is_there) memcpy(copy.content, from, 16);
-    memset(to, 0xff, 16);
+static inline void copy_some(void* to, const void* from, size_t bytes, bool is_there) {
+    if ((uintptr_t)to % bytes || (uintptr_t)from % bytes) abort(); // the instruction needs it
+    Copying copy = {to, bytes, {}};
+    if (is_there) memcpy(copy.content, from, bytes);
+    memset(to, 0xff, bytes);
     fiber->copying.push_back(copy);
 }
+static inline void copy_async(void* to, const void* from, bool is_there) { copy_some(to, from, 16, is_there); }
+static inline void copy_pair_async(void* to, const void* from) { copy_some(to, from, 8, true); }
 static inline void wait_for_copies() {
-    for (const Copying& copy : fiber->copying) memcpy(copy.to, copy.content, 16);
+    for (const Copying& copy : fiber->copying) memcpy(copy.to, copy.content, copy.bytes);
     fiber->copying.clear();
 }
+static inline float power_of_2(float x) { return exp2f(x); }
+static inline float inverse(float x) { return 1.0f / x; }

@@ -20,6 +20,7 @@ struct bf16 {
 
 #if !defined(PIPEPLAN_HOST)
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define DYNAMIC_TILES(name) extern __shared__ __align__(1024) unsigned char name[]
 #define INFINITE __int_as_float(0x7f800000)
 __device__ __forceinline__ float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ unsigned bits_of_float(float x) { return __float_as_uint(x); }
