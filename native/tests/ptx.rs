@@ -158,8 +158,8 @@ const FAULTS: [Fault; 12] = [
         "a race",
     ),
     (
-        "any more.\n        Way::arrive();\n        ll query = query_of(step);",
-        "\n wait_for_copies();\n ll query = query_of(step);",
+        "any more.\n        Way::arrive();\n        bool goes_on = step + 1 < steps;",
+        "\n wait_for_copies();\n bool goes_on = step + 1 < steps;",
         "reads what nobody has written: shared memory",
     ),
     // Copies that nobody waits for.
@@ -170,8 +170,8 @@ const FAULTS: [Fault; 12] = [
     ),
     // The next tile comes into the buffer that is read.
     (
-        "if (goes_on && buffers == 2) fetch(1 - now, key + TILE);",
-        "if (goes_on && buffers == 2) fetch(now, key + TILE);",
+        "if (goes_on && buffers == 2) fetch(1 - now);",
+        "if (goes_on && buffers == 2) fetch(now);",
         "another thread still copies there",
     ),
     // Rows of shared memory that matrices cannot be loaded from.
@@ -179,7 +179,7 @@ const FAULTS: [Fault; 12] = [
     // More shared memory than the launch asks for.
     ("bf16 v[N][D + 8];", "bf16 v[N][D + 16];", "nothing is in shared memory"),
     // Rows beyond the sequence.
-    ("i < there ? row : first, i < there)", "row, true)", "reads where nothing is"),
+    ("i < there ? row : from, i < there)", "row, true)", "reads where nothing is"),
     ("if (row + 8 < rows) *(unsigned*)", "if (row < rows) *(unsigned*)", "a race: it writes"),
     // Operands in another order.
     ("mma(c[2 * n], left, right[0], right[1]);", "mma(c[2 * n], left, right[1], right[0]);", "e"),
@@ -213,11 +213,7 @@ const FAULTS_OF_GROUPS: [Fault; 12] = [
     ("((j / 8) ^ i) % 8 * 8", "j % 64", "e"),
     ("%36, p, 1, 1, 1;", "%36, p, 1, 1, 0;", "e"),
     // The next tile comes into the buffer that is read.
-    (
-        "if (goes_on && buffers == 2) fetch(1 - now, key + TILE);",
-        "if (goes_on) fetch(now, key + TILE);",
-        "still copies there",
-    ),
+    ("if (goes_on && buffers == 2) fetch(1 - now);", "if (goes_on) fetch(now);", "still copies there"),
     // Products that some warps do not come to.
     (
         "if (Way::sees_any_key(at, query, key)) {",

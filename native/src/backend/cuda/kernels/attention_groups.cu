@@ -14,6 +14,8 @@ template <int D, int N> struct Swizzled {
 
 // The first of the block's rows that are this thread's group's.
 __device__ __forceinline__ int rows_of_group() { return threadIdx.x / GROUP * 64; }
+// The same, which the compiler then knows to be one number for all threads of a warp.
+__device__ __forceinline__ int one_of_warp(int number) { return __shfl_sync(0xffffffffu, number, 0); }
 
 // What is computed with these stays before, or behind.
 template <int N> __device__ __forceinline__ void keep(float (&c)[N][4]) {
@@ -29,7 +31,8 @@ __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.syn
 
 // G groups of four warps.
 template <int G> struct ByGroup {
-    static const int WARPS = 4 * G;
+    // Copies are dealt evenly to powers of two.
+    static const int WARPS = 4 * G, COPIERS = 256;
     template <int D, int N> using Rows = Swizzled<D, N>;
     static __device__ __forceinline__ void arrive() {
         wait_for_copies();
@@ -84,7 +87,7 @@ __device__ __forceinline__ void begin_scores(float (*c)[4], const unsigned* a, u
 // As of `Padded`; whole tiles. Descriptors count addresses by 16 bytes.
 template <int C, int D, int A> __device__ __forceinline__ void rows_times_rows(float (&c)[C][4], const Swizzled<D, A>& a, const Swizzled<D, TILE>& b, int) {
     static_assert(C == TILE / 8, "a tile at a time");
-    ull left = matrix_at(&a.v[0][rows_of_group()][0]), right = matrix_at(&b.v[0][0][0]);
+    ull left = matrix_at(&a.v[0][one_of_warp(rows_of_group())][0]), right = matrix_at(&b.v[0][0][0]);
     keep(c);
     begin_products();
 #pragma unroll
@@ -124,22 +127,23 @@ template <class Way, int D, int E> __device__ __forceinline__ void group_attenti
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E, end = end_of_keys(at, query, ROWS);
+    ll start = first_key(at, query, TILE);
     float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4], *l = (float*)a.p[4] + (at.first + query + row) * at.heads + at.head;
-    auto fetch = [&](int to, ll key) {
-        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows<Way>(k[to], (const bf16*)a.p[1] + key_at, at.key_row, at.count - key);
-        fetch_rows<Way>(v[to], (const bf16*)a.p[2] + value_at, at.value_row, at.count - key);
+    Stream keys = stream_of(a.p[1], at, start, at.key_row, at.key_head, D);
+    Stream values = stream_of(a.p[2], at, start, at.value_row, at.key_head, E);
+    auto fetch = [&](int to) {
+        keys.fetch<Way>(k[to]);
+        values.fetch<Way, true>(v[to]);
     };
     fetch_rows<Way>(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
-    fetch(0, first_key(at, query, TILE));
+    fetch(0);
     Softmax so_far;
     begin_softmax<E>(so_far, o, a, at, query, out_at, l);
-    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
+    for (ll key = start; key < end; key += TILE) {
         // This tile is there, and nobody reads the other buffer any more.
         Way::arrive();
         bool goes_on = key + TILE < end;
-        if (goes_on && buffers == 2) fetch(1 - now, key + TILE);
+        if (goes_on && buffers == 2) fetch(1 - now);
         if (Way::sees_any_key(at, query, key)) {
             rows_times_rows(s, q, k[now], 0);
             Way::end_products(s);
@@ -153,7 +157,7 @@ template <class Way, int D, int E> __device__ __forceinline__ void group_attenti
             now = 1 - now;
         } else if (goes_on) {
             __syncthreads();
-            fetch(0, key + TILE);
+            fetch(0);
         }
     }
     end_softmax<E>(so_far, o, a, at, query, out_at, l);

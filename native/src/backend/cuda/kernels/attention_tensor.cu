@@ -70,7 +70,7 @@ template <int D, int N> struct Padded {
 
 // Each warp by itself.
 struct ByWarp {
-    static const int WARPS = 4;
+    static const int WARPS = 4, COPIERS = 128;
     template <int D, int N> using Rows = Padded<D, N>;
     // What this thread's copies bring is there for all, behind all that the block has done so far.
     static __device__ __forceinline__ void arrive() {
@@ -85,30 +85,48 @@ struct ByWarp {
     static __device__ __forceinline__ bool is_seen_by_any(const Place&, ll, ll) { return true; }
 };
 
-// Begins to fetch rows, of which so many are there; the others become 0.
-template <class Way, int D, int N, template <int, int> class R>
-__device__ __forceinline__ void fetch_rows(R<D, N>& to, const void* from, ll row_length, ll rows) {
-    const int THREADS = Way::WARPS * 32, ACROSS = D / 8;
-    const bf16* first = (const bf16*)from;
-    if constexpr (THREADS % ACROSS == 0) {
+// Begins to fetch rows, of which so many are there; the others become 0. Of a block with more threads than COPIERS the first
+// see to that, or the last.
+template <class Way, bool LAST = false, int D, int N, template <int, int> class R>
+__device__ __forceinline__ void fetch_rows(R<D, N>& to, const bf16* from, ll row_length, ll rows) {
+    const int THREADS = Way::COPIERS, ACROSS = D / 8, AT_ONCE = THREADS / ACROSS;
+    int thread = LAST ? threadIdx.x - (Way::WARPS * 32 - THREADS) : threadIdx.x, there = rows < N ? (int)rows : N;
+    if (thread < 0 || thread >= THREADS) return;
+    if constexpr (THREADS % ACROSS == 0 && N % AT_ONCE == 0) {
         // Each thread goes down some columns.
-        const int AT_ONCE = THREADS / ACROSS;
-        int i = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * 8, there = rows < N ? (int)rows : N;
-        const bf16* row = first + i * row_length + j;
-#pragma unroll 2
-        for (int step = 0; step < (N + AT_ONCE - 1) / AT_ONCE; step++) {
-            if (N % AT_ONCE == 0 || i < N) copy_async(to.at(i, j), i < there ? row : first, i < there);
+        int i = thread / ACROSS, j = thread % ACROSS * 8;
+        const bf16* row = from + (i * (int)row_length + j);
+        ll next = AT_ONCE * row_length;
+#pragma unroll 4
+        for (int step = 0; step < N / AT_ONCE; step++) {
+            copy_async(to.at(i, j), i < there ? row : from, i < there);
             i += AT_ONCE;
-            row += AT_ONCE * row_length;
+            row += next;
         }
     } else {
-        // Few addresses at a time: the registers are others'.
-#pragma unroll 2
-        for (int index = threadIdx.x; index < N * ACROSS; index += THREADS) {
+        // One address at a time: the registers are others'.
+#pragma unroll 1
+        for (int index = thread; index < N * ACROSS; index += THREADS) {
             int i = index / ACROSS, j = index % ACROSS * 8;
-            copy_async(to.at(i, j), first + (i < rows ? i : 0) * row_length + j, i < rows);
+            copy_async(to.at(i, j), from + (i < there ? i : 0) * row_length + j, i < there);
         }
     }
+}
+
+// Rows of one head, tile after tile.
+struct Stream {
+    const bf16* from;
+    ll row_length, rows;
+    // Begins to fetch the next tile.
+    template <class Way, bool LAST = false, class R> __device__ __forceinline__ void fetch(R& to) {
+        fetch_rows<Way, LAST>(to, from, row_length, rows);
+        from += TILE * row_length;
+        rows -= TILE;
+    }
+};
+// From row `start` of a sequence on.
+__device__ __forceinline__ Stream stream_of(const void* all, const Place& at, ll start, ll row_length, int head, int width) {
+    return {(const bf16*)all + (at.first + start) * row_length + (ll)head * width, row_length, at.count - start};
 }
 
 template <int N> __device__ __forceinline__ void clear_tile(float (&c)[N][4]) {
@@ -305,6 +323,8 @@ template <int N, int M> __device__ __forceinline__ void take_products(Softmax& s
         so_far.total[half] = so_far.total[half] * correction[half] + sum[half];
         so_far.greatest[half] = now[half];
     }
+    // Mostly, the greatest stays what it was.
+    if (__ballot_sync(0xffffffffu, correction[0] != 1.0f || correction[1] != 1.0f) == 0) return;
 #pragma unroll
     for (int n = 0; n < M; n++) {
 #pragma unroll
@@ -338,29 +358,26 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
     typename Way::Rows<E, TILE>& v = *(typename Way::Rows<E, TILE>*)(&k + 1);
     ll query = first_query_of_block<Way>();
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-    ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
+    ll query_at = (at.first + query) * at.query_row + (ll)at.head * D, start = first_key(at, query, TILE);
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E, end = end_of_keys(at, query, ROWS);
     float factor = a.f[0] * LOG2_E, o[E / 8][4], s[8][4], *l = (float*)a.p[4] + (at.first + query + row) * at.heads + at.head;
-    auto fetch_keys = [&](ll key) {
-        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-        fetch_rows<Way>(k, (const bf16*)a.p[1] + key_at, at.key_row, at.count - key);
-    };
+    Stream keys = stream_of(a.p[1], at, start, at.key_row, at.key_head, D);
+    Stream values = stream_of(a.p[2], at, start, at.value_row, at.key_head, E);
     fetch_rows<Way>(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
-    fetch_keys(first_key(at, query, TILE));
+    keys.fetch<Way>(k);
     Softmax so_far;
     begin_softmax<E>(so_far, o, a, at, query, out_at, l);
-    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
+    for (ll key = start; key < end; key += TILE) {
         // The keys are there, and nobody reads the values before any more.
         Way::arrive();
-        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows<Way>(v, (const bf16*)a.p[2] + value_at, at.value_row, at.count - key);
+        values.fetch<Way>(v);
         rows_times_rows(s, q, k, 0);
         cap_products(s, a);
         if (!sees_all(at, query, ROWS, key, TILE)) hide_unseen<true>(s, at, query, key);
         take_products(so_far, s, o, factor);
         // The values are there, and nobody reads these keys any more.
         Way::arrive();
-        if (key + TILE < end) fetch_keys(key + TILE);
+        if (key + TILE < end) keys.fetch<Way>(k);
         scores_times_rows(o, s, v, 0);
     }
     end_softmax<E>(so_far, o, a, at, query, out_at, l);
@@ -386,16 +403,16 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
     ll query_at = (at.first + query) * at.query_row + (ll)at.head * D;
     ll out_at = (at.first + query) * at.out_row + (ll)at.head * E;
     float factor = a.f[0] * LOG2_E, dq[D / 8][4], s[2 * N][4], ds[2 * N][4], along[2], l[2];
-    auto fetch = [&](int to, ll key) {
-        ll key_at = (at.first + key) * at.key_row + (ll)at.key_head * D;
-        ll value_at = (at.first + key) * at.value_row + (ll)at.key_head * E;
-        fetch_rows<Way>(k[to], (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
-        fetch_rows<Way>(v[to], (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
+    ll start = first_key(at, query, TILE), end = end_of_keys(at, query, ROWS);
+    Stream keys = stream_of(a.p[2], at, start, at.key_row, at.key_head, D);
+    Stream values = stream_of(a.p[3], at, start, at.value_row, at.key_head, E);
+    auto fetch = [&](int to) {
+        keys.fetch<Way>(k[to]);
+        values.fetch<Way, true>(v[to]);
     };
-    ll end = end_of_keys(at, query, ROWS);
     fetch_rows<Way>(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
     fetch_rows<Way>(q, (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
-    fetch(0, first_key(at, query, TILE));
+    fetch(0);
     for (int half = 0; half < 2; half++) {
         // Rows beyond the last one stand in for it; what they get is not written.
         bool is_there = query + row + half * 8 < at.count;
@@ -406,11 +423,11 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
         if (is_there && lane % 4 == 0) ((OfRow*)a.p[7])[of_row] = {along[half], l[half]};
     }
     clear_tile(dq);
-    for (ll key = first_key(at, query, TILE); key < end; key += TILE) {
+    for (ll key = start; key < end; key += TILE) {
         // This tile is there, and nobody reads the other buffer any more.
         Way::arrive();
         bool goes_on = key + TILE < end;
-        if (goes_on && buffers == 2) fetch(1 - now, key + TILE);
+        if (goes_on && buffers == 2) fetch(1 - now);
         bool all = sees_all(at, query, ROWS, key, TILE);
 #pragma unroll 1
         for (int from = 0; from < TILE && Way::sees_any_key(at, query, key); from += 16 * N) {
@@ -432,7 +449,7 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
             now = 1 - now;
         } else if (goes_on) {
             __syncthreads();
-            fetch(0, key + TILE);
+            fetch(0);
         }
     }
     if (at.adds) add_tile<D>(dq, (const bf16*)a.p[6] + query_at, at.query_row, at.count - query, a.f[0]);
@@ -458,34 +475,43 @@ template <class Way, int D, int E, int N, bool KEYS, bool VALUES> __device__ __f
     float factor = a.f[0] * LOG2_E, s[2 * N][4];
     float dk[KEYS ? D / 8 : 1][4], dv[VALUES ? E / 8 : 1][4], ds[KEYS ? 2 * N : 1][4];
     // Tiles of queries, head by head of those that share these keys.
-    ll first = first_query(at, key, TILE);
-    int tiles = (int)((end_of_queries(at, key, ROWS) - first + TILE - 1) / TILE), steps = tiles * at.group;
+    ll first = first_query(at, key, TILE), last = end_of_queries(at, key, ROWS);
+    int tiles = (int)((last - first + TILE - 1) / TILE), steps = tiles * at.group;
     // Where no query sees any of them, there is nothing to add.
     if (tiles <= 0) return;
-    auto query_of = [&](int step) { return first + (ll)(step % tiles) * TILE; };
-    auto fetch = [&](int to, int step) {
-        int head = at.head + step / tiles;
-        ll query = query_of(step);
-        ll query_at = (at.first + query) * at.query_row + (ll)head * D;
-        ll out_at = (at.first + query) * at.out_row + (ll)head * E;
-        fetch_rows<Way>(d_o[to], (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
-        fetch_rows<Way>(q[to], (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
+    int fetched = 0, head = at.head;
+    Stream outs, queries;
+    const OfRow* rows;
+    auto fetch = [&](int to) {
+        if (fetched == 0) {
+            outs = stream_of(a.p[0], at, first, at.out_row, head, E);
+            queries = stream_of(a.p[1], at, first, at.query_row, head, D);
+            rows = (const OfRow*)a.p[8] + (at.first + first) * at.heads + head;
+        }
         if (threadIdx.x < TILE) {
-            ll i = query + threadIdx.x < at.count ? query + threadIdx.x : at.count - 1;
-            copy_pair_async(&of_rows[to][threadIdx.x], (const OfRow*)a.p[8] + (at.first + i) * at.heads + head);
+            // Rows beyond the last one get what is the last one's.
+            int there = queries.rows < TILE ? (int)queries.rows : TILE, i = threadIdx.x < there ? threadIdx.x : there - 1;
+            copy_pair_async(&of_rows[to][threadIdx.x], rows + i * at.heads);
+        }
+        rows += TILE * at.heads;
+        outs.fetch<Way>(d_o[to]);
+        queries.fetch<Way, true>(q[to]);
+        if (++fetched == tiles) {
+            fetched = 0;
+            head++;
         }
     };
     clear_tile(dk);
     clear_tile(dv);
     fetch_rows<Way>(k, (const bf16*)a.p[2] + key_at, at.key_row, at.count - key);
     if (KEYS) fetch_rows<Way>(v, (const bf16*)a.p[3] + value_at, at.value_row, at.count - key);
-    fetch(0, 0);
+    fetch(0);
+    ll query = first;
     for (int step = 0; step < steps; step++) {
         // This tile is there, and nobody reads the other buffer any more.
         Way::arrive();
-        ll query = query_of(step);
         bool goes_on = step + 1 < steps;
-        if (goes_on && buffers == 2) fetch(1 - now, step + 1);
+        if (goes_on && buffers == 2) fetch(1 - now);
         bool all = sees_all(at, query, TILE, key, ROWS);
 #pragma unroll 1
         for (int from = 0; from < TILE && Way::is_seen_by_any(at, query, key); from += 16 * N) {
@@ -518,8 +544,10 @@ template <class Way, int D, int E, int N, bool KEYS, bool VALUES> __device__ __f
             now = 1 - now;
         } else if (goes_on) {
             __syncthreads();
-            fetch(0, step + 1);
+            fetch(0);
         }
+        query += TILE;
+        if (query >= last) query = first;
     }
     if constexpr (KEYS) {
         if (at.adds) add_tile<D>(dk, (const bf16*)a.p[6] + key_at, at.key_row, at.count - key, a.f[0]);
