@@ -395,6 +395,98 @@ fn matrices_multiply_by_the_definition() {
     assert_eq!(passes(transposed, Run { threads: 32, ..RUN })[..32], expected);
 }
 
+/// What four warps' products become, from the definition: 64 x 64 of `a` 64 x 16 and `b` 16 x 64, in whole numbers; and what
+/// is wrong around them.
+#[test]
+fn products_of_four_warps_are_by_the_definition_and_watched() {
+    let a = |row: u32, k: u32| (row * 5 + k * 3) % 7;
+    let b = |k: u32, column: u32| (column * 2 + k * 5) % 11;
+    // Rows of 128 bytes whose pieces of 16 are swizzled.
+    let place = |row: u32, column: u32| row * 128 + ((column / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+    let mut store = String::from(
+        ".shared .align 1024 .b8 tiles[24576]; .reg .f32 %s<32>; .reg .b64 %d<4>; .reg .pred %q<2>;
+        mov.u32 %r1, tiles; setp.ne.s32 %p1, %t, 0; @%p1 bra $GO;\n",
+    );
+    let mut put = |tile: u32, row: u32, column: u32, value: u32| {
+        let (at, bits) = (tile * 8192 + place(row, column), (value as f32).to_bits() >> 16);
+        store += &format!("mov.u16 %h1, {bits}; st.shared.u16 [%r1+{at}], %h1;\n");
+    };
+    for (row, k) in (0..64).flat_map(|row| (0..16).map(move |k| (row, k))) {
+        put(0, row, k, a(row, k));
+        // By its columns, and by its rows.
+        put(1, row, k, b(k, row));
+        put(2, k, row, b(k, row));
+    }
+    let store = store.replace(".reg .f32 %s<32>;", ".reg .f32 %s<32>; .reg .b16 %h<2>;");
+    let sums: Vec<String> = (0..32).map(|sum| format!("%s{sum}")).collect();
+    let sums = sums.join(", ");
+    const PRODUCT: &str = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16";
+    const SHOW: &str = "fence.proxy.async.shared::cta;";
+    const FENCE: &str = "wgmma.fence.sync.aligned;";
+    const WAIT: &str = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;";
+    // 1024 bytes from eight rows to the next, swizzled by 128.
+    let matrix = |name: &str, offset: u32| {
+        format!(
+            "add.s32 %r2, %r1, {offset}; shr.u32 %r2, %r2, 4; cvt.u64.u32 {name}, %r2;
+            or.b64 {name}, {name}, {};",
+            64u64 << 32 | 1 << 62
+        )
+    };
+    let product = |right: u32, transposed: u32| {
+        let (left, right) = (matrix("%d1", 0), matrix("%d2", right));
+        (
+            format!("{left}{right} setp.eq.s32 %q1, %t, -1;"),
+            format!("{PRODUCT} {{{sums}}}, %d1, %d2, %q1, 1, 1, 0, {transposed};"),
+        )
+    };
+    let whole = |show: &str, fence: &str, (matrices, product): (String, String), wait: &str, sum: usize| {
+        format!("{store}{show} $GO: bar.sync 0; {matrices} {fence} {product} {wait} st.global.f32 [%to], %s{sum};")
+    };
+    let four = Run { threads: 128, ..RUN };
+    for sum in [0, 6, 27] {
+        let expected: Vec<f32> = (0..128u32)
+            .map(|thread| {
+                let (i, lane) = (sum as u32, thread % 32);
+                let row = thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8;
+                let column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                (0..16).map(|k| (a(row, k) * b(k, column)) as f32).sum()
+            })
+            .collect();
+        for (right, transposed) in [(8192, 0), (16384, 1)] {
+            let found = passes(&whole(SHOW, FENCE, product(right, transposed), WAIT, sum), four);
+            let found: Vec<f32> = found[..128].iter().map(|bits| f32::from_bits(*bits)).collect();
+            assert_eq!(found, expected, "sum {sum}, transposed {transposed}");
+        }
+        let other = passes(&whole(SHOW, FENCE, product(8192, 0), WAIT, (sum + 1) % 32), four);
+        assert_ne!(other[..128].iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>(), expected);
+    }
+    finds("written and not shown", &whole("", FENCE, product(8192, 0), WAIT, 0), four);
+    finds("no wgmma.fence", &whole(SHOW, "", product(8192, 0), WAIT, 0), four);
+    finds(
+        "was changed since the last wgmma.fence",
+        &whole(SHOW, &format!("{FENCE} mov.f32 %s9, 0f00000000;"), product(8192, 0), WAIT, 0),
+        four,
+    );
+    finds("have not waited for products", &whole(SHOW, FENCE, product(8192, 0), "", 0), four);
+    finds("no multiple of 1024", &whole(SHOW, FENCE, product(8192 + 128, 0), WAIT, 0), four);
+    finds("four whole warps", &whole(SHOW, FENCE, product(8192, 0), WAIT, 0), Run { threads: 96, ..RUN });
+    let change = "bar.sync 0; mov.u32 %r3, 0; st.shared.u32 [%r1+8192], %r3;".to_string() + SHOW + "bar.sync 0;";
+    finds(
+        "changed before anybody waited",
+        &whole(SHOW, FENCE, product(8192, 0), &(changed_by_first(&change) + WAIT), 0),
+        four,
+    );
+    let some = "setp.ge.s32 %p2, %t, 96; @%p2 bra $OUT;";
+    let (matrices, alone) = product(8192, 0);
+    let some = whole(SHOW, FENCE, (matrices, format!("{some}{alone}{WAIT} $OUT:")), "", 0);
+    finds("not all of warps 0..4 take part", &some, four);
+}
+
+/// `body`, of which the first thread alone stores.
+fn changed_by_first(body: &str) -> String {
+    body.replace("st.shared", "setp.eq.s32 %p3, %t, 0; @%p3 st.shared")
+}
+
 #[test]
 fn traffic_is_counted() {
     let traffic = |body: &str| {

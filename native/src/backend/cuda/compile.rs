@@ -170,8 +170,13 @@ mod tests {
         // NVRTC knows the B200 from 12.8 on.
         let knows_b200 = version() >= Some((12, 8));
         let capabilities = [(8, 0), (9, 0), (10, 0)].into_iter().filter(|(major, _)| *major < 10 || knows_b200);
-        for capability in capabilities {
-            let compiled = compile_with(capability, &["--ptxas-options=-v"]);
+        let compiled: Vec<_> = std::thread::scope(|scope| {
+            let compile =
+                |capability| scope.spawn(move || (capability, compile_with(capability, &["--ptxas-options=-v"])));
+            let begun: Vec<_> = capabilities.map(compile).collect();
+            begun.into_iter().map(|compiling| compiling.join().expect("it does not panic")).collect()
+        });
+        for (capability, compiled) in compiled {
             let (image, log) = compiled.unwrap_or_else(|error| panic!("{error}"));
             assert!(is_code(&image));
             let spilled = spilled(&log);
