@@ -100,11 +100,14 @@ pub fn taken(kernel: &Kernel, inputs: &[Place<'_>]) -> Option<Bytes> {
     Some(4 * inputs[chosen].elements())
 }
 
-/// Bytes of what the gradient of attention for queries leaves for that of keys: two floats of each row of each head, where
-/// tensor cores make it.
+/// Bytes of what the gradient of attention for queries leaves for that of keys, where tensor cores make it: two floats of each
+/// row of each head, head after head.
 pub(super) fn of_rows(heads: &Heads, rows: u64, format: Format) -> Option<Bytes> {
-    (format == Format::Bf16).then_some(8 * rows * heads.query)
+    (format == Format::Bf16).then_some(OF_ROW * rows * heads.query)
 }
+
+/// Bytes of one row of one head.
+pub(super) const OF_ROW: Bytes = 8;
 
 /// As a card holds them.
 pub(super) fn place_bytes(places: &[usize]) -> Vec<u8> {

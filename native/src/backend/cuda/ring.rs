@@ -13,7 +13,7 @@ use std::sync::Arc;
 use pipeplan_core::graph::{Axis, SequencePart, Spread};
 
 use super::card::{Card, CardError, Format, Held, Memory};
-use super::launch::{Context, Meeting};
+use super::launch::{Context, Meeting, OF_ROW};
 use super::{packed, unpacked};
 use crate::backend::BackendError;
 use crate::backend::peers::{Peers, Reach, Ticket};
@@ -113,7 +113,7 @@ impl Ring<'_> {
         // The gradients of the block that was here before, on their way to the next rank.
         let mut behind = None;
         let of_rows = self.context.of_rows(self.spread, self.rows, self.format)?;
-        let noted = |query: Offsets| of_rows.as_ref().map_or(0, |memory| memory.after(2 * query.sums).number());
+        let noted = |pair: Pair| of_rows.as_ref().map_or(0, |memory| memory.after(OF_ROW * pair.query).number());
         for step in 0..self.parts() {
             let on_its_way = (step + 1 < self.parts()).then(|| self.pass(&here, &next)).transpose()?;
             let pairs = self.pairs(step);
@@ -126,7 +126,7 @@ impl Ring<'_> {
             };
             for pair in pairs.iter().copied() {
                 let ([d_o, q, k, v, o, l], query, _) = buffers(self, pair);
-                let all = [d_o, q, k, v, o, l, dq.after(query.keys).number(), noted(query)];
+                let all = [d_o, q, k, v, o, l, dq.after(query.keys).number(), noted(pair)];
                 self.context.attention_grad_query(self.spread, &self.meeting(pair), &all)?;
             }
             if let Some(passing) = behind.take() {
@@ -134,9 +134,9 @@ impl Ring<'_> {
                 swap(&mut gradient, &mut arriving);
             }
             for pair in pairs.iter().copied() {
-                let ([d_o, q, k, v, o, l], query, key) = buffers(self, pair);
+                let ([d_o, q, k, v, o, l], _, key) = buffers(self, pair);
                 let [dk, dv] = [gradient.keys(key), gradient.values(key)].map(|at| at.number());
-                let all = [d_o, q, k, v, o, l, dk, dv, noted(query)];
+                let all = [d_o, q, k, v, o, l, dk, dv, noted(pair)];
                 self.context.attention_grad_key(self.spread, &self.meeting(pair), &all)?;
             }
             behind = Some(self.pass(&gradient, &arriving)?);

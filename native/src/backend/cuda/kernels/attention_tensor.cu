@@ -387,8 +387,12 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
 struct __align__(8) OfRow {
     float along, l;
 };
+// Those of one head lie behind each other, in the order of all rows of all sequences.
+__device__ __forceinline__ OfRow* rows_of_head(void* all, const Args& a, const Place& at, int head) {
+    return (OfRow*)all + (ll)head * gridDim.y * a.n[0] + at.first;
+}
 
-// p: do, q, k, v, o, l, dq, rows (out, as l; float pairs). 16 N keys at a time, as registers allow.
+// p: do, q, k, v, o, l, dq, rows (out). 16 N keys at a time, as registers allow.
 template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor_attention_grad_query(const Args& a) {
     const int ROWS = Way::WARPS * 16;
     DYNAMIC_TILES(shared);
@@ -420,7 +424,7 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
         ll of_row = (at.first + query + i) * at.heads + at.head;
         along[half] = along_row<E, 4>(a.p[0], a.p[4], out_at + i * at.out_row);
         l[half] = ((const float*)a.p[5])[of_row] * LOG2_E;
-        if (is_there && lane % 4 == 0) ((OfRow*)a.p[7])[of_row] = {along[half], l[half]};
+        if (is_there && lane % 4 == 0) rows_of_head(a.p[7], a, at, at.head)[query + i] = {along[half], l[half]};
     }
     clear_tile(dq);
     for (ll key = start; key < end; key += TILE) {
@@ -486,14 +490,14 @@ template <class Way, int D, int E, int N, bool KEYS, bool VALUES> __device__ __f
         if (fetched == 0) {
             outs = stream_of(a.p[0], at, first, at.out_row, head, E);
             queries = stream_of(a.p[1], at, first, at.query_row, head, D);
-            rows = (const OfRow*)a.p[8] + (at.first + first) * at.heads + head;
+            rows = rows_of_head(a.p[8], a, at, head) + first;
         }
         if (threadIdx.x < TILE) {
             // Rows beyond the last one get what is the last one's.
             int there = queries.rows < TILE ? (int)queries.rows : TILE, i = threadIdx.x < there ? threadIdx.x : there - 1;
-            copy_pair_async(&of_rows[to][threadIdx.x], rows + i * at.heads);
+            copy_pair_async(&of_rows[to][threadIdx.x], rows + i);
         }
-        rows += TILE * at.heads;
+        rows += TILE;
         outs.fetch<Way>(d_o[to]);
         queries.fetch<Way, true>(q[to]);
         if (++fetched == tiles) {
