@@ -12,7 +12,7 @@ use super::card::{CardError, Portion};
 use super::compile::image;
 use super::driver::{Facts, attribute, driver_error, gpus, guarded, make_current, of_driver};
 use super::green::{self, Part};
-use super::{libraries, tally};
+use super::{groups, libraries, tally};
 
 /// A card with its kernels.
 pub(super) struct Device {
@@ -118,22 +118,31 @@ impl Device {
         *lock(&self.groups) != Groups::Left && self.function(kernel).is_ok()
     }
 
-    /// Lets `attempt` try out attention by groups of warps where that is there, once in the life of the process.
-    pub(super) fn try_groups(&self, attempt: impl FnOnce() -> Result<(), CardError>) {
+    /// Lets `attempt` try out attention by groups of warps where that is there, once in the life of the process; why this one
+    /// goes without.
+    pub(super) fn try_groups(&self, attempt: impl FnOnce() -> Result<(), CardError>) -> Option<CardError> {
         // Whoever comes meanwhile waits for what is found.
         static TRYING: Mutex<()> = Mutex::new(());
         let _trying = lock(&TRYING);
         let known = *lock(&self.groups);
         if known != Groups::Unknown {
-            return;
+            return None;
         }
-        let found = if self.function(OF_GROUPS).is_ok() { attempt() } else { Err(CardError::Missing(Vec::new())) };
+        let found = match self.function(OF_GROUPS) {
+            Err(_) => Err(CardError::Missing(Vec::new())),
+            Ok(_) if groups::are_left() => {
+                let why = format!("{} says not to try", groups::VARIABLE);
+                Err(CardError::call("attention by groups of warps", why))
+            }
+            Ok(_) => attempt(),
+        };
         *lock(&self.groups) = if found.is_ok() { Groups::Right } else { Groups::Left };
-        tally::count(|tally| match found {
+        tally::count(|tally| match &found {
             Ok(()) => tally.groups = true,
             Err(CardError::Missing(_)) => {}
             Err(error) => tally.no_groups = Some(error.to_string()),
         });
+        found.err().filter(|error| !matches!(error, CardError::Missing(_)))
     }
 
     pub(super) fn function(&self, name: &str) -> Result<Function, CardError> {

@@ -9,6 +9,14 @@ use super::card::{Card, CardError, Format, Memory};
 use super::launch::{Context, GROUP_WIDTHS, Meeting};
 use super::{packed, unpacked};
 
+/// The variable that lets a process go without them, untried, where it says `warps`: for a card that an attempt would break.
+pub const VARIABLE: &str = "PIPEPLAN_ATTENTION";
+
+/// Whether this process is to go without them.
+pub(super) fn are_left() -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|value| value == "warps")
+}
+
 /// Rows of a sequence: of more blocks than one, the last not full.
 const SEQUENCE: u64 = 200;
 /// Heads of queries, and of keys.

@@ -83,15 +83,27 @@ impl Nvidia {
     pub fn on(ordinal: usize, opening: Opening) -> Result<Nvidia, CardError> {
         let device = Device::open(ordinal)?;
         device.make_current()?;
-        device.try_groups(|| groups::try_out(&Nvidia::for_trial(&device)?));
+        let left = device.try_groups(|| groups::try_out(&Nvidia::for_trial(&device)?));
+        Nvidia::opened(&device, opening).map_err(|error| match left {
+            // An attempt may have broken more than itself.
+            Some(why) => {
+                let advice =
+                    format!("{error}. With {}=warps in its environment a process does not try it", groups::VARIABLE);
+                CardError::call(format!("opening GPU {ordinal}, after {why},"), advice)
+            }
+            None => error,
+        })
+    }
+
+    fn opened(device: &Arc<Device>, opening: Opening) -> Result<Nvidia, CardError> {
         let Some(portion) = opening.portion else {
-            return Nvidia::whole(&device, opening);
+            return Nvidia::whole(device, opening);
         };
         let part = device.part(portion)?;
         // Work on a part belongs to the part's context or, as drivers also have it, to the card's: what works, works.
         let mut failed = None;
         for context in part.context().ok().into_iter().chain([device.context]) {
-            let queue = Nvidia::with(&device, context, || part.stream(), Some(part.multiprocessors), opening);
+            let queue = Nvidia::with(device, context, || part.stream(), Some(part.multiprocessors), opening);
             let queue = queue.and_then(|queue| queue.try_out().map(|()| queue));
             // The driver lets only one thread at a time have a part's context, and its rank will be another.
             device.make_current()?;
