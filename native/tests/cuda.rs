@@ -278,6 +278,23 @@ fn ranks_run_on_parts_of_the_card() {
     assert!(text.contains("cuDeviceGetDevResource"), "{text}");
 }
 
+/// A word that the variable does not know is no wish that goes unheard.
+#[test]
+fn how_attention_goes_is_said_by_one_word() {
+    let plan = plan("llama", "f32");
+    let path = plan.to_string_lossy();
+    let run = |word: &str| {
+        let arguments = ["run", &*path, "--backend", "cuda", "--steps", "1", "--json"];
+        on_cards(&format!("attention-{word}"), "", &arguments, &[("PIPEPLAN_ATTENTION", word)])
+    };
+    let Some(known) = run("warps") else { return };
+    assert!(known.output.status.success(), "{}", String::from_utf8_lossy(&known.output.stderr));
+    let unknown = run("warp").expect("there was a card").output;
+    assert!(!unknown.status.success());
+    let text = String::from_utf8_lossy(&unknown.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("PIPEPLAN_ATTENTION") && text.contains("`warp`"), "{text}");
+}
+
 /// What two ranks have to do takes one card as long as all their ops together, and each a part of it as long as the plan says.
 #[test]
 fn ranks_that_share_a_card_are_predicted_to_take_turns() {

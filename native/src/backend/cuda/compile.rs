@@ -187,7 +187,7 @@ mod tests {
             // Registers that do not suffice cost time at every use. A few bytes are what a loop's ends need; attention on
             // tensor cores, which takes most of a step's time outside of products, needs hardly any.
             let most = |kernel: &str| match kernel.split('_').next() {
-                Some("tensor") => 16,
+                Some("tensor" | "group") => 16,
                 _ => 64,
             };
             let most = spilled.iter().filter(|(kernel, bytes)| *bytes > most(kernel)).collect::<Vec<_>>();

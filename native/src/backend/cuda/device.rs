@@ -120,7 +120,11 @@ impl Device {
 
     /// Lets `attempt` try out attention by groups of warps where that is there, once in the life of the process; why this one
     /// goes without.
-    pub(super) fn try_groups(&self, attempt: impl FnOnce() -> Result<(), CardError>) -> Option<CardError> {
+    pub(super) fn try_groups(
+        &self,
+        are_left: bool,
+        attempt: impl FnOnce() -> Result<(), CardError>,
+    ) -> Option<CardError> {
         // Whoever comes meanwhile waits for what is found.
         static TRYING: Mutex<()> = Mutex::new(());
         let _trying = lock(&TRYING);
@@ -130,7 +134,7 @@ impl Device {
         }
         let found = match self.function(OF_GROUPS) {
             Err(_) => Err(CardError::Missing(Vec::new())),
-            Ok(_) if groups::are_left() => {
+            Ok(_) if are_left => {
                 let why = format!("{} says not to try", groups::VARIABLE);
                 Err(CardError::call("attention by groups of warps", why))
             }

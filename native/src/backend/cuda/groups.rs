@@ -13,8 +13,18 @@ use super::{packed, unpacked};
 pub const VARIABLE: &str = "PIPEPLAN_ATTENTION";
 
 /// Whether this process is to go without them.
-pub(super) fn are_left() -> bool {
-    std::env::var_os(VARIABLE).is_some_and(|value| value == "warps")
+///
+/// # Errors
+/// Another word than the variable knows.
+pub(super) fn are_left() -> Result<bool, CardError> {
+    match std::env::var_os(VARIABLE) {
+        None => Ok(false),
+        Some(word) if word == "warps" => Ok(true),
+        Some(word) => {
+            let what = format!("it is `{}`; set it to `warps`, or not at all", word.display());
+            Err(CardError::call(format!("reading {VARIABLE}"), what))
+        }
+    }
 }
 
 /// Rows of a sequence: of more blocks than one, the last not full.

@@ -83,7 +83,7 @@ impl Nvidia {
     pub fn on(ordinal: usize, opening: Opening) -> Result<Nvidia, CardError> {
         let device = Device::open(ordinal)?;
         device.make_current()?;
-        let left = device.try_groups(|| groups::try_out(&Nvidia::for_trial(&device)?));
+        let left = device.try_groups(groups::are_left()?, || groups::try_out(&Nvidia::for_trial(&device)?));
         Nvidia::opened(&device, opening).map_err(|error| match left {
             // An attempt may have broken more than itself.
             Some(why) => {
