@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use pipeplan::backend::cuda::card::{Card, CardError, Format, Memory};
+use pipeplan::backend::cuda::groups::{self, Shape, Unfit};
 use pipeplan::backend::cuda::launch::Context;
-use pipeplan::backend::cuda::{compile, groups, source};
+use pipeplan::backend::cuda::{compile, source};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::selftest::{Row, operators, rings};
 use pipeplan_core::graph::{Heads, Spread};
@@ -232,19 +234,27 @@ fn faults_in_attention_by_groups_of_warps_are_found() {
     are_found(&FAULTS_OF_GROUPS, Ways::All);
 }
 
+/// Of more blocks than one, the last not full.
+const SHAPE: Shape = Shape { rows: 200, sequences: 1, heads: [2, 1], window: 200, cap_e12: None };
+const WINDOWS: Shape = Shape { sequences: 2, window: 90, cap_e12: Some(3_000_000_000_000), ..SHAPE };
+
 /// A card on which it gives something else goes without it.
 #[test]
 fn attention_by_groups_of_warps_is_tried_out_first() {
     let source = attention_source();
     let tried = |source: &str| {
         let card: Arc<dyn Card> = Arc::new(Interpreted::new(translated(source, Ways::All)?, 1, false));
-        Some(groups::try_out(&card))
+        Some((groups::try_out(&card, &SHAPE, Duration::ZERO), card))
     };
-    let Some(sound) = tried(&source) else { return };
-    assert_eq!(sound, Ok(()));
+    let Some((sound, card)) = tried(&source) else { return };
+    assert!(sound.is_ok(), "{sound:?}");
+    assert_eq!(groups::widths(&card), [(64, 64)], "of the source that is short");
+    let found = groups::compare(&card, &WINDOWS, (64, 64), Duration::ZERO).expect("it runs");
+    assert!(found.error < groups::MOST && found.repeats, "{found:?}");
     // Pieces of rows that lie elsewhere than tensor cores look for them.
     let (text, fault, _) = FAULTS_OF_GROUPS[8];
-    let error = tried(&source.replace(text, fault)).expect("NVRTC is there").expect_err("it is wrong");
+    let (tried, _) = tried(&source.replace(text, fault)).expect("NVRTC is there");
+    let Err(Unfit::Differ(error)) = tried else { panic!("{tried:?}") };
     assert!(error.to_string().contains("heads 64 and 64 wide differ by"), "{error}");
 }
 

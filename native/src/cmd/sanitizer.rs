@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use pipeplan::selftest::{Row, child};
 
+use super::selftest_worker::Variables;
+
 const GROUP: &str = "compute-sanitizer";
 
 /// What it looks for: accesses outside of memory, and of shared memory without a barrier between.
@@ -44,8 +46,8 @@ fn program() -> Option<PathBuf> {
     folders.find_map(|folder| Some(folder.join("compute-sanitizer")).filter(|file| file.is_file()))
 }
 
-/// Whether `tool` finds nothing while all operators run on GPU `gpu`, each tensor in memory of its own.
-pub fn check(tool: &str, gpu: usize, deadline: Instant) -> Row {
+/// Whether `tool` finds nothing while all operators run on GPU `gpu`, opened with `variables`, each tensor in memory of its own.
+pub fn check(tool: &str, gpu: usize, deadline: Instant, variables: Variables) -> Row {
     let name = format!("{tool}, all {}", if tool == "racecheck" { "kernels of our own" } else { "operators" });
     let Some(program) = program() else {
         let against = "looked for it in PATH and in /usr/local/cuda".to_string();
@@ -62,6 +64,7 @@ pub fn check(tool: &str, gpu: usize, deadline: Instant) -> Row {
     let log = folder.path().join("log");
     // A code of its own, apart from those of the selftest. Of this process alone: Python is asked for its folders.
     let mut command = Command::new(program);
+    command.envs(variables.iter().copied());
     command.args(["--tool", tool, "--error-exitcode", "77", "--print-limit", "5"]);
     command.args(["--target-processes", "application-only", "--destroy-on-device-error", "kernel"]);
     // Libraries of some hundred megabytes are read before the first call that it waits for.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::fail::Failure;
 use super::processes::Engine;
-use super::selftest_worker as worker;
+use super::selftest_worker::{self as worker, Variables};
 use super::{human, interrupt, output, processes};
 
 const EXAMPLES: &str = "\
@@ -145,8 +145,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn on_device(args: &Args, device: Device, deadline: Instant) -> Result<Report, Failure> {
     let this = std::env::current_exe().map_err(Failure::work)?;
     let name = |choice: Option<clap::builder::PossibleValue>| choice.map(|value| value.get_name().to_string());
-    let command = || {
+    let command = |variables: Variables| {
         let mut command = Command::new(&this);
+        command.envs(variables.iter().copied());
         command.args(["selftest", "--worker", "--device"]).args(name(args.device.to_possible_value()));
         if let Some(only) = args.only.and_then(|only| name(only.to_possible_value())) {
             command.args(["--only", &only]);
@@ -164,26 +165,34 @@ fn on_device(args: &Args, device: Device, deadline: Instant) -> Result<Report, F
             output::tell(&format!("{:>4}  {}: {}", mark(row), row.group, row.name));
         }
     };
-    let mut report = worker::watch(command, deadline, worker::SILENCE, tell)?;
+    let (mut report, variables) = worker::watch(command, deadline, worker::SILENCE, tell)?;
     let (rate, rows) = (report.rate, &mut report.rows);
-    beside(args, device, deadline, rate, |row| {
+    beside(args, device, deadline, variables, rate, |row| {
         tell(&row);
         rows.push(row);
     });
     Ok(report)
 }
 
-/// What NCCL, compute-sanitizer and PyTorch say of a GPU, where these are installed; `rate` is ours, in tokens a second.
+/// What NCCL, compute-sanitizer and PyTorch say of a GPU, where these are installed; `rate` is ours, in tokens a second, and `variables` what the
+/// device has to be opened with.
 #[cfg(feature = "cuda")]
-fn beside(args: &Args, device: Device, deadline: Instant, rate: Option<f64>, mut add: impl FnMut(Row)) {
+fn beside(
+    args: &Args,
+    device: Device,
+    deadline: Instant,
+    variables: Variables,
+    rate: Option<f64>,
+    mut add: impl FnMut(Row),
+) {
     let Device::Cuda(gpu) = device else { return };
     let has = |part: Part| args.only.is_none_or(|only| part == only.into());
     if has(Part::Runs) {
-        add(super::over_nccl::check(gpu, deadline));
+        add(super::over_nccl::check(gpu, deadline, variables));
     }
     // That of the whole test starts a worker for the operators. What judges comes before what compares.
     if args.only.is_none() {
-        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline)));
+        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline, variables)));
     }
     if let Some(rate) = rate {
         add(pipeplan::selftest::beside_torch(device, rate, deadline));
@@ -191,7 +200,7 @@ fn beside(args: &Args, device: Device, deadline: Instant, rate: Option<f64>, mut
 }
 
 #[cfg(not(feature = "cuda"))]
-fn beside(_: &Args, _: Device, _: Instant, _: Option<f64>, _: impl FnMut(Row)) {}
+fn beside(_: &Args, _: Device, _: Instant, _: Variables, _: Option<f64>, _: impl FnMut(Row)) {}
 
 /// How long a rank may wait for another.
 const PATIENCE: Duration = Duration::from_secs(60);

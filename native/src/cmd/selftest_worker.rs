@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "cuda")]
+use pipeplan::backend::cuda::groups;
 use pipeplan::selftest::{self, Asked, News, Report, Row};
 use pipeplan_core::profile::Profile;
 use serde::{Deserialize, Serialize};
@@ -83,26 +85,49 @@ fn say(line: &Line) {
     }
 }
 
-/// All rows of what `command` starts workers for, until `deadline`, telling of each as it comes. A worker that says nothing
-/// for as long as `silence` is ended.
+/// Variables of the environment for all that is started.
+pub type Variables = &'static [(&'static str, &'static str)];
+
+/// What lets a process open a card that an attempt would break.
+#[cfg(feature = "cuda")]
+const CAREFUL: Variables = &[(groups::VARIABLE, "warps")];
+#[cfg(not(feature = "cuda"))]
+const CAREFUL: Variables = &[];
+
+/// How an error says that it would.
+#[cfg(feature = "cuda")]
+fn advice() -> String {
+    groups::advice()
+}
+#[cfg(not(feature = "cuda"))]
+fn advice() -> String {
+    String::new()
+}
+
+/// All rows of what `command` starts workers for, until `deadline`, telling of each as it comes, and the variables without
+/// which the device could not be opened. A worker that says nothing for as long as `silence` is ended.
 pub fn watch(
-    command: impl Fn() -> Command,
+    command: impl Fn(Variables) -> Command,
     deadline: Instant,
     silence: Duration,
     mut tell: impl FnMut(&Row),
-) -> Result<Report, Failure> {
+) -> Result<(Report, Variables), Failure> {
+    let mut variables: Variables = &[];
     let report = Report { device: String::new(), rows: Vec::new(), profile: None, rate: None };
     let mut watched =
         Watched { report, past: BTreeSet::new(), done: BTreeSet::new(), under_way: None, is_again: false };
     for _ in 0..MOST_LOST {
         let before = watched.past.len();
-        let mut worker = Worker::start(command(), &watched.past).map_err(Failure::work)?;
+        let mut worker = Worker::start(command(variables), &watched.past).map_err(Failure::work)?;
         let end = watched.listen(&worker.lines, deadline, silence, &mut tell);
         let status = worker.end(matches!(end, End::Lost | End::Silent | End::Over));
+        let is_closed = watched.report.device.is_empty();
         let blamed = |watched: &mut Watched| watched.under_way.take().unwrap_or_else(|| OPENING.to_string());
         let (section, why) = match &end {
-            End::Measured => return Ok(watched.report),
-            End::Unusable(why) if watched.report.device.is_empty() => return Err(Failure::input(why)),
+            End::Measured => return Ok((watched.report, variables)),
+            End::Unusable(why) if is_closed && (!variables.is_empty() || !is_advised(why)) => {
+                return Err(Failure::input(why));
+            }
             End::Unusable(why) => (OPENING.to_string(), Some(why.clone())),
             // What failed is among the rows.
             End::Lost => (blamed(&mut watched), None),
@@ -116,14 +141,23 @@ pub fn watch(
             tell(&row);
             watched.report.rows.push(row);
         }
+        if is_closed && variables.is_empty() && !matches!(end, End::Over) {
+            variables = CAREFUL;
+            continue;
+        }
         watched.past.insert(section);
         // A process that has not come so far as to begin a section will not the next time.
-        if matches!(end, End::Over) || watched.past.len() == before || watched.report.device.is_empty() {
-            return Ok(watched.report);
+        if matches!(end, End::Over) || watched.past.len() == before || is_closed {
+            return Ok((watched.report, variables));
         }
     }
     watched.report.rows.push(Row::broken("device", "the rest", &"not tested: the device was lost too often"));
-    Ok(watched.report)
+    Ok((watched.report, variables))
+}
+
+/// Whether an error says what the next process could do without.
+fn is_advised(why: &str) -> bool {
+    !CAREFUL.is_empty() && why.contains(&advice())
 }
 
 /// What is known of the test, over all its processes.
@@ -284,13 +318,13 @@ mod tests {
         let script = script.replace("FAILS", &format!("say '{}'", row("2", false).expect("JSON")));
         let script = script.replace("LOST", &format!("say '{}'", news(News::Lost)));
         let script = script.replace("ENDED", &format!("say '{}'", ended("two")));
-        let command = || {
+        let command = |_: Variables| {
             let mut command = Command::new("sh");
             command.args(["-c", &script]);
             command
         };
         let deadline = Instant::now() + Duration::from_secs(600);
-        let report = watch(command, deadline, Duration::from_secs(3), |_| ());
+        let report = watch(command, deadline, Duration::from_secs(3), |_| ()).map(|(report, _)| report);
         let rows = report.as_ref().map_or(Vec::new(), |report| {
             report.rows.iter().map(|row| (format!("{} {}", row.name, row.found), row.passed)).collect()
         });
@@ -335,34 +369,58 @@ mod tests {
             found("later", true),
             begins("two"),
         );
-        let command = || {
+        let command = |_: Variables| {
             let mut command = Command::new("sh");
             command.args(["-c", &script]);
             command
         };
-        let report = watch(command, Instant::now() + Duration::from_secs(600), SILENCE, |_| ()).expect("a table");
+        let (report, _) =
+            watch(command, Instant::now() + Duration::from_secs(600), SILENCE, |_| ()).expect("a table");
         let names: Vec<(&str, Option<bool>)> =
             report.rows.iter().map(|row| (row.name.as_str(), row.passed)).collect();
         let expected = [("always", false), ("later", true), ("two", false), ("later", false)];
         assert_eq!(names, expected.map(|(name, passed)| (name, Some(passed))));
     }
 
-    /// A process that ends where it never gets as far as a section is not begun again for ever.
+    /// A process that ends where it never gets as far as a section is begun again once, without what could be to blame.
     #[test]
     fn a_device_that_cannot_be_opened_is_said_so() {
         let deadline = Instant::now() + Duration::from_secs(600);
-        let run = |script: &'static str| {
-            let command = || {
+        let run = |script: &str| {
+            let command = |variables: Variables| {
                 let mut command = Command::new("sh");
-                command.args(["-c", script]);
+                command.args(["-c", script]).envs(variables.iter().copied());
                 command
             };
-            watch(command, deadline, SILENCE, |_| ())
+            let silence = Duration::from_secs(3);
+            let (report, variables) =
+                watch(command, deadline, silence, |_| ()).map_err(|failure| failure.message().to_string())?;
+            let found: Vec<String> = report.rows.iter().map(|row| row.found.replace(" (core dumped)", "")).collect();
+            Ok::<_, String>((found, report.device, variables))
         };
-        let report = run("exit 4").expect("a table");
-        assert_eq!(report.rows.len(), 1);
-        assert_eq!(report.rows[0].found, "its process ended early: exit status: 4");
-        let failure = run("echo '{\"Unusable\":\"no driver\"}'").expect_err("no table");
-        assert_eq!(failure.message(), "no driver");
+        let ended = "its process ended early: exit status: 4".to_string();
+        let (rows, device, _) = run("exit 4").expect("a table");
+        assert_eq!((rows, &*device), (vec![ended.clone(), ended.clone()], ""));
+        assert_eq!(run("echo '{\"Unusable\":\"no driver\"}'"), Err("no driver".to_string()));
+        // A word about the variable alone is no advice.
+        let other = "PIPEPLAN_ATTENTION is `warp`";
+        assert_eq!(run(&format!("echo '{{\"Unusable\":\"{other}\"}}'")), Err(other.to_string()));
+        // What is on trial there is not in every build.
+        let Some((variable, word)) = CAREFUL.first() else { return };
+        let opens = |otherwise: &str| {
+            let device = r#"echo '{"News":{"Device":"a card"}}'; echo '{"Measured":{"profile":null,"rate":null}}'"#;
+            run(&format!("if [ \"${variable}\" = {word} ]; then {device}; else {otherwise}; fi"))
+        };
+        let advice = advice();
+        for (otherwise, found) in [
+            ("exit 4".to_string(), &*ended),
+            ("kill -SEGV $$".to_string(), "its process ended early: signal: 11 (SIGSEGV)"),
+            ("exec sleep 600".to_string(), "did not end within 3 s"),
+            (format!("echo '{{\"Unusable\":\"{advice}\"}}'"), &*advice),
+        ] {
+            let expected = (vec![found.to_string()], "a card".to_string(), CAREFUL);
+            assert_eq!(opens(&otherwise), Ok(expected), "{otherwise}");
+        }
+        assert_eq!(run(&format!("echo '{{\"Unusable\":\"{advice}\"}}'")), Err(advice));
     }
 }

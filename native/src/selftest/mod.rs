@@ -14,6 +14,8 @@ use crate::runner::Device;
 pub mod child;
 pub mod collectives;
 #[cfg(feature = "cuda")]
+mod groups;
+#[cfg(feature = "cuda")]
 pub mod operators;
 #[cfg(feature = "cuda")]
 pub mod rings;
@@ -267,6 +269,10 @@ fn on_card(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
     let asked = std::sync::Arc::clone(&card);
     let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
     if has(Part::Operators) || has(Part::Kernels) {
+        // Other devices have none.
+        if let Device::Cuda(_) = device {
+            groups::check(&card, apart, &mut rows);
+        }
         operators::check(&card, only != Some(Part::Kernels), &mut rows);
         rings::check(&card, &mut rows);
     }

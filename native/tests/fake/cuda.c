@@ -10,6 +10,7 @@
 // FAKE_CUDA_CARDS: how many cards there are. FAKE_CUDA_MEMORY: bytes of one. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
 // do: lt (no algorithm is ever found), capture (it fails at its end), launch (no graph starts), green (no parts), own (streams of a part belong to the
 // card's context). FAKE_CUDA_FAULT: the kernel that writes where nothing is, after which this process hears of nothing else.
+// FAKE_CUDA_GROUPS: there are kernels of attention by groups of warps, and what becomes of them: nothing (they write nothing), fault (as above), endless.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -151,11 +152,18 @@ static void multiply(const Matmul* x) {
     }
 }
 
+// Whether `what` becomes of kernels that are none.
+static int groups(const char* what) {
+    const char* word = getenv("FAKE_CUDA_GROUPS");
+    return word && !strcmp(word, what);
+}
+
 // Streams.
 static void perform(Work* work) {
     switch (work->kind) {
         case KERNEL:
-            if (getenv("FAKE_CUDA_FAULT") && !strcmp(getenv("FAKE_CUDA_FAULT"), work->function->name)) fault = ILLEGAL_ADDRESS;
+            if (!work->function->code) fault = groups("fault") ? ILLEGAL_ADDRESS : fault;
+            else if (getenv("FAKE_CUDA_FAULT") && !strcmp(getenv("FAKE_CUDA_FAULT"), work->function->name)) fault = ILLEGAL_ADDRESS;
             else launch(work->function->code, &work->args, work->grid, work->threads, work->shared); break;
         case COPY: {
             const char* from = work->content ? work->content : (const char*)(uintptr_t)work->from;
@@ -201,7 +209,8 @@ static void drain(Stream* stream, Event* event, uint64_t turn, Outside* outside,
             if (!is_past && !patient) return;
             continue;
         }
-        if (work->kind == OUTSIDE && !work->outside->done) {
+        int is_endless = work->kind == KERNEL && !work->function->code && groups("endless");
+        if (is_endless || (work->kind == OUTSIDE && !work->outside->done)) {
             if (!patient) return;
             pthread_mutex_unlock(&lock);
             usleep(50);
@@ -297,6 +306,11 @@ int cuFuncLoad(Function* function) { return OK; }
 int cuModuleGetFunction(Function** function, void* module, const char* name) {
     CURRENT;
     void (*code)(Args) = (void (*)(Args))dlsym(module, name);
+    if (!strncmp(name, "group_", 6) && getenv("FAKE_CUDA_GROUPS")) {
+        *function = malloc(sizeof **function);
+        **function = (Function){strdup(name), 0, 48 << 10, 1024};
+        return OK;
+    }
     if (!code) return NOT_FOUND;
     char most[256];
     snprintf(most, sizeof most, "%s_threads", name);

@@ -12,7 +12,8 @@ use super::card::{CardError, Portion};
 use super::compile::image;
 use super::driver::{Facts, attribute, driver_error, gpus, guarded, make_current, of_driver};
 use super::green::{self, Part};
-use super::{groups, libraries, tally};
+use super::groups::Unfit;
+use super::{libraries, tally};
 
 /// A card with its kernels.
 pub(super) struct Device {
@@ -30,14 +31,18 @@ pub(super) struct Device {
 }
 
 /// What is known of attention by groups of warps on a card.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Groups {
     /// Nothing yet.
     Unknown,
     /// It gives what attention by warps gives.
     Right,
-    /// It is not there, or does not.
+    /// It is not there, or not to be tried.
     Left,
+    /// It does not do, for this reason; the attempt may have broken more than itself.
+    Wrong(CardError),
+    /// It does not end: nothing more comes of the card in this process.
+    Stands(CardError),
 }
 
 #[derive(Clone, Copy)]
@@ -115,38 +120,42 @@ impl Device {
 
     /// Whether there is a kernel that other cards do not have, or it is not known that it does not do here.
     pub(super) fn has(&self, kernel: &str) -> bool {
-        *lock(&self.groups) != Groups::Left && self.function(kernel).is_ok()
+        matches!(*lock(&self.groups), Groups::Unknown | Groups::Right) && self.function(kernel).is_ok()
     }
 
-    /// Lets `attempt` try out attention by groups of warps where that is there, once in the life of the process; why this one
+    /// Lets `attempt` try out attention by groups of warps where that is there, once in the life of the process; why the card
     /// goes without.
+    ///
+    /// # Errors
+    /// [`CardError`] where the card still works at it.
     pub(super) fn try_groups(
         &self,
         are_left: bool,
-        attempt: impl FnOnce() -> Result<(), CardError>,
-    ) -> Option<CardError> {
+        attempt: impl FnOnce() -> Result<(), Unfit>,
+    ) -> Result<Option<CardError>, CardError> {
         // Whoever comes meanwhile waits for what is found.
         static TRYING: Mutex<()> = Mutex::new(());
         let _trying = lock(&TRYING);
-        let known = *lock(&self.groups);
-        if known != Groups::Unknown {
-            return None;
+        if *lock(&self.groups) == Groups::Unknown {
+            let is_there = self.function(OF_GROUPS).is_ok();
+            let found = match (is_there && !are_left).then(attempt) {
+                None => Groups::Left,
+                Some(Ok(())) => Groups::Right,
+                Some(Err(Unfit::Differ(error))) => Groups::Wrong(error),
+                Some(Err(Unfit::Stand(error))) => Groups::Stands(error),
+            };
+            tally::count(|tally| match &found {
+                Groups::Right => tally.groups = true,
+                Groups::Wrong(error) => tally.no_groups = Some(error.to_string()),
+                _ => tally.groups_left = is_there,
+            });
+            *lock(&self.groups) = found;
         }
-        let found = match self.function(OF_GROUPS) {
-            Err(_) => Err(CardError::Missing(Vec::new())),
-            Ok(_) if are_left => {
-                let why = format!("{} says not to try", groups::VARIABLE);
-                Err(CardError::call("attention by groups of warps", why))
-            }
-            Ok(_) => attempt(),
-        };
-        *lock(&self.groups) = if found.is_ok() { Groups::Right } else { Groups::Left };
-        tally::count(|tally| match &found {
-            Ok(()) => tally.groups = true,
-            Err(CardError::Missing(_)) => {}
-            Err(error) => tally.no_groups = Some(error.to_string()),
-        });
-        found.err().filter(|error| !matches!(error, CardError::Missing(_)))
+        match &*lock(&self.groups) {
+            Groups::Wrong(error) => Ok(Some(error.clone())),
+            Groups::Stands(error) => Err(error.clone()),
+            _ => Ok(None),
+        }
     }
 
     pub(super) fn function(&self, name: &str) -> Result<Function, CardError> {

@@ -149,6 +149,17 @@ pub(super) const GROUP_WIDTHS: [((u64, u64), u64); 4] =
     [((64, 64), 2), ((128, 128), 3), ((192, 128), 3), ((256, 256), 2)];
 /// Widths whose gradients of keys and of values are made by two kernels: one has no registers for both. By warp, and by group.
 const APART: [&[(u64, u64)]; 2] = [&[(256, 256)], &[(192, 128), (256, 256)]];
+/// The kernels of attention by groups of warps for these widths.
+pub(super) fn group_kernels(widths: (u64, u64)) -> Vec<String> {
+    let of_values = APART[1].contains(&widths).then_some("attention_grad_value");
+    let names = ["attention", "attention_grad_query", "attention_grad_key"].into_iter().chain(of_values);
+    names.map(|name| attention_name("group", name, widths)).collect()
+}
+
+fn attention_name(way: &str, name: &str, (width, value_width): (u64, u64)) -> String {
+    format!("{way}_{name}_{width}_{value_width}")
+}
+
 /// Shared memory that a card keeps of each block's.
 const KEPT_OF_BLOCK: u64 = 1 << 10;
 
@@ -750,7 +761,7 @@ impl Context {
         let limit = u64::from(self.card.shared_bytes());
         let ways = [TensorWay::by_group(widths, tensor.is_grad), TensorWay::by_warp(widths)];
         for way in ways.into_iter().flatten().filter(|_| format == Format::Bf16) {
-            let name = format!("{}_{name}_{}_{}", way.name, widths.0, widths.1);
+            let name = attention_name(way.name, name, widths);
             if (way.is_everywhere || self.by_group && self.card.has(&name))
                 && let Some((buffers, shared)) = tensor.buffers(&way, widths, limit)
             {

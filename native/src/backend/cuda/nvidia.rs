@@ -17,7 +17,7 @@ use super::Opening;
 use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Matrix, Product, one_by_one};
 use super::device::{Device, lock};
 use super::driver::{Facts, driver_error, elapsed, guarded, make_current};
-use super::groups;
+use super::groups::{self, Shape};
 use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
 use super::plain::Plain;
@@ -83,14 +83,14 @@ impl Nvidia {
     pub fn on(ordinal: usize, opening: Opening) -> Result<Nvidia, CardError> {
         let device = Device::open(ordinal)?;
         device.make_current()?;
-        let left = device.try_groups(groups::are_left()?, || groups::try_out(&Nvidia::for_trial(&device)?));
+        // An attempt may break more than itself.
+        let advised =
+            |call: String, error: &CardError| CardError::call(call, format!("{error}; {}", groups::advice()));
+        let attempt = || groups::try_out(&Nvidia::for_trial(&device)?, &Shape::FIRST, groups::PATIENCE);
+        let left = device.try_groups(groups::are_left()?, attempt);
+        let left = left.map_err(|error| advised(format!("opening GPU {ordinal}"), &error))?;
         Nvidia::opened(&device, opening).map_err(|error| match left {
-            // An attempt may have broken more than itself.
-            Some(why) => {
-                let advice =
-                    format!("{error}. With {}=warps in its environment a process does not try it", groups::VARIABLE);
-                CardError::call(format!("opening GPU {ordinal}, after {why},"), advice)
-            }
+            Some(why) => advised(format!("opening GPU {ordinal}, after {why},"), &error),
             None => error,
         })
     }

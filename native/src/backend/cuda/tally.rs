@@ -22,8 +22,10 @@ pub struct Tally {
     pub no_products: Option<String>,
     /// Whether attention goes by groups of warps, which not all cards have.
     pub groups: bool,
-    /// Why it does not on a card that has them.
+    /// Why it does not on a card that has them: they were tried out.
     pub no_groups: Option<String>,
+    /// Whether it does not since the environment says not to try.
+    pub groups_left: bool,
 }
 
 static TALLY: Mutex<Tally> = Mutex::new(Tally {
@@ -35,6 +37,7 @@ static TALLY: Mutex<Tally> = Mutex::new(Tally {
     no_products: None,
     groups: false,
     no_groups: None,
+    groups_left: false,
 });
 
 /// Lets `change` count.
