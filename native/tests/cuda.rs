@@ -295,6 +295,43 @@ fn how_attention_goes_is_said_by_one_word() {
     assert!(text.contains("PIPEPLAN_ATTENTION") && text.contains("`warp`"), "{text}");
 }
 
+/// Kernels that only some cards have, on one where they give nothing, break the card for its process, or do not end: a run goes
+/// on without them, or ends and says how it would; a selftest says what is wrong and goes on without them.
+#[test]
+fn kernels_of_some_cards_are_tried_out_first() {
+    let plan = plan("llama", "f32");
+    let path = plan.to_string_lossy();
+    let run = |groups: &str, more: &[(&str, &str)]| {
+        let arguments = ["run", &*path, "--backend", "cuda", "--steps", "4", "--json"];
+        let variables = [&[("FAKE_CUDA_GROUPS", groups)], more].concat();
+        Some(on_cards(&format!("groups-{groups}-{}", more.len()), "", &arguments, &variables)?.output)
+    };
+    let Some(without) = run("nothing", &[]) else { return };
+    assert_eq!(losses(&without), emulated(&plan));
+    for (groups, why) in [("fault", "ILLEGAL_ADDRESS"), ("endless", "has not ended within 20 s")] {
+        let refused = run(groups, &[]).expect("there was a card");
+        assert!(!refused.status.success());
+        let text = String::from_utf8_lossy(&refused.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("attention by groups of warps") && text.contains(why), "{text}");
+        assert!(text.contains("with PIPEPLAN_ATTENTION=warps in its environment"), "{text}");
+        let warps = [("PIPEPLAN_ATTENTION", "warps")];
+        assert_eq!(losses(&run(groups, &warps).expect("there was a card")), emulated(&plan), "{groups}");
+    }
+    let other = [("FAKE_CUDA_GROUPS", "nothing")];
+    let rows = selftest_within(1, "groups-other", &["--only", "kernels"], &other).expect("there was a card");
+    let of_groups = rows.iter().find(|row| row["group"] == "attention by groups of warps");
+    assert_eq!(of_groups.map(|row| &row["passed"]), Some(&Value::Bool(false)), "{rows:#?}");
+    // How much of it comes to be tested in so little time does not matter.
+    let fault = [("FAKE_CUDA_GROUPS", "fault")];
+    let rows = selftest_within(1, "groups", &["--only", "kernels"], &fault).expect("there was a card");
+    let is_opening = |row: &&Value| row["group"] == "device";
+    let opening: Vec<&Value> = rows.iter().filter(is_opening).collect();
+    let [Value::Object(opening)] = opening[..] else { panic!("{rows:#?}") };
+    assert_eq!(opening["passed"], false);
+    assert!(opening["found"].as_str().is_some_and(|found| found.contains("ILLEGAL_ADDRESS")), "{opening:?}");
+    assert!(rows.len() > 1, "{rows:#?}");
+}
+
 /// What two ranks have to do takes one card as long as all their ops together, and each a part of it as long as the plan says.
 #[test]
 fn ranks_that_share_a_card_are_predicted_to_take_turns() {
@@ -355,6 +392,33 @@ fn parts_of_the_card_are_measured_planned_for_and_run() {
     let refused = on_card("profile-whole", "green", &measure).expect("there was a card").output;
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("cuDeviceGetDevResource"), "{text}");
+}
+
+/// Measured as ranks in turns have the whole card, planned with that, and run so: what is predicted is all that is measured,
+/// one after the other.
+#[test]
+fn turns_on_the_card_are_measured_planned_for_and_run() {
+    let spec = plan("llama", "f32").with_extension("toml");
+    let profile = spec.with_extension("turns.json");
+    let [spec_file, file] = [&spec, &profile].map(|path| path.to_string_lossy());
+    let measure = ["profile", &*spec_file, "--device", "cuda", "--share-gpu", "-o", &*file];
+    let Some(ran) = on_card("profile-turns", "", &measure) else { return };
+    assert!(ran.output.status.success(), "{}", String::from_utf8_lossy(&ran.output.stderr));
+    let read = |path: &Path| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(path).expect("it is written")).expect("JSON")
+    };
+    let device = read(&profile)["device"].as_str().unwrap_or_default().to_string();
+    assert!(device.ends_with("a card that is none, in turns with another"), "{device}");
+    let text = std::fs::read_to_string(&spec).expect("it is there");
+    let plan = planned_with("in-turns", &text, &["--profile", &file]);
+    let busy = read(&plan)["prediction"]["busy_ns"].as_array().expect("ranks").clone();
+    let run = train("in-turns", &plan, "", &[]).expect("there was a card");
+    let report: Value = serde_json::from_slice(&run.output.stdout).expect("a summary");
+    let all: u64 = busy.iter().filter_map(Value::as_u64).sum();
+    assert_eq!(report["predicted_makespan_ns"].as_u64(), Some(all));
+    let both = [&measure[..], &["--split-gpu"]].concat();
+    let refused = on_card("profile-both", "", &both).expect("there was a card").output;
+    assert_eq!(refused.status.code(), Some(2), "a card is had in one way");
 }
 
 /// Ranks that share matrices, each with a card: a sum waits for what it reads on a queue of its own, the ranks' products go
@@ -511,7 +575,12 @@ fn experts_and_rings_go_among_cards() {
 }
 
 fn selftest(name: &str, more: &[&str], variables: &[(&str, &str)]) -> Option<Vec<Value>> {
-    let arguments = [&["selftest", "--device", "cuda", "--json", "--within", "3000"], more].concat();
+    selftest_within(3000, name, more, variables)
+}
+
+fn selftest_within(seconds: u32, name: &str, more: &[&str], variables: &[(&str, &str)]) -> Option<Vec<Value>> {
+    let seconds = seconds.to_string();
+    let arguments = [&["selftest", "--device", "cuda", "--json", "--within", &*seconds], more].concat();
     let ran = on_cards(name, "", &arguments, variables)?;
     let text = String::from_utf8_lossy(&ran.output.stdout);
     let table: Value = serde_json::from_str(&text).unwrap_or_else(|error| {

@@ -1,7 +1,7 @@
 //! `pipeplan profile`
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pipeplan::profiling::{self, JOBS, Line};
+use pipeplan::profiling::{self, JOBS, Line, Sharing};
 use pipeplan::runner::Device;
 use pipeplan_core::cost;
 use pipeplan_core::profile::Profile;
@@ -16,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan profile spec.toml --device cuda -o h100.json      each operator of the model, on one GPU of this machine
   pipeplan plan spec.toml --profile h100.json                plans with these times
+  pipeplan profile spec.toml --device cuda --share-gpu -o turns.json        for all ranks on one GPU, in turns
   pipeplan profile spec.toml --device cuda --split-gpu -o part.json         for all ranks on one GPU: run --split-gpu
   pipeplan profile other.toml --device cuda --add h100.json -o h100.json    and what another spec has besides
   pipeplan profile examples/tiny-llama.toml --json | jq '.operators[0]'";
@@ -40,6 +41,10 @@ pub struct Args {
     /// times for plans that `run --split-gpu` carries out
     #[arg(long)]
     split_gpu: bool,
+    /// Measure the GPU as all ranks of the spec have it that take turns on it and fill what each alone leaves empty: times for
+    /// plans that `run` carries out on one GPU
+    #[arg(long, conflicts_with = "split_gpu")]
+    share_gpu: bool,
     /// Begin with what this profile of the same device has, and measure what it lacks
     #[arg(long, value_name = "FILE")]
     add: Option<String>,
@@ -75,7 +80,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Cuda => Device::Cuda(args.gpu),
         Choice::Emulated => Device::Emulated,
     };
-    let mut stopwatch = profiling::on(device, work, args.split_gpu).map_err(Failure::input)?;
+    let sharing = match (args.split_gpu, args.share_gpu) {
+        (true, _) => Sharing::Parts,
+        (_, true) => Sharing::Turns,
+        _ => Sharing::Alone,
+    };
+    let mut stopwatch = profiling::on(device, work, sharing).map_err(Failure::input)?;
     let name = stopwatch.name();
     if let Some(known) = known.as_ref().filter(|known| known.device != name) {
         let text = format!("--add: the profile is of \"{}\", and this is \"{name}\"", known.device);

@@ -160,18 +160,36 @@ pub fn measured_beside<R>(
     })
 }
 
-/// How long `queues` take for a microbatch of their graph each, all at the same time and none waiting for another, on average
-/// of `rounds`.
+/// What work on `graph` takes where a queue on each of `cards`, which are one, does its own at the same time, as a share of
+/// what it takes with the card for itself: less than 1 where they fill what each of them leaves empty. Found from times of
+/// `least` or more.
 ///
 /// # Errors
 /// [`CardError`], as [`measured_beside`].
-pub fn side_by_side(queues: &[(Arc<dyn Card>, &Graph)], rounds: u32) -> Result<Nanos, CardError> {
+pub fn share_in_turns(cards: &[Arc<dyn Card>], graph: &Graph, least: Nanos) -> Result<f64, CardError> {
+    const MOST_ROUNDS: Nanos = 1000;
+    let one = &cards[..cards.len().min(1)];
+    let once = side_by_side(one, graph, 1)?.max(1);
+    let rounds = (least / once).clamp(1, MOST_ROUNDS) as u32;
+    let alone = side_by_side(one, graph, rounds)?.max(1);
+    let all = side_by_side(cards, graph, rounds)?;
+    Ok(all as f64 / (alone as f64 * cards.len().max(1) as f64))
+}
+
+/// How long queues on `cards` take to go through what `graph` has so many `rounds`, all at the same time and none waiting for
+/// another.
+fn side_by_side(cards: &[Arc<dyn Card>], graph: &Graph, rounds: u32) -> Result<Nanos, CardError> {
+    let list = mixed(graph);
     let times: Vec<Option<[Instant; 2]>> = thread::scope(|scope| {
         let mut begun = Vec::new();
-        for (card, graph) in queues {
+        for (number, card) in cards.iter().enumerate() {
             let ((ready, is_ready), (go, may_go)) = (channel(), channel());
+            let mut list = list.clone();
+            // No two do the same at the same time.
+            let from = list.len() * number / cards.len();
+            list.rotate_left(from);
             let work = move || {
-                let mut queue = Queue::new(card, graph, &pieces(graph))?;
+                let mut queue = Queue::new(card, graph, &list)?;
                 (0..BEFORE).try_for_each(|_| queue.pass(|| false))?;
                 card.finish()?;
                 // Whoever asks may have gone, and says nothing where another has failed.
@@ -194,8 +212,7 @@ pub fn side_by_side(queues: &[(Arc<dyn Card>, &Graph)], rounds: u32) -> Result<N
     })?;
     let first = times.iter().flatten().map(|[started, _]| *started).min();
     let last = times.iter().flatten().map(|[_, ended]| *ended).max();
-    let whole = first.zip(last).map_or(0, |(first, last)| last.duration_since(first).as_nanos() as Nanos);
-    Ok(whole / Nanos::from(rounds.max(1)))
+    Ok(first.zip(last).map_or(0, |(first, last)| last.duration_since(first).as_nanos() as Nanos))
 }
 
 #[cfg(test)]
@@ -261,7 +278,11 @@ mod tests {
             measured_beside(&cards, &graph, || panic!("what is measured breaks"))
         }));
         assert!(panics.is_err(), "and the others do not go on for ever");
-        let queues: Vec<_> = cards.into_iter().map(|card| (card, &graph)).collect();
-        assert!(side_by_side(&queues, 2).expect("a time") > 0);
+        let share = share_in_turns(&cards, &graph, 0).expect("a share");
+        assert!(share > 0.0 && share.is_finite(), "{share}");
+        let mut gpu = Gpu::in_turns(Device::Emulated, 3, &graph, Pace::ONCE).expect("the stand-in");
+        assert!(gpu.name().ends_with(", in turns with 2 others"), "{}", gpu.name());
+        let times = gpu.times(&wanted, &mut |_, _, _| Flow::Continue);
+        assert!(times.iter().all(|time| matches!(time, Some(Ok(1..)))), "{times:?}");
     }
 }

@@ -8,7 +8,7 @@ use pipeplan_core::model::Dtype;
 use pipeplan_core::search::Flow;
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::beside::measured_beside;
+use super::beside::{measured_beside, share_in_turns};
 use super::{Observer, Stopwatch, Times, Wanted, floats, kept, whole_numbers};
 use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};
@@ -26,13 +26,16 @@ pub struct Pace {
     pub warming: Nanos,
     /// How long it runs for one time, at least, where others are at work beside it: so long that it meets all that they do.
     pub beside_others: Nanos,
+    /// How long all of a model runs, at least, to find what it takes in turns.
+    pub in_turns: Nanos,
 }
 
 impl Pace {
     /// What gives the same times again.
-    pub const STEADY: Pace = Pace { repeats: 10, warming: 100_000_000, beside_others: 30_000_000 };
+    pub const STEADY: Pace =
+        Pace { repeats: 10, warming: 100_000_000, beside_others: 30_000_000, in_turns: 300_000_000 };
     /// Once, cold.
-    pub const ONCE: Pace = Pace { repeats: 1, warming: 0, beside_others: 0 };
+    pub const ONCE: Pace = Pace { repeats: 1, warming: 0, beside_others: 0, in_turns: 0 };
 
     /// That of `device`.
     pub fn of(device: Device) -> Pace {
@@ -47,12 +50,21 @@ pub struct Gpu {
     context: Context,
     pace: Pace,
     others: Option<Others>,
+    turns: Option<Turns>,
 }
 
 /// The other parts of a card, and what they are at work on.
 struct Others {
     queues: Vec<Arc<dyn Card>>,
     graph: Graph,
+}
+
+/// Queues that take turns on a card.
+struct Turns {
+    /// How many others there are.
+    others: usize,
+    /// Of what an operator takes alone, what it takes where all of them are at work.
+    share: f64,
 }
 
 impl Gpu {
@@ -67,7 +79,7 @@ impl Gpu {
     /// `card`.
     pub fn new(card: &Arc<dyn Card>, pace: Pace) -> Gpu {
         let pace = Pace { beside_others: 0, ..pace };
-        Gpu { card: Arc::clone(card), context: Context::new(Arc::clone(card)), pace, others: None }
+        Gpu { card: Arc::clone(card), context: Context::new(Arc::clone(card)), pace, others: None, turns: None }
     }
 
     /// One of `parts` equal parts of `device`, while the others are at work on `graph`, a microbatch of a model.
@@ -81,12 +93,24 @@ impl Gpu {
         Ok(Gpu { pace, others: Some(Others { queues, graph: graph.clone() }), ..Gpu::new(&card, pace) })
     }
 
+    /// `device` as `ranks` have it that take turns on all of it, each at work on `graph`, a microbatch of a model: they fill what
+    /// each of them alone leaves empty.
+    ///
+    /// # Errors
+    /// Where it cannot be used, or its memory does not hold what they work on.
+    pub fn in_turns(device: Device, ranks: usize, graph: &Graph, pace: Pace) -> Result<Gpu, CardError> {
+        let open = |_| open_as(device, Opening::default());
+        let cards: Vec<Arc<dyn Card>> = (0..ranks.max(1)).map(open).collect::<Result<_, _>>()?;
+        let share = share_in_turns(&cards, graph, pace.in_turns)?;
+        Ok(Gpu { turns: Some(Turns { others: cards.len() - 1, share }), ..Gpu::new(&open(0)?, pace) })
+    }
+
     /// `measure` with the card, the others at work meanwhile where there are any.
     fn among_others<R>(
         &mut self,
         measure: impl FnOnce(&Arc<dyn Card>, &mut Context, Pace) -> R,
     ) -> Result<R, CardError> {
-        let Gpu { card, context, pace, others } = self;
+        let Gpu { card, context, pace, others, .. } = self;
         let measure = || measure(card, context, *pace);
         match others {
             None => Ok(measure()),
@@ -101,10 +125,13 @@ impl Stopwatch for Gpu {
         let name = self.card.name();
         let rest = name.strip_prefix("GPU ").and_then(|numbered| numbered.split_once(", "));
         let name = rest.map_or_else(|| name.clone(), |(_, rest)| rest.to_string());
-        match self.others.as_ref().map_or(0, |others| others.queues.len()) {
-            0 => name,
-            1 => format!("{name}, another at work"),
-            others => format!("{name}, {others} others at work"),
+        let others = self.others.as_ref().map_or(0, |others| others.queues.len());
+        match (others, self.turns.as_ref().map_or(0, |turns| turns.others)) {
+            (0, 0) => name,
+            (0, 1) => format!("{name}, in turns with another"),
+            (0, others) => format!("{name}, in turns with {others} others"),
+            (1, _) => format!("{name}, another at work"),
+            (others, _) => format!("{name}, {others} others at work"),
         }
     }
 
@@ -129,12 +156,14 @@ impl Stopwatch for Gpu {
 
     fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
         let all = wanted.len();
+        let share = self.turns.as_ref().map_or(1.0, |turns| turns.share);
         let times = self.among_others(|card, context, pace| {
             let mut is_stopped = false;
             let each = wanted.iter().enumerate().map(|(done, wanted)| {
                 is_stopped |= observe(done, all, &wanted.signature.kernel) == Flow::Stop;
                 let mut time = || operator_time(card, context, wanted.graph, wanted.operators, pace);
-                (!is_stopped).then(|| time().map_err(|error| error.to_string()))
+                let shared = |ns: Nanos| ((ns as f64 * share).round() as Nanos).max(1);
+                (!is_stopped).then(|| time().map(shared).map_err(|error| error.to_string()))
             });
             each.collect()
         });
@@ -145,7 +174,7 @@ impl Stopwatch for Gpu {
 /// The median time of one of `repeats` calls or more, five times over, after some that warm up.
 pub fn time(
     card: &Arc<dyn Card>,
-    Pace { repeats, warming, beside_others }: Pace,
+    Pace { repeats, warming, beside_others, .. }: Pace,
     mut call: impl FnMut() -> Result<(), CardError>,
 ) -> Result<Nanos, CardError> {
     let mut once = |repeats: u64| {

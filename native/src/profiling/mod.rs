@@ -115,12 +115,26 @@ pub type Observer<'a> = dyn FnMut(usize, usize, &str) -> Flow + 'a;
 /// By what was wanted: its time, the reason why it has none, or nothing where that was stopped.
 pub type Times = Vec<Option<Result<Nanos, String>>>;
 
-/// The stopwatch of `device`, for the operators of `work`; where it is `shared`, that of one of as many equal parts of it as
-/// `work` has ranks, while the others are at work on the same model.
+/// Who has a device for whose plans it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One rank.
+    Alone,
+    /// All ranks, each an equal part of it, at work on the same model.
+    Parts,
+    /// All ranks, in turns.
+    Turns,
+}
+
+/// The most ranks that share a device.
+#[cfg(feature = "cuda")]
+const MOST_SHARING: usize = 64;
+
+/// The stopwatch of `device`, for the operators of `work`, where its ranks have it as `sharing` says.
 ///
 /// # Errors
 /// Why there is none.
-pub fn on(device: Device, work: &ModelWork, shared: bool) -> Result<Box<dyn Stopwatch>, String> {
+pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn Stopwatch>, String> {
     if work.model.variant.experts.is_some() && work.layout.form.imbalance_permille < 1000 {
         return Err(String::from(
             "experts have less room than there are copies of tokens: write training.expert_imbalance = 1 or more",
@@ -128,8 +142,8 @@ pub fn on(device: Device, work: &ModelWork, shared: bool) -> Result<Box<dyn Stop
     }
     let dtype = work.dtype;
     match (device, dtype) {
-        (Device::Cpu, _) if shared => {
-            Err(String::from("only a GPU is shared out among ranks: measure on one (--device cuda)"))
+        (Device::Cpu, _) if sharing != Sharing::Alone => {
+            Err(String::from("only a GPU is shared among ranks: measure on one (--device cuda)"))
         }
         (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new(work))),
         (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new(work))),
@@ -144,9 +158,14 @@ pub fn on(device: Device, work: &ModelWork, shared: bool) -> Result<Box<dyn Stop
         #[cfg(feature = "cuda")]
         _ => {
             let ranks = u64::from(work.pipeline).saturating_mul(work.layout.devices_per_rank());
-            let gpu = match (shared, usize::try_from(ranks)) {
-                (true, Ok(parts)) => card::Gpu::part(device, parts, &whole(work), card::Pace::of(device)),
-                _ => card::Gpu::open(device),
+            let ranks = usize::try_from(ranks).unwrap_or(usize::MAX);
+            let gpu = match sharing {
+                Sharing::Alone => card::Gpu::open(device),
+                _ if ranks > MOST_SHARING => {
+                    return Err(format!("{ranks} ranks are too many for one GPU; {MOST_SHARING} may share one"));
+                }
+                Sharing::Parts => card::Gpu::part(device, ranks, &whole(work), card::Pace::of(device)),
+                Sharing::Turns => card::Gpu::in_turns(device, ranks, &whole(work), card::Pace::of(device)),
             };
             Ok(Box::new(gpu.map_err(|error| error.to_string())?))
         }

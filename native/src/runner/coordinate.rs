@@ -430,6 +430,7 @@ impl<'a> Coordinator<'a> {
         let workload = &self.shared.workload;
         let (busy, whole) = self.busy_and_whole_ns;
         let processors = self.processors();
+        let shared = processors.filter(|processors| *processors < workload.world());
         let places = if self.shared.options.keep_weights { workload.places() } else { Places::new() };
         let mut weights = BTreeMap::new();
         let mut memory = Vec::new();
@@ -466,6 +467,7 @@ impl<'a> Coordinator<'a> {
             context: workload.parts(),
             tensor: workload.members(),
             overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
+            shared_processors: shared,
             peak_bytes,
             steps: self.traced.into(),
         };
@@ -479,7 +481,7 @@ impl<'a> Coordinator<'a> {
             overhead,
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: predicted.bubble_ratio,
-            processors: processors.filter(|processors| *processors < workload.world()),
+            processors: shared,
             checkpoint: self.shared.last_checkpoint().folder(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,

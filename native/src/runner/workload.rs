@@ -15,6 +15,7 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step, Way};
 use pipeplan_core::spec::{ModelWork, Spec, Work};
 use pipeplan_core::step::Ends;
+use pipeplan_core::timeline::in_turns_ns;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
@@ -318,8 +319,7 @@ impl Workload {
     }
 
     /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
-    /// taken; nothing where no times are known. With fewer `processors` than ranks it takes no less than all their work shared
-    /// out: exactly that with one, which always finds a rank with something to do.
+    /// taken; nothing where no times are known. With fewer `processors` than ranks they take [turns](in_turns_ns).
     pub(super) fn predicted(&self, slots: usize, processors: usize) -> Option<Predicted> {
         // Every engine takes a group at once.
         let carrier = Carrier { grouped: true, slots };
@@ -331,17 +331,14 @@ impl Workload {
             let bubble_ratio = Some(timeline.bubble_ratio(self.problem.objective()));
             return Some(Predicted { makespan_ns, step_ns, bubble_ratio });
         }
-        let shared_out = |of_pipeline: &mut dyn Iterator<Item = Nanos>| {
-            let sum: u128 = of_pipeline.map(u128::from).sum();
-            let all = sum * (ranks / self.problem.ranks().max(1)) as u128;
-            Nanos::try_from(all.div_ceil(processors.max(1) as u128)).unwrap_or(Nanos::MAX)
-        };
-        let mut ops = self.program.rows.iter().flatten().filter_map(|step| match step {
+        let pipelines = ranks / self.problem.ranks().max(1);
+        let ops = self.program.rows.iter().flatten().filter_map(|step| match step {
             Step::Compute(op) => Some(self.problem.duration(*op)),
             _ => None,
         });
-        let ops = shared_out(&mut ops);
-        let optimizer = shared_out(&mut self.ends.tails.iter().map(|tail| tail.optimizer_ns));
+        let ops = in_turns_ns(ops, pipelines, processors);
+        let tails = self.ends.tails.iter().map(|tail| tail.optimizer_ns);
+        let optimizer = in_turns_ns(tails, pipelines, processors);
         Some(Predicted {
             makespan_ns: makespan_ns.max(ops),
             step_ns: step_ns.max(ops.saturating_add(optimizer)),

@@ -25,7 +25,7 @@ use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
 use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as};
-use crate::profiling::beside::side_by_side;
+use crate::profiling::beside::share_in_turns;
 use crate::profiling::card::{Gpu, Pace, operand, time};
 use crate::profiling::{Stopwatch, Wanted, measure, update_of, wanted, whole};
 use crate::runner::optimizer::AdamW;
@@ -110,13 +110,11 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
         measured.map_or_else(Default::default, |(profile, expected)| (Some(profile), expected));
     rows.groundwork(GROUP, "giving back the operators' memory", |_| card.trim());
     let beside = rows.groundwork(GROUP, "operators of 4 ranks side by side", |_| {
-        let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
-        let open = |graph| open_as(device, Opening::default()).map(|queue| (queue, graph));
-        let queues = model.graphs.iter().map(open).collect::<Result<Vec<_>, _>>();
-        let each = queues.and_then(|queues| side_by_side(&queues, sizes.work.microbatches));
-        each.map_err(|error| error.to_string())
+        let open = |_| open_as(device, Opening::default());
+        let cards = (0..sizes.work.pipeline).map(open).collect::<Result<Vec<_>, _>>()?;
+        share_in_turns(&cards, &whole(&sizes.work), sizes.pace.in_turns)
     });
-    expected.side_by_side = beside.unwrap_or(0);
+    expected.share_in_turns = beside;
     let together = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
         four_ranks((device, card), rows, sizes, &workload, &predicted, expected)
     });
@@ -146,20 +144,13 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
 /// Whether jobs went as graphs and products through cuBLASLt: where they do not, a run goes on more slowly, and nothing else
 /// tells.
 fn first_ways<F: FnMut(News)>(rows: &mut Rows<F>, tally: &Tally) {
-    let Tally { graphs, repeats, no_graphs, products, plain_products, no_products, groups, no_groups } = tally;
+    let Tally { graphs, repeats, no_graphs, products, plain_products, no_products, .. } = tally;
     let found = format!("{graphs} made, started {repeats} times");
     let against = no_graphs.as_deref().unwrap_or("none failed");
     rows.push(Row::fact(GROUP, "jobs as CUDA graphs", found, against, *repeats > 0 && no_graphs.is_none()));
     let found = format!("{products} shapes, {plain_products} through cuBLAS");
     let against = no_products.as_deref().unwrap_or("it was opened");
     rows.push(Row::fact(GROUP, "products through cuBLASLt", found, against, *products > 0 && no_products.is_none()));
-    // Whatever they do, a run takes them only where they are right.
-    let (found, against) = match (groups, no_groups) {
-        (_, Some(why)) => ("not taken", why.as_str()),
-        (true, None) => ("taken", "as attention by warps"),
-        (false, None) => ("none", "cards of compute capability 9.0 have them"),
-    };
-    rows.push(Row::figure(GROUP, "attention by groups of warps", found.to_string(), against.to_string()));
 }
 
 /// What ranks that share a card have to do in a training step.
@@ -168,8 +159,8 @@ struct Expected {
     microbatches: u32,
     /// A microbatch through all stages, one operator after the other; 0 where not known, as below.
     one_by_one: Nanos,
-    /// The same by a queue for each stage, all at the same time.
-    side_by_side: Nanos,
+    /// Of that, what it takes where all of them are at work at the same time.
+    share_in_turns: Option<f64>,
     /// The optimizer of all stages.
     optimizer: Nanos,
 }
@@ -213,7 +204,7 @@ fn operators<F: FnMut(News)>(
         optimizer += profile.update_time(Dtype::Bf16, all, &sizes.work.device).unwrap_or(0);
     }
     let microbatches = sizes.work.microbatches;
-    Ok((profile, Expected { microbatches, one_by_one, side_by_side: 0, optimizer }))
+    Ok((profile, Expected { microbatches, one_by_one, share_in_turns: None, optimizer }))
 }
 
 fn options(device: Device, sizes: &Sizes) -> RunOptions {
@@ -312,10 +303,13 @@ fn four_ranks<F: FnMut(News)>(
     // sum of their times cannot know. Longer than the sum is what goes wrong.
     let is_as_expected = (-0.25..=0.05).contains(&off);
     rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, is_as_expected));
-    if expected.side_by_side > 0 {
-        let (predicted, off) = beside(found, expected.step(expected.side_by_side));
-        let against =
-            format!("{predicted} predicted from its operators side by side, {:+.1} %; aim: 5 %", 100.0 * off);
+    if let Some(share) = expected.share_in_turns.filter(|_| expected.one_by_one > 0) {
+        let (predicted, off) = beside(found, expected.step((expected.one_by_one as f64 * share) as Nanos));
+        let against = format!(
+            "{predicted} predicted as profile --share-gpu has it, operators in turns at {share:.3} of their times, {:+.1} %; \
+             aim: 5 %",
+            100.0 * off
+        );
         rows.push(Row::figure(GROUP, "the same step", ms, against));
     }
     if let Some((before, most)) = most {
