@@ -107,6 +107,14 @@ impl Timeline {
     }
 }
 
+/// What ranks take at least that take turns on `processors`, fewer than they are: all their work shared out. `work_ns` is that
+/// of one pipeline, piece by piece, and there are `pipelines` of them. It is exactly so with one processor, which always finds a
+/// rank with something to do.
+pub fn in_turns_ns(work_ns: impl Iterator<Item = Nanos>, pipelines: usize, processors: usize) -> Nanos {
+    let all = work_ns.map(u128::from).sum::<u128>().saturating_mul(pipelines as u128);
+    Nanos::try_from(all.div_ceil(processors.max(1) as u128)).unwrap_or(Nanos::MAX)
+}
+
 /// The most bytes that `rank` holds at once when it runs `ops` in this order, its static bytes included.
 pub fn peak_bytes(problem: &Problem, rank: usize, ops: impl Iterator<Item = Op>) -> Bytes {
     peak_of(problem, rank, ops.map(core::iter::once))

@@ -15,7 +15,8 @@
 //! Where the run had copies of the pipeline, `replicas` says how many, and `rows` and `peak_bytes` have the ranks of the
 //! first copy, then those of the second and so on. Where ranks hold parts of the same sequences, `context` says how many, and
 //! each copy has the ranks with the first part, then those with the second and so on. Where ranks share matrices, `tensor`
-//! says how many, and each of these has the ranks that are first among those, then those that are second and so on. `overhead_ns` is what the runner itself took for an op, on average.
+//! says how many, and each of these has the ranks that are first among those, then those that are second and so on. `overhead_ns` is what the runner itself took for an op, on average. Where the ranks took turns on fewer cores than they are,
+//! or on one GPU, `shared_processors` says on how many.
 //!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
@@ -42,6 +43,8 @@ pub const MAX_FILE_BYTES: usize = 512 << 20;
 /// Most training steps of one file.
 pub const MAX_STEPS: usize = 1_000_000;
 
+/// More than any machine has.
+const MAX_PROCESSORS: u64 = 1 << 20;
 const FORMAT: &str = "pipeplan-trace";
 /// 146 years: sums of two stay within `u64`.
 const MAX_NS: u64 = 1 << 62;
@@ -88,6 +91,8 @@ pub struct Trace {
     /// From the moment at which an op could have started, its rank free and its input there, to its start: the mean
     /// over the recorded ops. None where it was not measured.
     pub overhead_ns: Option<Nanos>,
+    /// On how many processors the ranks took turns; none where each had one, or that was not known.
+    pub shared_processors: Option<usize>,
     /// Most bytes that each rank held at once over the run, as counted by its allocator.
     pub peak_bytes: Vec<Bytes>,
     /// The training steps that were recorded, oldest first.
@@ -162,6 +167,9 @@ impl Trace {
         if let Some(overhead_ns) = self.overhead_ns {
             value["overhead_ns"] = json!(overhead_ns);
         }
+        if let Some(processors) = self.shared_processors {
+            value["shared_processors"] = json!(processors);
+        }
         value
     }
 
@@ -193,6 +201,8 @@ impl Trace {
         let context = table.whole("context", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
         let tensor = table.whole("tensor", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
         let overhead_ns = table.whole("overhead_ns", 0..=MAX_NS, &mut faults);
+        let processors = table.whole("shared_processors", 1..=MAX_PROCESSORS, &mut faults);
+        let shared_processors = processors.map(|processors| processors as usize);
         let peak_bytes = read_numbers(table.get("peak_bytes"), "peak_bytes", MAX_RANKS, &mut faults);
         let steps = read_list(table.get("steps"), "steps", MAX_STEPS, &mut faults, read_step);
         table.finish(&mut faults);
@@ -209,7 +219,18 @@ impl Trace {
         if !faults.is_empty() {
             return Err(Faults(faults));
         }
-        Ok(Trace { plan_digest, backend, transport, replicas, context, tensor, overhead_ns, peak_bytes, steps })
+        Ok(Trace {
+            plan_digest,
+            backend,
+            transport,
+            replicas,
+            context,
+            tensor,
+            overhead_ns,
+            shared_processors,
+            peak_bytes,
+            steps,
+        })
     }
 
     /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1, part 0`
@@ -365,6 +386,7 @@ mod tests {
             context: 1,
             tensor: 1,
             overhead_ns: Some(17),
+            shared_processors: Some(2),
             peak_bytes: vec![1024],
             steps: vec![step],
         }
@@ -407,6 +429,7 @@ mod tests {
                 "in each of the 1 replicas, 2 to share each sequence",
             ),
             ("\"overhead_ns\":17", "\"overhead_ns\":-17", "overhead_ns: found -17"),
+            ("\"shared_processors\":2", "\"shared_processors\":0", "shared_processors: found 0"),
         ] {
             let error = broken(from, to);
             assert!(error.contains(says), "{error} should say {says}");

@@ -427,6 +427,8 @@ pub struct TraceSummary {
     pub steps: Vec<(u64, Option<f64>)>,
     /// Most bytes held, by rank.
     pub peak_bytes: Vec<u64>,
+    /// On how many processors the ranks took turns, where they did.
+    pub shared_processors: Option<usize>,
 }
 
 /// One measured training step.

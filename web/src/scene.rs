@@ -6,7 +6,7 @@ use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::planner::BEST;
 use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
 use pipeplan_core::schedule;
-use pipeplan_core::timeline::{Span, Timeline};
+use pipeplan_core::timeline::{self, Span, Timeline};
 
 use crate::draw::lane::Lane;
 use crate::draw::memory::Curve;
@@ -73,6 +73,13 @@ impl Scene {
     /// When the last op ends.
     pub fn end_ns(&self) -> u64 {
         self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+    }
+
+    /// What `ranks` of this plan and its copies take that take turns on `processors`.
+    pub fn in_turns_ns(&self, ranks: usize, processors: usize) -> u64 {
+        let work = self.lanes.iter().flat_map(Lane::spans).map(|span| self.problem.duration(span.op));
+        let pipelines = (ranks / self.lanes.len().max(1)).max(1);
+        self.figures.makespan_ns.max(timeline::in_turns_ns(work, pipelines, processors))
     }
 
     /// Which of its rank's chunks a stage is, by stage.
@@ -413,6 +420,18 @@ mod tests {
         assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
         assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
         assert!(scene.describe(9, 0).is_empty() && scene.describe(0, 999).is_empty());
+    }
+
+    #[test]
+    fn ranks_that_take_turns_take_all_their_work_shared_out() {
+        let scene = example("1f1b", 1);
+        // Four ranks with eight microbatches of F and BW each.
+        let work = 4 * 8 * 30;
+        assert_eq!(scene.in_turns_ns(4, 1), work);
+        assert_eq!(scene.in_turns_ns(4, 2), work / 2);
+        // Two copies of the pipeline.
+        assert_eq!(scene.in_turns_ns(8, 2), work);
+        assert_eq!(scene.in_turns_ns(4, 3), scene.end_ns(), "a rank for itself takes no less");
     }
 
     #[test]

@@ -46,6 +46,11 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// `1 core`, `2 cores`: a whole number of what `thing` names.
+pub fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
 pub fn humanised(text: &str) -> String {
     pipeplan_core::format::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)

@@ -406,6 +406,7 @@ impl Work {
                     plan_digest: trace.plan_digest.clone(),
                     steps: trace.steps.iter().map(|step| (step.step, step.loss)).collect(),
                     peak_bytes: trace.peak_bytes.clone(),
+                    shared_processors: trace.shared_processors,
                 };
                 let last = trace.steps.len().saturating_sub(1) as u32;
                 self.trace = Some(trace);

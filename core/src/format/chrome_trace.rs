@@ -170,6 +170,7 @@ mod tests {
             context: 1,
             tensor: 1,
             overhead_ns: None,
+            shared_processors: None,
             peak_bytes: Vec::new(),
             steps: alloc::vec![step(0), step(1)],
         };
@@ -192,6 +193,7 @@ mod tests {
             context: 1,
             tensor: 1,
             overhead_ns: None,
+            shared_processors: None,
             peak_bytes: Vec::new(),
             steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, rows }],
         };

@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use pipeplan_core::op::OpKind;
 
 use super::state::Planner;
+use crate::scene::Scene;
 use crate::text;
 
 #[component]
@@ -95,9 +96,18 @@ fn figures(planner: Planner) -> String {
     let Some(measured) = planner.measured.get() else { return String::new() };
     let took = measured.makespan_ns as f64;
     let mut words = vec![format!("measured {}", text::duration(took))];
-    let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| scene.figures.makespan_ns));
+    let turns = planner.trace.with(|trace| trace.as_ref()?.shared_processors);
+    let planned = |scene: &Scene| match turns {
+        None => scene.figures.makespan_ns,
+        Some(processors) => scene.in_turns_ns(measured.lanes.len(), processors),
+    };
+    let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, planned));
     if planned > 0 {
         words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
+    }
+    if let Some(processors) = turns {
+        let on = text::counted(processors, "processor");
+        words.push(format!("{} in turns on {on}, planned as such", text::counted(measured.lanes.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {
