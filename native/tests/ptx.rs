@@ -288,8 +288,8 @@ const FAULTS_OF_RINGS: [(&str, &str); 8] = [
     ("ll first = key - at.lead;", "ll first = key;"),
     ("ll end = query + tile + at.lead;", "ll end = query + tile;"),
     // What was made of the keys before is left out, or counts by another measure.
-    ("greatest[half] = l[half * 8 * at.heads] * LOG2_E;", "greatest[half] = l[half * 8 * at.heads];"),
-    ("total[half] = lane % 4 == 0 ? 1.0f : 0.0f;", "total[half] = 1.0f;"),
+    ("l[half * 8 * at.heads] * LOG2_E : -INFINITE;", "l[half * 8 * at.heads] : -INFINITE;"),
+    ("total[half] = is_first ? 1.0f : 0.0f;", "total[half] = 1.0f;"),
     ("if (at.adds) add_tile<D>(dq", "if (false) add_tile<D>(dq"),
     ("if (at.adds) add_tile<E>(dv", "if (false) add_tile<E>(dv"),
 ];
@@ -300,15 +300,21 @@ fn faults_where_pieces_of_sequences_meet_are_found() {
     let Some(module) = translated(&source, Ways::OfAnyCard) else { return };
     // Pieces that end within a tile.
     let spread = Spread { heads: Heads::usual(300, [1, 1], 64), value_width: 64, ways: 2, window: 300 };
-    let rows = |module| {
+    // Blocks that see nothing of the piece before, and have begun to fetch it.
+    let short = Spread { window: 12, ..spread };
+    let rows = |module, spread| {
         let card: Arc<dyn Card> = Arc::new(Interpreted::new(module, 1, false));
         rings::RingCase::new(spread, Dtype::Bf16).check(&card)
     };
-    assert!(rows(module).iter().all(|row| row.passed == Some(true)));
-    for (text, fault) in FAULTS_OF_RINGS {
+    for spread in [spread, short] {
+        assert!(rows(Arc::clone(&module), spread).iter().all(|row| row.passed == Some(true)));
+    }
+    let of_short = ("    wait_for_copies();\n    end_softmax", "    end_softmax");
+    let faults = FAULTS_OF_RINGS.map(|fault| (fault, spread)).into_iter().chain([(of_short, short)]);
+    for ((text, fault), spread) in faults {
         let changed = source.replace(text, fault);
         assert_ne!(changed, source, "{text}");
-        let rows = translated(&changed, Ways::OfAnyCard).map(rows).expect("NVRTC is there");
+        let rows = translated(&changed, Ways::OfAnyCard).map(|module| rows(module, spread)).expect("NVRTC is there");
         rows.iter().for_each(|row| println!("{fault}\n    {} {}", row.found, row.against));
         assert!(rows.iter().any(|row| row.passed == Some(false)), "{fault}: {rows:#?}");
     }

@@ -47,6 +47,8 @@ pub fn cases() -> Vec<RingCase> {
         spread(2, 268, [2, 1], [32, 32], None),
         spread(3, 300, [2, 2], [32, 32], Some(90)),
         spread(2, 148, [2, 1], [64, 64], Some(12)),
+        // Whole blocks see nothing of the piece before.
+        spread(2, 600, [1, 1], [64, 64], Some(12)),
         spread(2, 44, [1, 1], [192, 128], None),
         spread(2, 44, [2, 1], [256, 256], None),
     ];

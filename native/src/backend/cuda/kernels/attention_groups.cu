@@ -52,12 +52,14 @@ template <int G> struct ByGroup {
     }
     static __device__ __forceinline__ bool sees_any_key(const Place& at, ll query, ll key) { return sees_any(at, query + rows_of_group(), key); }
     static __device__ __forceinline__ bool is_seen_by_any(const Place& at, ll query, ll key) { return sees_any(at, query, key + rows_of_group()); }
+    static __device__ __forceinline__ bool sees_all_keys(const Place& at, ll query, ll key) { return sees_all(at, query + rows_of_group(), 64, key, TILE); }
+    static __device__ __forceinline__ bool is_seen_by_all(const Place& at, ll query, ll key) { return sees_all(at, query, TILE, key + rows_of_group(), 64); }
 };
 
 // A matrix in shared memory from `first` on, at any 16 columns or (transposed) 16 rows of a tile: 1024 bytes from eight rows
 // to the next, swizzled by 128 bytes.
 __device__ __forceinline__ ull matrix_at(const bf16* first) {
-    unsigned address = (unsigned)__cvta_generic_to_shared(first);
+    unsigned address = (unsigned)one_of_warp((int)__cvta_generic_to_shared(first));
     return (ull)((address & 0x3ffffu) >> 4) | 1ull << 16 | (ull)(1024 >> 4) << 32 | 1ull << 62;
 }
 
@@ -87,7 +89,7 @@ __device__ __forceinline__ void begin_scores(float (*c)[4], const unsigned* a, u
 // As of `Padded`; whole tiles. Descriptors count addresses by 16 bytes.
 template <int C, int D, int A> __device__ __forceinline__ void rows_times_rows(float (&c)[C][4], const Swizzled<D, A>& a, const Swizzled<D, TILE>& b, int) {
     static_assert(C == TILE / 8, "a tile at a time");
-    ull left = matrix_at(&a.v[0][one_of_warp(rows_of_group())][0]), right = matrix_at(&b.v[0][0][0]);
+    ull left = matrix_at(&a.v[0][rows_of_group()][0]), right = matrix_at(&b.v[0][0][0]);
     keep(c);
     begin_products();
 #pragma unroll
@@ -148,7 +150,7 @@ template <class Way, int D, int E> __device__ __forceinline__ void group_attenti
             rows_times_rows(s, q, k[now], 0);
             Way::end_products(s);
             cap_products(s, a);
-            if (!sees_all(at, query, ROWS, key, TILE)) hide_unseen<true>(s, at, query, key);
+            if (!Way::sees_all_keys(at, query, key)) hide_unseen<true>(s, at, query, key);
             take_products(so_far, s, o, factor);
             scores_times_rows(o, s, v[now], 0);
             Way::end_products(o);
@@ -160,6 +162,8 @@ template <class Way, int D, int E> __device__ __forceinline__ void group_attenti
             fetch(0);
         }
     }
+    // Where no query sees a key here, copies are still under way.
+    wait_for_copies();
     end_softmax<E>(so_far, o, a, at, query, out_at, l);
 }
 

@@ -83,6 +83,9 @@ struct ByWarp {
     // no warp's are, are left out.
     static __device__ __forceinline__ bool sees_any_key(const Place&, ll, ll) { return true; }
     static __device__ __forceinline__ bool is_seen_by_any(const Place&, ll, ll) { return true; }
+    // Whether each of them sees, or is seen by, each of a tile.
+    static __device__ __forceinline__ bool sees_all_keys(const Place& at, ll query, ll key) { return sees_all(at, query, 64, key, TILE); }
+    static __device__ __forceinline__ bool is_seen_by_all(const Place& at, ll query, ll key) { return sees_all(at, query, TILE, key, 64); }
 };
 
 // Begins to fetch rows, of which so many are there; the others become 0. Of a block with more threads than COPIERS the first
@@ -287,9 +290,11 @@ __device__ __forceinline__ void begin_softmax(Softmax& so_far, float (&o)[E / 8]
     add_tile<E>(o, (const bf16*)a.p[3] + out_at, at.out_row, at.count - query, 1.0f);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        if (query + row + half * 8 >= at.count) continue;
-        so_far.greatest[half] = l[half * 8 * at.heads] * LOG2_E;
-        so_far.total[half] = lane % 4 == 0 ? 1.0f : 0.0f;
+        // The thread that will write it reads it, for the four of its row.
+        bool is_first = lane % 4 == 0 && query + row + half * 8 < at.count;
+        float before = is_first ? l[half * 8 * at.heads] * LOG2_E : -INFINITE;
+        so_far.greatest[half] = __shfl_sync(0xffffffffu, before, lane / 4 * 4);
+        so_far.total[half] = is_first ? 1.0f : 0.0f;
     }
 }
 
@@ -341,7 +346,6 @@ __device__ __forceinline__ void end_softmax(Softmax& so_far, const float (&o)[E 
     for (int half = 0; half < 2; half++) {
         total[half] += __shfl_xor_sync(0xffffffffu, total[half], 1);
         total[half] += __shfl_xor_sync(0xffffffffu, total[half], 2);
-        // The four of a row have read what it was before the first shuffle above.
         if (lane % 4 == 0 && query + row + half * 8 < at.count) l[half * 8 * at.heads] = so_far.greatest[half] / LOG2_E + logf(total[half]);
     }
     put_tile<E>((bf16*)a.p[3] + out_at, o, at.out_row, at.count - query, 1.0f / total[0], 1.0f / total[1]);
@@ -373,13 +377,15 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
         values.fetch<Way>(v);
         rows_times_rows(s, q, k, 0);
         cap_products(s, a);
-        if (!sees_all(at, query, ROWS, key, TILE)) hide_unseen<true>(s, at, query, key);
+        if (!ByWarp::sees_all_keys(at, query, key)) hide_unseen<true>(s, at, query, key);
         take_products(so_far, s, o, factor);
         // The values are there, and nobody reads these keys any more.
         Way::arrive();
         if (key + TILE < end) keys.fetch<Way>(k);
         scores_times_rows(o, s, v, 0);
     }
+    // Where no query sees a key here, copies are still under way.
+    wait_for_copies();
     end_softmax<E>(so_far, o, a, at, query, out_at, l);
 }
 
@@ -432,7 +438,7 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
         Way::arrive();
         bool goes_on = key + TILE < end;
         if (goes_on && buffers == 2) fetch(1 - now);
-        bool all = sees_all(at, query, ROWS, key, TILE);
+        bool all = Way::sees_all_keys(at, query, key);
 #pragma unroll 1
         for (int from = 0; from < TILE && Way::sees_any_key(at, query, key); from += 16 * N) {
             rows_times_rows(s, q, k[now], from);
@@ -456,6 +462,7 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
             fetch(0);
         }
     }
+    wait_for_copies();
     if (at.adds) add_tile<D>(dq, (const bf16*)a.p[6] + query_at, at.query_row, at.count - query, a.f[0]);
     put_tile<D>((bf16*)a.p[6] + query_at, dq, at.query_row, at.count - query, a.f[0], a.f[0]);
 }
@@ -516,7 +523,7 @@ template <class Way, int D, int E, int N, bool KEYS, bool VALUES> __device__ __f
         Way::arrive();
         bool goes_on = step + 1 < steps;
         if (goes_on && buffers == 2) fetch(1 - now);
-        bool all = sees_all(at, query, TILE, key, ROWS);
+        bool all = Way::is_seen_by_all(at, query, key);
 #pragma unroll 1
         for (int from = 0; from < TILE && Way::is_seen_by_any(at, query, key); from += 16 * N) {
             rows_times_rows(s, k, q[now], from);
