@@ -2,10 +2,14 @@
 
 mod common;
 
-use common::{Expected, options, published, resumes_on_any, stalled, trains_as_one_rank, trains_on_cards};
+#[cfg(feature = "cuda")]
+use common::trains_on_cards;
+use common::{Expected, options, published, resumes_on_any, stalled, trains_as_one_rank};
 use pipeplan::runner::{Cause, Precision, RunOptions, State};
 use pipeplan_core::graph::form::Recompute;
-use pipeplan_core::model::{Dtype, Experts, Family, Latent, Routing, Variant, Window};
+#[cfg(feature = "cuda")]
+use pipeplan_core::model::Dtype;
+use pipeplan_core::model::{Experts, Family, Latent, Routing, Variant, Window};
 use pipeplan_core::spec::ModelWork;
 
 /// Ranks of a pipeline, parts of a sequence, ranks that share matrices, replicas.

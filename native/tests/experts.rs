@@ -16,7 +16,9 @@ use pipeplan::runner::{Cause, Device, Precision, RunError, RunOptions, Silent, S
 use pipeplan::transport::faulty::Faults;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::Recompute;
-use pipeplan_core::model::{Dtype, Experts, Latent, Routing, Scores, Variant};
+#[cfg(feature = "cuda")]
+use pipeplan_core::model::Dtype;
+use pipeplan_core::model::{Experts, Latent, Routing, Scores, Variant};
 use pipeplan_core::spec::ModelWork;
 
 const MIXTRAL: Experts = Experts {
