@@ -5,9 +5,11 @@ mod common;
 
 use std::time::Duration;
 
+#[cfg(feature = "cuda")]
+use common::trains_on_cards;
 use common::{
     Expected, alone, assert_close_losses, assert_close_weights, bits, options, published, resumes_on_any, stalled,
-    train, trains_as_one_rank, trains_on_cards, transformers_agrees,
+    train, trains_as_one_rank, transformers_agrees,
 };
 use pipeplan::backend::BackendError;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving, config};
