@@ -182,9 +182,10 @@ fn made(
     let (o, dq, dk, dv) = (zeros(&d_o)?, zeros(&q)?, zeros(&k)?, zeros(&v)?);
     let l = Memory::zeros(card, 4 * rows * queries)?;
     let at = |memory: &Memory| memory.at().number();
-    context.attention(spread, &meeting, &[at(&q), at(&k), at(&v), at(&o), at(&l)])?;
+    // A card that gives memory may wait for what runs there.
     let noted = context.of_rows(spread, rows, Format::Bf16)?;
     let noted = noted.as_ref().map_or(0, at);
+    context.attention(spread, &meeting, &[at(&q), at(&k), at(&v), at(&o), at(&l)])?;
     let [d_o, q, k, v, out, sums] = [&d_o, &q, &k, &v, &o, &l].map(at);
     context.attention_grad_query(spread, &meeting, &[d_o, q, k, v, out, sums, at(&dq), noted])?;
     context.attention_grad_key(spread, &meeting, &[d_o, q, k, v, out, sums, at(&dk), at(&dv), noted])?;
