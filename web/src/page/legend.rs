@@ -101,7 +101,7 @@ fn figures(planner: Planner) -> String {
         None => scene.figures.makespan_ns,
         Some(processors) => scene.in_turns_ns(measured.lanes.len(), processors),
     };
-    let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, planned));
+    let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     if planned > 0 {
         words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
     }
