@@ -293,7 +293,8 @@ __device__ __forceinline__ void begin_softmax(Softmax& so_far, float (&o)[E / 8]
         // The thread that will write it reads it, for the four of its row.
         bool is_first = lane % 4 == 0 && query + row + half * 8 < at.count;
         float before = is_first ? l[half * 8 * at.heads] * LOG2_E : -INFINITE;
-        so_far.greatest[half] = __shfl_sync(0xffffffffu, before, lane / 4 * 4);
+        before = fmaxf(before, __shfl_xor_sync(0xffffffffu, before, 1));
+        so_far.greatest[half] = fmaxf(before, __shfl_xor_sync(0xffffffffu, before, 2));
         so_far.total[half] = is_first ? 1.0f : 0.0f;
     }
 }
