@@ -174,8 +174,8 @@ fn on_device(args: &Args, device: Device, deadline: Instant) -> Result<Report, F
     Ok(report)
 }
 
-/// What NCCL, compute-sanitizer and PyTorch say of a GPU, where these are installed; `rate` is ours, in tokens a second, and `variables` what the
-/// device has to be opened with.
+/// What NCCL, compute-sanitizer and PyTorch say of a GPU, where these are installed; `rate` is ours, in tokens a second, and
+/// `variables` what the device has to be opened with.
 #[cfg(feature = "cuda")]
 fn beside(
     args: &Args,

@@ -145,9 +145,9 @@ impl Device {
                 Some(Err(Unfit::Stand(error))) => Groups::Stands(error),
             };
             tally::count(|tally| match &found {
-                Groups::Right => tally.groups = true,
                 Groups::Wrong(error) => tally.no_groups = Some(error.to_string()),
-                _ => tally.groups_left = is_there,
+                Groups::Left => tally.groups_left = is_there,
+                Groups::Unknown | Groups::Right | Groups::Stands(_) => {}
             });
             *lock(&self.groups) = found;
         }

@@ -52,7 +52,7 @@ impl From<CardError> for Unfit {
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What failed, for people.
-pub(super) const ATTEMPT: &str = "trying out attention by groups of warps";
+const ATTEMPT: &str = "trying out attention by groups of warps";
 
 /// What bf16 may make of the same sums in another order, relative to all of a tensor.
 pub const MOST: f64 = 2e-2;

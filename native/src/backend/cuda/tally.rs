@@ -20,11 +20,9 @@ pub struct Tally {
     pub plain_products: u64,
     /// Why none went to cuBLASLt: the first reason.
     pub no_products: Option<String>,
-    /// Whether attention goes by groups of warps, which not all cards have.
-    pub groups: bool,
-    /// Why it does not on a card that has them: they were tried out.
+    /// Why attention does not go by groups of warps on a card that has them: they were tried out.
     pub no_groups: Option<String>,
-    /// Whether it does not since the environment says not to try.
+    /// Whether it does not on such a card since the environment says not to try.
     pub groups_left: bool,
 }
 
@@ -35,7 +33,6 @@ static TALLY: Mutex<Tally> = Mutex::new(Tally {
     products: 0,
     plain_products: 0,
     no_products: None,
-    groups: false,
     no_groups: None,
     groups_left: false,
 });
