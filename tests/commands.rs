@@ -183,6 +183,41 @@ fn every_schedule_trains_like_a_single_rank() {
     }
 }
 
+/// A trained plan and its trace give times that a second plan is made of: it takes what the order takes with them.
+#[test]
+fn a_trace_says_where_time_went_and_becomes_a_problem() {
+    let dir = tempdir("calibrated");
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (plan, trace, measured) = (at("plan.json"), at("trace.json"), at("measured.json"));
+    for schedule in ["1f1b", "zb-v"] {
+        printed(["plan", "examples/tiny-llama.toml", "--schedule", schedule, "-o", &plan]);
+        printed(["run", &plan, "--steps", "3", "--trace", &trace]);
+        let said = json_of(["calibrate", &plan, &trace, "--json"]);
+        let part = |name: &str| said["makespan"][name].as_i64().unwrap();
+        let parts = ["planned_ns", "ops_ns", "hops_ns", "spread_ns", "rest_ns"].map(part);
+        assert_eq!(parts.iter().sum::<i64>(), part("measured_ns"), "{schedule}: {parts:?}");
+        assert_eq!(said["jobs"].as_array().unwrap().len(), if schedule == "1f1b" { 4 * 2 } else { 8 * 3 }, "{said}");
+
+        let shown = printed(["calibrate", &plan, &trace, "-o", &measured]);
+        assert!(["planned", "spread", "measured", "on the path"].iter().all(|word| shown.contains(word)), "{shown}");
+        let again = json_of(["plan", &measured, "--schedule", schedule, "--json"]);
+        let makespan = again["prediction"]["makespan_ns"].as_i64();
+        assert_eq!(
+            makespan,
+            Some(parts[..3].iter().sum()),
+            "{schedule}: planned, ops and hops are what it takes then"
+        );
+        assert_eq!(again["problem"]["stages"], said["problem"]["stages"]);
+    }
+    // The last trace is one of ZB-V.
+    printed(["plan", "examples/tiny-llama.toml", "--schedule", "1f1b", "-o", &plan]);
+    let (code, error) = refused(&["calibrate", &plan, &trace], "");
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("steps[1].rows[0]") && error.contains("the plan that ran"), "{error}");
+    let (code, error) = refused(&["calibrate", "-", "-"], "");
+    assert_eq!((code, error.contains("standard input")), (Some(2), true), "{error}");
+}
+
 #[test]
 fn every_command_explains_itself() {
     let help = printed(["--help"]);

@@ -215,6 +215,21 @@ fn what_comes_back_is_what_the_command_prints_for_programs() {
     }
 }
 
+/// A plan and a trace of it, both as files, give what the command says of them.
+#[test]
+fn a_run_is_calibrated_as_the_command_does() {
+    let Some(folder) = installed() else { return };
+    let [plan, trace] = ["calibrated-plan.json", "calibrated-trace.json"].map(process::output);
+    let [plan, trace] = [&plan, &trace].map(|path| path.to_str().unwrap());
+    printed(["plan", "examples/tiny-llama.toml", "--schedule", "zb-h1", "-o", plan]);
+    printed(["run", plan, "--steps", "2", "--trace", trace]);
+    let [plan_text, trace_text] = [plan, trace].map(|path| std::fs::read_to_string(path).unwrap());
+    let asked = [json!(["calibrate", plan_text, trace_text]), json!(["calibrate", plan_text, plan_text])];
+    let answers = calls(folder, "calibrated", &asked);
+    assert_same(&answers[0], &printed(["calibrate", plan, trace, "--json"]), "a run of ZB-H1");
+    assert_eq!(answers[1]["faults"][0]["field"], "format", "{}", answers[1]);
+}
+
 /// An order of one's own stands beside the published ones.
 #[test]
 fn own_orders_are_compared() {

@@ -18,6 +18,7 @@ extern crate std;
 
 pub mod accounts;
 pub mod bounds;
+pub mod calibrate;
 pub mod canonical;
 pub mod check;
 pub mod cluster;

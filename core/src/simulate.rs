@@ -67,6 +67,17 @@ pub fn simulate(problem: &Problem, schedule: &Schedule) -> Result<Timeline, Dead
 pub(crate) fn run(
     problem: &Problem,
     schedule: &Schedule,
+    visit: impl FnMut(usize, Op, Nanos, Nanos),
+) -> Result<(), Deadlock> {
+    run_as(problem, schedule, |_, _, op| problem.duration(op), visit)
+}
+
+/// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. A pair takes the
+/// problem's time all the same.
+pub(crate) fn run_as(
+    problem: &Problem,
+    schedule: &Schedule,
+    took: impl Fn(usize, usize, Op) -> Nanos,
     mut visit: impl FnMut(usize, Op, Nanos, Nanos),
 ) -> Result<(), Deadlock> {
     let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
@@ -105,7 +116,7 @@ pub(crate) fn run(
             }
             let duration = match partner {
                 Some(partner) => problem.pair_duration(op, partner),
-                None => problem.duration(op),
+                None => took(rank, at[rank], op),
             };
             let end = start + duration;
             free[rank] = end;
@@ -166,7 +177,7 @@ pub(crate) fn run(
 
 /// Calls `each` with every op that has to end before `op` starts and the hop from there. A needed B stands
 /// for the B or the BW of that stage and microbatch.
-fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
+pub(crate) fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
     let (stage, microbatch) = (op.stage(), op.microbatch());
     let rank = problem.rank_of(stage, microbatch);
     match op.kind() {

@@ -2,6 +2,7 @@
 
 use js_sys::JSON;
 use pipeplan_core::bounds::lower_bound;
+use pipeplan_core::calibrate;
 use pipeplan_core::check::Violation;
 use pipeplan_core::explanation;
 use pipeplan_core::export::{self, Format};
@@ -128,6 +129,23 @@ pub fn check(#[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue) ->
 fn not_valid(error: &dyn std::fmt::Display, violations: &[Violation]) -> Value {
     let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
     json!({ "valid": false, "error": error.to_string(), "violations": violations })
+}
+
+/// Where a run lost time against its plan, and the plan's problem with the times that were measured, which {@link plan}
+/// and {@link compare} take: `pipeplan calibrate --json`. `plan` and `trace` are the texts of both files.
+///
+/// Throws a {@link Refusal} where one of them is none, or where the trace is of another order.
+#[wasm_bindgen(unchecked_return_type = "Calibration")]
+pub fn calibrate(
+    #[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue,
+    #[wasm_bindgen(unchecked_param_type = "string")] trace: &JsValue,
+) -> Result<JsValue, JsValue> {
+    let plan = input::text(plan, "plan", "the text of a plan file")?;
+    let plan = Plan::from_json(&plan).map_err(Refusal::from)?;
+    let trace = input::text(trace, "trace", "the text of a trace")?;
+    let trace = Trace::from_json(&trace).map_err(Refusal::from)?;
+    let calibration = calibrate::calibrate(&plan.problem, &plan.schedule, &trace).map_err(Refusal::from)?;
+    object(&calibration.to_value())
 }
 
 /// The text of a plan file, or of a measured trace, in another program's format: `pipeplan export`.

@@ -301,3 +301,50 @@ export interface Layouts {
         searched: number;
     };
 }
+
+/** What the ops of one stage and job took. */
+export interface JobTimes {
+    stage: number;
+    job: "F" | "B" | "W" | "BW";
+    /** Ops measured, over all steps that count and all copies of the stage. */
+    ops: number;
+    planned_ns: number;
+    mean_ns: number;
+    least_ns: number;
+    most_ns: number;
+    /** How much of the longest path through the order is theirs, each at its mean. */
+    path_ns: number;
+}
+
+/** What messages from one rank to another took, of those that were waited for. */
+export interface HopTimes {
+    from: number;
+    to: number;
+    messages: number;
+    planned_ns: number;
+    median_ns: number;
+}
+
+export interface Calibration {
+    /** Recorded steps that count: all but the first, where there are others. */
+    steps: number;
+    /** How the planned makespan became the measured one: planned and the four causes add up to it. */
+    makespan: {
+        planned_ns: number;
+        /** Ops take longer than planned on average. */
+        ops_ns: number;
+        /** Messages do. */
+        hops_ns: number;
+        /** Ops of one stage and job differ among each other. */
+        spread_ns: number;
+        /** Neither: the runner itself, and ranks that meet late. */
+        rest_ns: number;
+        measured_ns: number;
+    };
+    jobs: JobTimes[];
+    hops: HopTimes[];
+    /** How much of the longest path is hops. */
+    path_hops_ns: number;
+    /** The plan's problem with measured times, on the same placement. */
+    problem: Problem;
+}

@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod calibrate;
 mod check;
 mod compare;
 mod doctor;
@@ -81,6 +82,7 @@ enum Command {
     Check(check::Args),
     Show(show::Args),
     Run(run::Args),
+    Calibrate(calibrate::Args),
     Evaluate(evaluate::Args),
     Profile(profile::Args),
     Link(link::Args),
@@ -114,6 +116,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Run(args) => run::run(args),
+            Command::Calibrate(args) => calibrate::run(args),
             Command::Evaluate(args) => evaluate::run(args),
             Command::Profile(args) => profile::run(args),
             Command::Link(args) => link::run(args),

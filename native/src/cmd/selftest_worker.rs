@@ -406,7 +406,7 @@ mod tests {
         // Nor is anything begun again where a section is lost, also on a device that has no name.
         let begins = serde_json::to_string(&Line::News(News::Begins("g: one".to_string()))).expect("JSON");
         let (rows, ..) = run(&format!("echo '{begins}'; exit 4")).expect("a table");
-        assert_eq!(rows, [ended.clone()]);
+        assert_eq!(rows, std::slice::from_ref(&ended));
         assert_eq!(run("echo '{\"Unusable\":\"no driver\"}'"), Err("no driver".to_string()));
         // A word about the variable alone is no advice.
         let other = "PIPEPLAN_ATTENTION is `warp`";

@@ -1,0 +1,192 @@
+//! `pipeplan calibrate`
+
+use pipeplan_core::calibrate::{Calibration, Causes, HopTimes, JobTimes, calibrate};
+use pipeplan_core::placement::Placement;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::problem::PlacementChoice;
+use pipeplan_core::trace::Trace;
+
+use super::fail::Failure;
+use super::{human, input, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan run plan.json --trace trace.json
+  pipeplan calibrate plan.json trace.json
+  pipeplan calibrate plan.json trace.json -o measured.json
+  pipeplan compare measured.json      the published schedules with the times that were measured
+  pipeplan calibrate plan.json trace.json --json | jq .makespan";
+
+/// More rows of jobs than this are cut to those that decide the most.
+const MOST_ROWS: usize = 32;
+
+/// Say where a run lost time against its plan, and write the plan's problem with the times that were measured.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// The plan that ran
+    plan: String,
+    /// What the run measured: the file of `run --trace`; - for standard input
+    trace: String,
+    /// Write the problem with measured times here, for `plan`, `compare` and the page; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<String>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    if args.plan == "-" && args.trace == "-" {
+        return Err(Failure::input("only one of the plan and the trace can come from standard input"));
+    }
+    let plan = input::plan(&args.plan)?;
+    let trace = input::trace_of(&input::read(&args.trace)?)?;
+    let calibration = calibrate(&plan.problem, &plan.schedule, &trace).map_err(|faults| {
+        Failure::input(format!("{}: {faults}", args.trace))
+            .with_help("give the plan that ran, and the trace of its run")
+    })?;
+    if args.json {
+        return output::print_json(&calibration.to_value());
+    }
+    if let Some(path) = &args.output {
+        let problem = format!("{:#}\n", calibration.statement.to_value());
+        if path == "-" {
+            return output::print(&problem);
+        }
+        output::write(path, problem.as_bytes())?;
+    }
+    output::print(&report(&plan, &trace, &calibration, args.output.as_deref()))
+}
+
+fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option<&str>) -> String {
+    let steps = human::count(calibration.steps, "step");
+    let mut text = format!("{steps} of {} on {} over {}", plan.schedule_name, trace.backend, trace.transport);
+    if trace.steps.len() > calibration.steps {
+        text.push_str(", without the first one, which fills caches");
+    }
+    text.push_str("\n\n");
+    text.push_str(&causes(&calibration.causes));
+    text.push('\n');
+    text.push_str(&jobs(plan, calibration));
+    if !calibration.hops.is_empty() {
+        text.push('\n');
+        text.push_str(&hops(&calibration.hops));
+    }
+    let mut notes = Vec::new();
+    if !trace.plan_digest.is_empty() && trace.plan_digest != plan.digest() {
+        notes.push(
+            "The trace is of another plan with the same order: what stands here as planned is this one's.".to_owned(),
+        );
+    }
+    if let Some(processors) = trace.shared_processors {
+        let on = human::count(processors, "processor");
+        notes.push(format!(
+            "The ranks took turns on {on}: times of ops have the turns of others in them, and a plan made of them is one for such turns."
+        ));
+    }
+    let fixed = match &calibration.statement.placement {
+        PlacementChoice::Fixed(Placement::List(_)) | PlacementChoice::Any => "placement".to_owned(),
+        PlacementChoice::Fixed(placement) => format!("{} placement", placement.name().unwrap_or("same")),
+    };
+    notes.push(match written {
+        Some(path) => format!("{path} has the problem with these times, on the same {fixed}."),
+        None => {
+            format!("With -o FILE these times make a problem on the same {fixed}, which `plan` and `compare` take.")
+        }
+    });
+    text.push('\n');
+    for note in notes {
+        text.push_str(&note);
+        text.push('\n');
+    }
+    text
+}
+
+/// How the planned makespan became the measured one.
+fn causes(causes: &Causes) -> String {
+    let share = |ns: i64| match causes.planned_ns {
+        0 => String::new(),
+        planned => format!("{:+.2} %", 100.0 * ns as f64 / planned as f64),
+    };
+    let more = |ns: i64| format!("{}{}", if ns < 0 { "-" } else { "+" }, human::duration(ns.unsigned_abs()));
+    let row = |name: &str, ns: i64, why: &str| vec![name.to_owned(), more(ns), share(ns), why.to_owned()];
+    let whole = causes.measured_ns as i64 - causes.planned_ns as i64;
+    let rows = vec![
+        vec![
+            "planned".to_owned(),
+            human::duration(causes.planned_ns),
+            String::new(),
+            "the order with planned times".to_owned(),
+        ],
+        row("ops", causes.ops_ns, "each takes the mean of its stage and job"),
+        row("hops", causes.hops_ns, "messages take what they took"),
+        row("spread", causes.spread_ns, "each op takes what it took itself"),
+        row("rest", causes.rest_ns, "the runner, and ranks that meet late"),
+        vec![
+            "measured".to_owned(),
+            human::duration(causes.measured_ns),
+            share(whole),
+            "from the first op to the last".to_owned(),
+        ],
+    ];
+    human::table(&["makespan", "", "of planned", ""], &rows, 2)
+}
+
+fn jobs(plan: &Plan, calibration: &Calibration) -> String {
+    let mut shown: Vec<&JobTimes> = calibration.jobs.iter().collect();
+    let whole: u64 = shown.iter().map(|job| job.path_ns).sum::<u64>().saturating_add(calibration.path_hops_ns);
+    shown.sort_by_key(|job| std::cmp::Reverse(job.path_ns));
+    let left = shown.split_off(shown.len().min(MOST_ROWS)).len();
+    shown.sort_by_key(|job| (job.stage, job.kind));
+    let difference = |job: &JobTimes| match job.planned_ns {
+        0 => String::new(),
+        planned => format!("{:+.1} %", 100.0 * (job.mean_ns as f64 / planned as f64 - 1.0)),
+    };
+    let on_path = |ns: u64| if whole == 0 { String::new() } else { human::percent(ns as f64 / whole as f64) };
+    let row = |job: &&JobTimes| {
+        vec![
+            format!("{}{}", job.stage, job.kind),
+            plan.problem.rank_of(job.stage, 0).to_string(),
+            human::duration(job.planned_ns),
+            human::duration(job.mean_ns),
+            difference(job),
+            format!("{} to {}", human::duration(job.least_ns), human::duration(job.most_ns)),
+            on_path(job.path_ns),
+        ]
+    };
+    let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
+    let mut text =
+        human::table(&["op", "rank", "planned", "measured", "difference", "between", "on the path"], &rows, 6);
+    if left > 0 {
+        text.push_str(&format!("and {left} more, less on the path; --json has all\n"));
+    }
+    if calibration.path_hops_ns > 0 {
+        text.push_str(&format!("hops are {} of the path\n", on_path(calibration.path_hops_ns)));
+    }
+    text.push_str(
+        "the path: the ops that decide the makespan, each at its mean; an op off it could be shorter for nothing\n",
+    );
+    text
+}
+
+fn hops(hops: &[HopTimes]) -> String {
+    let mut shown: Vec<&HopTimes> = hops.iter().collect();
+    shown.sort_by_key(|hop| std::cmp::Reverse(hop.median_ns));
+    let left = shown.split_off(shown.len().min(MOST_ROWS)).len();
+    shown.sort_by_key(|hop| (hop.from, hop.to));
+    let row = |hop: &&HopTimes| {
+        vec![
+            format!("{} to {}", hop.from, hop.to),
+            hop.messages.to_string(),
+            human::duration(hop.planned_ns),
+            human::duration(hop.median_ns),
+        ]
+    };
+    let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
+    let mut text = human::table(&["hop", "waited for", "planned", "median"], &rows, 3);
+    if left > 0 {
+        text.push_str(&format!("and {left} shorter ones; --json has all\n"));
+    }
+    text
+}
