@@ -318,12 +318,12 @@ fn kernels_of_some_cards_are_tried_out_first() {
         assert_eq!(losses(&run(groups, &warps).expect("there was a card")), emulated(&plan), "{groups}");
     }
     let other = [("FAKE_CUDA_GROUPS", "nothing")];
-    let rows = selftest_within(1, "groups-other", &["--only", "kernels"], &other).expect("there was a card");
+    let rows = selftest_within(10, "groups-other", &["--only", "kernels"], &other).expect("there was a card");
     let of_groups = rows.iter().find(|row| row["group"] == "attention by groups of warps");
     assert_eq!(of_groups.map(|row| &row["passed"]), Some(&Value::Bool(false)), "{rows:#?}");
     // How much of it comes to be tested in so little time does not matter.
     let fault = [("FAKE_CUDA_GROUPS", "fault")];
-    let rows = selftest_within(1, "groups", &["--only", "kernels"], &fault).expect("there was a card");
+    let rows = selftest_within(10, "groups", &["--only", "kernels"], &fault).expect("there was a card");
     let is_opening = |row: &&Value| row["group"] == "device";
     let opening: Vec<&Value> = rows.iter().filter(is_opening).collect();
     let [Value::Object(opening)] = opening[..] else { panic!("{rows:#?}") };

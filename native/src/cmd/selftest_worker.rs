@@ -80,7 +80,8 @@ pub fn is_whole(output: &str) -> bool {
 fn say(line: &Line) {
     let said = serde_json::to_string(line).map_err(std::io::Error::other);
     let mut output = std::io::stdout().lock();
-    if said.and_then(|text| writeln!(output, "{text}").and_then(|()| output.flush())).is_err() {
+    // A library may have begun a line of its own.
+    if said.and_then(|text| writeln!(output, "\n{text}").and_then(|()| output.flush())).is_err() {
         std::process::exit(1);
     }
 }

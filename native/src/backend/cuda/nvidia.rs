@@ -14,7 +14,7 @@ use cudarc::driver::{result, sys};
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::Opening;
-use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Matrix, Product, one_by_one};
+use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product, one_by_one};
 use super::device::{Device, lock};
 use super::driver::{Facts, driver_error, elapsed, guarded, make_current};
 use super::groups::{self, Shape};
@@ -103,8 +103,9 @@ impl Nvidia {
         // Work on a part belongs to the part's context or, as drivers also have it, to the card's: what works, works.
         let mut failed = None;
         for context in part.context().ok().into_iter().chain([device.context]) {
-            let queue = Nvidia::with(device, context, || part.stream(), Some(part.multiprocessors), opening);
-            let queue = queue.and_then(|queue| queue.try_out().map(|()| queue));
+            let open = || Nvidia::with(device, context, || part.stream(), Some(part.multiprocessors), opening);
+            // What an attempt has taken for products is not the rank's.
+            let queue = open().and_then(|queue| queue.try_out()).and_then(|()| open());
             // The driver lets only one thread at a time have a part's context, and its rank will be another.
             device.make_current()?;
             match queue {
@@ -176,17 +177,39 @@ impl Nvidia {
         })
     }
 
-    /// Whether memory, kernels and events can be used on this stream at all.
+    /// Whether memory, kernels, products and events can be used on this stream at all.
     fn try_out(&self) -> Result<(), CardError> {
-        let memory = self.allocate(1, Held::Briefly)?;
+        const SIDE: u64 = 16;
+        let bytes = SIDE * SIDE * Format::Bf16.bytes();
+        let memory = self.allocate(3 * bytes, Held::Briefly)?;
         self.start_watch()?;
         // Adds up nothing.
         let launch =
             Launch { kernel: "add_f32".to_string(), grid: [1, 1, 1], threads: 32, shared: 0, args: Args::default() };
         self.launch(&launch)?;
-        self.zero(memory, 1)?;
+        self.zero(memory, 3 * bytes)?;
+        let matrix = |number: u64| Matrix {
+            at: Address(memory.0 + number * bytes),
+            row: SIDE,
+            step: 0,
+            transposed: false,
+            format: Format::Bf16,
+        };
+        self.product(&Product {
+            rows: SIDE,
+            inner: SIDE,
+            columns: SIDE,
+            a: matrix(0),
+            b: matrix(1),
+            c: matrix(2),
+            alpha: 1.0,
+            beta: 0.0,
+            count: 1,
+            addend: None,
+            bias: None,
+        })?;
         self.stop_watch()?;
-        self.free(memory, 1, Held::Briefly);
+        self.free(memory, 3 * bytes, Held::Briefly);
         Ok(())
     }
 

@@ -138,7 +138,8 @@ template <class Way, int D, int E> __device__ __forceinline__ void group_attenti
         values.fetch<Way, true>(v[to]);
     };
     fetch_rows<Way>(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
-    fetch(0);
+    // Where no query of the block sees a key, the first one may lie behind the last row of all.
+    if (start < end) fetch(0);
     Softmax so_far;
     begin_softmax<E>(so_far, o, a, at, query, out_at, l);
     for (ll key = start; key < end; key += TILE) {

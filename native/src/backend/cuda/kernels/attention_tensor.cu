@@ -369,7 +369,8 @@ template <int D, int E> __device__ __forceinline__ void tensor_attention(const A
     Stream keys = stream_of(a.p[1], at, start, at.key_row, at.key_head, D);
     Stream values = stream_of(a.p[2], at, start, at.value_row, at.key_head, E);
     fetch_rows<Way>(q, (const bf16*)a.p[0] + query_at, at.query_row, at.count - query);
-    keys.fetch<Way>(k);
+    // Where no query of the block sees a key, the first one may lie behind the last row of all.
+    if (start < end) keys.fetch<Way>(k);
     Softmax so_far;
     begin_softmax<E>(so_far, o, a, at, query, out_at, l);
     for (ll key = start; key < end; key += TILE) {
@@ -423,7 +424,7 @@ template <class Way, int D, int E, int N> __device__ __forceinline__ void tensor
     };
     fetch_rows<Way>(d_o, (const bf16*)a.p[0] + out_at, at.out_row, at.count - query);
     fetch_rows<Way>(q, (const bf16*)a.p[1] + query_at, at.query_row, at.count - query);
-    fetch(0);
+    if (start < end) fetch(0);
     for (int half = 0; half < 2; half++) {
         // Rows beyond the last one stand in for it; what they get is not written.
         bool is_there = query + row + half * 8 < at.count;
