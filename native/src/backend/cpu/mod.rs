@@ -246,10 +246,46 @@ pub(crate) fn initial<T: Element>(training: &Training, init: Init, weight: &Tens
             Init::Zeros => {}
             Init::Ones => values.fill(T::ONE),
             Init::Normal => {
-                let mut random = random.after(SplitMix64::DRAWS_OF_A_NORMAL * run.whole as u64);
-                values.iter_mut().for_each(|value| *value = T::of(INIT_STD * random.normal()));
+                draw_normal(values, &random.after(SplitMix64::DRAWS_OF_A_NORMAL * run.whole as u64));
             }
         }
     }
     values
+}
+
+/// The numbers of `random` from its start on, as initial weights: on all cores where they are many, since each has its place in
+/// the sequence whoever draws it. Billions of weights would take one core minutes.
+fn draw_normal<T: Element>(values: &mut [T], random: &SplitMix64) {
+    /// Some milliseconds of one core.
+    const LEAST: usize = 1 << 17;
+    let draw = |values: &mut [T], first: usize| {
+        let mut random = random.after(SplitMix64::DRAWS_OF_A_NORMAL * first as u64);
+        values.iter_mut().for_each(|value| *value = T::of(INIT_STD * random.normal()));
+    };
+    if values.len() <= LEAST {
+        return draw(values, 0);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let piece = values.len().div_ceil(cores).max(LEAST);
+    std::thread::scope(|scope| {
+        for (number, values) in values.chunks_mut(piece).enumerate() {
+            scope.spawn(move || draw(values, number * piece));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many cores draw them, and wherever the first one stands: each number is that of its place.
+    #[test]
+    fn initial_weights_are_the_same_on_any_number_of_cores() {
+        let random = SplitMix64::named(5, "weights").after(3);
+        let mut together = vec![0f32; 300_001];
+        draw_normal(&mut together, &random);
+        let mut one_by_one = random.clone();
+        let differs = together.iter().position(|value| *value != (INIT_STD * one_by_one.normal()) as f32);
+        assert_eq!(differs, None);
+    }
 }
