@@ -4,6 +4,7 @@
 //! from other stages, or goes to them, lies in the rank's [`Store`].
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use pipeplan_core::graph::Tensor;
 use pipeplan_core::op::Op;
@@ -98,6 +99,57 @@ pub trait Backend {
     /// As [`Backend::lend`].
     fn scale_on_card(&mut self, _stage: u16, _name: &str, _part: Part, _factor: f64) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// A copy of the numbers `range` of `part`, which other ranks on the device may read: complete. Nothing where it is the
+    /// host's.
+    ///
+    /// # Errors
+    /// As [`Backend::lend`].
+    fn copied_on_card(
+        &mut self,
+        _stage: u16,
+        _name: &str,
+        _part: Part,
+        _range: Range<usize>,
+    ) -> Result<Option<OnCard>, BackendError> {
+        Ok(None)
+    }
+
+    /// As many numbers of `part`, from `start` on, as each of `from` has become their sum, in that order: of at most
+    /// [`Backend::most_on_card`] copies as ranks on the device [show](Backend::copied_on_card) them, which it no longer reads
+    /// when it returns.
+    ///
+    /// # Errors
+    /// As [`Backend::lend`].
+    fn sum_on_card(
+        &mut self,
+        _stage: u16,
+        _name: &str,
+        _part: Part,
+        _start: usize,
+        _from: &[OnCard],
+    ) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// The sum of squares of the numbers `range` of `part`; nothing where it is the host's.
+    ///
+    /// # Errors
+    /// As [`Backend::lend`].
+    fn squares_on_card(
+        &mut self,
+        _stage: u16,
+        _name: &str,
+        _part: Part,
+        _range: Range<usize>,
+    ) -> Result<Option<f64>, BackendError> {
+        Ok(None)
+    }
+
+    /// How many copies the device adds up at once; 0 where there is none.
+    fn most_on_card(&self) -> usize {
+        0
     }
 
     /// Whatever follows from a weight follows it again: its [`Backend::on_card`] memory has been written.

@@ -287,6 +287,51 @@ pub trait Processor {
         Ok(())
     }
 
+    /// As [`Backend::copied_on_card`].
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn copied_on_card(
+        &mut self,
+        _part: Part,
+        _parameter: Updated<'_, Self::Data, Self::State>,
+        _range: Range<usize>,
+    ) -> Result<Option<OnCard>, Self::Error> {
+        Ok(None)
+    }
+
+    /// As [`Backend::sum_on_card`].
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn sum_on_card(
+        &mut self,
+        _part: Part,
+        _parameter: Updated<'_, Self::Data, Self::State>,
+        _start: usize,
+        _from: &[OnCard],
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// As [`Backend::squares_on_card`].
+    ///
+    /// # Errors
+    /// Where it cannot.
+    fn squares_on_card(
+        &mut self,
+        _part: Part,
+        _parameter: Updated<'_, Self::Data, Self::State>,
+        _range: Range<usize>,
+    ) -> Result<Option<f64>, Self::Error> {
+        Ok(None)
+    }
+
+    /// As [`Backend::most_on_card`].
+    fn most_on_card(&self) -> usize {
+        0
+    }
+
     /// The weight follows what the optimizer keeps of it.
     ///
     /// # Errors
@@ -380,6 +425,21 @@ pub struct Stages<P: Processor> {
 }
 
 impl<P: Processor> Stages<P> {
+    /// Lends what belongs to the weight `name` of `stage` to `work`.
+    fn with_parameter<R>(
+        &mut self,
+        stage: u16,
+        name: &str,
+        work: impl FnOnce(&mut P, Updated<'_, P::Data, P::State>) -> Result<R, P::Error>,
+    ) -> Result<R, BackendError> {
+        let Stages { processor, stages, training, .. } = self;
+        let held = stages.get_mut(&stage);
+        let done =
+            held.and_then(|stage| stage.with_named(name, training.shares, |parameter| work(processor, parameter)));
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        done.ok_or_else(missing)?.map_err(Into::into)
+    }
+
     /// Lends the weight `name` to `work`, such as to change an element in a test; nothing where it is not held.
     pub fn with_weight<R>(
         &mut self,
@@ -864,14 +924,9 @@ impl<P: Processor> Backend for Stages<P> {
         part: Part,
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), BackendError> {
-        let Stages { processor, stages, training, .. } = self;
-        let held = stages.get_mut(&stage);
-        let lent = held.and_then(|stage| {
-            stage.with_named(name, training.shares, |parameter| processor.lend(part, parameter, work))
-        });
-        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
-        lent.ok_or_else(missing)?.map_err(Into::into)
+        self.with_parameter(stage, name, |processor, parameter| processor.lend(part, parameter, work))
     }
+
     fn device_bytes(&self) -> Option<Bytes> {
         self.processor.device_bytes()
     }
@@ -884,20 +939,45 @@ impl<P: Processor> Backend for Stages<P> {
     }
 
     fn scale_on_card(&mut self, stage: u16, name: &str, part: Part, factor: f64) -> Result<(), BackendError> {
-        let Stages { processor, stages, training, .. } = self;
-        let done = stages.get_mut(&stage).and_then(|stage| {
-            stage.with_named(name, training.shares, |parameter| processor.scale_on_card(part, parameter, factor))
-        });
-        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
-        done.ok_or_else(missing)?.map_err(Into::into)
+        self.with_parameter(stage, name, |processor, parameter| processor.scale_on_card(part, parameter, factor))
+    }
+
+    fn copied_on_card(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        range: Range<usize>,
+    ) -> Result<Option<OnCard>, BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.copied_on_card(part, parameter, range))
+    }
+
+    fn sum_on_card(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        start: usize,
+        from: &[OnCard],
+    ) -> Result<(), BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.sum_on_card(part, parameter, start, from))
+    }
+
+    fn squares_on_card(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        range: Range<usize>,
+    ) -> Result<Option<f64>, BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.squares_on_card(part, parameter, range))
+    }
+
+    fn most_on_card(&self) -> usize {
+        self.processor.most_on_card()
     }
 
     fn refresh(&mut self, stage: u16, name: &str) -> Result<(), BackendError> {
-        let Stages { processor, stages, training, .. } = self;
-        let held = stages.get_mut(&stage);
-        let done =
-            held.and_then(|stage| stage.with_named(name, training.shares, |parameter| processor.refresh(parameter)));
-        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
-        done.ok_or_else(missing)?.map_err(Into::into)
+        self.with_parameter(stage, name, |processor, parameter| processor.refresh(parameter))
     }
 }

@@ -16,6 +16,7 @@
 //! their collectives in the same order, none waits in a circle, and a second run has the same bits.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use pipeplan_core::graph::{Axis, Graph, SequencePart};
 use pipeplan_core::model::Dtype;
@@ -340,7 +341,12 @@ impl Gradients {
                 // Reading waits for the device.
                 transport.settle_on_card()?;
             }
+            let here = here_on_card(backend, *first, &held.name);
             for stage in others {
+                if let Some(elements) = here {
+                    add_on_card(backend, elements, [*first, *stage], &held.name)?;
+                    continue;
+                }
                 let other = copy_of(backend, *stage, &held.name, Part::Gradient)?;
                 lend(backend, *first, &held.name, Part::Gradient, |values| {
                     add(values, &other);
@@ -355,6 +361,8 @@ impl Gradients {
                 if !held.is_average() {
                     backend.scale_on_card(*first, &held.name, Part::Gradient, held.of_average())?;
                 }
+            } else if let Some(elements) = here.filter(|_| held.meets_on_card(groups, backend, transport)) {
+                held.reduce_among(elements, *first, groups, backend, transport)?;
             } else {
                 transport.settle_on_card()?;
                 lend(backend, *first, &held.name, Part::Gradient, |values| match values {
@@ -365,7 +373,14 @@ impl Gradients {
             if !others.is_empty() {
                 transport.settle_on_card()?;
             }
-            spread(backend, held, Part::Gradient)?;
+            match here {
+                Some(elements) => {
+                    others
+                        .iter()
+                        .try_for_each(|stage| copy_on_card(backend, elements, [*first, *stage], &held.name))?;
+                }
+                None => spread(backend, held, Part::Gradient)?,
+            }
         }
         // From here on this may wait for the device.
         transport.settle_on_card()?;
@@ -383,6 +398,12 @@ impl Gradients {
         for held in self.held.iter().filter(|held| held.is_owner) {
             let Some(stage) = held.stages.first() else { continue };
             let share = held.share;
+            if let Some(elements) = here_on_card(backend, *stage, &held.name) {
+                let mine = share.of(elements);
+                let found = backend.squares_on_card(*stage, &held.name, Part::Gradient, mine)?;
+                squares[held.index] = found.unwrap_or(0.0);
+                continue;
+            }
             squares[held.index] = lend(backend, *stage, &held.name, Part::Gradient, |values| {
                 Ok(match values {
                     Values::F32(values) => sum_of_squares(&values[share.of(values.len())]),
@@ -397,6 +418,10 @@ impl Gradients {
             let factor = limit / norm;
             for held in &self.held {
                 for stage in &held.stages {
+                    if here_on_card(backend, *stage, &held.name).is_some() {
+                        backend.scale_on_card(*stage, &held.name, Part::Gradient, factor)?;
+                        continue;
+                    }
                     lend(backend, *stage, &held.name, Part::Gradient, |values| {
                         match values {
                             Values::F32(values) => scale(values, factor),
@@ -485,6 +510,48 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
     Ok(())
 }
 
+/// Numbers of a gradient that ranks on one device pass each other at a time: two such copies fit into the memory that it sets
+/// aside for what others give back. Tests have small gradients, and pass them in several pieces all the same.
+const PIECE: usize = if cfg!(test) { 1000 } else { 2 << 20 };
+
+/// The numbers of a gradient that lies on a device.
+fn here_on_card(backend: &mut dyn Backend, stage: u16, name: &str) -> Option<usize> {
+    if backend.most_on_card() == 0 {
+        return None;
+    }
+    backend.on_card(stage, name, Part::Gradient).map(|memory| (memory.bytes() / 4) as usize)
+}
+
+/// The ranges of so many numbers, piece by piece.
+fn pieces(elements: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..elements).step_by(PIECE).map(move |start| start..(start + PIECE).min(elements))
+}
+
+/// A copy of a piece of a gradient on a device.
+fn piece_of(backend: &mut dyn Backend, stage: u16, name: &str, piece: Range<usize>) -> Result<OnCard, Cause> {
+    let copy = backend.copied_on_card(stage, name, Part::Gradient, piece)?;
+    let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+    Ok(copy.ok_or_else(missing)?)
+}
+
+/// Adds what one of this rank's stages has of a gradient to what another one has.
+fn add_on_card(backend: &mut dyn Backend, elements: usize, [to, from]: [u16; 2], name: &str) -> Result<(), Cause> {
+    for piece in pieces(elements) {
+        let both = [piece_of(backend, to, name, piece.clone())?, piece_of(backend, from, name, piece.clone())?];
+        backend.sum_on_card(to, name, Part::Gradient, piece.start, &both)?;
+    }
+    Ok(())
+}
+
+/// Gives one of this rank's stages what another one has of a gradient.
+fn copy_on_card(backend: &mut dyn Backend, elements: usize, [from, to]: [u16; 2], name: &str) -> Result<(), Cause> {
+    for piece in pieces(elements) {
+        let copy = piece_of(backend, from, name, piece.clone())?;
+        backend.sum_on_card(to, name, Part::Gradient, piece.start, &[copy])?;
+    }
+    Ok(())
+}
+
 /// The memory of a device that holds `part`, where the transport sums such memory itself.
 fn on_card(
     backend: &mut dyn Backend,
@@ -531,6 +598,40 @@ impl Held {
         }
         if !self.is_average() {
             scale(&mut values[mine], self.of_average());
+        }
+        Ok(())
+    }
+
+    /// Whether all that have a part in it are on one device, which can add up what they have.
+    fn meets_on_card(&self, groups: &[Group], backend: &dyn Backend, transport: &dyn Transport) -> bool {
+        let most = backend.most_on_card();
+        let fits = |at: &usize| groups[*at].size() <= most;
+        // Where the optimizer is shared out, pieces differ in length.
+        let is_whole = self.replicas.is_none() || self.share.members < 2;
+        let all = [self.shares, self.copies, self.replicas];
+        transport.carries_memory() && is_whole && all.iter().flatten().all(fits)
+    }
+
+    /// As [`Held::reduce`], for ranks on one device: each shows the others a copy of a piece, and adds all copies up.
+    fn reduce_among(
+        &self,
+        elements: usize,
+        stage: u16,
+        groups: &mut [Group],
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        for at in [self.shares, self.copies, self.replicas].into_iter().flatten() {
+            for piece in pieces(elements) {
+                let copy = piece_of(backend, stage, &self.name, piece.clone())?;
+                let all = transport.show(&mut groups[at], copy)?;
+                backend.sum_on_card(stage, &self.name, Part::Gradient, piece.start, &all)?;
+            }
+        }
+        let replicas = self.replicas.map_or(1, |at| groups[at].size());
+        let factor = self.of_average() / replicas as f64;
+        if factor != 1.0 {
+            backend.scale_on_card(stage, &self.name, Part::Gradient, factor)?;
         }
         Ok(())
     }
