@@ -64,6 +64,7 @@ fn every_operator_is_right_and_does_nothing_that_a_card_would_not_forgive() {
     let card: Arc<dyn Card> = interpreted.clone();
     let mut rows: Vec<Row> = operators::cases().iter().map(|case| case.check(&card)).collect();
     rows.extend(operators::fused(&card));
+    rows.extend(operators::fused_norms(&card));
     rows.extend(rings::cases().iter().flat_map(|case| case.check(&card)));
     rows.extend(operators::dealt(&card));
     // What an H100 does by groups of warps, others do by warps.
@@ -90,8 +91,11 @@ fn beside_the_graph(card: &Arc<dyn Card>) -> Result<(), CardError> {
     let context = Context::new(Arc::clone(card));
     let floats = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
     let held = |values: &[f32]| Memory::holding(card, &floats(values));
-    const ELEMENTS: u64 = 1300;
+    const ELEMENTS: u64 = 1301;
     let some: Vec<f32> = (0..ELEMENTS).map(|at| (at % 97) as f32 - 40.0).collect();
+    // Whole numbers whose squares a float adds up without rounding.
+    let squares: f32 = some.iter().skip(1).map(|value| value * value).sum();
+    assert_eq!(context.squares(held(&some)?.after(4), ELEMENTS - 1)?, f64::from(squares));
     for format in [Format::F32, Format::Bf16] {
         // The second half of a float's bytes is one of bf16, and whole numbers this small are exact in it.
         let narrow: Vec<u8> = match format {
@@ -106,18 +110,25 @@ fn beside_the_graph(card: &Arc<dyn Card>) -> Result<(), CardError> {
         assert_eq!(to.read()?, narrow);
         context.combine(false, format, &places[..1], to.at(), ELEMENTS)?;
         assert_eq!(to.read()?, narrow);
-        // The first step goes by the rate against the gradient's sign, whatever its size.
+        // The first step goes by the rate against the gradient's sign, whatever its size. A share may begin anywhere.
         let optimizer = AdamW { weight_decay: 0.0, ..AdamW::default() };
-        let (master, gradient) = (held(&some)?, held(&some)?);
-        let [mean, square] = [Memory::zeros(card, 4 * ELEMENTS)?, Memory::zeros(card, 4 * ELEMENTS)?];
-        let places = [&to, &master, &gradient, &mean, &square].map(Memory::at);
-        context.adamw(&optimizer, 0, format, places, ELEMENTS, true)?;
-        assert!(gradient.read()?.iter().all(|byte| *byte == 0));
-        for (old, new) in some.iter().zip(master.read()?.chunks_exact(4)) {
-            let new = f32::from_le_bytes([new[0], new[1], new[2], new[3]]);
-            let direction = if *old == 0.0 { 0.0 } else { old.signum() };
-            let expected = f64::from(*old) - optimizer.rate(0) * f64::from(direction);
-            assert!((f64::from(new) - expected).abs() < 1e-5 * expected.abs().max(1.0), "{old}: {new} {expected}");
+        for start in [0, 1] {
+            let (master, gradient) = (held(&some)?, held(&some)?);
+            let [mean, square] = [Memory::zeros(card, 4 * ELEMENTS)?, Memory::zeros(card, 4 * ELEMENTS)?];
+            let [of_master, of_gradient, of_mean, of_square] =
+                [&master, &gradient, &mean, &square].map(|memory| memory.after(4 * start));
+            let places = [to.after(format.bytes() * start), of_master, of_gradient, of_mean, of_square];
+            context.adamw(&optimizer, 0, format, places, ELEMENTS - start, true)?;
+            assert!(gradient.read()?[4 * start as usize..].iter().all(|byte| *byte == 0));
+            for (old, new) in some.iter().zip(master.read()?.chunks_exact(4)).skip(start as usize) {
+                let new = f32::from_le_bytes([new[0], new[1], new[2], new[3]]);
+                let direction = if *old == 0.0 { 0.0 } else { old.signum() };
+                let expected = f64::from(*old) - optimizer.rate(0) * f64::from(direction);
+                assert!(
+                    (f64::from(new) - expected).abs() < 1e-5 * expected.abs().max(1.0),
+                    "{old}: {new} {expected}"
+                );
+            }
         }
     }
     Ok(())

@@ -233,6 +233,8 @@ pub enum Op {
     },
     PairOfBf16(u32, [Word; 2]),
     InsertBits(u32, [Word; 4]),
+    /// The same in 64 bits: what is inserted and into what, then where and how many.
+    InsertBits64(u32, [Long; 2], [Word; 2]),
     Permute(u32, [Word; 3]),
     Load(Access),
     Store(Access),
@@ -805,6 +807,7 @@ fn of_whole_numbers(names: &Names, parts: &[&str], operands: &[&str]) -> Decoded
             Op::One32(one, whole(kind)?, word(to)?, names.word(from)?)
         }
         (["bfi", "b32"], [to, a, b, c, d]) => Op::InsertBits(word(to)?, names.words(&[a, b, c, d])?),
+        (["bfi", "b64"], [to, a, b, c, d]) => Op::InsertBits64(long(to)?, longs(&[a, b])?, names.words(&[c, d])?),
         (["prmt", "b32"], [to, a, b, c]) => Op::Permute(word(to)?, names.words(&[a, b, c])?),
         (["setp", how, kind], [to, a, b]) if of(kind).is_some() => {
             let (whole, (how, or_none)) = (whole(kind)?, comparison(how)?);

@@ -1059,6 +1059,15 @@ impl Warp {
                     b[lane] & !mask | a[lane].checked_shl(start).unwrap_or(0) & mask
                 });
             }
+            Op::InsertBits64(to, from, place) => {
+                let ([a, b], [start, count]) = (from.map(|long| self.long(long)), place.map(|word| self.word(word)));
+                put(&mut self.longs[to as usize], on, |lane| {
+                    let (start, count) = (start[lane] & 0xff, count[lane] & 0xff);
+                    let ones = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
+                    let mask = ones.checked_shl(start).unwrap_or(0);
+                    b[lane] & !mask | a[lane].checked_shl(start).unwrap_or(0) & mask
+                });
+            }
             Op::Permute(to, from) => {
                 let [a, b, order] = from.map(|word| self.word(word));
                 put(&mut self.words[to as usize], on, |lane| number::permuted(a[lane], b[lane], order[lane]));

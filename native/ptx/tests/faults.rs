@@ -243,6 +243,10 @@ fn arithmetic_is_that_of_the_tables() {
         -31i32 as u32
     );
     assert_eq!(result("mov.u32 %r1, 5; bfi.b32 %r9, %r1, -1, 4, 3;"), 0xffff_ffdf);
+    // Across the middle: 5 at bit 31 is 1 at bit 31 and 1 at bit 33.
+    let wide = "mov.u64 %rd1, 5; mov.u64 %rd2, 0; bfi.b64 %rd1, %rd1, %rd2, 31, 3;";
+    assert_eq!(result(&format!("{wide} cvt.u32.u64 %r9, %rd1;")), 1 << 31);
+    assert_eq!(result(&format!("{wide} shr.u64 %rd1, %rd1, 32; cvt.u32.u64 %r9, %rd1;")), 2);
     assert_eq!(
         result(
             "mov.u32 %r1, 0x00800000; bfind.u32 %r2, %r1; bfind.shiftamt.u32 %r3, %r1; mad.lo.s32 %r9, %r2, 100, %r3;"

@@ -146,7 +146,7 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
     let on_path = |ns: u64| if whole == 0 { String::new() } else { human::percent(ns as f64 / whole as f64) };
     let row = |job: &&JobTimes| {
         vec![
-            format!("{}{}", job.stage, job.kind),
+            job.name(),
             plan.problem.rank_of(job.stage, 0).to_string(),
             human::duration(job.planned_ns),
             human::duration(job.mean_ns),

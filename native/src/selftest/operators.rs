@@ -272,6 +272,10 @@ pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, with_products: bool, r
             Ok::<_, CardError>(())
         });
     }
+    rows.section(GROUP, "norms that take in what comes behind", |rows| {
+        fused_norms(card).into_iter().for_each(|row| rows.push(row));
+        Ok::<_, CardError>(())
+    });
     rows.section(GROUP, "what is dealt to ranks", |rows| {
         dealt(card).into_iter().for_each(|row| rows.push(row));
         Ok::<_, CardError>(())
@@ -336,6 +340,47 @@ pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
                 Err::<_, CardError>(error) => Row::broken("operators", name, &error),
             });
         }
+    }
+    rows
+}
+
+/// Gradients of norms that take in what comes right behind them, against the two apart: the same bits.
+pub fn fused_norms(card: &Arc<dyn Card>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    // In packs of 16 bytes, and not.
+    for (t, h) in [Dtype::F32, Dtype::Bf16].into_iter().flat_map(|t| [51u64, 264].map(|h| (t, h))) {
+        const ROWS: u64 = 37;
+        let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+        let inverse = Tensor::random(&[ROWS], Dtype::F32, 88);
+        let all = [random(&[ROWS, h], 86), random(&[ROWS, h], 87), inverse, random(&[h], 89), random(&[ROWS, h], 90)];
+        let kernel = Kernel::RmsNormInputGrad { offset: false };
+        let name = format!("{} and add, fused, {} {ROWS}x{h}", kernel.name(), t.name());
+        let run = |together: bool| {
+            let mut context = Context::new(Arc::clone(card));
+            let at = all.iter().map(|tensor| Memory::holding(card, &tensor.bytes()));
+            let at = at.collect::<Result<Vec<Memory>, CardError>>()?;
+            let result = Memory::new(card, ROWS * h * t.bytes())?;
+            let out = Place { at: Some(result.at()), shape: &all[0].shape, dtype: t };
+            let place = |(tensor, at): (&Tensor, &Memory)| (at.at(), tensor.shape.clone(), tensor.dtype);
+            let places: Vec<_> = all.iter().zip(&at).map(place).collect();
+            let inputs: Vec<Place<'_>> =
+                places.iter().map(|(at, shape, dtype)| Place { at: Some(*at), shape, dtype: *dtype }).collect();
+            if together {
+                card.begin_job();
+            }
+            context.run(&kernel, &inputs[..4], &[out])?;
+            context.run(&Kernel::Add, &[out, inputs[4]], &[out])?;
+            card.end_job()?;
+            result.read()
+        };
+        rows.push(match run(false).and_then(|apart| Ok((apart, run(true)?))) {
+            Ok((apart, together)) => {
+                let same = apart == together && apart.iter().any(|byte| *byte != 0);
+                let found = if same { "the same bits" } else { "other bits" };
+                Row::fact("operators", name, found, "two launches", same)
+            }
+            Err::<_, CardError>(error) => Row::broken("operators", name, &error),
+        });
     }
     rows
 }
@@ -462,6 +507,12 @@ fn cases_in(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::LayerNormGainGrad, t, inputs, &[(&[h], F)]).adding(4));
     cases.push(Case::new(Kernel::AddBias, t, vec![x.clone(), bias], &[(&[n, h], t)]));
     cases.push(Case::new(Kernel::BiasGrad, t, vec![dy.clone(), sum(&[h], 13)], &[(&[h], F)]).adding(1));
+    // So many rows that blocks share them out, which a multiple of their parts does not divide.
+    let many = [1601, 35];
+    let [of_rows, scaled] = [50, 51].map(|seed| random(&many, seed));
+    cases.push(Case::new(Kernel::BiasGrad, t, vec![of_rows.clone(), sum(&[35], 52)], &[(&[35], F)]).adding(1));
+    let inputs = vec![of_rows, scaled, sum(&[1601], 53), sum(&[35], 54)];
+    cases.push(Case::new(Kernel::RmsNormGainGrad, t, inputs, &[(&[35], F)]).adding(3));
 
     for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
         let a = if transpose_a { random(&[h, n], 14) } else { random(&[n, h], 14) };
@@ -698,6 +749,10 @@ fn head_cases(t: Dtype) -> Vec<Case> {
     let inputs = vec![dy.clone(), x.clone(), r.clone(), gain];
     cases.push(Case::new(Kernel::HeadNormInputGrad { width, offset: true }, t, inputs, &[(all, t)]));
     let inputs = vec![dy, x, r, Tensor::random(&[width], F, 43)];
+    cases.push(Case::new(Kernel::HeadNormGainGrad { width }, t, inputs, &[(&[width], F)]).adding(3));
+    let many: &[u64] = &[531, heads * width];
+    let sums = [Tensor::random(&[531, heads], F, 46), Tensor::random(&[width], F, 47)];
+    let inputs = [vec![random(many, 44), random(many, 45)], sums.to_vec()].concat();
     cases.push(Case::new(Kernel::HeadNormGainGrad { width }, t, inputs, &[(&[width], F)]).adding(3));
     for inverse in [false, true] {
         let kernel = Kernel::RopeTail { sequence: 13, heads, width, tail: 4, base: 10_000, inverse };

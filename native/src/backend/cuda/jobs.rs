@@ -67,20 +67,45 @@ impl Jobs {
     }
 }
 
-/// The same work, where a product also adds a bias or a residual whose own launch would come right behind it and leave the
+/// The same work in fewer pieces. The gradient of a norm for its input also adds what comes to it from beside the norm, and
+/// rounds as two launches do: so it does not matter where a list ends. And a product also adds a bias or a residual whose own launch would come right behind it and leave the
 /// sum where the product's result was: cuBLAS does both in its epilogue, before it rounds. Its GELU is the one by tanh and its
 /// gradients of biases do not add to what is there, so none of those fit; a gate (SwiGLU) takes two products.
 pub fn fused(list: Vec<Command>) -> Vec<Command> {
     let mut fused: Vec<Command> = Vec::with_capacity(list.len());
     for command in list {
-        if let (Some(Command::Product(product)), Command::Launch(launch)) = (fused.last_mut(), &command)
-            && product.take_in(launch)
-        {
-            continue;
+        let is_taken_in = match (fused.last_mut(), &command) {
+            (Some(Command::Product(product)), Command::Launch(next)) => product.take_in(next),
+            (Some(Command::Launch(launch)), Command::Launch(next)) => launch.take_in(next),
+            _ => false,
+        };
+        if !is_taken_in {
+            fused.push(command);
         }
-        fused.push(command);
     }
     fused
+}
+
+/// What an `add` adds in place to the `elements` numbers at `result`; nothing where it does anything else.
+fn added_to(result: u64, elements: i64, Args { p, n, .. }: &Args) -> Option<u64> {
+    let is_it = p[2] == result && n[0] == elements && (p[0] == result) != (p[1] == result);
+    is_it.then_some(if p[0] == result { p[1] } else { p[0] })
+}
+
+impl Launch {
+    /// Does what `next` would do to the result, where this kernel can: whether it does.
+    fn take_in(&mut self, next: &Launch) -> bool {
+        let Some((name, format)) = self.kernel.rsplit_once('_') else { return false };
+        let Args { p, n, .. } = &mut self.args;
+        let is_open = name == "rms_norm_input_grad" && p[5] == 0;
+        if !is_open || next.kernel.rsplit_once('_') != Some(("add", format)) {
+            return false;
+        }
+        // A block takes a row.
+        let added = added_to(p[4], i64::from(self.grid[0]) * n[0], &next.args);
+        p[5] = added.unwrap_or(0);
+        added.is_some()
+    }
 }
 
 impl Product {
@@ -100,11 +125,13 @@ impl Product {
                 self.bias = Some(Address(p[1]));
                 true
             }
-            "add" if p[2] == result && n[0] == elements && (p[0] == result) != (p[1] == result) => {
-                self.addend = Some(Address(if p[0] == result { p[1] } else { p[0] }));
-                self.beta = 1.0;
-                true
-            }
+            "add" => match added_to(result, elements, &launch.args) {
+                Some(addend) => {
+                    (self.addend, self.beta) = (Some(Address(addend)), 1.0);
+                    true
+                }
+                None => false,
+            },
             _ => false,
         }
     }
@@ -319,11 +346,15 @@ mod tests {
         Product { rows, inner, columns, a, b, c, alpha: 1.0, beta: 0.0, count: 1, addend: None, bias: None }
     }
 
-    fn launch(kernel: &str, p: &[u64], n: &[i64]) -> Command {
+    fn launch_of(kernel: &str, p: &[u64], n: &[i64]) -> Launch {
         let mut args = Args::default();
         args.p[..p.len()].copy_from_slice(p);
         args.n[..n.len()].copy_from_slice(n);
-        Command::Launch(Launch { kernel: kernel.to_string(), grid: [1, 1, 1], threads: 32, shared: 0, args })
+        Launch { kernel: kernel.to_string(), grid: [1, 1, 1], threads: 32, shared: 0, args }
+    }
+
+    fn launch(kernel: &str, p: &[u64], n: &[i64]) -> Command {
+        Command::Launch(launch_of(kernel, p, n))
     }
 
     #[test]
@@ -351,6 +382,31 @@ mod tests {
         let adds = Command::Product(Product { beta: 1.0, ..product });
         assert_eq!(fused(vec![adds.clone(), bias.clone()]), [adds, bias.clone()]);
         let twice = vec![Command::Product(product), bias.clone(), launch("add_bf16", &[2048, 1024, 1024], &[24])];
+        assert_eq!(fused(twice).len(), 2);
+    }
+
+    #[test]
+    fn what_comes_from_beside_a_norm_is_added_where_its_gradient_is_made() {
+        let whole = launch_of("rms_norm_input_grad_bf16", &[1024, 2048, 3072, 4096, 1024], &[6]);
+        let norm = Launch { grid: [4, 1, 1], ..whole };
+        let of = |next: &Command| fused(vec![Command::Launch(norm.clone()), next.clone()]);
+        let mut with = norm.clone();
+        with.args.p[5] = 8192;
+        for buffers in [[8192, 1024, 1024], [1024, 8192, 1024]] {
+            assert_eq!(of(&launch("add_bf16", &buffers, &[24])), [Command::Launch(with.clone())]);
+        }
+        let apart = [
+            launch("add_bf16", &[8192, 1024, 2048], &[24]),
+            launch("add_bf16", &[1024, 1024, 1024], &[24]),
+            launch("add_bf16", &[8192, 1024, 1024], &[23]),
+            launch("add_f32", &[8192, 1024, 1024], &[24]),
+            launch("add_rows_bf16", &[1024, 8192, 1024], &[4, 6, 1]),
+        ];
+        for next in apart {
+            assert_eq!(of(&next), [Command::Launch(norm.clone()), next.clone()]);
+        }
+        let twice = vec![Command::Launch(norm), launch("add_bf16", &[8192, 1024, 1024], &[24])];
+        let twice = [twice, vec![launch("add_bf16", &[9216, 1024, 1024], &[24])]].concat();
         assert_eq!(fused(twice).len(), 2);
     }
 

@@ -10,7 +10,7 @@ use pipeplan_core::model::{Dtype, Routing, Scores};
 use pipeplan_core::units::Bytes;
 
 use super::card::{Address, Args, Card, CardError, Format, Held, Launch, Matrix, Memory};
-use super::matrices;
+use super::{floats, matrices};
 use crate::backend::cpu::kernels::{experts, rope};
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
@@ -95,9 +95,27 @@ pub fn taken(kernel: &Kernel, inputs: &[Place<'_>]) -> Option<Bytes> {
         Kernel::CombineGrad { .. } => 3,
         Kernel::AttentionGrad(heads) => return of_rows(&heads, inputs[0].rows(), inputs[0].format()),
         Kernel::SpreadAttentionGrad(spread) => return of_rows(&spread.heads, inputs[0].rows(), inputs[0].format()),
+        Kernel::BiasGrad | Kernel::RmsNormGainGrad | Kernel::LayerNormGainGrad => {
+            return of_splits([inputs[0].rows(), inputs[0].columns()]);
+        }
+        Kernel::HeadNormGainGrad { width } => return of_splits([inputs[0].elements() / width, width]),
         _ => return None,
     };
     Some(4 * inputs[chosen].elements())
+}
+
+/// Blocks that share the rows of a sum over them out, for each 32 of so many columns: as many as fill a large card, whichever
+/// it is, so that sums are the same on all.
+fn splits([rows, columns]: [u64; 2]) -> u64 {
+    const BLOCKS: u64 = 256;
+    const LEAST_ROWS: u64 = 512;
+    (BLOCKS / columns.div_ceil(32).max(1)).min(rows / LEAST_ROWS).max(1)
+}
+
+/// Bytes of what they leave, where they are several.
+fn of_splits(size: [u64; 2]) -> Option<Bytes> {
+    let splits = splits(size);
+    (splits > 1).then_some(4 * splits * size[1])
 }
 
 /// Bytes of what the gradient of attention for queries leaves for that of keys, where tensor cores make it: two floats of each
@@ -244,9 +262,21 @@ impl Context {
         self.over_rows(name, format, [rows, shares], args)
     }
 
-    /// A launch of one block for 32 columns, which sums over rows.
-    fn over_columns(&self, name: &str, format: Format, columns: u64, args: Args) -> Result<(), CardError> {
-        self.launch(name, format, [columns.div_ceil(32), 1, 1], 1024, args)
+    /// A sum over rows, added to the second of up to five `buffers`, which are at least two.
+    fn over_columns(&self, name: &str, format: Format, size: [u64; 2], buffers: &[u64]) -> Result<(), CardError> {
+        let parts = of_splits(size).map(|bytes| Memory::held(&self.card, bytes, Held::Briefly)).transpose()?;
+        let ([_, columns], splits) = (size, splits(size));
+        let mut all = [0; 6];
+        all[..buffers.len()].copy_from_slice(buffers);
+        all[5] = parts.as_ref().map_or(0, |parts| parts.at().0);
+        self.launch(name, format, [columns.div_ceil(32), splits, 1], 1024, args(&all, &size, &[]))?;
+        match parts {
+            None => Ok(()),
+            Some(parts) => {
+                let args = args(&[parts.at().0, buffers[1]], &[columns, splits], &[]);
+                self.over_elements("add_splits", Format::F32, columns, args)
+            }
+        }
     }
 
     /// Starts `kernel`.
@@ -293,10 +323,7 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[rows, columns, 1, 0, 0, 1], &[]);
                 self.over_rows("add_rows", format, [rows, columns], args)
             }
-            Kernel::BiasGrad => {
-                let args = args(&[input(0), output(0)], &[rows, columns], &[]);
-                self.over_columns("bias_grad", format, columns, args)
-            }
+            Kernel::BiasGrad => self.over_columns("bias_grad", format, [rows, columns], &[input(0), output(0)]),
             Kernel::RmsNorm { eps_e12, offset } => {
                 let buffers = [input(0), input(1), output(0), output(1)];
                 let args = args(&buffers, &[columns], &[of_e12(eps_e12) as f32, one_more(offset)]);
@@ -308,8 +335,8 @@ impl Context {
                 self.over_packed_rows("rms_norm_input_grad", format, [rows, columns], args)
             }
             Kernel::RmsNormGainGrad => {
-                let args = args(&[input(0), output(0), input(1), input(2)], &[rows, columns], &[]);
-                self.over_columns("rms_norm_gain_grad", format, columns, args)
+                let buffers = [input(0), output(0), input(1), input(2)];
+                self.over_columns("rms_norm_gain_grad", format, [rows, columns], &buffers)
             }
             Kernel::LayerNorm { eps_e12 } => {
                 let buffers = [input(0), input(1), input(2), output(0), output(1), output(2)];
@@ -322,7 +349,7 @@ impl Context {
             }
             Kernel::LayerNormGainGrad => {
                 let buffers = [input(0), output(0), input(1), input(3), input(2)];
-                self.over_columns("layer_norm_gain_grad", format, columns, args(&buffers, &[rows, columns], &[]))
+                self.over_columns("layer_norm_gain_grad", format, [rows, columns], &buffers)
             }
             Kernel::MatMul { .. } => self.products(kernel, inputs, outputs),
             Kernel::Rope { sequence, heads, width, base, inverse } => {
@@ -354,8 +381,8 @@ impl Context {
                 self.over_packed_rows("rms_norm_input_grad", format, [elements / width, width], args)
             }
             Kernel::HeadNormGainGrad { width } => {
-                let args = args(&[input(0), output(0), input(1), input(2)], &[elements / width, width], &[]);
-                self.over_columns("rms_norm_gain_grad", format, width, args)
+                let buffers = [input(0), output(0), input(1), input(2)];
+                self.over_columns("rms_norm_gain_grad", format, [elements / width, width], &buffers)
             }
             Kernel::SplitColumns => {
                 let sizes = [outputs[0].columns(), outputs[1].columns()];
@@ -580,8 +607,26 @@ impl Context {
             epsilon,
         ];
         let args = args(&places.map(|place| place.0), &[elements], &floats.map(|float| float as f32));
-        let blocks = elements.div_ceil(THREADS.into()).min(MOST_BLOCKS);
+        // A thread takes four elements at once.
+        let blocks = elements.div_ceil(4 * u64::from(THREADS)).min(MOST_BLOCKS);
         self.launch("adamw", format, [blocks, 1, 1], THREADS, args)
+    }
+
+    /// The sum of squares of `elements` floats: of float sums that no order of the work changes. Waits for it.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn squares(&self, at: Address, elements: u64) -> Result<f64, CardError> {
+        const BLOCKS: u64 = 1024;
+        if elements == 0 {
+            return Ok(0.0);
+        }
+        let blocks = elements.div_ceil(THREADS.into()).min(BLOCKS);
+        // Apart from what jobs hold, whose places are to be the same in every step.
+        let sums = Memory::held(&self.card, 4 * blocks, Held::ByOthers)?;
+        let args = args(&[at.0, sums.at().0], &[elements], &[]);
+        self.launch("sum_squares", Format::F32, [blocks, 1, 1], THREADS, args)?;
+        Ok(floats(&sums.read()?).into_iter().map(f64::from).sum())
     }
 
     /// What members of a group have, combined in their order into `to`, which is none of `from`. At most

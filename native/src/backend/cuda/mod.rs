@@ -14,6 +14,7 @@
 //! Several ranks of a plan may share one card, each with its own stream and memory pool. A job waits for its own work at
 //! its end, so its time is what the card took, and what leaves it is there for whoever takes it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Axis, Graph, Init, Kernel, SequencePart, Tensor, TensorId};
@@ -267,6 +268,8 @@ impl Processor for Queue {
 
     fn pack(&mut self, data: Arc<Memory>, tensor: &Tensor, stays: bool) -> Result<Buffer, CardError> {
         let bytes = data.bytes();
+        // Its copy lies where others have left room: in no list of work that is to come again.
+        self.card.end_job()?;
         Ok(match self.leaving {
             Leaving::ThroughHost if !stays => Buffer::F32(unpacked(&data.read()?, format_of(tensor.dtype))),
             _ if stays => Buffer::OnCard(OnCard::new(data, bytes)),
@@ -466,6 +469,52 @@ impl Processor for Queue {
         factor: f64,
     ) -> Result<(), CardError> {
         self.context.scale(memory_of(part, &parameter).at(), parameter.tensor.elements(), factor)
+    }
+
+    fn copied_on_card(
+        &mut self,
+        part: Part,
+        parameter: Updated<'_, Arc<Memory>, State>,
+        range: Range<usize>,
+    ) -> Result<Option<OnCard>, CardError> {
+        let (from, bytes) = (memory_of(part, &parameter).after(4 * range.start as u64), 4 * range.len() as u64);
+        let copy = Memory::held(&self.card, bytes, For::ByOthers)?;
+        self.card.copy(from, copy.at(), bytes)?;
+        self.card.finish()?;
+        Ok(Some(OnCard::new(Arc::new(copy), bytes)))
+    }
+
+    fn sum_on_card(
+        &mut self,
+        part: Part,
+        parameter: Updated<'_, Arc<Memory>, State>,
+        start: usize,
+        from: &[OnCard],
+    ) -> Result<(), CardError> {
+        let others = from.iter().map(|memory| memory.content().downcast::<Memory>());
+        let Ok(others) = others.collect::<Result<Vec<_>, _>>() else {
+            return Err(CardError::call("a sum of gradients", "the other ranks are on no such card"));
+        };
+        let Some(first) = others.first() else { return Ok(()) };
+        let to = memory_of(part, &parameter).after(4 * start as u64);
+        let places: Vec<Address> = others.iter().map(|memory| memory.at()).collect();
+        self.context.combine(false, Format::F32, &places, to, first.bytes() / 4)?;
+        // The others' memory is let go of behind this.
+        self.card.finish()
+    }
+
+    fn squares_on_card(
+        &mut self,
+        part: Part,
+        parameter: Updated<'_, Arc<Memory>, State>,
+        range: Range<usize>,
+    ) -> Result<Option<f64>, CardError> {
+        let at = memory_of(part, &parameter).after(4 * range.start as u64);
+        self.context.squares(at, range.len() as u64).map(Some)
+    }
+
+    fn most_on_card(&self) -> usize {
+        MOST_MEMBERS
     }
 
     fn refresh(&mut self, parameter: Updated<'_, Arc<Memory>, State>) -> Result<(), CardError> {

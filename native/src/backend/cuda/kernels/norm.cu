@@ -15,7 +15,7 @@ template <class T> __device__ void rms_norm(const Args& a) {
 }
 KERNEL(rms_norm)
 
-// p: dy, x, r, gain, dx (may be dy). n: columns. f[0]: what is added to gains.
+// p: dy, x, r, gain, dx (may be dy), what is added to dx or nothing. n: columns. f[0]: what is added to gains.
 template <class T> __device__ void rms_norm_input_grad(const Args& a) {
     __shared__ float scratch[32];
     ll columns = a.n[0], row = blockIdx.x;
@@ -24,7 +24,9 @@ template <class T> __device__ void rms_norm_input_grad(const Args& a) {
     float r = ((const float*)a.p[2])[row], along = 0.0f;
     each_of_rows(dy, gain, x, columns, [&](float dy, float gain, float x) { along += dy * (gain + a.f[0]) * x; });
     along = r * r * (block_sum(along, scratch) / (float)columns);
-    map_rows(dy, gain, x, dx, columns, [&](float dy, float gain, float x) { return r * (dy * (gain + a.f[0]) - x * along); });
+    const T* added = a.p[5] != 0 ? (const T*)a.p[5] + row * columns : 0;
+    auto of = [&](float dy, float gain, float x) { return r * (dy * (gain + a.f[0]) - x * along); };
+    map_rows(dy, gain, x, dx, columns, of, added);
 }
 KERNEL(rms_norm_input_grad)
 
@@ -88,25 +90,39 @@ struct DyTimesNormed {
 };
 
 // G[j] += sum over rows. A block of 32 x 32 threads takes 32 columns; thread (lane, part) every 32nd row from `part` on,
-// and the 32 parts are added up in order. n: rows, columns.
+// and the 32 parts are added up in order. Where columns are few, blocks share the rows out as well, and leave their sums for
+// add_splits: p[5], a row of columns for each blockIdx.y. n: rows, columns.
 template <class T, class Term> __device__ __forceinline__ void sum_rows(const Args& a) {
     __shared__ float parts[32][33];
     ll rows = a.n[0], columns = a.n[1];
     int lane = threadIdx.x % 32, part = threadIdx.x / 32;
     ll j = (ll)blockIdx.x * 32 + lane;
+    ll first = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     float sum = 0.0f;
     if (j < columns) {
 #pragma unroll 4
-        for (ll row = part; row < rows; row += 32) sum += Term::template of<T>(a, row, row * columns + j);
+        for (ll row = first + part; row < end; row += 32) sum += Term::template of<T>(a, row, row * columns + j);
     }
     parts[part][lane] = sum;
     __syncthreads();
     if (part == 0 && j < columns) {
-        float total = ((float*)a.p[1])[j];
+        bool is_all = gridDim.y == 1;
+        float* at = is_all ? (float*)a.p[1] + j : (float*)a.p[5] + blockIdx.y * columns + j;
+        float total = is_all ? *at : 0.0f;
         for (int other = 0; other < 32; other++) total += parts[other][lane];
+        *at = total;
+    }
+}
+
+// G[j] += sum over rows of what sum_rows has left, in order. p: that, G. n: columns, rows.
+__device__ void add_splits(const Args& a) {
+    EACH(j, a.n[0]) {
+        float total = ((float*)a.p[1])[j];
+        for (ll row = 0; row < a.n[1]; row++) total += ((const float*)a.p[0])[row * a.n[0] + j];
         ((float*)a.p[1])[j] = total;
     }
 }
+KERNEL_OF_FLOATS(add_splits)
 
 // p: dy, G.
 template <class T> __device__ void bias_grad(const Args& a) { sum_rows<T, JustDy>(a); }

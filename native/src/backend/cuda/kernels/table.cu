@@ -22,7 +22,9 @@ KERNEL(embedding)
 
 // p: dy, tokens, G (float). The block of a token's first occurrence adds up all of its occurrences, in their order: so no
 // two blocks write one row, and a second run gives the same bits. blockIdx.y is the chunk of columns, one a thread; 256
-// threads look at as many tokens at once, and note in one bit each where theirs is.
+// threads look at as many tokens at once, and note in one bit each where theirs is. Text has a few tokens that come again and
+// again: an occurrence before this one is looked for from here backwards, and eight later ones are read before the first is
+// added.
 template <class T> __device__ void embedding_grad(const Args& a) {
     __shared__ unsigned found[8];
     const T* dy = (const T*)a.p[0];
@@ -31,9 +33,10 @@ template <class T> __device__ void embedding_grad(const Args& a) {
     ll j = (ll)blockIdx.y * blockDim.x + threadIdx.x;
     int token = tokens[row];
     if (token < 0) return;
-    bool is_later = false;
-    for (ll at = threadIdx.x; at < row; at += blockDim.x) is_later |= tokens[at] == token;
-    if (__syncthreads_or(is_later)) return;
+    for (ll end = row; end > 0; end -= blockDim.x) {
+        ll at = end - 1 - threadIdx.x;
+        if (__syncthreads_or(at >= 0 && tokens[at] == token)) return;
+    }
     float* gradient = (float*)a.p[2] + token * columns + j;
     float sum = j < columns ? *gradient : 0.0f;
     for (ll start = row; start < count; start += blockDim.x) {
@@ -44,9 +47,20 @@ template <class T> __device__ void embedding_grad(const Args& a) {
         if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = of_warp;
         __syncthreads();
         for (int warp = 0; warp < 8; warp++) {
-            for (unsigned bits = found[warp]; bits != 0; bits &= bits - 1) {
-                ll occurrence = start + warp * 32 + __ffs((int)bits) - 1;
-                if (j < columns) sum += load(dy[occurrence * columns + j]);
+            for (unsigned bits = found[warp]; bits != 0;) {
+                float terms[8];
+                bool is_there[8];
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    is_there[k] = bits != 0 && j < columns;
+                    ll occurrence = start + warp * 32 + __ffs((int)bits) - 1;
+                    terms[k] = is_there[k] ? load(dy[occurrence * columns + j]) : 0.0f;
+                    bits &= bits - 1;
+                }
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    if (is_there[k]) sum += terms[k];
+                }
             }
         }
     }
