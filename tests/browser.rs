@@ -124,20 +124,27 @@ fn from_the_form_to_a_trained_model_and_back() {
     assert!(file == printed(["plan", &link, "-o", "-"]), "the page's plan is not the command's");
 
     let trace = process::output("trace.json");
-    let printed = printed([
-        "run".as_ref(),
-        plan.as_os_str(),
-        "--steps".as_ref(),
-        "3".as_ref(),
-        "--trace".as_ref(),
-        trace.as_os_str(),
-    ]);
-    println!("{printed}");
+    let [plan_file, trace_file] = [&plan, &trace].map(|path| path.to_str().unwrap());
+    println!("{}", printed(["run", plan_file, "--steps", "3", "--trace", trace_file]));
     open(&browser, &trace);
     browser.until("the measured ranks", || {
         Some(browser.text("[data-test='trace-figures']")).filter(|text| !text.is_empty())
     });
     browser.picture("planned-and-measured.png");
+
+    // Where it lost time, and a plan with what was measured: both as the command has them.
+    browser.find("[data-test='calibrate']").click();
+    let said = browser.until("where time went", || {
+        Some(browser.text("[data-test='calibration']")).filter(|text| text.contains("measured"))
+    });
+    assert!(["planned", "ops", "hops", "spread", "rest"].iter().all(|cause| said.contains(cause)), "{said}");
+    browser.picture("where-time-went.png");
+    let calibrated: Value =
+        serde_json::from_str(&printed(["calibrate", plan_file, trace_file, "--json"])).expect("JSON");
+    browser.find("[data-test='plan-measured']").click();
+    let stages = &calibrated["problem"]["stages"];
+    link_that_says(&browser, |spec| spec["problem"]["stages"] == *stages && spec["schedule"] == "1f1b");
+    planned(&browser, "1F1B");
     browser.no_errors();
 }
 

@@ -54,6 +54,13 @@ pub struct JobTimes {
     pub path_ns: Nanos,
 }
 
+impl JobTimes {
+    /// The stage and the job: `3BW`.
+    pub fn name(&self) -> String {
+        format!("{}{}", self.stage, self.kind)
+    }
+}
+
 /// What messages from one rank to another took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HopTimes {

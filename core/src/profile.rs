@@ -139,16 +139,19 @@ fn operand(text: &mut String, graph: &Graph, id: TensorId) {
 }
 
 /// By operator of `graph`: whether it is a product whose result the next operator adds a bias or a residual to, where it
-/// lies. That is what an epilogue of a product can do.
+/// lies, which is what an epilogue of a product can do; or the gradient of a norm, to which what comes from beside it is added.
 pub fn takes_sum(graph: &Graph) -> Vec<bool> {
     let takes_over = Lifetimes::of(graph).takes_over;
     let does = |at: usize| {
         let (Some(product), Some(sum)) = (graph.operators.get(at), graph.operators.get(at + 1)) else { return false };
         let result = product.outputs.first();
         let in_place = sum.in_place.and_then(|at| sum.inputs.get(at as usize)).map(|input| &input.tensor);
-        matches!(product.kernel, Kernel::MatMul { accumulate: false, .. })
-            && matches!(sum.kernel, Kernel::Add | Kernel::AddBias)
-            && product.job == sum.job
+        let can = match product.kernel {
+            Kernel::MatMul { accumulate: false, .. } => matches!(sum.kernel, Kernel::Add | Kernel::AddBias),
+            Kernel::RmsNormInputGrad { .. } => sum.kernel == Kernel::Add,
+            _ => false,
+        };
+        can && product.job == sum.job
             && takes_over.get(at + 1) == Some(&true)
             && in_place == result
             && sum.inputs.iter().filter(|input| Some(&input.tensor) == result).count() == 1

@@ -69,6 +69,15 @@ pub enum Ask {
         /// Devices to use; those of the spec where not said.
         devices: Option<u64>,
     },
+    /// Hold the open trace against the plan on screen.
+    Calibrate {
+        /// The plan's problem, as the JSON of a problem file.
+        problem: String,
+        /// Its order, a row of ops for each rank.
+        rows: Vec<String>,
+        /// By rank: where pairs begin in it.
+        pairs: Vec<Vec<u32>>,
+    },
     /// Show a step of the open trace, by its position in the file.
     TraceStep {
         /// The position.
@@ -87,6 +96,7 @@ impl Ask {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
+            Ask::Calibrate { .. } => matches!(older, Ask::Calibrate { .. }),
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
@@ -192,6 +202,10 @@ pub enum Said {
     TraceOpened(TraceSummary),
     /// A step of the trace.
     TraceShown(Box<Measured>),
+    /// Where the run of the open trace lost time against the plan on screen.
+    Calibrated(Box<Calibrated>),
+    /// The open trace is no run of that plan, and why.
+    NotCalibrated(Vec<FieldFault>),
     /// A file could not be read.
     Unreadable {
         /// `plan`, `trace` or `order`.
@@ -429,6 +443,23 @@ pub struct TraceSummary {
     pub peak_bytes: Vec<u64>,
     /// On how many processors the ranks took turns, where they did.
     pub shared_processors: Option<usize>,
+}
+
+/// Where a run lost time against its plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibrated {
+    /// Steps that count.
+    pub steps: usize,
+    /// The makespan of the plan's order.
+    pub planned_ns: u64,
+    /// What each cause adds: ops, hops, spread, rest.
+    pub causes_ns: [i64; 4],
+    /// The mean over those steps.
+    pub measured_ns: u64,
+    /// The ops that decide most of the makespan, such as `3F`, and their share of it.
+    pub deciding: Vec<(String, f64)>,
+    /// The problem with measured times, as the JSON of a problem file.
+    pub problem: String,
 }
 
 /// One measured training step.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::planner::BEST;
 use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
-use pipeplan_core::schedule;
+use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::timeline::{self, Span, Timeline};
 
 use crate::draw::lane::Lane;
@@ -171,6 +171,18 @@ impl Scene {
             lines.push(("limit".to_owned(), text::bytes(limit)));
         }
         lines
+    }
+
+    /// Its order: a row of ops for each rank, and where in it pairs begin, whose second op has travelled without a time of its
+    /// own.
+    pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
+        let rows = self.lanes.iter().map(|lane| lane.spans().iter().map(|span| span.op).collect()).collect();
+        let is_second = |span: &Span| span.start_ns == span.end_ns && self.problem.duration(span.op) > 0;
+        let firsts = |lane: &Lane| {
+            let places = lane.spans().iter().enumerate().skip(1);
+            places.filter(|(_, span)| is_second(span)).map(|(place, _)| place as u32 - 1).collect()
+        };
+        (Schedule::of(rows).text_rows(), self.lanes.iter().map(firsts).collect())
     }
 
     /// The ops that `op` waits for and those that wait for it, as far as they run on another rank or not:
@@ -420,6 +432,26 @@ mod tests {
         assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
         assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
         assert!(scene.describe(9, 0).is_empty() && scene.describe(0, 999).is_empty());
+    }
+
+    /// Pairs too, although the second op of a pair has travelled without a time of its own.
+    #[test]
+    fn a_scene_knows_its_order() {
+        let statement = Statement::read(&json!({
+            "ranks": 4, "microbatches": 8, "placement": "any", "overlap_permille": 500,
+            "stages": { "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10 },
+        }));
+        let spec = Spec::typed(statement.unwrap());
+        let mut paired = 0;
+        for name in ["1f1b", "zb-h1", "dualpipe"] {
+            let answer = planner::answer(&spec, &schedule::find(name).unwrap()).unwrap();
+            let picture = wire::picture(name, &answer.case.problem, &answer.timeline);
+            let pairs: Vec<Vec<u32>> = (0..4).map(|rank| answer.schedule.pairs_of(rank).to_vec()).collect();
+            paired += pairs.concat().len();
+            let scene = Scene::of(picture, Vec::new()).unwrap();
+            assert_eq!(scene.order(), (answer.schedule.text_rows(), pairs), "{name}");
+        }
+        assert!(paired > 0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Spans and figures on their way from the worker to the page.
 
 use pipeplan_core::bounds;
+use pipeplan_core::calibrate::{Calibration, Causes, JobTimes};
 use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
@@ -15,8 +16,8 @@ use pipeplan_core::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::message::{
-    ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row, RowCosts, Said,
-    StepFigures, WireSpan,
+    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row,
+    RowCosts, Said, StepFigures, WireSpan,
 };
 use crate::text;
 
@@ -252,6 +253,25 @@ pub fn title(name: &str) -> String {
         (Some(published), None) => published.title.to_owned(),
         (None, _) if name == pipeplan_core::planner::BEST => "Best".to_owned(),
         (None, _) => name.to_owned(),
+    }
+}
+
+/// Where a run lost time, as the page says it.
+pub fn calibrated(calibration: &Calibration) -> Calibrated {
+    // As many as a person takes in.
+    const DECIDING: usize = 5;
+    let Causes { planned_ns, ops_ns, hops_ns, spread_ns, rest_ns, measured_ns } = calibration.causes;
+    let mut jobs: Vec<&JobTimes> = calibration.jobs.iter().filter(|job| job.path_ns > 0).collect();
+    jobs.sort_by_key(|job| core::cmp::Reverse(job.path_ns));
+    let path_ns = jobs.iter().map(|job| job.path_ns as f64).sum::<f64>() + calibration.path_hops_ns as f64;
+    let deciding = jobs.into_iter().take(DECIDING).map(|job| (job.name(), job.path_ns as f64 / path_ns)).collect();
+    Calibrated {
+        steps: calibration.steps,
+        planned_ns,
+        causes_ns: [ops_ns, hops_ns, spread_ns, rest_ns],
+        measured_ns,
+        deciding,
+        problem: calibration.statement.to_value().to_string(),
     }
 }
 

@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pipeplan_core::accounts::Accounts;
+use pipeplan_core::calibrate;
 use pipeplan_core::derive::coverage;
 use pipeplan_core::format::order;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::problem::Statement;
 use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::relief::{Finder, Reliefs};
-use pipeplan_core::schedule;
+use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Spec, Work as SpecWork};
@@ -195,6 +197,7 @@ impl Work {
             Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
+            Ask::Calibrate { problem, rows, pairs } => self.calibrate(&problem, &rows, pairs).into_iter().collect(),
         }
     }
 
@@ -416,6 +419,18 @@ impl Work {
             }
             Err(faults) => vec![Said::Unreadable { what: "trace".to_owned(), faults: wire::faults(&faults) }],
         }
+    }
+
+    /// The open trace against the plan of these rows; nothing where none is open, or what the page sent is no plan.
+    fn calibrate(&self, problem: &str, rows: &[String], pairs: Vec<Vec<u32>>) -> Option<Said> {
+        let trace = self.trace.as_ref()?;
+        let statement = Statement::read(&serde_json::from_str(problem).ok()?).ok()?;
+        let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
+        let schedule = Schedule { pairs, ..Schedule::from_text_rows(rows).ok()? };
+        Some(match calibrate::calibrate(&problem, &schedule, trace) {
+            Ok(calibration) => Said::Calibrated(Box::new(wire::calibrated(&calibration))),
+            Err(faults) => Said::NotCalibrated(wire::faults(&faults)),
+        })
     }
 
     fn trace_step(&self, index: u32) -> Option<Said> {
@@ -935,5 +950,33 @@ mod tests {
         }
         work.take(Question { id: 2, ask: Ask::TraceStep { index: 9 } });
         assert!(finish(&mut work).is_empty(), "there is no trace to show a step of");
+    }
+
+    /// A run by hand: F takes 3 instead of 2, one after the other.
+    #[test]
+    fn a_trace_is_held_against_the_plan_on_screen() {
+        let problem = r#"{ "ranks": 1, "microbatches": 2, "placement": "linear",
+            "stages": { "forward_ns": 2, "backward_input_ns": 4, "backward_weight_ns": 0 } }"#;
+        let trace = r#"{ "format": "pipeplan-trace", "version": 1, "plan_digest": "", "backend": "cpu",
+            "transport": "threads", "peak_bytes": [0], "steps": [{ "step": 0, "loss": null, "tokens": 0, "rows": [
+            { "steps": "0F0 0BW0 0F1 0BW1", "start_ns": [0, 3, 7, 10], "end_ns": [3, 7, 10, 14] }] }] }"#;
+        let mut work = Work::new(|| 0.0);
+        let calibrate = |row: &str| {
+            let (problem, rows) = (problem.to_owned(), vec![row.to_owned()]);
+            Question { id: 1, ask: Ask::Calibrate { problem, rows, pairs: vec![Vec::new()] } }
+        };
+        work.take(calibrate("0F0 0BW0 0F1 0BW1"));
+        assert!(finish(&mut work).is_empty(), "there is no trace");
+        work.take(Question { id: 1, ask: Ask::OpenTrace { text: trace.to_owned() } });
+        finish(&mut work);
+        work.take(calibrate("0F0 0BW0 0F1 0BW1"));
+        let replies = finish(&mut work);
+        let Said::Calibrated(found) = &replies[0].said else { panic!("{replies:?}") };
+        assert_eq!((found.planned_ns, found.causes_ns, found.measured_ns), (12, [2, 0, 0, 0], 14));
+        assert_eq!(found.deciding[0].0, "0BW");
+        assert!(read_spec(&found.problem).is_ok(), "{}", found.problem);
+        work.take(calibrate("0F0 0F1 0BW0 0BW1"));
+        let replies = finish(&mut work);
+        assert!(matches!(&replies[0].said, Said::NotCalibrated(faults) if faults.len() == 1), "{replies:?}");
     }
 }

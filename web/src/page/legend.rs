@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use pipeplan_core::op::OpKind;
 
 use super::state::Planner;
+use crate::message::Calibrated;
 use crate::scene::Scene;
 use crate::text;
 
@@ -86,9 +87,56 @@ fn OpenTrace() -> impl IntoView {
             <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned
                 on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" as long as the plan"</label>
             <span data-test="trace-figures">{move || figures(planner)}</span>
+            <button type="button" data-test="calibrate" on:click=move |_| planner.calibrate()>"Where time went"</button>
             <button type="button" data-test="trace-close" on:click=move |_| planner.close_trace()>"Close trace"</button>
+            {move || planner.calibrated.get().map(|found| view! { <WhereTimeWent found /> })}
         </div>
     }
+}
+
+/// How the planned makespan became the measured one, and which ops decide.
+#[component]
+fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let found = match found {
+        Ok(found) => found,
+        Err(lines) => {
+            let said = format!("No run of the plan on screen. {}", lines.join(" "));
+            return view! { <p class="calibration" role="alert" data-test="calibration">{said}</p> }.into_any();
+        }
+    };
+    let Calibrated { steps, planned_ns, causes_ns, measured_ns, deciding, problem } = found;
+    let took = |ns: u64| text::duration(ns as f64);
+    let whys = [
+        ("ops", "each takes the mean of its stage and job"),
+        ("hops", "messages take what they took"),
+        ("spread", "each op takes what it took itself"),
+        ("rest", "the runner, and ranks that meet late"),
+    ];
+    let cause = |((name, why), ns): ((&'static str, &'static str), i64)| {
+        let more = format!("{}{}", if ns < 0 { "−" } else { "+" }, took(ns.unsigned_abs()));
+        view! { <tr><th scope="row">{name}</th><td>{more}</td><td>{why}</td></tr> }
+    };
+    let causes = whys.into_iter().zip(causes_ns).map(cause).collect_view();
+    let mean = format!("from the first op to the last, the mean of {}", text::counted(steps, "step"));
+    let deciding: Vec<String> =
+        deciding.into_iter().map(|(name, share)| format!("{name} {}", text::percent(share))).collect();
+    let take = move |_| planner.plan_measured(&problem);
+    view! {
+        <div class="calibration" role="status" data-test="calibration">
+            <table>
+                <tr><th scope="row">"planned"</th><td>{took(planned_ns)}</td><td>"the order with planned times"</td></tr>
+                {causes}
+                <tr><th scope="row">"measured"</th><td>{took(measured_ns)}</td><td>{mean}</td></tr>
+            </table>
+            <p>{format!("Most of the path that decides: {}. A shorter op off it changes nothing.", deciding.join(", "))}</p>
+            <button type="button" data-test="plan-measured" on:click=take
+                title="The same placement with the times that were measured, as typed costs. Going back undoes it.">
+                "Plan with these times"
+            </button>
+        </div>
+    }
+    .into_any()
 }
 
 /// What was measured, beside what was planned.

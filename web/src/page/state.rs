@@ -22,7 +22,9 @@ use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
-use crate::message::{Ask, FieldFault, Layouts, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit};
+use crate::message::{
+    Ask, Calibrated, FieldFault, Layouts, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
+};
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
@@ -100,6 +102,8 @@ pub struct Planner {
     pub trace: RwSignal<Option<TraceSummary>>,
     /// The step of it on screen.
     pub measured: RwSignal<Option<Arc<MeasuredScene>>>,
+    /// Where the run of the open trace lost time against the plan on screen, or why that cannot be said; none where nobody asked.
+    pub calibrated: RwSignal<Option<Result<Calibrated, Vec<String>>>>,
     /// Whether the measured step is drawn as long as the plan.
     pub aligned: RwSignal<bool>,
     /// A plan kept to be compared with others.
@@ -168,6 +172,7 @@ impl Planner {
             timed: RwSignal::new(None),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
+            calibrated: RwSignal::new(None),
             aligned: RwSignal::new(true),
             kept: RwSignal::new(None),
             busy: RwSignal::new(true),
@@ -411,6 +416,7 @@ impl Planner {
                 if let Some(Opening { text, from: Origin::Person }) = opening {
                     self.remember(Item::Trace, "", &text);
                 }
+                self.calibrated.set(None);
                 self.trace.set(Some(summary));
             }
             Said::TraceShown(measured) => {
@@ -418,6 +424,8 @@ impl Planner {
                 self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_ahead(id)))));
                 self.carry_view(before);
             }
+            Said::Calibrated(found) => self.calibrated.set(Some(Ok(*found))),
+            Said::NotCalibrated(faults) => self.calibrated.set(Some(Err(sentences(&faults)))),
             Said::Unreadable { what, faults } => {
                 if what == "profile" {
                     // Times that are told of later are not this file's.
@@ -497,6 +505,7 @@ impl Planner {
             self.let_go();
         }
         self.scene.set(scene);
+        self.calibrated.set(None);
         self.carry_view(before);
         self.ask_passes();
     }
@@ -590,6 +599,28 @@ impl Planner {
         self.ask(Ask::TraceStep { index }, false);
     }
 
+    /// Holds the open trace against the plan on screen.
+    pub fn calibrate(self) {
+        let Some(scene) = self.scene.get_untracked() else { return };
+        let problem = scene.problem.statement().to_value().to_string();
+        let (rows, pairs) = scene.order();
+        self.ask(Ask::Calibrate { problem, rows, pairs }, false);
+    }
+
+    /// Plans `problem`, a problem file's text, with the schedule that the form has.
+    pub fn plan_measured(self, problem: &str) {
+        let Ok(problem) = serde_json::from_str::<Value>(problem) else { return };
+        let (name, schedule) = self
+            .spec
+            .with_untracked(|spec| spec.as_ref().map(|spec| (spec.name.clone(), spec.schedule.clone())))
+            .unwrap_or_default();
+        let mut spec = json!({ "name": name, "problem": problem });
+        if is_schedule(&schedule) {
+            spec["schedule"] = json!(schedule);
+        }
+        self.open_text(&spec.to_string());
+    }
+
     /// Whether the open trace is known to be of another plan than the one that was opened.
     pub fn trace_of_another_plan(self) -> bool {
         let digest =
@@ -614,6 +645,7 @@ impl Planner {
         let before = self.extent();
         self.trace.set(None);
         self.measured.set(None);
+        self.calibrated.set(None);
         session::forget(Item::Trace);
         self.carry_view(before);
     }
