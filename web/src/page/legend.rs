@@ -87,7 +87,8 @@ fn OpenTrace() -> impl IntoView {
             <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned
                 on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" as long as the plan"</label>
             <span data-test="trace-figures">{move || figures(planner)}</span>
-            <button type="button" data-test="calibrate" on:click=move |_| planner.calibrate()>"Where time went"</button>
+            <button type="button" data-test="calibrate" on:click=move |_| planner.calibrate()
+                aria-expanded=move || planner.calibrated.with(Option::is_some).to_string()>"Where time went"</button>
             <button type="button" data-test="trace-close" on:click=move |_| planner.close_trace()>"Close trace"</button>
             {move || planner.calibrated.get().map(|found| view! { <WhereTimeWent found /> })}
         </div>

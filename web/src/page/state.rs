@@ -599,8 +599,11 @@ impl Planner {
         self.ask(Ask::TraceStep { index }, false);
     }
 
-    /// Holds the open trace against the plan on screen.
+    /// Holds the open trace against the plan on screen, or shows that no longer.
     pub fn calibrate(self) {
+        if self.calibrated.with_untracked(Option::is_some) {
+            return self.calibrated.set(None);
+        }
         let Some(scene) = self.scene.get_untracked() else { return };
         let problem = scene.problem.statement().to_value().to_string();
         let (rows, pairs) = scene.order();
