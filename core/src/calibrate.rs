@@ -145,34 +145,24 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     statement.transfers = measured_transfers(&statement.transfers, &hops);
     let with_hops = accepted(&statement)?;
 
-    let deadlock = |error: Deadlock| Faults::from(Fault::new("schedule", error, "an order that runs"));
-    let planned_ns = simulate(problem, schedule).map_err(deadlock)?.makespan_ns();
+    let planned = simulate(problem, schedule).map_err(no_order)?;
     // Means of jobs by the name under which they ran: a problem has one time for BW, or two.
-    let mean = |op: Op| jobs.get(&(op.stage(), op.kind())).map_or_else(|| problem.duration(op), Sum::mean);
-    let mut ops_ns = 0;
-    run_as(&with_ops, &in_turn, |_, _, op| mean(op), |_, _, _, end| ops_ns = ops_ns.max(end)).map_err(deadlock)?;
-    let mut timeline = Timeline { rows: vec![Vec::new(); in_turn.rows.len()] };
-    run_as(
-        &with_hops,
-        &in_turn,
-        |_, _, op| mean(op),
-        |rank, op, start_ns, end_ns| {
-            timeline.rows[rank].push(Span { op, start_ns, end_ns });
-        },
-    )
-    .map_err(deadlock)?;
+    let mean = |_: usize, _: usize, op: Op| {
+        jobs.get(&(op.stage(), op.kind())).map_or_else(|| problem.duration(op), Sum::mean)
+    };
+    let planned_ns = planned.makespan_ns();
+    let ops_ns = timeline_of(&with_ops, &in_turn, &mean)?.makespan_ns();
+    let timeline = timeline_of(&with_hops, &in_turn, &mean)?;
     let hops_ns = timeline.makespan_ns();
 
     // What each step would have taken of its own ops, in the slowest copy of the pipeline; and what it took.
     let mut of_steps = vec![0; steps.len()];
     for (step, pipeline) in &pipelines {
-        let took = |rank: usize, place: usize, _| {
+        let took = |rank: usize, place: usize, _: Op| {
             let span: &Span = &pipeline[rank][place];
             span.end_ns - span.start_ns
         };
-        let mut last = 0;
-        run_as(&with_hops, &in_turn, took, |_, _, _, end| last = last.max(end)).map_err(deadlock)?;
-        of_steps[*step] = last.max(of_steps[*step]);
+        of_steps[*step] = timeline_of(&with_hops, &in_turn, &took)?.makespan_ns().max(of_steps[*step]);
     }
     let mut spread = Sum::default();
     of_steps.iter().for_each(|ns| spread.add(*ns));
@@ -206,6 +196,22 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
         path_hops_ns,
         statement,
     })
+}
+
+fn no_order(deadlock: Deadlock) -> Faults {
+    Fault::new("schedule", deadlock, "an order that runs").into()
+}
+
+/// When each op runs where it takes what `took` says, by rank and place in its row. One form of it for all: the page loads each.
+fn timeline_of(
+    problem: &Problem,
+    schedule: &Schedule,
+    took: &dyn Fn(usize, usize, Op) -> Nanos,
+) -> Result<Timeline, Faults> {
+    let mut timeline = Timeline { rows: vec![Vec::new(); schedule.rows.len()] };
+    let place = |rank: usize, op, start_ns, end_ns| timeline.rows[rank].push(Span { op, start_ns, end_ns });
+    run_as(problem, schedule, took, place).map_err(no_order)?;
+    Ok(timeline)
 }
 
 impl Calibration {
