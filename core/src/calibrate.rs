@@ -13,7 +13,8 @@
 //! Which ops decide is said by the longest path through the order: the ops, from the first to the last, of which each
 //! ends when the next one starts (or a hop before). A shorter op off that path changes nothing.
 //!
-//! The ops of an overlapped pair count one after the other, as the runner runs them.
+//! The ops of an overlapped pair count one after the other, as the runner runs them: what the plan hides of them is among
+//! the ops' cause, and the problem with measured times hides nothing.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -138,6 +139,10 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let hops = hops_of(problem, steps);
 
     let mut statement = problem.statement();
+    if (0..schedule.rows.len()).any(|rank| !schedule.pairs_of(rank).is_empty()) {
+        // What ran one after the other hid nothing.
+        statement.overlap_permille = 0;
+    }
     for (stage, cost) in statement.stages.iter_mut().enumerate() {
         *cost = measured_cost(*cost, |kind| jobs.get(&(stage, kind)).map(Sum::mean));
     }
@@ -655,6 +660,26 @@ mod tests {
         assert_eq!(calibration.causes.measured_ns, of(40).timeline().makespan_ns());
         assert_eq!(calibration.causes.rest_ns, 0, "the slower copy is what the step takes");
         assert!(calibration.causes.spread_ns > 0);
+    }
+
+    /// A run does the ops of a pair one after the other: the problem that it gives promises no overlap, and takes as long.
+    #[test]
+    fn pairs_that_hid_nothing_hide_nothing() {
+        let statement = Statement::read(&json!({
+            "ranks": 4, "microbatches": 8, "placement": "two-way", "overlap_permille": 500,
+            "stages": { "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10 },
+        }))
+        .expect("a sound statement");
+        let plan = statement.problem(statement.placements()[0].clone()).expect("its own placement");
+        let schedule = scheduled(&plan, "dualpipe");
+        let calibration = calibrate(&plan, &schedule, &trace(vec![run_of(&plan, &schedule)])).expect("its own run");
+        let Causes { planned_ns, ops_ns, hops_ns, measured_ns, .. } = calibration.causes;
+        assert!(ops_ns > 0, "what the plan hides");
+        let measured = accepted(&calibration.statement).expect("sound");
+        let in_turn = Schedule::of(schedule.rows.clone());
+        let makespan = simulate(&measured, &in_turn).expect("runs").makespan_ns();
+        assert_eq!(makespan as i64, planned_ns as i64 + ops_ns + hops_ns);
+        assert!(makespan <= measured_ns, "what is left over are waits");
     }
 
     /// A fused backward was measured: its halves are as many times their plan, and together what it took.

@@ -147,7 +147,7 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
     let row = |job: &&JobTimes| {
         vec![
             job.name(),
-            plan.problem.rank_of(job.stage, 0).to_string(),
+            ranks(plan, job.stage),
             human::duration(job.planned_ns),
             human::duration(job.mean_ns),
             difference(job),
@@ -168,6 +168,15 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
         "the path: the ops that decide the makespan, each at its mean; an op off it could be shorter for nothing\n",
     );
     text
+}
+
+/// Who holds a stage: in two-way placements two ranks, for microbatches that come from either end.
+fn ranks(plan: &Plan, stage: usize) -> String {
+    let of = |microbatch: usize| plan.problem.rank_of(stage, microbatch);
+    match (of(0), of(plan.problem.microbatches() - 1)) {
+        (one, other) if one == other => one.to_string(),
+        (one, other) => format!("{one}, {other}"),
+    }
 }
 
 fn hops(hops: &[HopTimes]) -> String {

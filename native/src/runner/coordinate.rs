@@ -8,8 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan_core::graph::Graph;
-#[cfg(feature = "cuda")]
-use pipeplan_core::program::{Step, Way};
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 use pipeplan_core::units::{Bytes, Nanos};
 
@@ -210,17 +208,23 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                 };
                 let card = card.map_err(BackendError::from)?;
                 let row = workload.row(rank);
-                // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out.
+                // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out: gradients, if
+                // nothing else.
                 let shows = matches!(carriage, Carriage::Threads);
-                let together = [position.members, position.parts, position.experts].iter().any(|ranks| *ranks > 1);
+                // And gradients of its own stages' copies of a weight, piece by piece.
+                let copies = if super::gradients::has_copies(&workload.places(), position.rank) {
+                    cuda::nvidia::SLAB_BY_OTHERS
+                } else {
+                    0
+                };
                 let leaves = match leaving {
-                    cuda::Leaving::ThroughHost => 0,
+                    cuda::Leaving::ThroughHost => copies,
                     // Its queues wait for other ranks, so that no memory can be taken any more.
                     cuda::Leaving::OnCard if !shows => {
-                        cuda::room::leaving(problem, &workload.program, position.rank, &held)
+                        cuda::room::leaving(problem, &workload.program, position.rank, &held) + copies
                     }
-                    cuda::Leaving::OnCard if together || sends(row) => cuda::nvidia::SLAB_BY_OTHERS,
-                    cuda::Leaving::OnCard => 0,
+                    cuda::Leaving::OnCard if workload.world() > 1 => cuda::nvidia::SLAB_BY_OTHERS,
+                    cuda::Leaving::OnCard => copies,
                 };
                 let needed = cuda::room::needed(&held, &training, row, shows)?;
                 card.reserve(needed, leaves).map_err(BackendError::from)?;
@@ -236,15 +240,6 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
             let pace = Pace { slowdown: workload.slowdown(), tail_ns: workload.planned_tail_ns(rank), start: *start };
             Box::new(Modelled::new(problem.clone(), position.rank, pace, store))
         }
-    })
-}
-
-/// Whether anything leaves a rank that walks `row`.
-#[cfg(feature = "cuda")]
-fn sends(row: &[Step]) -> bool {
-    row.iter().any(|step| match step {
-        Step::Transfer(messages) | Step::Start(messages) => messages.iter().any(|message| message.way == Way::Send),
-        _ => false,
     })
 }
 

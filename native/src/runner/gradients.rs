@@ -401,8 +401,11 @@ impl Gradients {
             if let Some(elements) = here_on_card(backend, *stage, &held.name) {
                 let mine = share.of(elements);
                 let found = backend.squares_on_card(*stage, &held.name, Part::Gradient, mine)?;
-                squares[held.index] = found.unwrap_or(0.0);
-                continue;
+                // Squares of floats grow beyond them long before their sum in wider numbers does.
+                if let Some(found) = found.filter(|found| found.is_finite()) {
+                    squares[held.index] = found;
+                    continue;
+                }
             }
             squares[held.index] = lend(backend, *stage, &held.name, Part::Gradient, |values| {
                 Ok(match values {
@@ -520,6 +523,12 @@ fn here_on_card(backend: &mut dyn Backend, stage: u16, name: &str) -> Option<usi
         return None;
     }
     backend.on_card(stage, name, Part::Gradient).map(|memory| (memory.bytes() / 4) as usize)
+}
+
+/// Whether pipeline rank `rank` holds a weight in more than one of its stages, whose gradients it adds up by copies.
+#[cfg(feature = "cuda")]
+pub fn has_copies(places: &Places, rank: usize) -> bool {
+    places.values().any(|placed| placed.at.iter().filter(|(at, _)| *at == rank).count() > 1)
 }
 
 /// The ranges of so many numbers, piece by piece.

@@ -102,7 +102,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     let found = match found {
         Ok(found) => found,
         Err(lines) => {
-            let said = format!("No run of the plan on screen. {}", lines.join(" "));
+            let said = format!("This trace cannot be held against the plan on screen. {}", lines.join(" "));
             return view! { <p class="calibration" role="alert" data-test="calibration">{said}</p> }.into_any();
         }
     };

@@ -140,6 +140,8 @@ pub struct Planner {
     remembers: StoredValue<bool>,
     /// Lanes sent ahead of their picture, and the question that they belong to.
     ahead: StoredValue<(u32, Vec<Lane>)>,
+    /// The question of where time went that is under way, or whose answer is shown.
+    calibrating: StoredValue<Option<u32>>,
     link_timer: StoredValue<u32>,
     /// What stands after `#`, as far as the page knows.
     own_fragment: StoredValue<String>,
@@ -191,6 +193,7 @@ impl Planner {
             opening_profile: StoredValue::new_local(None),
             remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
+            calibrating: StoredValue::new(None),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             same_entry: StoredValue::new(true),
@@ -336,11 +339,19 @@ impl Planner {
         }
     }
 
-    fn ask(self, ask: Ask, newest: bool) {
+    /// Asks the worker. The question's number, where there is a worker.
+    fn ask(self, ask: Ask, newest: bool) -> Option<u32> {
         let id = self.courier.with_value(|courier| courier.as_ref().map(|courier| courier.ask(ask)));
         if let (Some(id), true) = (id, newest) {
             self.asked.set_value(id);
         }
+        id
+    }
+
+    /// What was said of where time went no longer holds.
+    fn forget_calibration(self) {
+        self.calibrated.set(None);
+        self.calibrating.set_value(None);
     }
 
     fn hear(self, reply: Reply) {
@@ -416,7 +427,7 @@ impl Planner {
                 if let Some(Opening { text, from: Origin::Person }) = opening {
                     self.remember(Item::Trace, "", &text);
                 }
-                self.calibrated.set(None);
+                self.forget_calibration();
                 self.trace.set(Some(summary));
             }
             Said::TraceShown(measured) => {
@@ -424,8 +435,13 @@ impl Planner {
                 self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_ahead(id)))));
                 self.carry_view(before);
             }
-            Said::Calibrated(found) => self.calibrated.set(Some(Ok(*found))),
-            Said::NotCalibrated(faults) => self.calibrated.set(Some(Err(sentences(&faults)))),
+            // Of the plan on screen, and not of one before it.
+            Said::Calibrated(found) if self.calibrating.get_value() == Some(id) => {
+                self.calibrated.set(Some(Ok(*found)));
+            }
+            Said::NotCalibrated(faults) if self.calibrating.get_value() == Some(id) => {
+                self.calibrated.set(Some(Err(sentences(&faults))));
+            }
             Said::Unreadable { what, faults } => {
                 if what == "profile" {
                     // Times that are told of later are not this file's.
@@ -505,7 +521,7 @@ impl Planner {
             self.let_go();
         }
         self.scene.set(scene);
-        self.calibrated.set(None);
+        self.forget_calibration();
         self.carry_view(before);
         self.ask_passes();
     }
@@ -529,7 +545,9 @@ impl Planner {
                 self.not_tuned.set(vec![format!("devices: found {devices}, accepted is a whole number.")]);
             }
             (_, None) => self.not_tuned.set(vec!["The form has faults.".to_owned()]),
-            (number, spec) => self.ask(Ask::Tune { spec, devices: number.ok() }, false),
+            (number, spec) => {
+                self.ask(Ask::Tune { spec, devices: number.ok() }, false);
+            }
         }
     }
 
@@ -602,12 +620,12 @@ impl Planner {
     /// Holds the open trace against the plan on screen, or shows that no longer.
     pub fn calibrate(self) {
         if self.calibrated.with_untracked(Option::is_some) {
-            return self.calibrated.set(None);
+            return self.forget_calibration();
         }
         let Some(scene) = self.scene.get_untracked() else { return };
         let problem = scene.problem.statement().to_value().to_string();
         let (rows, pairs) = scene.order();
-        self.ask(Ask::Calibrate { problem, rows, pairs }, false);
+        self.calibrating.set_value(self.ask(Ask::Calibrate { problem, rows, pairs }, false));
     }
 
     /// Plans `problem`, a problem file's text, with the schedule that the form has.
@@ -648,7 +666,7 @@ impl Planner {
         let before = self.extent();
         self.trace.set(None);
         self.measured.set(None);
-        self.calibrated.set(None);
+        self.forget_calibration();
         session::forget(Item::Trace);
         self.carry_view(before);
     }

@@ -1,7 +1,7 @@
 //! The operator graph on one core: loops in Rust, matrix products by a tuned crate.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, SequencePart, Tensor};
 
@@ -265,12 +265,19 @@ fn draw_normal<T: Element>(values: &mut [T], random: &SplitMix64) {
     if values.len() <= LEAST {
         return draw(values, 0);
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let piece = values.len().div_ceil(cores).max(LEAST);
-    std::thread::scope(|scope| {
-        for (number, values) in values.chunks_mut(piece).enumerate() {
-            scope.spawn(move || draw(values, number * piece));
+    let pieces = Mutex::new(values.chunks_mut(LEAST).enumerate());
+    let work = || {
+        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some((number, values)) = next() {
+            draw(values, number * LEAST);
         }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        // Where a system allows no more threads, those that are there do it all.
+        let start = |_: &usize| std::thread::Builder::new().spawn_scoped(scope, work).is_ok();
+        let _ = (1..cores).take_while(start).count();
+        work();
     });
 }
 

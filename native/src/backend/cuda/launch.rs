@@ -622,8 +622,8 @@ impl Context {
             return Ok(0.0);
         }
         let blocks = elements.div_ceil(THREADS.into()).min(BLOCKS);
-        // Apart from what jobs hold, whose places are to be the same in every step.
-        let sums = Memory::held(&self.card, 4 * blocks, Held::ByOthers)?;
+        // Given back at once: jobs find their places as they were.
+        let sums = Memory::held(&self.card, 4 * blocks, Held::Briefly)?;
         let args = args(&[at.0, sums.at().0], &[elements], &[]);
         self.launch("sum_squares", Format::F32, [blocks, 1, 1], THREADS, args)?;
         Ok(floats(&sums.read()?).into_iter().map(f64::from).sum())

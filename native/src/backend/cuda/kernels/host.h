@@ -121,4 +121,5 @@ static inline int __syncthreads_or(int holds) {
     __syncthreads();
     return any;
 }
+static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }

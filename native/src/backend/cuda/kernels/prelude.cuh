@@ -92,7 +92,7 @@ template <class T, class F> __device__ __forceinline__ void map_row(const T* x, 
 }
 
 // The same of three rows: y[j] = f(a[j], b[j], c[j]); y may be a. Where there is `added`, y is rounded, and then the sum of it
-// and that: what two launches would leave, to the bit.
+// and that: what two launches would leave, to the bit. So no compiler may round a product and that sum once.
 template <class T, class F>
 __device__ __forceinline__ void map_rows(const T* a, const T* b, const T* c, T* y, ll columns, F f, const T* added = 0) {
     if (in_packs<T>(columns)) {
@@ -103,14 +103,14 @@ __device__ __forceinline__ void map_rows(const T* a, const T* b, const T* c, T* 
             if (added != 0) {
                 Pack<T> more = ((const Pack<T>*)added)[i];
 #pragma unroll
-                for (int k = 0; k < Pack<T>::WIDTH; k++) pa.v[k] = Number<T>::of(load(pa.v[k]) + load(more.v[k]));
+                for (int k = 0; k < Pack<T>::WIDTH; k++) pa.v[k] = Number<T>::of(__fadd_rn(load(pa.v[k]), load(more.v[k])));
             }
             ((Pack<T>*)y)[i] = pa;
         }
     } else {
         for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
             T value = Number<T>::of(f(load(a[j]), load(b[j]), load(c[j])));
-            y[j] = added != 0 ? Number<T>::of(load(value) + load(added[j])) : value;
+            y[j] = added != 0 ? Number<T>::of(__fadd_rn(load(value), load(added[j]))) : value;
         }
     }
 }
