@@ -34,8 +34,6 @@ use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload
 use crate::transport::threads::ThreadOptions;
 
 const GROUP: &str = "speed";
-/// What drivers may keep on a device for a run's lists of kernels, in bytes.
-const DRIVER_BYTES: Bytes = 256 << 20;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -299,12 +297,11 @@ fn four_ranks<F: FnMut(News)>(
     let against = format!("{tokens} a step");
     rows.push(Row::figure(GROUP, "tokens a second, 4 ranks on one card", format!("{rate:.0}"), against));
     let (sum, off) = beside(found, expected.step(expected.one_by_one));
-    let against =
-        format!("{sum} from its operators one by one, {:+.1} %; at most +10, aim: -25 to +5 %", 100.0 * off);
+    let against = format!("{sum} from its operators one by one, {:+.1} %; from -25 to +5 %", 100.0 * off);
     let ms = format!("{:.3} ms", found as f64 / 1e6);
     // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave: how much that is the
-    // sum of their times cannot know, nor how much of it is still in the second cache. Longer than the sum is what goes wrong.
-    let is_as_expected = off <= 0.1;
+    // sum of their times cannot know. Longer than the sum is what goes wrong.
+    let is_as_expected = (-0.25..=0.05).contains(&off);
     rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, is_as_expected));
     if let Some(share) = expected.share_in_turns.filter(|_| expected.one_by_one > 0) {
         let (predicted, off) = beside(found, expected.step((expected.one_by_one as f64 * share) as Nanos));
@@ -316,19 +313,18 @@ fn four_ranks<F: FnMut(News)>(
         rows.push(Row::figure(GROUP, "the same step", ms, against));
     }
     if let Some((before, most)) = most {
-        // What the driver says of the whole device, against what the ranks know that they took of it: beside that only the
-        // driver's own lists of kernels and copies may grow while they run.
-        let taken: Bytes = report.memory.iter().map(|memory| memory.device_bytes).sum();
-        let found = most.saturating_sub(before);
-        let off = |known: Bytes| 100.0 * (found as f64 / known.max(1) as f64 - 1.0);
-        let most = taken + taken / 33 + DRIVER_BYTES;
-        let is_known = found <= most && found >= taken - taken / 50;
-        let name = "memory of the device that 4 ranks take, by the driver";
-        let against = format!("{taken} by the ranks, {:+.2} %, at most {most}", off(taken));
-        rows.push(Row::fact(GROUP, name, found.to_string(), &against, is_known || sizes.is_small()));
-        // And against the plan, and what cuBLAS has for itself.
+        // What the driver says of the whole device, against what the plan says of its ranks and cuBLAS has for itself. The
+        // slabs of memory, and what stays as it is in all runs, count for little of 3 % where the model is large.
         let planned: Bytes = predicted.iter().map(|bytes| bytes + WORKSPACE_BYTES).sum();
-        let against = format!("{planned} planned, {:+.2} %; aim: 3 %", off(planned));
+        let found = most.saturating_sub(before);
+        let off = |known: Bytes| found as f64 / known.max(1) as f64 - 1.0;
+        let against = format!("{planned} planned, {:+.2} %, at most 3 %", 100.0 * off(planned));
+        let name = "memory of the device that 4 ranks take, by the driver";
+        let is_as_planned = off(planned).abs() <= 0.03 || sizes.is_small();
+        rows.push(Row::fact(GROUP, name, found.to_string(), &against, is_as_planned));
+        // Where that fails: whether the ranks took more than planned, or the driver for itself.
+        let taken: Bytes = report.memory.iter().map(|memory| memory.device_bytes).sum();
+        let against = format!("{taken} as the ranks count what they took, {:+.2} %", 100.0 * off(taken));
         rows.push(Row::figure(GROUP, "the same memory", found.to_string(), against));
         let against = "context, kernels, libraries and other programs: memory.overhead_bytes of a spec".to_string();
         rows.push(Row::figure(GROUP, "memory of the device in use before", before.to_string(), against));
