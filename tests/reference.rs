@@ -170,6 +170,8 @@ fn published_rules_cost_what_public_runs_of_them_cost() {
             "Interleaved-1F1B" => "interleaved-1f1b",
             "V-Half" => "v-half",
             "V-Min" => "v-min",
+            "1F1B-V" => "1f1b-v",
+            "GroupInterleaved" => &format!("gis:{}", row["params"]["group"]),
             _ => continue,
         };
         if row["status"] != "ok" || number(&row["p"]) * number(&row["m"]) > 2048 {

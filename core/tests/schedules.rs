@@ -164,6 +164,9 @@ fn ideas_say_what_is_so() {
         ("zb-v", hardly, 0.9..=1.0),
         ("v-half", 0.1..=0.7, 0.5..=0.65),
         ("v-min", 0.3..=1.0, 0.3..=0.5),
+        ("1f1b-v", 0.7..=0.9, 0.6..=0.75),
+        ("gis", 0.33..=0.34, 1.0..=1.0),
+        ("gis-h", 0.4..=0.5, 0.7..=0.8),
     ] {
         let (own_idle, own_held) = figures(name);
         let said = (own_idle / idle, own_held / held);
@@ -203,6 +206,8 @@ fn v_schedules_hold_what_the_papers_say() {
         assert!(most_chunks("v-half", ranks, 2, microbatches) <= 2 * (ranks as u64 / 2 + 1), "v-half P={ranks}");
         let third = 2 * ((ranks as u64 + 4) / 3) + u64::from(ranks % 3 == 0);
         assert!(most_chunks("v-min", ranks, 2, microbatches) <= third, "v-min P={ranks}");
+        // arXiv:2405.15362, appendix I: two thirds of 1F1B's; what the block's gaps add is at most one microbatch.
+        assert!(most_chunks("1f1b-v", ranks, 2, microbatches) <= 4 * ranks as u64 / 3 + 2, "1f1b-v P={ranks}");
         // github.com/deepseek-ai/DualPipe, README: P + 1 microbatches of DualPipe's 2P stages.
         assert!(most_chunks("dualpipe-v", ranks, 2, microbatches) <= 2 * ranks as u64 + 1, "dualpipe-v P={ranks}");
         assert!(most_chunks("wave", ranks, 4, microbatches) <= 4 * ranks as u64, "wave P={ranks}");
@@ -271,9 +276,31 @@ fn overlapped_pairs_have_the_bubble_of_their_readme() {
     }
 }
 
+/// PipeOffload, arXiv:2503.01328, Table 1 and §3: GIS has a bubble of `(P − 1)(F + B)`, half groups add
+/// `(V − 1)(P / 2)(F + B − W)`, and with groups of `g` rank `r` holds `(V − 1) g + P − r` chunks.
+#[test]
+fn grouped_interleaving_is_that_of_its_paper() {
+    for (ranks, chunks) in [2u64, 4, 8, 12].into_iter().flat_map(|ranks| [2u64, 3, 4].map(|chunks| (ranks, chunks))) {
+        for (name, group) in [("gis", ranks), ("gis-h", ranks / 2)] {
+            let microbatches = 3 * ranks;
+            let (f, b, w) = (50, 50, 45);
+            let shape = (ranks as usize, chunks as usize, microbatches as usize);
+            let problem = problem(name, shape.0, shape.1, shape.2, [f, b, w], 0).expect("exists");
+            let timeline = simulate(&problem, &build(name, &problem).expect("exists")).expect("valid");
+            let bubble = (ranks - 1) * (f + b) + (ranks - group) * (chunks - 1) * (f + b - w);
+            let work = microbatches * chunks * (f + b + w);
+            assert_eq!(timeline.makespan_ns() - work, bubble, "{name} P={ranks} V={chunks}");
+            for rank in 0..ranks {
+                let held = timeline.peak_bytes(&problem, rank as usize).div_ceil(3);
+                assert_eq!(held, (chunks - 1) * group + ranks - rank, "{name} P={ranks} V={chunks} on rank {rank}");
+            }
+        }
+    }
+}
+
 #[test]
 fn groups_of_the_interleaved_schedules_are_tunable() {
-    for name in ["interleaved-1f1b", "interleaved-zb"] {
+    for name in ["interleaved-1f1b", "interleaved-zb", "gis"] {
         let problem = problem(name, 4, 3, 14, [2, 2, 2], 1).expect("exists");
         let held = |group: usize| {
             let schedule = build(&format!("{name}:{group}"), &problem).expect("exists");
@@ -285,7 +312,7 @@ fn groups_of_the_interleaved_schedules_are_tunable() {
             simulate(&problem, &schedule).expect("valid").peak_bytes(&problem, 0)
         };
         assert!(held(4) <= held(7) && held(7) <= held(14), "larger groups hold more");
-        for refused in ["3", "15"] {
+        for refused in [if name == "gis" { "1" } else { "3" }, "15"] {
             assert!(build(&format!("{name}:{refused}"), &problem).is_none(), "{name}:{refused}");
         }
     }

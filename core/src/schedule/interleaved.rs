@@ -1,4 +1,4 @@
-//! Schedules over looped chunks: interleaved 1F1B, its zero-bubble form, and looped breadth-first.
+//! Schedules over looped chunks: interleaved 1F1B, its zero-bubble forms, and looped breadth-first.
 //!
 //! Stage `c · P + r` is chunk `c` of rank `r`. A rank's virtual steps walk through groups of microbatches:
 //! a whole group through chunk 0, then through chunk 1, and so on.
@@ -17,7 +17,7 @@ use crate::simulate;
 /// that an uneven shape may need so that no ranks wait for each other in a circle.
 pub fn interleaved(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
     looped(problem)?;
-    let groups = groups(problem, group)?;
+    let groups = groups(problem, group, problem.ranks())?;
     Ok(runnable(problem, |extra| {
         rows(problem, &groups, |rank| 2 * (problem.ranks() - 1 - rank) + extra, |row, step| row.push(step.backward))
     }))
@@ -29,7 +29,7 @@ pub fn interleaved(problem: &Problem, group: Option<usize>) -> Result<Schedule, 
 pub fn interleaved_zero_bubble(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
     looped(problem)?;
     splits(problem)?;
-    let groups = groups(problem, group)?;
+    let groups = groups(problem, group, problem.ranks())?;
     let mut schedule = runnable(problem, |extra| {
         rows(
             problem,
@@ -56,6 +56,40 @@ pub fn interleaved_zero_bubble(problem: &Problem, group: Option<usize>) -> Resul
     Ok(schedule)
 }
 
+/// The generalized interleaved schedule, GIS (PipeOffload, arXiv:2503.01328, §3): half of interleaved 1F1B's warm-up,
+/// since B alone comes back sooner, and W right behind its B.
+///
+/// With groups of `g` rank `r` holds at most `(V − 1) · g + P − r` chunk activations when `g` divides M. With
+/// `g = P`, its own rule where P divides M, no rank waits in the steady state; each microbatch fewer saves `V − 1`
+/// chunk activations and costs `V − 1` forwards of waiting a group. Below half of P, a group would come back to a rank
+/// after that has run out of others.
+pub fn grouped(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
+    looped(problem)?;
+    splits(problem)?;
+    let groups = groups(problem, group, half(problem))?;
+    Ok(runnable(problem, |extra| {
+        rows(
+            problem,
+            &groups,
+            |rank| problem.ranks() - 1 - rank + extra,
+            |row, step| {
+                let (stage, microbatch) = (step.backward.stage(), step.backward.microbatch());
+                row.extend([OpKind::B, OpKind::W].map(|kind| Op::new(stage, kind, microbatch)));
+            },
+        )
+    }))
+}
+
+/// GIS-H: GIS with the least groups, of half as many microbatches as ranks.
+pub fn grouped_by_half(problem: &Problem) -> Result<Schedule, Absent> {
+    grouped(problem, Some(half(problem).min(problem.microbatches())))
+}
+
+/// Half as many as ranks, the least that a group of [`grouped`] holds.
+fn half(problem: &Problem) -> usize {
+    problem.ranks().div_ceil(2)
+}
+
 /// Looped breadth-first (arXiv:2211.05953, §4): every microbatch through a chunk before the next chunk, so
 /// that sharded weights are gathered once a chunk. The backwards run as torch's `ScheduleLoopedBFS` runs
 /// them: last chunk first, last microbatch first. Peak: all `M · V` chunk activations.
@@ -80,30 +114,36 @@ pub fn looped_bfs(problem: &Problem) -> Result<Schedule, Absent> {
 ///
 /// P each where that divides M (the paper's rule, and Megatron-LM's default). Otherwise as many groups as P
 /// fits into M, none smaller than P while M is not, alike to within one, the larger first; where they come
-/// out equal this is torch's rule. A size that was asked for is kept, with the rest in the last group.
-fn groups(problem: &Problem, asked: Option<usize>) -> Result<Vec<usize>, Absent> {
+/// out equal this is torch's rule. A size that was asked for is kept, with the rest in the last group; none under
+/// `least`, as many as ranks where a rank would else wait for the loop to come round in every group (Megatron-LM
+/// refuses those too).
+fn groups(problem: &Problem, asked: Option<usize>, least: usize) -> Result<Vec<usize>, Absent> {
     let microbatches = problem.microbatches();
     if let Some(size) = asked {
-        // With fewer, a rank would wait for the loop to come round in every group (Megatron-LM refuses them too).
-        let least = problem.ranks().min(microbatches);
+        let least = least.min(microbatches);
         if size < least || size > microbatches {
             return Err(Absent::because(alloc::format!(
                 "groups hold from {least} to {microbatches} microbatches here, and {size} were asked for"
             )));
         }
-        return Ok((0..microbatches).step_by(size).map(|first| size.min(microbatches - first)).collect());
+        return Ok(groups_of(size, microbatches));
     }
     let rounds = (microbatches / problem.ranks()).max(1);
     let (least, larger) = (microbatches / rounds, microbatches % rounds);
     Ok((0..rounds).map(|round| least + usize::from(round < larger)).collect())
 }
 
-/// The (chunk, microbatch) of every virtual forward step.
-fn forward_steps(problem: &Problem, groups: &[usize]) -> Vec<(usize, usize)> {
-    let mut steps = Vec::with_capacity(problem.chunks() * problem.microbatches());
+/// Groups of one size, and what is left.
+pub(crate) fn groups_of(size: usize, microbatches: usize) -> Vec<usize> {
+    (0..microbatches).step_by(size).map(|first| size.min(microbatches - first)).collect()
+}
+
+/// The (chunk, microbatch) of every virtual forward step, with groups of these sizes.
+pub(crate) fn forward_steps(chunks: usize, groups: &[usize]) -> Vec<(usize, usize)> {
+    let mut steps = Vec::with_capacity(chunks * groups.iter().sum::<usize>());
     let mut first = 0;
     for &size in groups {
-        for chunk in 0..problem.chunks() {
+        for chunk in 0..chunks {
             steps.extend((first..first + size).map(|microbatch| (chunk, microbatch)));
         }
         first += size;
@@ -114,7 +154,10 @@ fn forward_steps(problem: &Problem, groups: &[usize]) -> Vec<(usize, usize)> {
 /// As [`forward_steps`], with the chunks in reverse.
 fn backward_steps(problem: &Problem, groups: &[usize]) -> Vec<(usize, usize)> {
     let last = problem.chunks() - 1;
-    forward_steps(problem, groups).into_iter().map(|(chunk, microbatch)| (last - chunk, microbatch)).collect()
+    forward_steps(problem.chunks(), groups)
+        .into_iter()
+        .map(|(chunk, microbatch)| (last - chunk, microbatch))
+        .collect()
 }
 
 /// One backward step of a rank under construction.
@@ -137,7 +180,7 @@ fn rows(
     push_backward: impl Fn(&mut Vec<Op>, &Step<'_>),
 ) -> Schedule {
     let ranks = problem.ranks();
-    let forwards = forward_steps(problem, groups);
+    let forwards = forward_steps(problem.chunks(), groups);
     let backwards = backward_steps(problem, groups);
     let total = forwards.len();
     let looping = (problem.chunks() - 1) * groups.first().copied().unwrap_or(0);

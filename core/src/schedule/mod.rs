@@ -13,11 +13,13 @@ mod gpipe;
 mod greedy;
 mod interleaved;
 mod one_f_one_b;
+mod one_f_one_b_v;
 mod row;
 mod zb_h;
 mod zb_v;
 
 pub(crate) use building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD, WEIGHT_0, WEIGHT_1};
+pub(crate) use interleaved::{forward_steps, groups_of};
 pub use row::Row;
 
 /// One ordered row of ops for each rank: order only, no time.
@@ -233,6 +235,28 @@ static PUBLISHED: &[Published] = &[
         group: None,
     },
     Published {
+        name: "gis",
+        title: "GIS",
+        idea: "Interleaved 1F1B with the backward cut in two, and half its warm-up: a smaller bubble still, in 1F1B's \
+              activations.",
+        source: "Wan et al., arXiv:2503.01328, §3",
+        shape: several_looped,
+        splits_backward: true,
+        rule: Rule::Grouped(interleaved::grouped),
+        group: None,
+    },
+    Published {
+        name: "gis-h",
+        title: "GIS-H",
+        idea: "GIS in groups of half as many microbatches as ranks: each chunk but the last keeps half as many, and \
+              ranks wait between groups.",
+        source: "Wan et al., arXiv:2503.01328, §3",
+        shape: several_looped,
+        splits_backward: true,
+        rule: Rule::Plain(interleaved::grouped_by_half),
+        group: None,
+    },
+    Published {
         name: "zb-v",
         title: "ZB-V",
         idea: "Two chunks a rank, down the ranks and back up, and the backward cut in two: where F, B and W take as \
@@ -263,6 +287,17 @@ static PUBLISHED: &[Published] = &[
         shape: two_in_a_v,
         splits_backward: true,
         rule: Rule::Plain(building_block::v_min),
+        group: None,
+    },
+    Published {
+        name: "1f1b-v",
+        title: "1F1B-V",
+        idea: "Chunks in a V, and the backward whole: two thirds to three quarters of 1F1B's activations, for a bubble \
+              a little smaller.",
+        source: "Qi et al., arXiv:2405.15362, appendix I",
+        shape: two_in_a_v,
+        splits_backward: false,
+        rule: Rule::Plain(one_f_one_b_v::one_f_one_b_v),
         group: None,
     },
     Published {

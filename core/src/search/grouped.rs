@@ -1,14 +1,10 @@
-//! Grouped interleaving (PipeOffload, arXiv:2503.01328, §3): interleaved 1F1B with the backward in two, and groups of
-//! fewer microbatches than ranks.
-//!
-//! Groups of `g` go through one chunk after the other. Rank `r` of `P` warms up with `(V − 1) · g + P − r` forwards
-//! and then runs B, W and F in turn, so it holds at most so many chunk activations. With `g = P` no rank waits in
-//! the steady state; each microbatch fewer saves `V − 1` chunk activations and costs `V − 1` forwards of waiting. Below
-//! half of P, a group comes back to a rank after it has run out of others.
+//! GIS with groups of every size (PipeOffload, arXiv:2503.01328, §3): [`interleaved::grouped`](crate::schedule) says
+//! what that is, and what a size costs and saves. Rows here need no microbatches, and many are tried.
 
 use alloc::vec::Vec;
 
 use super::flat::{B, F, Flat, Rows, W, code};
+use crate::schedule::{forward_steps, groups_of};
 
 /// Hands the orders of all group sizes worth having to `offer`, those over the limit left out. There are none
 /// where the problem has no looped chunks and backward in two.
@@ -23,24 +19,17 @@ pub(super) fn orders(flat: &Flat, ops: &mut u64, mut offer: impl FnMut(Rows)) {
         if group > microbatches {
             break;
         }
-        // The (chunk, microbatch) of each step, without the microbatch: rows need none.
-        let steps: Vec<usize> = (0..microbatches)
-            .step_by(group)
-            .flat_map(|first| {
-                let size = group.min(microbatches - first);
-                (0..chunks).flat_map(move |chunk| core::iter::repeat_n(chunk, size))
-            })
-            .collect();
+        let steps = forward_steps(chunks, &groups_of(group, microbatches));
         let rows: Rows = (0..ranks)
             .map(|rank| {
                 let lane = |chunk: usize| chunk * ranks + rank;
-                let forward = |step: &usize| code(lane(*step), F);
+                let forward = |(chunk, _): &(usize, usize)| code(lane(*chunk), F);
                 let warm_up = ((chunks - 1) * group + ranks - rank).min(steps.len());
                 let mut row: Vec<_> = Vec::with_capacity(3 * steps.len());
                 row.extend(steps[..warm_up].iter().map(forward));
-                for (index, step) in steps.iter().enumerate() {
-                    let chunk = chunks - 1 - step;
-                    row.extend([code(lane(chunk), B), code(lane(chunk), W)]);
+                for (index, (chunk, _)) in steps.iter().enumerate() {
+                    let back = lane(chunks - 1 - chunk);
+                    row.extend([code(back, B), code(back, W)]);
                     row.extend(steps.get(warm_up + index).map(forward));
                 }
                 row
