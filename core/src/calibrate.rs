@@ -107,6 +107,9 @@ pub struct Calibration {
     pub causes: Causes,
     /// How much of the longest path is hops.
     pub path_hops_ns: Nanos,
+    /// How much ops differ from the mean of their stage and job: their standard deviation in thousandths of it, over all
+    /// time that was measured. What [`jitter`](crate::jitter) takes.
+    pub jitter_permille: u64,
     /// The problem with measured times, on the placement that was measured.
     pub statement: Statement,
 }
@@ -174,6 +177,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let mut measured = Sum::default();
     steps.iter().for_each(|step| measured.add(step.timeline().makespan_ns()));
 
+    let jitter_permille = jitter_permille(jobs.values());
     let (paths, path_hops_ns) = longest_path(&with_hops, &timeline);
     let more = |than: Nanos, it: Nanos| it as i64 - than as i64;
     let jobs = jobs.into_iter().map(|((stage, kind), sum)| JobTimes {
@@ -199,6 +203,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
             measured_ns: measured.mean(),
         },
         path_hops_ns,
+        jitter_permille,
         statement,
     })
 }
@@ -244,6 +249,7 @@ impl Calibration {
             "jobs": self.jobs.iter().map(job).collect::<Vec<_>>(),
             "hops": self.hops.iter().map(hop).collect::<Vec<_>>(),
             "path_hops_ns": self.path_hops_ns,
+            "jitter_permille": self.jitter_permille,
             "problem": self.statement.to_value(),
         })
     }
@@ -254,6 +260,7 @@ impl Calibration {
 struct Sum {
     count: u64,
     whole: u128,
+    squares: u128,
     least: Nanos,
     most: Nanos,
 }
@@ -264,6 +271,18 @@ impl Sum {
         self.most = self.most.max(ns);
         self.count += 1;
         self.whole += u128::from(ns);
+        self.squares += u128::from(ns) * u128::from(ns);
+    }
+
+    /// The square of the standard deviation over the mean; of one op none is known.
+    fn spread(&self) -> f64 {
+        if self.count < 2 || self.whole == 0 {
+            return 0.0;
+        }
+        let count = self.count as f64;
+        let mean = self.whole as f64 / count;
+        let of_squares = self.squares as f64 / count;
+        (of_squares / (mean * mean) - 1.0).max(0.0) * count / (count - 1.0)
     }
 
     /// To the nearest nanosecond; 0 of nothing.
@@ -272,6 +291,14 @@ impl Sum {
         // No more than the largest of what was added.
         ((self.whole + count / 2) / count) as Nanos
     }
+}
+
+/// What `jobs` have in common: each counts for as much as its ops took.
+fn jitter_permille<'j>(jobs: impl Iterator<Item = &'j Sum>) -> u64 {
+    let (squares, whole) = jobs.fold((0.0, 0.0), |(squares, whole), job| {
+        (squares + job.whole as f64 * job.spread(), whole + job.whole as f64)
+    });
+    if whole > 0.0 { ((1e6 * squares / whole) as u64).isqrt() } else { 0 }
 }
 
 /// The compute ops of each copy of the pipeline in `step`, which are to be those of `schedule`, and their sum no more
@@ -474,6 +501,7 @@ fn longest_path(problem: &Problem, timeline: &Timeline) -> (BTreeMap<(usize, OpK
 mod tests {
     use super::*;
     use crate::execute::{Carrier, execute};
+    use crate::jitter;
     use crate::lower::{Lowering, lower_as};
     use crate::program::Program;
     use crate::schedule::find;
@@ -550,6 +578,32 @@ mod tests {
         }
     }
 
+    /// A step of the order whose ops take what `took` says.
+    fn step_of(problem: &Problem, schedule: &Schedule, took: &dyn Fn(usize, usize, Op) -> Nanos) -> StepTrace {
+        let timeline = timeline_of(problem, schedule, took).expect("runs");
+        let span =
+            |span: &Span| TraceSpan { step: Step::Compute(span.op), start_ns: span.start_ns, end_ns: span.end_ns };
+        let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
+        StepTrace { step: 0, loss: None, tokens: 0, rows }
+    }
+
+    /// The standard deviation of some thousand exponential numbers is known to a few percent.
+    #[test]
+    fn jitter_is_measured() {
+        let plan = problem(&[(20_000, 30_000, 10_000); 8], 2, "looped", 500);
+        for name in ["interleaved-1f1b", "interleaved-zb"] {
+            let schedule = scheduled(&plan, name);
+            for permille in [20, 150, 600] {
+                let steps =
+                    (0..20).map(|run| step_of(&plan, &schedule, &jitter::took(&plan, &schedule, permille, run)));
+                let found =
+                    calibrate(&plan, &schedule, &trace(steps.collect())).expect("its own run").jitter_permille;
+                let of = f64::from(permille);
+                assert!((0.9 * of..=1.1 * of).contains(&(found as f64)), "{found} of {permille}, {name}");
+            }
+        }
+    }
+
     fn sum(causes: &Causes) -> i64 {
         causes.planned_ns as i64 + causes.ops_ns + causes.hops_ns + causes.spread_ns + causes.rest_ns
     }
@@ -579,7 +633,7 @@ mod tests {
             prop_assert_eq!(causes.planned_ns, simulate(&plan, &schedule).expect("runs").makespan_ns());
             prop_assert_eq!(causes.measured_ns, step.timeline().makespan_ns());
             prop_assert_eq!(sum(&causes), causes.measured_ns as i64);
-            prop_assert_eq!(causes.spread_ns, 0);
+            prop_assert_eq!((causes.spread_ns, calibration.jitter_permille), (0, 0));
             let path: u64 = calibration.jobs.iter().map(|job| job.path_ns).sum();
             for job in &calibration.jobs {
                 prop_assert_eq!(job.planned_ns, plan.cost(job.stage).duration(job.kind));
@@ -602,13 +656,8 @@ mod tests {
             let plan = problem(&[(100, 100, 100); 4], 1, "linear", 0);
             let schedule = scheduled(&plan, "1f1b");
             let late = Op::new(rank, OpKind::F, microbatch);
-            let mut timeline = Timeline { rows: vec![Vec::new(); 4] };
             let took = |_: usize, _: usize, op: Op| plan.duration(op) + if op == late { extra } else { 0 };
-            run_as(&plan, &schedule, took, |rank, op, start_ns, end_ns| timeline.rows[rank].push(Span { op, start_ns, end_ns }))
-                .expect("runs");
-            let span = |span: &Span| TraceSpan { step: Step::Compute(span.op), start_ns: span.start_ns, end_ns: span.end_ns };
-            let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
-            let step = StepTrace { step: 0, loss: None, tokens: 0, rows };
+            let step = step_of(&plan, &schedule, &took);
             let calibration = calibrate(&plan, &schedule, &trace(vec![step])).expect("its own run");
             let causes = calibration.causes;
             prop_assert_eq!(sum(&causes), causes.measured_ns as i64);

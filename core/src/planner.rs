@@ -17,6 +17,7 @@ use crate::derive::{Derived, derive};
 use crate::fields::{Faults, one_of_like};
 use crate::fit::{self, Fitted};
 use crate::graph::form::Recompute;
+use crate::jitter::{self, Outcomes};
 use crate::layout::RecomputeLayers;
 use crate::lower::{Lowering, lower_as};
 use crate::op::{Op, OpKind};
@@ -163,6 +164,13 @@ impl Answer {
         self.timeline.cost_ns(self.case.problem.objective())
     }
 
+    /// What this costs with the jitter that `spec`, which it answers, says; none where it says none.
+    pub fn outcomes(&self, spec: &Spec) -> Option<Outcomes> {
+        let Answer { case, schedule, .. } = self;
+        // An answer has been run: its order can be.
+        (spec.jitter_permille > 0).then(|| jitter::outcomes(&case.problem, schedule, spec.jitter_permille).ok())?
+    }
+
     /// The whole training step, where `spec`, which this answers, is of a model.
     pub fn step(&self, spec: &Spec) -> Option<Step> {
         match (&spec.work, &self.case.derived) {
@@ -257,6 +265,10 @@ pub struct Row {
     pub bound_of_all_ns: Option<Nanos>,
     /// Cost over bound, minus 1: 0.05 is at most 5 % from the best possible.
     pub gap: Option<f64>,
+    /// With the jitter that the spec says: what half of the steps cost at most.
+    pub typical_ns: Option<Nanos>,
+    /// With the jitter that the spec says: what one step of twenty costs more than.
+    pub late_ns: Option<Nanos>,
     /// The whole step, gradients summed over copies and the optimizer's step included; of a model only.
     pub step_ns: Option<Nanos>,
     /// Tokens a second of all copies in such steps; of a model only.
@@ -354,6 +366,7 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
     let problem = &answer.case.problem;
     let timeline = &answer.timeline;
     let bound = bounds.of(problem);
+    let outcomes = answer.outcomes(spec);
     Row {
         schedule: name.to_string(),
         status: Status::Ok,
@@ -366,6 +379,8 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
         bound_ns: Some(bound),
         bound_of_all_ns: Some(bound),
         gap: gap(answer.cost_ns(), bound),
+        typical_ns: outcomes.map(|outcomes| outcomes.typical_ns),
+        late_ns: outcomes.map(|outcomes| outcomes.late_ns),
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
         mfu: step.map(|step| step.mfu),
@@ -394,6 +409,8 @@ fn absent_row(name: &str, reason: String) -> Row {
         bound_ns: None,
         bound_of_all_ns: None,
         gap: None,
+        typical_ns: None,
+        late_ns: None,
         step_ns: None,
         tokens_per_s: None,
         mfu: None,

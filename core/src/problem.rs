@@ -757,7 +757,11 @@ impl Problem {
 
     /// How long a forward and a backward that run as a pair keep their rank busy, both together.
     pub fn pair_duration(&self, forward: Op, backward: Op) -> Nanos {
-        let (a, b) = (self.duration(forward), self.duration(backward));
+        self.together(self.duration(forward), self.duration(backward))
+    }
+
+    /// How long two ops of a pair take together that take so long each.
+    pub(crate) fn together(&self, a: Nanos, b: Nanos) -> Nanos {
         a + b - hidden(a.min(b), self.overlap_permille)
     }
 

@@ -72,8 +72,8 @@ pub(crate) fn run(
     run_as(problem, schedule, |_, _, op| problem.duration(op), visit)
 }
 
-/// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. A pair takes the
-/// problem's time all the same.
+/// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. Of a pair the shorter
+/// hides as large a share as ever.
 pub(crate) fn run_as(
     problem: &Problem,
     schedule: &Schedule,
@@ -115,7 +115,7 @@ pub(crate) fn run_as(
                 break;
             }
             let duration = match partner {
-                Some(partner) => problem.pair_duration(op, partner),
+                Some(partner) => problem.together(took(rank, at[rank], op), took(rank, at[rank] + 1, partner)),
                 None => took(rank, at[rank], op),
             };
             let end = start + duration;

@@ -86,6 +86,10 @@ export interface Row {
     bound_of_all_ns: number | null;
     /** Cost over bound, minus 1: 0.05 is at most 5 % from the best possible. */
     gap: number | null;
+    /** With the spec's `jitter_permille`: what half of the steps cost at most. Null without jitter. */
+    typical_ns: number | null;
+    /** With the spec's `jitter_permille`: what one step of twenty costs more than. Null without jitter. */
+    late_ns: number | null;
     /** The whole step, gradients and the optimizer included; of a model only. */
     step_ns: number | null;
     /** Of a model only. */
@@ -345,6 +349,8 @@ export interface Calibration {
     hops: HopTimes[];
     /** How much of the longest path is hops. */
     path_hops_ns: number;
+    /** How much ops differ from the mean of their stage and job: their standard deviation, in thousandths of it. */
+    jitter_permille: number;
     /** The plan's problem with measured times, on the same placement. */
     problem: Problem;
 }

@@ -109,6 +109,7 @@ impl Chart {
             work: self.free.clone(),
             schedule: planner::BEST.to_owned(),
             messages: self.messages,
+            jitter_permille: 0,
         };
         let cases = planner::open_cases(&spec).unwrap_or_default();
         let ops = |problem: &Problem| 3 * problem.stage_count() as u64 * problem.microbatches() as u64;

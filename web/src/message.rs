@@ -381,6 +381,8 @@ pub struct Figures {
     pub bound_ns: u64,
     /// Cost over bound, minus 1.
     pub gap: Option<f64>,
+    /// With the jitter that the spec says: what one step of twenty costs more than.
+    pub late_ns: Option<u64>,
     /// What binds the bound, as a sentence.
     pub binding: String,
     /// The whole training step; of a model only.
@@ -426,6 +428,8 @@ pub struct RowCosts {
     pub peak_bytes: u64,
     /// Cost over bound, minus 1.
     pub gap: Option<f64>,
+    /// With the jitter that the spec says: what one step of twenty costs more than.
+    pub late_ns: Option<u64>,
 }
 
 /// What a trace file holds.

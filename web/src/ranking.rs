@@ -20,6 +20,8 @@ pub enum Column {
     Peak,
     /// Cost over its bound.
     Gap,
+    /// What one step of twenty costs more than.
+    Late,
 }
 
 /// Rows sorted by a column, or in the order in which they came.
@@ -85,6 +87,7 @@ fn by_column(column: Column, objective: Objective, one: &Row, other: &Row) -> Or
         Column::Peak => here.peak_bytes.cmp(&there.peak_bytes),
         // No gap is known of what has no bound: it counts as the largest.
         Column::Gap => here.gap.unwrap_or(f64::INFINITY).total_cmp(&there.gap.unwrap_or(f64::INFINITY)),
+        Column::Late => here.late_ns.cmp(&there.late_ns),
     }
 }
 
@@ -99,6 +102,7 @@ mod tests {
             bubble_ratio: makespan_ns as f64 / 1000.0,
             peak_bytes,
             gap: (gap >= 0.0).then_some(gap),
+            late_ns: Some(1000 - makespan_ns),
         });
         Row {
             schedule: schedule.to_owned(),
@@ -129,6 +133,7 @@ mod tests {
         assert_eq!(order(Some((Column::Bubble, true))), ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
         assert_eq!(order(Some((Column::Peak, false))), ["v-min", "1f1b", "best", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Gap, false))), ["best", "v-min", "1f1b", "zb-v", "gpipe"]);
+        assert_eq!(order(Some((Column::Late, false))), ["v-min", "1f1b", "best", "zb-v", "gpipe"]);
         let spans = Ranking { by: Some((Column::Cost, false)) }.names(&rows(), Objective::LongestSpan);
         assert_eq!(spans, ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
     }

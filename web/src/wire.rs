@@ -104,6 +104,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let mut picture = picture(&answer.name, problem, timeline);
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
     picture.figures.step = answer.step(spec).map(step);
+    picture.figures.late_ns = answer.outcomes(spec).map(|outcomes| outcomes.late_ns);
     picture
 }
 
@@ -215,13 +216,14 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         limit_bytes: ranks.map(|rank| problem.limit_bytes(rank)).collect(),
         bound_ns: bound.value_ns,
         gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
+        late_ns: None,
         binding: text::sentence(&text::humanised(&bound.binding.to_string())),
         step: None,
     }
 }
 
-/// The row of a comparison for an answer.
-pub fn row(name: &str, answer: &Answer) -> Row {
+/// The row of a comparison for an answer to `spec`.
+pub fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
     let bound_ns = bounds::lower_bound(problem).value_ns;
     let costs = RowCosts {
@@ -230,6 +232,7 @@ pub fn row(name: &str, answer: &Answer) -> Row {
         bubble_ratio: timeline.bubble_ratio(problem.objective()),
         peak_bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
         gap: gap(answer.cost_ns(), bound_ns),
+        late_ns: answer.outcomes(spec).map(|outcomes| outcomes.late_ns),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }
 }

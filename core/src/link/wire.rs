@@ -128,6 +128,8 @@ enum WireMore {
     Caps([Option<u64>; 2]),
     /// How experts are chosen and weighted; the factor in units of 10⁻¹², groups and those that are chosen from.
     Routing { sigmoid: bool, normed: bool, factor: Option<u64>, groups: [u32; 2] },
+    /// How much the times of ops differ, in thousandths.
+    Jitter(u16),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -368,6 +370,9 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
     if spec.messages != Messages::default() {
         more.push(WireMore::Messages(messages_to_wire(spec.messages)));
     }
+    if spec.jitter_permille > 0 {
+        more.push(WireMore::Jitter(spec.jitter_permille));
+    }
     more
 }
 
@@ -438,6 +443,10 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             spec.messages = messages_from_wire(messages);
             Some(())
         }
+        WireMore::Jitter(permille) => {
+            spec.jitter_permille = permille;
+            Some(())
+        }
     }
 }
 
@@ -486,6 +495,7 @@ fn spec_from_wire(wire: WireSpec) -> Spec {
             WireWork::Typed(statement) => Work::Typed(statement_from_wire(statement)),
         },
         messages: Messages::default(),
+        jitter_permille: 0,
     }
 }
 

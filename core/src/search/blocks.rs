@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 
 use super::eval::Eval;
 use super::flat::{B, BW, Code, F, Flat, Rows, UNLIMITED, W, code, kind_of, lane_of};
-use super::random::Random;
+use crate::random::Random;
 
 /// Places are counted in so many parts of a slot, and slopes in so many parts of the steepest.
 const PARTS: i64 = 16;

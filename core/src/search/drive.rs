@@ -22,13 +22,13 @@ use super::eval::{Cost, Eval};
 use super::flat::{Flat, Rows};
 use super::list::List;
 use super::policies::{self, Recipe, Shape};
-use super::random::Random;
 use super::refit::Refit;
 use super::steady::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
 use super::{Flow, Progress, Scope, blocks, grouped, v_blocks, zb_auto, zbv};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
+use crate::random::Random;
 use crate::schedule::{Published, Schedule, published};
 use crate::units::Nanos;
 

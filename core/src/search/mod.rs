@@ -15,7 +15,7 @@
 //! | `walk` | an order with the longest ways through it, kept up to date |
 //! | `steady` | repeats the middle of a schedule, so that many microbatches cost little more than few |
 //! | `zb_auto` | what zero-bubble planners do on a linear pipe: a round for each microbatch |
-//! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory |
+//! | `grouped` | GIS: interleaving in groups of fewer microbatches than ranks, for less memory |
 //! | `whole` | backwards left whole, where that takes less time or memory than their halves |
 //! | `pairs` | forwards that run beside backwards, where the problem lets one hide behind the other |
 //! | `drive` | which of these when, and until when |
@@ -48,7 +48,6 @@ mod ladder;
 mod list;
 mod pairs;
 mod policies;
-mod random;
 mod refit;
 mod steady;
 mod tabu;

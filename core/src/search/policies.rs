@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::flat::{B, BW, F, Flat, W};
 use super::list::{NEVER, Policy};
-use super::random::Random;
+use crate::random::Random;
 
 /// Times of a chain when nothing is in the way, by lane.
 pub(super) struct Shape {

@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 
 use super::eval::{Cost, Eval};
 use super::flat::{B, BW, Code, F, Flat, Rows, W, code, kind_of, lane_of};
-use super::random::Random;
 use super::tabu::Tabu;
+use crate::random::Random;
 
 /// How often an op that lacks memory goes behind another before a microbatch is given up.
 const MOST_TRIES: usize = 300;

@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 
 use super::eval::Cost;
 use super::flat::{Code, Flat, Rows};
-use super::random::Random;
 use super::walk::{NONE, Shift, Walk};
+use crate::random::Random;
 
 /// Candidates that a step looks at.
 const LOOKED_AT: usize = 48;

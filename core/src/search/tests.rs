@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::eval::Eval;
 use super::list::List;
-use super::random::Random;
 use super::*;
 use crate::problem::Objective;
+use crate::random::Random;
 use crate::simulate::simulate;
 use crate::timeline::peak_bytes;
 

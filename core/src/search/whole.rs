@@ -16,11 +16,11 @@ use super::beam::{self, Beam};
 use super::eval::Cost;
 use super::flat::{B, Code, F, Flat, W, kind_of, lane_of};
 use super::pairs;
-use super::random::Random;
 use super::tabu::Tabu;
 use crate::op::{Op, OpKind};
 use crate::placement::Placement;
 use crate::problem::{Backward, Problem};
+use crate::random::Random;
 use crate::schedule::Schedule;
 use crate::units::Nanos;
 

@@ -25,8 +25,10 @@ pub fn spec() -> impl Strategy<Value = Spec> {
     let transport =
         prop::sample::select(vec!["rendezvous", "buffered", "buffered:4", "grouped", "pair-ordered", "streams"]);
     let messages = prop::option::of((prop::option::of(lowering), prop::option::of(transport)));
-    ("[a-z \"\\\\é]{0,12}", value, messages).prop_map(|(name, mut value, messages)| {
+    let jitter = prop::option::of(0u16..=1000);
+    ("[a-z \"\\\\é]{0,12}", value, messages, jitter).prop_map(|(name, mut value, messages, jitter)| {
         value["name"] = json!(name);
+        value["jitter_permille"] = json!(jitter);
         if let Some((lowering, transport)) = messages {
             value["messages"] = json!({ "lowering": lowering, "transport": transport });
         }

@@ -64,13 +64,14 @@
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
+//! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter) | 0 |
 //! | `messages.lowering` | [where transfers go](crate::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `grouped` |
 //! | `messages.transport` | [what the transport that is to carry them promises](crate::check::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
 //!
 //! Bytes may be text: `80 GiB`.
 //!
 //! Instead of `model`, `cluster`, `parallel`, `training` and `memory`, a table `problem` holds typed costs in
-//! the form of a [problem file](crate::problem); and a bare problem file is a spec, too. `messages` may stand beside it;
+//! the form of a [problem file](crate::problem); and a bare problem file is a spec, too. `messages` and `jitter_permille` may stand beside it;
 //! typed costs know no sizes of messages, so buffers of messages that are received ahead belong into `static_bytes`.
 
 #[cfg(test)]
@@ -113,6 +114,8 @@ pub struct Spec {
     pub schedule: String,
     /// How transfers go.
     pub messages: Messages,
+    /// How much the times of ops differ, see [`jitter`](crate::jitter); at most [`MAX_PERMILLE`](crate::jitter::MAX_PERMILLE).
+    pub jitter_permille: u16,
 }
 
 /// How transfers go between ranks.
@@ -175,7 +178,7 @@ impl Spec {
     /// A spec of typed costs, to be solved as well as possible: what a bare problem file means.
     pub fn typed(statement: Statement) -> Spec {
         let (name, schedule) = (String::new(), String::from("best"));
-        Spec { name, work: Work::Typed(statement), schedule, messages: Messages::default() }
+        Spec { name, work: Work::Typed(statement), schedule, messages: Messages::default(), jitter_permille: 0 }
     }
 
     /// What a schedule is judged by.
@@ -205,6 +208,9 @@ impl Spec {
             let Messages { lowering, transport } = self.messages;
             let messages = json!({ "lowering": lowering.to_string(), "transport": transport.to_string() });
             map.insert(String::from("messages"), messages);
+        }
+        if self.jitter_permille > 0 {
+            map.insert(String::from("jitter_permille"), json!(self.jitter_permille));
         }
         Value::Object(map)
     }

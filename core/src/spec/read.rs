@@ -13,6 +13,7 @@ use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
+use crate::jitter;
 use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
@@ -69,6 +70,8 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
     let name = table.text("name", faults).unwrap_or_default().to_string();
     let schedule = read_schedule(&mut table, faults);
     let messages = table.table("messages", faults).map(|messages| read_messages(messages, faults));
+    let most = u64::from(jitter::MAX_PERMILLE);
+    let jitter_permille = table.whole("jitter_permille", 0..=most, faults).unwrap_or(0) as u16;
     let work = match table.get("problem") {
         Some(problem) => {
             for key in MODEL_KEYS {
@@ -81,7 +84,8 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
         None => read_model_work(&mut table, faults).map(Work::Model),
     };
     table.finish(faults);
-    Some(Spec { name, work: work?, schedule: schedule?, messages: messages.unwrap_or_default() })
+    let messages = messages.unwrap_or_default();
+    Some(Spec { name, work: work?, schedule: schedule?, messages, jitter_permille })
 }
 
 fn read_messages(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Messages {

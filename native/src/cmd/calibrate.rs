@@ -85,6 +85,13 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
             "The ranks took turns on {on}: times of ops have the turns of others in them, and a plan made of them is one for such turns."
         ));
     }
+    if calibration.jitter_permille > 0 {
+        let percent = calibration.jitter_permille as f64 / 10.0;
+        notes.push(format!(
+            "Ops differ from the mean of their stage and job by {percent} %: `compare --jitter {percent}` says what that does to \
+             other schedules."
+        ));
+    }
     let fixed = match &calibration.statement.placement {
         PlacementChoice::Fixed(Placement::List(_)) | PlacementChoice::Any => "placement".to_owned(),
         PlacementChoice::Fixed(placement) => format!("{} placement", placement.name().unwrap_or("same")),

@@ -4,13 +4,14 @@ use pipeplan_core::planner::{BEST, Comparison, Row, Status};
 use pipeplan_core::schedule::{self, Schedule};
 
 use super::fail::Failure;
-use super::search::{Effort, Measured};
+use super::search::{Effort, Jitter, Measured};
 use super::{human, input, order, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan compare examples/llama-2-70b.toml
   pipeplan compare examples/two-ranks.toml --order examples/own-order.txt
+  pipeplan compare spec.toml --jitter 5                      where ops take 5 % more or less than planned
   pipeplan compare problem.json --json | jq '.rows[] | select(.status == \"ok\") | [.schedule, .gap]'";
 
 /// Compare every published schedule, and the best that a search finds, for one spec.
@@ -29,10 +30,12 @@ pub struct Args {
     effort: Effort,
     #[command(flatten)]
     measured: Measured,
+    #[command(flatten)]
+    jitter: Jitter,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = args.measured.apply(input::spec(&args.spec)?)?;
+    let spec = args.jitter.apply(args.measured.apply(input::spec(&args.spec)?)?);
     let orders = args.order.iter().map(|from| own(from)).collect::<Result<_, _>>()?;
     let comparison = search::compare(&spec, orders, args.effort);
     if args.json {
@@ -41,7 +44,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         text.push('\n');
         output::print_bytes(text.as_bytes())?;
     } else {
-        output::print(&drawn(&comparison))?;
+        output::print(&drawn(&comparison, spec.jitter_permille))?;
     }
     if comparison.rows.iter().any(|row| row.status == Status::Ok) {
         return Ok(());
@@ -57,7 +60,7 @@ fn own(from: &str) -> Result<(String, Schedule), Failure> {
     Ok((if is_taken { format!("own {name}") } else { name }, order))
 }
 
-fn drawn(comparison: &Comparison) -> String {
+fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     // Schedules that are absent for the same reason share a line.
     let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
@@ -76,6 +79,9 @@ fn drawn(comparison: &Comparison) -> String {
     let mut text = String::new();
     if !rows.is_empty() {
         let mut header = vec!["schedule", "makespan", "longest span", "bubble", "peak memory", "bound", "gap"];
+        if jitter_permille > 0 {
+            header.extend(["typical", "1 in 20"]);
+        }
         let of_a_model = comparison.rows.iter().any(|row| row.step_ns.is_some());
         if of_a_model {
             header.extend(["tokens/s", "MFU"]);
@@ -83,6 +89,13 @@ fn drawn(comparison: &Comparison) -> String {
         text.push_str(&human::table(&header, &rows, header.len() - 1));
         let objective = comparison.objective.replace('_', " ");
         text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
+        if jitter_permille > 0 {
+            text.push_str(&format!(
+                "with ops that differ by {} from what is planned, half of the steps take at most the typical {objective}, and \
+                 1 in 20 takes longer than the last\n",
+                human::percent(f64::from(jitter_permille) / 1000.0)
+            ));
+        }
         if of_a_model {
             text.push_str("tokens/s and MFU are of whole steps: gradients are summed and the optimizer steps\n");
         }
@@ -109,6 +122,9 @@ fn cells(row: &Row) -> Vec<String> {
         duration(row.bound_ns),
         percent(row.gap),
     ];
+    if row.late_ns.is_some() {
+        cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
+    }
     if let (Some(tokens), Some(mfu)) = (row.tokens_per_s, row.mfu) {
         cells.extend([tokens.round().to_string(), human::percent(mfu)]);
     }

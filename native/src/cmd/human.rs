@@ -6,6 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use owo_colors::{AnsiColors, OwoColorize};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
+use pipeplan_core::jitter;
 use pipeplan_core::lower::{Lowering, lower_as};
 use pipeplan_core::op::OpKind;
 use pipeplan_core::plan::Plan;
@@ -169,6 +170,16 @@ pub fn summary(plan: &Plan) -> String {
             "as carried    {}, waits at transfers included: {lowering} messages on {transport} transport{}",
             duration(carried),
             beside.map_or_else(String::new, |ns| format!("; {} with `--lowering {overlapped}`", duration(ns)))
+        );
+    }
+    let permille = plan.spec.jitter_permille;
+    if let (true, Ok(outcomes)) = (permille > 0, jitter::outcomes(problem, &plan.schedule, permille)) {
+        let _ = writeln!(
+            text,
+            "with jitter   {} typical, and more than {} in one step of 20: ops differ by {}",
+            duration(outcomes.typical_ns),
+            duration(outcomes.late_ns),
+            percent(f64::from(permille) / 1000.0)
         );
     }
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));

@@ -4,7 +4,7 @@ use pipeplan_core::planner::BEST;
 
 use super::fail::Failure;
 use super::order::Order;
-use super::search::{Effort, Measured, Messages};
+use super::search::{Effort, Jitter, Measured, Messages};
 use super::{human, input, output, prove, search};
 
 const EXAMPLES: &str = "\
@@ -39,6 +39,8 @@ pub struct Args {
     measured: Measured,
     #[command(flatten)]
     messages: Messages,
+    #[command(flatten)]
+    jitter: Jitter,
     /// Search exactly for this long: a better plan where `best` was asked for, and a proof of how good it is.
     /// For some hundred ops; Ctrl-C ends it early
     #[arg(long, value_name = "SECONDS")]
@@ -49,7 +51,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         output::expect_room_at(path)?;
     }
-    let spec = args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?);
+    let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);
     let may_replace = own.is_none() && schedule.as_str() == BEST;

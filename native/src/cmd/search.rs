@@ -7,6 +7,7 @@ use pipeplan::runner::StopFlag;
 use pipeplan_core::check::Transport;
 use pipeplan_core::derive::coverage;
 use pipeplan_core::explanation::{self, Explanation, Unexplained};
+use pipeplan_core::jitter::MAX_PERMILLE;
 use pipeplan_core::lower::Lowering;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
@@ -93,6 +94,33 @@ impl Messages {
             transport: self.transport.unwrap_or(transport),
         };
         spec
+    }
+}
+
+/// How much times of ops differ.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Jitter {
+    /// How much an op's time differs from what is planned: its standard deviation, in percent. Says what half of the steps
+    /// take at most, and what one in twenty takes longer than; what the spec says where not given
+    #[arg(long, value_name = "PERCENT", value_parser = jitter)]
+    jitter: Option<u16>,
+}
+
+impl Jitter {
+    /// `spec` with this.
+    pub fn apply(self, mut spec: Spec) -> Spec {
+        spec.jitter_permille = self.jitter.unwrap_or(spec.jitter_permille);
+        spec
+    }
+}
+
+/// For arguments: percent, kept in thousandths.
+fn jitter(text: &str) -> Result<u16, String> {
+    let percent = text.trim_end_matches('%').trim_end().parse::<f64>().ok();
+    let permille = percent.map(|percent| (10.0 * percent).round());
+    match permille.filter(|permille| (0.0..=f64::from(MAX_PERMILLE)).contains(permille)) {
+        Some(permille) => Ok(permille as u16),
+        None => Err("accepted is a number from 0 to 100, in percent".to_owned()),
     }
 }
 

@@ -95,6 +95,13 @@ const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, h
 pub const FIELDS: &[Field] = &[
     of("name", "Name", Unit::Text, Group::Top, ""),
     of("schedule", "Schedule", Unit::Text, Group::Top, ""),
+    of(
+        "jitter_permille",
+        "Jitter",
+        Unit::Of(10.0, "%"),
+        Group::Top,
+        "How much the times of ops differ, their standard deviation: the comparison says what that costs each schedule",
+    ),
     of("model.name", "Model", Unit::Text, Group::Model, ""),
     of("model.family", "Family", Unit::Text, Group::ModelSizes, ""),
     of("model.layers", "Layers", Unit::Whole, Group::ModelSizes, ""),

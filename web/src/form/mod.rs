@@ -64,7 +64,7 @@ impl Default for Form {
 }
 
 /// What both kinds have.
-const SHARED: [&str; 4] = ["name", "schedule", "messages.lowering", "messages.transport"];
+const SHARED: [&str; 5] = ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
 

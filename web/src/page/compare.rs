@@ -15,6 +15,7 @@ pub fn Compare() -> impl IntoView {
     let objective = judged(planner);
     let ranking = RwSignal::new(Ranking::default());
     let names = Memo::new(move |_| planner.rows.with(|rows| ranking.get().names(rows, objective.get())));
+    let with_jitter = jitters(planner);
     let cost = move || match objective.get() {
         Objective::Makespan => "Makespan",
         Objective::LongestSpan => "Longest span",
@@ -36,6 +37,10 @@ pub fn Compare() -> impl IntoView {
                             <Head ranking column=Column::Peak>"Peak memory"</Head>
                             <Head ranking column=Column::Gap
                                 title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</Head>
+                            <Show when=move || with_jitter.get()>
+                                <Head ranking column=Column::Late
+                                    title="One step of twenty takes longer, where ops differ as the field Jitter says">"1 in 20"</Head>
+                            </Show>
                         </tr>
                     </thead>
                     <tbody>
@@ -89,6 +94,8 @@ fn CompareRow(name: String) -> impl IntoView {
         })
     };
     let objective = judged(planner);
+    let with_jitter = jitters(planner);
+    let columns = move || if with_jitter.get() { "6" } else { "5" };
     let longest = Memo::new(move |_| {
         let costs = |row: &Row| row.costs.map(|costs| cost_ns(&costs, objective.get()));
         planner.rows.with(|rows| rows.iter().filter_map(costs).max().unwrap_or(1).max(1))
@@ -114,16 +121,16 @@ fn CompareRow(name: String) -> impl IntoView {
                 {move || won().map(|won| view! { <span class="won">{won}</span> })}
             </th>
             {move || match row.get().and_then(|row| row.costs.ok_or(row.reason).map_or_else(|reason| reason.map(Err), |costs| Some(Ok(costs)))) {
-                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() /> }.into_any(),
-                Some(Err(reason)) => view! { <td class="reason" colspan="5" data-test="reason">{reason}</td> }.into_any(),
-                None => view! { <td colspan="5"></td> }.into_any(),
+                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() with_jitter=with_jitter.get() /> }.into_any(),
+                Some(Err(reason)) => view! { <td class="reason" colspan=columns data-test="reason">{reason}</td> }.into_any(),
+                None => view! { <td colspan=columns></td> }.into_any(),
             }}
         </tr>
     }
 }
 
 #[component]
-fn Costs(costs: RowCosts, objective: Objective, longest: u64) -> impl IntoView {
+fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_jitter: bool) -> impl IntoView {
     let cost = cost_ns(&costs, objective);
     let width = 100.0 * cost as f64 / longest as f64;
     let busy = width * (1.0 - costs.bubble_ratio).clamp(0.0, 1.0);
@@ -135,7 +142,16 @@ fn Costs(costs: RowCosts, objective: Objective, longest: u64) -> impl IntoView {
         <td class="number" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
         <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}</td>
         <td class="number" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
+        {with_jitter.then(|| {
+            let late = costs.late_ns.map_or_else(|| "—".to_owned(), |ns| text::duration(ns as f64));
+            view! { <td class="number" data-test="late">{late}</td> }
+        })}
     }
+}
+
+/// Whether the spec says that times of ops differ.
+fn jitters(planner: Planner) -> Memo<bool> {
+    Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.jitter_permille > 0)))
 }
 
 /// What the rows are judged by.

@@ -42,6 +42,7 @@ pub fn SpecForm() -> impl IntoView {
                     <Text path="messages.lowering" list="grouped overlapped overlapped:2 receive-first in-pieces" />
                     <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
                 </Folded>
+                <Text path="jitter_permille" />
                 <Text path="name" />
             </fieldset>
         </form>

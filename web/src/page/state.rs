@@ -913,6 +913,7 @@ fn own_row(scene: &Scene) -> Row {
             bubble_ratio: figures.bubble_ratio,
             peak_bytes: scene.peak_bytes(),
             gap: figures.gap,
+            late_ns: figures.late_ns,
         }),
     }
 }

@@ -1,6 +1,6 @@
 //! Random numbers that are the same everywhere: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
