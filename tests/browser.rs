@@ -222,6 +222,46 @@ fn measured_times_are_planned_with() {
     browser.no_errors();
 }
 
+/// A column says what differing times cost, in the link too, and the best is the least of it.
+#[test]
+fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
+    let (_served, address) = serve(&[]);
+    let link = printed(["link", "examples/zero-bubble-1.5b.toml"]);
+    let fragment = link.trim().split_once('#').unwrap().1.to_owned();
+    let browser = Browser::open("jitter", 1440, 1000);
+    browser.goto(&format!("{address}/#{fragment}"));
+    let status = || browser.text("[data-test='status']");
+    browser.until("the plan", || {
+        (status().is_empty() && !browser.text("[data-test='makespan']").is_empty()).then_some(())
+    });
+    let late = || {
+        let script = "return [...document.querySelectorAll(\"[data-test='late']\")].map(cell => cell.textContent)";
+        browser.script(script, json!([]))
+    };
+    assert_eq!(late(), json!([]));
+    browser.find(&field("jitter_permille")).fill("10");
+    let cells =
+        browser.until("what it costs", || Some(late()).filter(|cells| cells[4].is_string() && status().is_empty()));
+    browser.picture("jitter.png");
+    let address = link_that_says(&browser, |spec| spec["jitter_permille"] == json!(100));
+    let told = printed(["compare", &address]);
+    for cell in cells.as_array().unwrap() {
+        assert!(told.contains(cell.as_str().unwrap()), "{cells} are not those of\n{told}");
+    }
+    let shown = browser.text("[data-test='late-shown']");
+    assert_eq!(
+        Some(shown.as_str()),
+        cells[0].as_str(),
+        "the plan that is shown is the best, which the table begins with"
+    );
+    browser.find(&field("jitter_permille")).fill("101");
+    browser
+        .until("a fault", || browser.text("[data-test='fault-jitter_permille']").contains("accepted").then_some(()));
+    browser.find(&field("jitter_permille")).fill("");
+    browser.until("the column to go", || (late() == json!([])).then_some(()));
+    browser.no_errors();
+}
+
 #[test]
 fn a_damaged_link_says_which_part_is_wrong() {
     let (_served, address) = serve(&[]);
@@ -730,6 +770,12 @@ fn grid() -> Vec<String> {
             "transfer_ns": 21, "static_bytes": 1u64 << 40, "limit_bytes": null, "objective": objective,
         }).to_string());
     }
+    // Of which the best is another one where times differ.
+    let jittered = json!({
+        "ranks": 8, "chunks": 2, "microbatches": 24, "placement": "looped", "transfer_ns": 10_000,
+        "stages": { "forward_ns": 53_000, "backward_input_ns": 85_000, "backward_weight_ns": 40_000 },
+    });
+    grid.push(json!({ "problem": jittered, "jitter_permille": 200 }).to_string());
     grid
 }
 

@@ -15,6 +15,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::op::{Op, OpKind};
+use crate::plan::Plan;
 use crate::problem::{MAX_TOTAL_NS, Objective, Problem};
 use crate::random::Random;
 use crate::schedule::Schedule;
@@ -53,8 +54,17 @@ pub fn outcomes(problem: &Problem, schedule: &Schedule, permille: u16) -> Result
     Ok(Outcomes { typical_ns: of(50), late_ns: of(95) })
 }
 
+impl Plan {
+    /// What this costs with the jitter that its spec says; none where it says none.
+    pub fn outcomes(&self) -> Option<Outcomes> {
+        let permille = self.spec.jitter_permille;
+        // A plan's order has been checked: it can be run.
+        (permille > 0).then(|| outcomes(&self.problem, &self.schedule, permille).ok())?
+    }
+}
+
 /// What run number `run` of `schedule` takes.
-fn cost(problem: &Problem, schedule: &Schedule, permille: u16, run: u64) -> Result<Nanos, Deadlock> {
+pub(crate) fn cost(problem: &Problem, schedule: &Schedule, permille: u16, run: u64) -> Result<Nanos, Deadlock> {
     // By rank, the start of its first op and the end of its last.
     let mut spans: Vec<Option<(Nanos, Nanos)>> = vec![None; schedule.rows.len()];
     let took = took(problem, schedule, permille, run);

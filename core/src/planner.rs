@@ -20,20 +20,21 @@ use crate::graph::form::Recompute;
 use crate::jitter::{self, Outcomes};
 use crate::layout::RecomputeLayers;
 use crate::lower::{Lowering, lower_as};
-use crate::op::{Op, OpKind};
 use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
 use crate::problem::{Backward, MAX_BYTES, PlacementChoice, Problem, Statement};
 use crate::schedule::{self, Absent, Published, Schedule};
-use crate::search::{self, Effort, Flow, Infeasible, Progress};
+use crate::search::{Effort, Flow, Infeasible, Progress};
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Messages, ModelWork, Spec, Work};
 use crate::step::Step;
 use crate::timeline::{Timeline, schedule_peak_bytes};
 use crate::units::{Bytes, Nanos};
 
+mod best;
 mod order;
 
+pub use best::Best;
 pub use order::plan_order;
 
 /// The name that asks for the best schedule, whoever published it.
@@ -188,32 +189,6 @@ pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     let case = case(spec, published)?;
     let schedule = case.build(published)?;
     judge(case, published.name, schedule)
-}
-
-/// `schedule` with each B that stands right before its W fused with it, where that is shorter: a search of a backward that
-/// may be cut always cuts it. None where that changes nothing.
-fn fused(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
-    let gains = |op: &Op| problem.backward() == Backward::Split && problem.cost(op.stage()).backward_ns.is_some();
-    let mut changes = false;
-    let row = |row: &Vec<Op>| {
-        let mut fused: Vec<Op> = Vec::with_capacity(row.len());
-        for op in row {
-            match fused.last_mut() {
-                Some(last)
-                    if op.kind() == OpKind::W
-                        && gains(op)
-                        && *last == Op::new(op.stage(), OpKind::B, op.microbatch()) =>
-                {
-                    *last = Op::new(op.stage(), OpKind::BW, op.microbatch());
-                    changes = true;
-                }
-                _ => fused.push(*op),
-            }
-        }
-        fused
-    };
-    let rows = schedule.rows.iter().map(row).collect();
-    changes.then(|| Schedule::of(rows))
 }
 
 /// `schedule` with its times, where `check` accepts it.
@@ -550,112 +525,6 @@ fn best_with(
     }
     while best.search_next(effort, observer)? {}
     best.finish()
-}
-
-/// The best of the published answers and of a search on every problem that a spec leaves open, piece by piece:
-/// a page has to listen between two pieces.
-///
-/// Offer every published answer, then search until there is nothing left. Of two equals the one with a
-/// published name wins: a person knows it.
-#[derive(Clone, Debug)]
-pub struct Best {
-    spec: Spec,
-    best: Option<Answer>,
-    reasons: Vec<(String, String)>,
-    /// Of the placements that no schedule fits, the one that needs least.
-    nearest: Option<Infeasible>,
-    /// Problems still to be searched, with what no schedule of each goes under, the next one last; none before the first
-    /// search.
-    open: Option<Vec<(Nanos, Case)>>,
-    stopped: bool,
-}
-
-impl Best {
-    /// Nothing offered and nothing searched yet.
-    pub fn new(spec: &Spec) -> Best {
-        Best { spec: spec.clone(), best: None, reasons: Vec::new(), nearest: None, open: None, stopped: false }
-    }
-
-    /// Takes what a published schedule does.
-    pub fn offer(&mut self, name: &str, answer: Result<Answer, Absent>) {
-        match answer {
-            Ok(answer) => self.keep(answer),
-            Err(absent) => self.reasons.push((name.to_string(), absent.reason)),
-        }
-    }
-
-    fn keep(&mut self, answer: Answer) {
-        if self.best.as_ref().is_none_or(|best| answer.cost_ns() < best.cost_ns()) {
-            self.best = Some(answer);
-        }
-    }
-
-    /// Searches the next open problem, if anything better can stand on it. False where there was none left.
-    ///
-    /// # Errors
-    /// [`PlanError::Spec`] where no problem follows from the spec.
-    pub fn search_next(
-        &mut self,
-        effort: Effort,
-        observer: &mut dyn FnMut(Progress) -> Flow,
-    ) -> Result<bool, PlanError> {
-        if self.open.is_none() {
-            // Two chunks in a wave are a V.
-            let mut open: Vec<(Nanos, Case)> = Vec::new();
-            for case in open_cases(&self.spec)? {
-                if !open.iter().any(|(_, known)| known.problem.same_as(&case.problem)) {
-                    open.push((bounds::lower_bound(&case.problem).value_ns, case));
-                }
-            }
-            // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
-            open.sort_by_key(|(bound, _)| *bound);
-            open.reverse();
-            self.open = Some(open);
-        }
-        if self.stopped && self.best.is_some() {
-            return Ok(false);
-        }
-        let Some((bound, case)) = self.open.as_mut().and_then(Vec::pop) else { return Ok(false) };
-        if self.best.as_ref().is_some_and(|best| bound >= best.cost_ns()) {
-            return Ok(true);
-        }
-        let mut stopped = false;
-        let found = search::best(&case.problem, effort, &mut |progress| {
-            let flow = observer(progress);
-            stopped |= flow == Flow::Stop;
-            flow
-        });
-        self.stopped |= stopped;
-        match found {
-            Ok(found) if self.best.as_ref().is_none_or(|best| found.cost_ns < best.cost_ns()) => {
-                // The search has its own simulator; what it found is judged like any other schedule.
-                if let Some(fused) = fused(&case.problem, &found.schedule) {
-                    self.offer(BEST, judge(case.clone(), BEST, fused));
-                }
-                self.offer(BEST, judge(case, BEST, found.schedule));
-            }
-            Ok(_) => {}
-            Err(infeasible) => {
-                let before = self.nearest.take();
-                let nearer = before.filter(|before| before.least_bytes <= infeasible.least_bytes);
-                self.nearest = nearer.or(Some(infeasible));
-            }
-        }
-        Ok(true)
-    }
-
-    /// The best so far.
-    pub fn so_far(&self) -> Option<&Answer> {
-        self.best.as_ref()
-    }
-
-    /// The best of all.
-    ///
-    /// # Errors
-    /// [`PlanError::NoSchedule`] with every reason where nothing was valid.
-    pub fn finish(self) -> Result<Answer, PlanError> {
-        self.best.ok_or(PlanError::NoSchedule { nearest: self.nearest, reasons: self.reasons })
-    }
 }
 
 /// Every problem that `spec` leaves open: a typed one for each placement, a model's for each way in which

@@ -855,6 +855,18 @@ impl Problem {
         Problem { objective, ..self.clone() }
     }
 
+    /// The same problem with hops that take `by` more; none where times would come to more than a problem may have.
+    pub(crate) fn with_longer_hops(&self, by: Nanos) -> Option<Problem> {
+        let transfers = match &self.transfers {
+            Transfers::Uniform(hop) => Transfers::Uniform(hop.checked_add(by)?),
+            Transfers::Links(links) => {
+                let row = |row: &Vec<Nanos>| row.iter().map(|hop| hop.checked_add(by)).collect();
+                Transfers::Links(links.iter().map(row).collect::<Option<_>>()?)
+            }
+        };
+        Statement { transfers, ..self.statement() }.problem(self.placement.clone()).ok()
+    }
+
     /// The problem as a statement with this placement fixed.
     pub fn statement(&self) -> Statement {
         Statement {

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(order(Some((Column::Bubble, true))), ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
         assert_eq!(order(Some((Column::Peak, false))), ["v-min", "1f1b", "best", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Gap, false))), ["best", "v-min", "1f1b", "zb-v", "gpipe"]);
-        assert_eq!(order(Some((Column::Late, false))), ["v-min", "1f1b", "best", "zb-v", "gpipe"]);
+        assert_eq!(order(Some((Column::Late, false))), ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
         let spans = Ranking { by: Some((Column::Cost, false)) }.names(&rows(), Objective::LongestSpan);
         assert_eq!(spans, ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
     }

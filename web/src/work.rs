@@ -78,8 +78,8 @@ struct Comparison {
     /// The next published schedule.
     next: usize,
     best: Best,
-    /// What of the best the page has.
-    shown_cost_ns: Option<u64>,
+    /// What the best that the page has is judged by.
+    shown_ns: Option<u64>,
     finished: bool,
 }
 
@@ -273,7 +273,7 @@ impl Work {
             Some(running) if same_work(&running.spec, &spec) => {
                 running.id = id;
                 running.shows_best = shows_best;
-                running.shown_cost_ns = None;
+                running.shown_ns = None;
                 Vec::new()
             }
             _ => {
@@ -282,7 +282,7 @@ impl Work {
                     shows_best,
                     next: 0,
                     best: Best::new(&spec),
-                    shown_cost_ns: None,
+                    shown_ns: None,
                     finished: false,
                     spec,
                 });
@@ -359,6 +359,7 @@ impl Work {
         let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
         let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
         picture.figures.step = plan.step().map(wire::step);
+        picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
         // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
         let specs = [plan.spec.clone(), self.with_profile(plan.spec.clone())];
         let mut cases = specs.iter().flat_map(|spec| planner::open_cases(spec).unwrap_or_default());
@@ -539,8 +540,8 @@ impl Comparison {
             return None;
         }
         match self.best.so_far() {
-            Some(answer) if self.shown_cost_ns != Some(answer.cost_ns()) => {
-                self.shown_cost_ns = Some(answer.cost_ns());
+            Some(answer) if self.shown_ns != Some(self.best.least_ns()) => {
+                self.shown_ns = Some(self.best.least_ns());
                 Some(Said::Planned(Box::new(wire::picture_of(&self.spec, answer))))
             }
             None if self.finished => Some(Said::NoPlan { schedule: BEST.to_owned(), reason: self.why_none() }),
@@ -636,7 +637,7 @@ fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
 
 /// Whether two specs differ at most in name and schedule.
 fn same_work(one: &Spec, other: &Spec) -> bool {
-    one.work == other.work
+    *one == Spec { name: one.name.clone(), schedule: one.schedule.clone(), ..other.clone() }
 }
 
 fn unreadable(what: &str, reason: String) -> Said {

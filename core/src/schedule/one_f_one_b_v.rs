@@ -27,9 +27,9 @@ pub fn one_f_one_b_v(problem: &Problem) -> Result<Schedule, Absent> {
     let mut grid = Grid::new(&block, problem.microbatches());
     let last = block.iter().flatten().max().copied().unwrap_or(0) + PERIOD * (problem.microbatches() - 1);
     for slot in 0..=last {
-        for rank in 0..problem.ranks() {
+        for (rank, starts) in block.iter().enumerate() {
             let kinds = [FORWARD_0, FORWARD_1, BACKWARD_1, BACKWARD_0];
-            let here = kinds.into_iter().find_map(|kind| Some((kind, grid.microbatch(block[rank][kind], slot)?)));
+            let here = kinds.into_iter().find_map(|kind| Some((kind, grid.microbatch(starts[kind], slot)?)));
             if let Some((kind, microbatch)) = here {
                 let to = grid.first_idle(rank, kind, microbatch, slot);
                 grid.put(rank, kind, slot, to);

@@ -1,6 +1,7 @@
 //! `pipeplan compare`
 
 use pipeplan_core::planner::{BEST, Comparison, Row, Status};
+use pipeplan_core::problem::Objective;
 use pipeplan_core::schedule::{self, Schedule};
 
 use super::fail::Failure;
@@ -61,12 +62,19 @@ fn own(from: &str) -> Result<(String, Schedule), Failure> {
 }
 
 fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
+    let objective = comparison.objective.replace('_', " ");
+    // With what jitter costs beside it, there is room for the one that counts.
+    let costs: Costs = match (jitter_permille > 0, comparison.objective == Objective::Makespan.name()) {
+        (false, _) => &[("makespan", |row| row.makespan_ns), ("longest span", |row| row.longest_span_ns)],
+        (true, true) => &[("makespan", |row| row.makespan_ns)],
+        (true, false) => &[("longest span", |row| row.longest_span_ns)],
+    };
     let mut rows: Vec<Vec<String>> = Vec::new();
     // Schedules that are absent for the same reason share a line.
     let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &comparison.rows {
         match (row.status, row.reason.as_deref()) {
-            (Status::Ok, _) => rows.push(cells(row)),
+            (Status::Ok, _) => rows.push(cells(row, costs)),
             (Status::Absent, reason) => {
                 let reason = human::spelled(reason.unwrap_or_default());
                 match absent.iter_mut().find(|(known, _)| *known == reason) {
@@ -78,7 +86,9 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
     }
     let mut text = String::new();
     if !rows.is_empty() {
-        let mut header = vec!["schedule", "makespan", "longest span", "bubble", "peak memory", "bound", "gap"];
+        let mut header = vec!["schedule"];
+        header.extend(costs.iter().map(|(name, _)| name));
+        header.extend(["bubble", "peak memory", "bound", "gap"]);
         if jitter_permille > 0 {
             header.extend(["typical", "1 in 20"]);
         }
@@ -87,12 +97,11 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
             header.extend(["tokens/s", "MFU"]);
         }
         text.push_str(&human::table(&header, &rows, header.len() - 1));
-        let objective = comparison.objective.replace('_', " ");
         text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
         if jitter_permille > 0 {
             text.push_str(&format!(
-                "with ops that differ by {} from what is planned, half of the steps take at most the typical {objective}, and \
-                 1 in 20 takes longer than the last\n",
+                "with ops that differ by {} half of the steps take at most the typical time, and 1 in 20 more than the last,\n\
+                 by which `best` is chosen\n",
                 human::percent(f64::from(jitter_permille) / 1000.0)
             ));
         }
@@ -109,19 +118,21 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
     text
 }
 
-fn cells(row: &Row) -> Vec<String> {
+/// Columns of times, by name.
+type Costs = &'static [(&'static str, fn(&Row) -> Option<u64>)];
+
+fn cells(row: &Row, costs: Costs) -> Vec<String> {
     let duration = |ns: Option<u64>| ns.map_or_else(String::new, human::duration);
     let percent = |share: Option<f64>| share.map_or_else(String::new, human::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
-    let mut cells = vec![
-        row.schedule.clone(),
-        duration(row.makespan_ns),
-        duration(row.longest_span_ns),
+    let mut cells = vec![row.schedule.clone()];
+    cells.extend(costs.iter().map(|(_, of)| duration(of(row))));
+    cells.extend([
         percent(row.bubble_ratio),
         peak.map_or_else(String::new, |bytes| human::bytes(*bytes)),
         duration(row.bound_ns),
         percent(row.gap),
-    ];
+    ]);
     if row.late_ns.is_some() {
         cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
     }

@@ -6,7 +6,6 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use owo_colors::{AnsiColors, OwoColorize};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
-use pipeplan_core::jitter;
 use pipeplan_core::lower::{Lowering, lower_as};
 use pipeplan_core::op::OpKind;
 use pipeplan_core::plan::Plan;
@@ -172,14 +171,13 @@ pub fn summary(plan: &Plan) -> String {
             beside.map_or_else(String::new, |ns| format!("; {} with `--lowering {overlapped}`", duration(ns)))
         );
     }
-    let permille = plan.spec.jitter_permille;
-    if let (true, Ok(outcomes)) = (permille > 0, jitter::outcomes(problem, &plan.schedule, permille)) {
+    if let Some(outcomes) = plan.outcomes() {
         let _ = writeln!(
             text,
             "with jitter   {} typical, and more than {} in one step of 20: ops differ by {}",
             duration(outcomes.typical_ns),
             duration(outcomes.late_ns),
-            percent(f64::from(permille) / 1000.0)
+            percent(f64::from(plan.spec.jitter_permille) / 1000.0)
         );
     }
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));

@@ -22,6 +22,9 @@ pub fn FigureRow() -> impl IntoView {
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.figures.makespan_ns as f64))}</p>
                 <p class="note" data-test="step">{move || scene().map(|scene| whole_step(&scene))}</p>
                 <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
+                {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
+                    <p class="note">"1 step in 20 takes more than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
+                })}
             </div>
             <div class="figure" data-test="figure-bubble">
                 <h2>"Bubble "<span class="what">"time ranks wait"</span></h2>
