@@ -218,11 +218,83 @@ fn a_trace_says_where_time_went_and_becomes_a_problem() {
     assert_eq!((code, error.contains("standard input")), (Some(2), true), "{error}");
 }
 
+/// Said as an argument or in the spec, jitter is the same; `best` is what one step in twenty costs more than the least of.
+#[test]
+fn what_jitter_costs_is_told() {
+    let argued = json_of(["compare", "examples/zero-bubble-1.5b.toml", "--jitter", "10", "--json"]);
+    let spec = output("jittered.toml");
+    let text = std::fs::read_to_string(top().join("examples/zero-bubble-1.5b.toml")).unwrap();
+    std::fs::write(&spec, format!("jitter_permille = 100\n{text}")).unwrap();
+    let spec = spec.to_str().unwrap();
+    assert_eq!(json_of(["compare", spec, "--json"]), argued);
+    let late = |row: &Value| row["late_ns"].as_u64();
+    let rows: Vec<&Value> = argued["rows"].as_array().unwrap().iter().filter(|row| row["status"] == "ok").collect();
+    let (best, others) = rows.split_last().unwrap();
+    assert!(others.len() > 3 && others.iter().all(|row| late(row) >= late(best) && row["typical_ns"].is_u64()));
+    // What a plan of it says of itself, also when it is read again.
+    let plan = output("jittered-plan.json");
+    let plan = plan.to_str().unwrap();
+    let told = printed(["plan", spec, "-o", plan]);
+    let line = told.lines().find(|line| line.starts_with("with jitter")).unwrap_or_else(|| panic!("{told}"));
+    assert!(printed(["show", plan]).contains(line));
+    let (code, error) = refused(&["compare", spec, "--jitter", "101"], "");
+    assert!(code == Some(2) && error.contains("from 0 to 100"), "{error}");
+    let (code, error) = refused(&["plan", "-"], &format!("jitter_permille = 1001\n{text}"));
+    assert!(code == Some(2) && error.contains("jitter_permille: found 1001"), "{error}");
+}
+
+/// What torch recorded of an order is a trace of its plan. The figures are those that a few lines of Python find in the same
+/// files: from the first operator of each range to its end.
+#[test]
+fn what_torch_recorded_becomes_a_trace() {
+    let dir = tempdir("torch");
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (problem, plan, trace) = (at("problem.json"), at("plan.json"), at("trace.json"));
+    let stages = json!({ "forward_ns": 1_000_000, "backward_input_ns": 1_000_000, "backward_weight_ns": 1_000_000 });
+    let two = json!({ "ranks": 2, "chunks": 2, "microbatches": 2, "placement": "v", "stages": stages });
+    std::fs::write(&problem, two.to_string()).unwrap();
+    printed(["plan", &problem, "--schedule", "zb-v", "-o", &plan]);
+    let recorded = top().join("tests/reference/torch_profile");
+    let [first, second] = ["0", "1"].map(|rank| format!("{}/rank{rank}.json.gz", recorded.display()));
+    let told = printed(["trace", &plan, &second, &first, "-o", &trace]);
+    assert!(told.contains("2 of 2 ranks on torch (CPU) over gloo"), "{told}");
+    for (step, makespan_ns, busy_ns) in
+        [("2", 6_116_124, [1_732_893, 1_819_262]), ("3", 5_592_549, [1_767_695, 1_962_447])]
+    {
+        let shown = json_of(["show", &trace, "--step", step, "--json"]);
+        let near = |found: i64, expected: i64| assert!((found - expected).abs() <= 20, "{found} {expected}");
+        near(shown["makespan_ns"].as_i64().unwrap(), makespan_ns);
+        for (row, busy_ns) in shown["rows"].as_array().unwrap().iter().zip(busy_ns) {
+            let spans = row.as_array().unwrap().iter();
+            near(
+                spans.map(|span| span["end_ns"].as_i64().unwrap() - span["start_ns"].as_i64().unwrap()).sum(),
+                busy_ns,
+            );
+        }
+    }
+    let said = json_of(["calibrate", &plan, &trace, "--json"]);
+    assert_eq!(said["jobs"].as_array().unwrap().len(), 4 * 3, "{said}");
+    // Unpacked, and through standard input, it is the same; with an output that goes nowhere nothing is left.
+    let again = format!("gzip -dc {first} | {} trace {plan} - {second} -o - | cmp - {trace}", pipeplan().display());
+    let same = Command::new("bash").args(["-c", &again]).current_dir(top()).status().unwrap();
+    assert!(same.success());
+    for (arguments, says) in [
+        (vec!["trace", &plan, &first, "-o", &trace], "rank 1 of the plan: found no file with its ops"),
+        (vec!["trace", &plan, &plan, "-o", &trace], "traceEvents: found nothing"),
+        (vec!["trace", &plan, "-", "-", "-o", &trace], "only one of"),
+        (vec!["calibrate", &plan, &first], "is no text: byte"),
+    ] {
+        let (code, error) = refused(&arguments, "");
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.contains(says), "{error}");
+    }
+}
+
 #[test]
 fn every_command_explains_itself() {
     let help = printed(["--help"]);
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
-    for command in ["plan", "compare", "check", "show", "link", "run", "serve"] {
+    for command in ["plan", "compare", "check", "show", "link", "run", "trace", "serve"] {
         assert!(help.contains(command), "{command}");
         assert!(printed([command, "--help"]).contains("Examples:"), "{command}");
     }

@@ -1,5 +1,6 @@
 //! Input from anywhere: nothing panics, and what is refused says which part is wrong.
 
+use pipeplan_core::format::torch_profile;
 use pipeplan_core::link;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
@@ -87,6 +88,24 @@ fn json_like() -> impl Strategy<Value = Value> {
     })
 }
 
+fn plan_of_one_rank() -> Plan {
+    let spec = json!({ "ranks": 1, "microbatches": 2, "stages": { "forward_ns": 5, "backward_input_ns": 5, "backward_weight_ns": 5 } });
+    planner::plan(&Spec::read(&spec.to_string()).unwrap(), "zb-h1").unwrap()
+}
+
+/// What torch would write of its rank on a card: each op a range, a launch and a kernel.
+fn profile_of(plan: &Plan) -> String {
+    let mut events = Vec::new();
+    for (place, op) in plan.schedule.rows[0].iter().enumerate() {
+        let (at, name) = (1000.5 + 100.0 * place as f64, op.to_string().replace('B', "I"));
+        events.push(json!({ "ph": "X", "cat": "user_annotation", "name": format!("PP:{name}"), "ts": at, "dur": 90.25, "tid": 1 }));
+        let args = json!({ "correlation": place });
+        events.push(json!({ "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1.0, "dur": 2, "tid": 1, "args": args }));
+        events.push(json!({ "ph": "X", "cat": "kernel", "name": "gemm", "ts": at + 50.0, "dur": 80.0, "tid": 7, "args": args }));
+    }
+    json!({ "baseTimeNanoseconds": 1_790_857_026_000_000_000u64, "distributedInfo": { "rank": 0 }, "traceEvents": events }).to_string()
+}
+
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(2026), ..ProptestConfig::default() }
 }
@@ -115,6 +134,19 @@ proptest! {
         let _ = link::read(&format!("#v1.{text}"));
         let _ = Plan::from_json(&text);
         let _ = Trace::from_json(&text);
+        let _ = torch_profile::read(&text);
+    }
+
+    /// Whatever becomes of what torch wrote of a rank, what is read of it is a trace of the plan or is refused.
+    #[test]
+    fn damaged_profiles_of_torch_are_refused_or_traced(wounds in wounds()) {
+        let plan = plan_of_one_rank();
+        if let Ok(recording) = torch_profile::read(&damage(&profile_of(&plan), &wounds)) {
+            match torch_profile::trace(&plan, &[("rank0.json".to_owned(), recording)]) {
+                Ok(trace) => prop_assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace)),
+                Err(faults) => prop_assert!(!faults.0.is_empty()),
+            }
+        }
     }
 
     #[test]

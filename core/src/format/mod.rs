@@ -8,3 +8,4 @@ pub mod sentence;
 pub mod svg;
 pub mod text;
 pub mod torch_csv;
+pub mod torch_profile;

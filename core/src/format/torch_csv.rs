@@ -59,7 +59,7 @@ pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
     Ok(text)
 }
 
-fn action(op: Op) -> String {
+pub(super) fn action(op: Op) -> String {
     let kind = match op.kind() {
         OpKind::F => "F",
         OpKind::B => "I",
@@ -126,7 +126,7 @@ pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
     Ok(if has_pairs { Schedule { rows, pairs } } else { Schedule::of(rows) })
 }
 
-fn op(text: &str) -> Option<Op> {
+pub(super) fn op(text: &str) -> Option<Op> {
     let (stage, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let (kind, microbatch) = rest.split_at_checked(1)?;
     let kind = match kind {

@@ -50,7 +50,8 @@ pub fn file(path: &str, limit: u64) -> Result<Vec<u8>, Failure> {
     bounded(path, limit, std::fs::File::open(path))
 }
 
-fn bounded(name: &str, limit: u64, source: std::io::Result<impl Read>) -> Result<Vec<u8>, Failure> {
+/// The bytes of a source, called `name`, of at most `limit` of them.
+pub fn bounded(name: &str, limit: u64, source: std::io::Result<impl Read>) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     source
         .and_then(|source| source.take(limit + 1).read_to_end(&mut bytes))
@@ -160,7 +161,14 @@ fn plan_of(source: &Source) -> Result<Plan, Failure> {
 
 /// A trace.
 pub fn trace_of(source: &Source) -> Result<Trace, Failure> {
-    Trace::from_json(&source.text).map_err(|faults| Failure::input(format!("{}: {faults}", source.name)))
+    Trace::from_json(&source.text).map_err(|faults| {
+        let failure = Failure::input(format!("{}: {faults}", source.name));
+        match source.text.contains("\"traceEvents\"") {
+            true => failure
+                .with_help("of what torch.profiler wrote, `pipeplan trace PLAN FILE... -o trace.json` makes a trace"),
+            false => failure,
+        }
+    })
 }
 
 fn syntax_failure(name: &str, text: &str, syntax: &Syntax) -> Failure {

@@ -33,6 +33,7 @@ mod selftest;
 mod selftest_worker;
 mod serve;
 mod show;
+mod trace;
 mod tune;
 
 use fail::Failure;
@@ -82,6 +83,7 @@ enum Command {
     Check(check::Args),
     Show(show::Args),
     Run(run::Args),
+    Trace(trace::Args),
     Calibrate(calibrate::Args),
     Evaluate(evaluate::Args),
     Profile(profile::Args),
@@ -116,6 +118,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Run(args) => run::run(args),
+            Command::Trace(args) => trace::run(args),
             Command::Calibrate(args) => calibrate::run(args),
             Command::Evaluate(args) => evaluate::run(args),
             Command::Profile(args) => profile::run(args),

@@ -169,7 +169,8 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
     let mut shown = human::drawing(&timeline);
     shown.push('\n');
     let loss = step.loss.map_or_else(String::new, |loss| format!(", loss {loss:.4}"));
-    shown.push_str(&format!("step {} of {} recorded, {} tokens{loss}\n", step.step, trace.steps.len(), step.tokens));
+    let tokens = if step.tokens > 0 { format!(", {} tokens", step.tokens) } else { String::new() };
+    shown.push_str(&format!("step {} of {} recorded{tokens}{loss}\n", step.step, trace.steps.len()));
     shown.push_str(&format!(
         "makespan      {}, measured on {} over {}\n",
         human::duration(timeline.makespan_ns()),
@@ -183,6 +184,8 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
         ));
     }
     let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| human::bytes(*bytes)).collect();
-    shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
+    if !peaks.is_empty() {
+        shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
+    }
     output::print(&shown)
 }
