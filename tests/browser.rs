@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, Running, printed};
+use pipeplan_tests::torch::{Recorded, recorded};
 use serde_json::{Value, json};
 
 /// `pipeplan serve` on a free port, and its address.
@@ -182,6 +183,35 @@ fn a_plan_and_its_trace_are_one_click_away() {
 
 /// Times that `profile` measured are opened like any file: the page then plans what `plan --profile` does, also when it is
 /// loaded anew, until they are closed.
+/// A plan and what torch recorded of it on each rank are opened at once; what is drawn then is the command's trace.
+#[test]
+fn what_torch_recorded_is_laid_under_its_plan() {
+    let (_served, address) = serve(&[]);
+    let Recorded { plan, packed: [first, second], files: [unpacked, _] } = recorded("page");
+    let browser = Browser::open("torch", 1440, 1000);
+    browser.goto(&address);
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    let notice = |part: &str| {
+        browser.until(part, || Some(browser.text("[data-test='notice']")).filter(|text| text.contains(part)))
+    };
+    browser.find("[data-test='open-file']").keys(&[second.as_str(), &unpacked].join("\n"));
+    notice("no run of the plan that is shown");
+    browser.find("[data-test='open-file']").keys(&[first.as_str(), &second, &plan].join("\n"));
+    let figures = browser
+        .until("the trace", || Some(browser.text("[data-test='trace-figures']")).filter(|text| !text.is_empty()));
+    planned(&browser, "ZB-V");
+    browser.picture("torch-trace.png");
+    // The last step, as `pipeplan trace` has it: 5.593 ms.
+    assert!(figures.contains("5.593 ms"), "{figures}");
+    browser.find("[data-test='calibrate']").click();
+    let said = browser.until("where time went", || {
+        Some(browser.text("[data-test='calibration']")).filter(|text| text.contains("measured"))
+    });
+    assert!(["planned", "ops", "hops", "spread", "rest"].iter().all(|cause| said.contains(cause)), "{said}");
+    browser.picture("torch-calibrated.png");
+    browser.no_errors();
+}
+
 #[test]
 fn measured_times_are_planned_with() {
     let (_served, address) = serve(&[]);
@@ -240,8 +270,10 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
     };
     assert_eq!(late(), json!([]));
     browser.find(&field("jitter_permille")).fill("10");
-    let cells =
-        browser.until("what it costs", || Some(late()).filter(|cells| cells[4].is_string() && status().is_empty()));
+    // The rows of before stand until new ones come.
+    let cells = browser.until("what it costs", || {
+        Some(late()).filter(|cells| cells[4].is_string() && !cells.to_string().contains('—') && status().is_empty())
+    });
     browser.picture("jitter.png");
     let address = link_that_says(&browser, |spec| spec["jitter_permille"] == json!(100));
     let told = printed(["compare", &address]);
@@ -255,9 +287,14 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
         "the plan that is shown is the best, which the table begins with"
     );
     browser.find(&field("jitter_permille")).fill("101");
-    browser
-        .until("a fault", || browser.text("[data-test='fault-jitter_permille']").contains("accepted").then_some(()));
-    browser.find(&field("jitter_permille")).fill("");
+    browser.until("a fault", || {
+        browser
+            .text("[data-test='fault-jitter_permille']")
+            .contains("found 101; accepted is a number from 0 to 100, in %")
+            .then_some(())
+    });
+    // A backspace: what a driver clears, no page hears of.
+    browser.find(&field("jitter_permille")).fill("1\u{E003}");
     browser.until("the column to go", || (late() == json!([])).then_some(()));
     browser.no_errors();
 }

@@ -142,7 +142,7 @@ proptest! {
     fn damaged_profiles_of_torch_are_refused_or_traced(wounds in wounds()) {
         let plan = plan_of_one_rank();
         if let Ok(recording) = torch_profile::read(&damage(&profile_of(&plan), &wounds)) {
-            match torch_profile::trace(&plan, &[("rank0.json".to_owned(), recording)]) {
+            match torch_profile::trace(&plan.problem, &plan.schedule, "", &[("rank0.json".to_owned(), recording)]) {
                 Ok(trace) => prop_assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace)),
                 Err(faults) => prop_assert!(!faults.0.is_empty()),
             }

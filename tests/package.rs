@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, Running, printed, run, top};
+use pipeplan_tests::torch::{Recorded, recorded};
 use serde_json::{Value, json};
 
 /// A folder in which the package is installed, from the file that `npm pack` writes. None where there is no Node.
@@ -228,6 +229,26 @@ fn a_run_is_calibrated_as_the_command_does() {
     let answers = calls(folder, "calibrated", &asked);
     assert_same(&answers[0], &printed(["calibrate", plan, trace, "--json"]), "a run of ZB-H1");
     assert_eq!(answers[1]["faults"][0]["field"], "format", "{}", answers[1]);
+}
+
+/// What torch recorded on each rank gives the trace that the command makes of it.
+#[test]
+fn what_torch_recorded_becomes_the_trace_of_the_command() {
+    let Some(folder) = installed() else { return };
+    let Recorded { plan, files: [first, second], .. } = recorded("package");
+    let trace = printed(["trace", &plan, &first, &second, "-o", "-"]);
+    let [plan, first, second] = [plan, first, second].map(|path| std::fs::read_to_string(path).unwrap());
+    let asked = [
+        json!(["traceOfTorch", plan, [second, first]]),
+        json!(["traceOfTorch", plan, [first]]),
+        json!(["traceOfTorch", plan, ["{}"]]),
+        json!(["traceOfTorch", plan, first]),
+    ];
+    let answers = calls(folder, "torch", &asked);
+    assert_eq!(answers[0]["ok"].as_str(), Some(trace.as_str()));
+    for (answer, field) in answers[1..].iter().zip(["rank 1 of the plan", "profiles[0], traceEvents", "profiles"]) {
+        assert_eq!(answer["faults"][0]["field"], field, "{answer}");
+    }
 }
 
 /// An order of one's own stands beside the published ones.

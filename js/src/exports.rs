@@ -6,7 +6,8 @@ use pipeplan_core::calibrate;
 use pipeplan_core::check::Violation;
 use pipeplan_core::explanation;
 use pipeplan_core::export::{self, Format};
-use pipeplan_core::fields::one_of_like;
+use pipeplan_core::fields::{Fault, Faults, one_of_like};
+use pipeplan_core::format::torch_profile;
 use pipeplan_core::json::format_of;
 use pipeplan_core::plan::{Plan, PlanFileError, TRANSPORTS};
 use pipeplan_core::planner::{self, Case};
@@ -146,6 +147,32 @@ pub fn calibrate(
     let trace = Trace::from_json(&trace).map_err(Refusal::from)?;
     let calibration = calibrate::calibrate(&plan.problem, &plan.schedule, &trace).map_err(Refusal::from)?;
     object(&calibration.to_value())
+}
+
+/// The trace of what torch.profiler recorded while torch.distributed.pipelining ran the plan's order, which
+/// {@link calibrate} takes: `pipeplan trace`. `plan` is the text of its file, and `profiles` are those of all ranks.
+///
+/// Throws a {@link Refusal} where one of them is none, or where a rank ran another order or is missing.
+#[wasm_bindgen(js_name = traceOfTorch)]
+pub fn trace_of_torch(
+    #[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue,
+    #[wasm_bindgen(unchecked_param_type = "string[]")] profiles: &JsValue,
+) -> Result<String, JsValue> {
+    let plan = input::text(plan, "plan", "the text of a plan file")?;
+    let plan = Plan::from_json(&plan).map_err(Refusal::from)?;
+    let mut files = Vec::new();
+    for (index, profile) in input::list(profiles, "profiles", "a list of texts, one of each rank")?.iter().enumerate()
+    {
+        let field = format!("profiles[{index}]");
+        let text = input::text(&profile, &field, "what torch.profiler wrote of a rank")?;
+        let recording = torch_profile::read(&text).map_err(|fault| {
+            let field = format!("{field}, {}", fault.field);
+            Refusal::from(Faults::from(Fault { field, ..fault }))
+        })?;
+        files.push((field, recording));
+    }
+    let trace = torch_profile::trace(&plan.problem, &plan.schedule, &plan.digest(), &files).map_err(Refusal::from)?;
+    Ok(trace.to_json())
 }
 
 /// The text of a plan file, or of a measured trace, in another program's format: `pipeplan export`.

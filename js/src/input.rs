@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use js_sys::{Function, JSON, Object, Reflect};
+use js_sys::{Array, Function, JSON, Object, Reflect};
 use pipeplan_core::fields::{Fault, Faults, Table, one_of_like, shown};
 use pipeplan_core::format::order;
 use pipeplan_core::json;
@@ -41,6 +41,11 @@ pub fn spec(value: &JsValue) -> Result<Spec, Refusal> {
 /// The text of a file.
 pub fn text(value: &JsValue, field: &str, accepted: &str) -> Result<String, Refusal> {
     value.as_string().ok_or_else(|| Refusal::of_field(field, &kind(value), accepted))
+}
+
+/// The values of a list.
+pub fn list(value: &JsValue, field: &str, accepted: &str) -> Result<Array, Refusal> {
+    value.dyn_ref::<Array>().cloned().ok_or_else(|| Refusal::of_field(field, &kind(value), accepted))
 }
 
 fn kind(value: &JsValue) -> String {

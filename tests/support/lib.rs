@@ -6,3 +6,4 @@ pub mod judge;
 pub mod process;
 pub mod random;
 pub mod tables;
+pub mod torch;

@@ -52,6 +52,15 @@ pub enum Ask {
         /// The file.
         text: String,
     },
+    /// Take in what torch.profiler wrote of a rank.
+    Record {
+        /// What the file is called.
+        name: String,
+        /// The file.
+        text: String,
+    },
+    /// Make a trace of all that was recorded, which is of this order.
+    Trace(Order),
     /// Take measured times from this profile from now on, or estimates alone.
     Measure {
         /// The file; none: estimates alone.
@@ -70,19 +79,23 @@ pub enum Ask {
         devices: Option<u64>,
     },
     /// Hold the open trace against the plan on screen.
-    Calibrate {
-        /// The plan's problem, as the JSON of a problem file.
-        problem: String,
-        /// Its order, a row of ops for each rank.
-        rows: Vec<String>,
-        /// By rank: where pairs begin in it.
-        pairs: Vec<Vec<u32>>,
-    },
+    Calibrate(Order),
     /// Show a step of the open trace, by its position in the file.
     TraceStep {
         /// The position.
         index: u32,
     },
+}
+
+/// The order of a plan, with what it stands on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// The plan's problem, as the JSON of a problem file.
+    pub problem: String,
+    /// A row of ops for each rank.
+    pub rows: Vec<String>,
+    /// By rank: where pairs begin in it.
+    pub pairs: Vec<Vec<u32>>,
 }
 
 impl Ask {
@@ -96,7 +109,9 @@ impl Ask {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
-            Ask::Calibrate { .. } => matches!(older, Ask::Calibrate { .. }),
+            Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
+            // Each is a part of what follows.
+            Ask::Record { .. } | Ask::Trace(_) => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
@@ -198,6 +213,13 @@ pub enum Said {
         /// Its text.
         plan: String,
     },
+    /// The trace file of what was recorded.
+    Traced {
+        /// Its text.
+        trace: String,
+    },
+    /// What was recorded is no run of that order, and why.
+    NotTraced(Vec<FieldFault>),
     /// A trace was read.
     TraceOpened(TraceSummary),
     /// A step of the trace.

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use pipeplan_core::accounts::Accounts;
 use pipeplan_core::calibrate;
 use pipeplan_core::derive::coverage;
+use pipeplan_core::fields::{Fault, Faults};
 use pipeplan_core::format::order;
+use pipeplan_core::format::torch_profile::{self, Recording};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
-use pipeplan_core::problem::Statement;
+use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::relief::{Finder, Reliefs};
 use pipeplan_core::schedule::{self, Schedule};
@@ -22,7 +24,7 @@ use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::frontier::Chart;
 use crate::message::{
-    Ask, FieldFault, Measured, Picture, Purpose, Question, Reply, Row, Said, Timed, TraceSummary, Unfit,
+    Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Timed, TraceSummary, Unfit,
 };
 use crate::{text, wire};
 
@@ -45,6 +47,8 @@ pub struct Work {
     chart: Option<Chart>,
     tuning: Option<Tuning>,
     trace: Option<Trace>,
+    /// What torch recorded of single ranks, or why that is not known, with the names of the files.
+    recorded: Vec<(String, Result<Recording, Fault>)>,
     /// Measured times, which all is planned with.
     profile: Option<Arc<Profile>>,
 }
@@ -94,6 +98,7 @@ impl Work {
             chart: None,
             tuning: None,
             trace: None,
+            recorded: Vec::new(),
             profile: None,
         }
     }
@@ -197,7 +202,13 @@ impl Work {
             Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
-            Ask::Calibrate { problem, rows, pairs } => self.calibrate(&problem, &rows, pairs).into_iter().collect(),
+            Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
+            Ask::Record { name, text } => {
+                let recording = torch_profile::read(&text);
+                self.recorded.push((name, recording));
+                Vec::new()
+            }
+            Ask::Trace(order) => self.trace_recorded(&order).into_iter().collect(),
         }
     }
 
@@ -423,14 +434,34 @@ impl Work {
     }
 
     /// The open trace against the plan of these rows; nothing where none is open, or what the page sent is no plan.
-    fn calibrate(&self, problem: &str, rows: &[String], pairs: Vec<Vec<u32>>) -> Option<Said> {
+    fn calibrate(&self, order: &Order) -> Option<Said> {
         let trace = self.trace.as_ref()?;
-        let statement = Statement::read(&serde_json::from_str(problem).ok()?).ok()?;
-        let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
-        let schedule = Schedule { pairs, ..Schedule::from_text_rows(rows).ok()? };
+        let (problem, schedule) = read_order(order)?;
         Some(match calibrate::calibrate(&problem, &schedule, trace) {
             Ok(calibration) => Said::Calibrated(Box::new(wire::calibrated(&calibration))),
             Err(faults) => Said::NotCalibrated(wire::faults(&faults)),
+        })
+    }
+
+    /// The trace of what was recorded since the last one, of this order.
+    fn trace_recorded(&mut self, order: &Order) -> Option<Said> {
+        let recorded = core::mem::take(&mut self.recorded);
+        let (problem, schedule) = read_order(order)?;
+        let mut faults = Vec::new();
+        let mut files = Vec::new();
+        for (name, recording) in recorded {
+            match recording {
+                Ok(recording) => files.push((name, recording)),
+                Err(fault) => faults.push(Fault { field: format!("{name}, {}", fault.field), ..fault }),
+            }
+        }
+        let trace = match faults.is_empty() {
+            true => torch_profile::trace(&problem, &schedule, "", &files),
+            false => Err(Faults(faults)),
+        };
+        Some(match trace {
+            Ok(trace) => Said::Traced { trace: trace.to_json() },
+            Err(faults) => Said::NotTraced(wire::faults(&faults)),
         })
     }
 
@@ -589,6 +620,14 @@ impl Explanation {
         let unfit = Unfit { schedule: name.clone(), memory: wire::ranks_bytes(&ranks), reliefs: Vec::new() };
         Some((unfit, Finder::new(&self.spec, &published).ok()?))
     }
+}
+
+/// What the page sent of a plan; none where that is none.
+fn read_order(order: &Order) -> Option<(Problem, Schedule)> {
+    let statement = Statement::read(&serde_json::from_str(&order.problem).ok()?).ok()?;
+    let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
+    let schedule = Schedule { pairs: order.pairs.clone(), ..Schedule::from_text_rows(&order.rows).ok()? };
+    Some((problem, schedule))
 }
 
 /// The plan file of a spec with the schedule that it names, byte for byte what the command line writes.
@@ -920,6 +959,44 @@ mod tests {
         assert!(reason.is_some_and(|reason| reason.contains("needs at least 2 B")), "{reason:?}");
     }
 
+    /// What torch wrote of the ranks is gathered until its trace is asked for, and forgotten then.
+    #[test]
+    fn what_was_recorded_becomes_a_trace_or_is_told_by_file() {
+        let problem = r#"{ "ranks": 1, "microbatches": 1, "stages": { "forward_ns": 2, "backward_input_ns": 2 } }"#;
+        let order =
+            || Order { problem: problem.to_owned(), rows: vec!["0F0 0BW0".to_owned()], pairs: vec![Vec::new()] };
+        let range = |name: &str, ts: u32| {
+            format!(
+                r#"{{ "ph": "X", "cat": "user_annotation", "name": "PP:{name}", "ts": {ts}, "dur": 5, "tid": 1 }},
+                {{ "ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": {ts}, "dur": 5, "tid": 1 }}"#
+            )
+        };
+        let file = format!(r#"{{ "traceEvents": [{}, {}] }}"#, range("0F0", 10), range("0B0", 20));
+        let record = |text: &str| Question {
+            id: 1,
+            ask: Ask::Record { name: "rank0.json".to_owned(), text: text.to_owned() },
+        };
+        let mut work = Work::new(|| 0.0);
+        let mut asked = |records: &[&str]| {
+            records.iter().for_each(|text| work.take(record(text)));
+            work.take(Question { id: 2, ask: Ask::Trace(order()) });
+            finish(&mut work).remove(0).said
+        };
+        let Said::Traced { trace } = asked(&[&file]) else { panic!("it is a run of the order") };
+        let trace = Trace::from_json(&trace).expect("a trace");
+        assert_eq!(trace.steps[0].timeline().makespan_ns(), 15_000);
+        for (records, says) in [
+            (&[][..], "rank 0 of the plan"),
+            (&["{}"][..], "rank0.json, traceEvents"),
+            (&[file.as_str(), "{}"][..], "rank0.json, traceEvents"),
+        ] {
+            match asked(records) {
+                Said::NotTraced(faults) => assert_eq!((faults.len(), faults[0].field.as_str()), (1, says)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     #[test]
     fn a_newer_plan_makes_the_older_one_pointless() {
         let mut work = Work::new(|| 0.0);
@@ -964,7 +1041,7 @@ mod tests {
         let mut work = Work::new(|| 0.0);
         let calibrate = |row: &str| {
             let (problem, rows) = (problem.to_owned(), vec![row.to_owned()]);
-            Question { id: 1, ask: Ask::Calibrate { problem, rows, pairs: vec![Vec::new()] } }
+            Question { id: 1, ask: Ask::Calibrate(Order { problem, rows, pairs: vec![Vec::new()] }) }
         };
         work.take(calibrate("0F0 0BW0 0F1 0BW1"));
         assert!(finish(&mut work).is_empty(), "there is no trace");

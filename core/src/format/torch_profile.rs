@@ -35,9 +35,9 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use super::torch_csv;
 use crate::fields::{Fault, Faults};
 use crate::op::{Op, OpKind};
-use crate::plan::Plan;
 use crate::problem::Problem;
 use crate::program::{Message, Payload, Step, Way};
+use crate::schedule::Schedule;
 use crate::trace::{MAX_FILE_BYTES, StepTrace, Trace, TraceSpan};
 use crate::units::{Bytes, Nanos};
 
@@ -84,6 +84,11 @@ impl Ran {
     }
 }
 
+/// Whether `text` is in the form of such files, whatever it records.
+pub fn looks_like_one(text: &str) -> bool {
+    text.contains("\"traceEvents\"")
+}
+
 /// Reads the file of one rank.
 ///
 /// # Errors
@@ -117,13 +122,19 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
     Ok(Recording { rank: group.rank, transport: group.backend, on_gpu, ops: ops.collect(), steps, peak_bytes })
 }
 
-/// The trace of a run of `plan`, of the files of all its ranks, each with its name. Ranks are told apart by their ops; where
-/// several did the same ones, as replicas and ranks that share matrices do, they are copies of the pipeline.
+/// The trace of a run of `schedule`, of the files of all its ranks, each with its name; `plan_digest` is empty where the plan
+/// is not known. Ranks are told apart by their ops; where several did the same ones, as replicas and ranks that share
+/// matrices do, they are copies of the pipeline.
 ///
 /// # Errors
 /// Every fault, with the file: another order than the plan's, ranks without a file, files with fewer steps than others.
-pub fn trace(plan: &Plan, files: &[(String, Recording)]) -> Result<Trace, Faults> {
-    let rows = &plan.schedule.rows;
+pub fn trace(
+    problem: &Problem,
+    schedule: &Schedule,
+    plan_digest: &str,
+    files: &[(String, Recording)],
+) -> Result<Trace, Faults> {
+    let rows = &schedule.rows;
     let mut faults = Vec::new();
     // By rank of the plan, the files that have its ops.
     let mut of_rank: Vec<Vec<&Recording>> = rows.iter().map(|_| Vec::new()).collect();
@@ -167,7 +178,7 @@ pub fn trace(plan: &Plan, files: &[(String, Recording)]) -> Result<Trace, Faults
     let peaks: Option<Vec<Bytes>> = ranks.iter().map(|recording| recording.peak_bytes).collect();
     let count = steps.map_or(0, |(count, _)| count);
     Ok(Trace {
-        plan_digest: plan.digest(),
+        plan_digest: plan_digest.to_string(),
         backend: if first.is_some_and(|first| first.on_gpu) { "torch (GPU)" } else { "torch (CPU)" }.to_string(),
         transport: first
             .and_then(|first| first.transport.clone())
@@ -178,7 +189,7 @@ pub fn trace(plan: &Plan, files: &[(String, Recording)]) -> Result<Trace, Faults
         overhead_ns: None,
         shared_processors: None,
         peak_bytes: peaks.unwrap_or_default(),
-        steps: (0..count).map(|index| step(&plan.problem, &ranks, index, count)).collect(),
+        steps: (0..count).map(|index| step(problem, &ranks, index, count)).collect(),
     })
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::fields::Faults;
+use pipeplan_core::format::torch_profile;
 use pipeplan_core::json::{self, Syntax, format_of};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
@@ -163,7 +164,7 @@ fn plan_of(source: &Source) -> Result<Plan, Failure> {
 pub fn trace_of(source: &Source) -> Result<Trace, Failure> {
     Trace::from_json(&source.text).map_err(|faults| {
         let failure = Failure::input(format!("{}: {faults}", source.name));
-        match source.text.contains("\"traceEvents\"") {
+        match torch_profile::looks_like_one(&source.text) {
             true => failure
                 .with_help("of what torch.profiler wrote, `pipeplan trace PLAN FILE... -o trace.json` makes a trace"),
             false => failure,

@@ -40,7 +40,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let plan = input::plan(&args.plan)?;
     let files = args.profiles.iter().map(|name| recording(name)).collect::<Result<Vec<_>, _>>()?;
-    let trace = torch_profile::trace(&plan, &files).map_err(|faults| {
+    let trace = torch_profile::trace(&plan.problem, &plan.schedule, &plan.digest(), &files).map_err(|faults| {
         Failure::input(faults)
             .with_help("give the plan whose order ran, and one file of each rank, of the same whole steps")
     })?;

@@ -510,6 +510,32 @@ impl Unit {
         read.unwrap_or_else(|| json!(text))
     }
 
+    /// What is wrong with a field as its own numbers have it: `found 101; accepted is a number from 0 to 100, in %`. As it
+    /// was where a number has no short form in the field's unit.
+    pub fn spelled(self, fault: String) -> String {
+        let Unit::Of(factor, suffix) = self else { return fault };
+        let mut spelled = String::new();
+        for (index, word) in fault.replace("a whole number", "a number").split(' ').enumerate() {
+            let end = word.trim_end_matches([';', ',']);
+            if index > 0 {
+                spelled.push(' ');
+            }
+            match end.parse::<u64>() {
+                Ok(number) => {
+                    let here = number as f64 / factor;
+                    let short = crate::text::trimmed(here, 3);
+                    if short.parse::<f64>() != Ok(here) {
+                        return fault;
+                    }
+                    spelled.push_str(&short);
+                    spelled.push_str(&word[end.len()..]);
+                }
+                Err(_) => spelled.push_str(word),
+            }
+        }
+        format!("{spelled}, in {suffix}")
+    }
+
     /// The text of a value; the other way round.
     pub fn text_of(self, value: &Value) -> String {
         match (self, value) {

@@ -296,3 +296,29 @@ proptest! {
         let _ = read(&form);
     }
 }
+
+#[test]
+fn faults_are_told_in_the_unit_of_their_field() {
+    for (unit, fault, told) in [
+        (
+            Unit::Of(10.0, "%"),
+            "found 1010; accepted is a whole number from 0 to 1000",
+            "found 101; accepted is a number from 0 to 100, in %",
+        ),
+        (
+            Unit::Of(10.0, "%"),
+            "found \"much\"; accepted is a whole number from 0 to 1000",
+            "found \"much\"; accepted is a number from 0 to 100, in %",
+        ),
+        (Unit::Of(1e3, "µs"), "found 2500; accepted is 1", "found 2.5; accepted is 0.001, in µs"),
+        // A byte is no number of GiB that a person reads.
+        (
+            Unit::Of((1u64 << 30) as f64, "GiB"),
+            "found 0; accepted is bytes from 1",
+            "found 0; accepted is bytes from 1",
+        ),
+        (Unit::Whole, "found 0; accepted is 1 to 1024", "found 0; accepted is 1 to 1024"),
+    ] {
+        assert_eq!(unit.spelled(fault.to_owned()), told);
+    }
+}

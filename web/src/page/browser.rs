@@ -1,8 +1,11 @@
 //! Small doors to the browser. Each does nothing where the browser refuses.
 
+use js_sys::{Array, Function, Promise, Reflect};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
-use web_sys::{Blob, BlobPropertyBag, File, HtmlAnchorElement, HtmlCanvasElement, Response, Url, Window};
+use web_sys::{
+    Blob, BlobPropertyBag, File, HtmlAnchorElement, HtmlCanvasElement, ReadableWritablePair, Response, Url, Window,
+};
 
 /// The window. A page always has one.
 pub fn window() -> Option<Window> {
@@ -166,7 +169,28 @@ pub async fn copy(text: &str) -> bool {
 
 /// The text of a file.
 pub async fn read_file(file: &File) -> Option<String> {
+    if file.name().ends_with(".gz") {
+        return unpacked(file).await.ok()?.as_string();
+    }
     JsFuture::from(file.text()).await.ok()?.as_string()
+}
+
+/// The text of a file that was packed with gzip, as the browser unpacks it.
+async fn unpacked(file: &File) -> Result<JsValue, JsValue> {
+    let class = Reflect::get(&js_sys::global(), &"DecompressionStream".into())?;
+    let stream = Reflect::construct(class.dyn_ref::<Function>().ok_or(JsValue::NULL)?, &Array::of1(&"gzip".into()))?;
+    let unpacked = file.stream().pipe_through(stream.unchecked_ref::<ReadableWritablePair>());
+    JsFuture::from(Response::new_with_opt_readable_stream(Some(&unpacked))?.text()?).await
+}
+
+/// Waits a while.
+pub async fn pause(milliseconds: i32) {
+    let mut over = |resolve: Function, _: Function| {
+        if let Some(window) = window() {
+            let _ = window.set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, milliseconds);
+        }
+    };
+    let _ = JsFuture::from(Promise::new(&mut over)).await;
 }
 
 /// The text of a file of this site.

@@ -4,6 +4,8 @@ use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 use web_sys::{DragEvent, FileList, HtmlInputElement};
 
+use pipeplan_core::format::torch_profile;
+
 use super::browser;
 use super::state::Planner;
 
@@ -19,9 +21,9 @@ pub fn Files() -> impl IntoView {
     let has_plan = move || planner.scene.with(Option::is_some);
     view! {
         <div class="files">
-            <label class="button" title="A plan, a measured trace, a profile of measured times, a spec, an order of ops, or a model's config.json; or drop the file anywhere">
+            <label class="button" title="A plan, a measured trace, what torch.profiler wrote on each rank (all files at once), a profile of measured times, a spec, an order of ops, or a model's config.json; or drop files anywhere">
                 "Open…"
-                <input type="file" multiple accept=".json,.toml,.txt,.csv" data-test="open-file" on:change=picked />
+                <input type="file" multiple accept=".json,.toml,.txt,.csv,.gz" data-test="open-file" on:change=picked />
             </label>
             <button type="button" data-test="export-plan" prop:disabled=move || !has_plan() on:click=move |_| planner.export()
                 title="Download the plan file, which `pipeplan run` executes">"Export plan"</button>
@@ -48,15 +50,34 @@ pub fn accept_dropped_files(planner: Planner) {
     drop.forget();
 }
 
+/// How long a run of a plan waits for that to be shown: a minute.
+const PAUSE_MS: i32 = 50;
+const MOST_PAUSES: u32 = 1200;
+
 fn open_all(planner: Planner, files: Option<FileList>) {
     let files: Vec<_> =
         files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
     leptos::task::spawn_local(async move {
+        let mut recorded = false;
         for file in files {
             match browser::read_file(&file).await {
+                Some(text) if torch_profile::looks_like_one(&text) => {
+                    planner.record(file.name(), text);
+                    recorded = true;
+                }
                 Some(text) => planner.open_text(&text),
                 None => planner.say_unreadable(&file.name()),
             }
+        }
+        if recorded {
+            // A plan that came with them is shown first, if it ever is.
+            for _ in 0..MOST_PAUSES {
+                if !planner.busy.get_untracked() {
+                    break;
+                }
+                browser::pause(PAUSE_MS).await;
+            }
+            planner.trace_recorded();
         }
     });
 }

@@ -310,7 +310,7 @@ fn faults_of(planner: Planner, field: &Field) -> Vec<String> {
     let sentence = |fault: &Fault| {
         let inside = fault.field.strip_prefix(field.path).unwrap_or_default().trim_start_matches('.');
         let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
-        format!("{place}found {}; accepted is {}", fault.found, fault.accepted)
+        field.unit.spelled(format!("{place}found {}; accepted is {}", fault.found, fault.accepted))
     };
     planner.faults.with(|faults| {
         let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);

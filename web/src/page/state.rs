@@ -23,7 +23,7 @@ use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::form::{Form, Kind};
 use crate::message::{
-    Ask, Calibrated, FieldFault, Layouts, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
+    Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
@@ -415,6 +415,11 @@ impl Planner {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
             Said::Ordered { plan } if newest => self.open_text(&plan),
+            Said::Traced { trace } => self.open_text(&trace),
+            Said::NotTraced(faults) => {
+                let what = "What torch recorded is no run of the plan that is shown.".to_owned();
+                self.complain([vec![what], sentences(&faults)].concat());
+            }
             Said::Timed(timed) => {
                 let opened = self.opening_profile.try_update_value(Option::take).flatten();
                 if let (Some(text), true) = (opened, timed.is_some()) {
@@ -622,10 +627,32 @@ impl Planner {
         if self.calibrated.with_untracked(Option::is_some) {
             return self.forget_calibration();
         }
-        let Some(scene) = self.scene.get_untracked() else { return };
+        let Some(order) = self.shown_order() else { return };
+        self.calibrating.set_value(self.ask(Ask::Calibrate(order), false));
+    }
+
+    /// The order of the plan on screen.
+    fn shown_order(self) -> Option<Order> {
+        let scene = self.scene.get_untracked()?;
         let problem = scene.problem.statement().to_value().to_string();
         let (rows, pairs) = scene.order();
-        self.calibrating.set_value(self.ask(Ask::Calibrate { problem, rows, pairs }, false));
+        Some(Order { problem, rows, pairs })
+    }
+
+    /// Takes in what torch recorded of a rank.
+    pub fn record(self, name: String, text: String) {
+        self.ask(Ask::Record { name, text }, false);
+    }
+
+    /// Opens the trace of what torch recorded, which is to be of the plan on screen.
+    pub fn trace_recorded(self) {
+        self.notice.set(None);
+        match self.shown_order() {
+            Some(order) => {
+                self.ask(Ask::Trace(order), false);
+            }
+            None => self.complain(vec!["There is no plan that this could be a run of: open that first.".to_owned()]),
+        }
     }
 
     /// Plans `problem`, a problem file's text, with the schedule that the form has.

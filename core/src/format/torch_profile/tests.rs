@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::calibrate::calibrate;
+use crate::plan::Plan;
 use crate::planner;
 use crate::spec::Spec;
 
@@ -130,6 +131,11 @@ fn on_cards(plan: &Plan, steps: u64, first_rank: usize) -> Vec<(String, String)>
     files
 }
 
+/// The trace of a run of `plan`.
+fn traced(plan: &Plan, files: &[(String, Recording)]) -> Result<Trace, Faults> {
+    trace(&plan.problem, &plan.schedule, &plan.digest(), files)
+}
+
 fn read_all(files: &[(String, String)]) -> Vec<(String, Recording)> {
     let read = |(name, text): &(String, String)| {
         (name.clone(), read(text).unwrap_or_else(|fault| panic!("{name}: {fault}")))
@@ -151,7 +157,7 @@ proptest! {
         let mut files: Vec<_> = (0..copies).flat_map(|copy| on_cards(&plan, steps, copy * ranks as usize)).collect();
         let turns = turn % files.len();
         files.rotate_left(turns);
-        let trace = trace(&plan, &read_all(&files)).expect("the plan's own run");
+        let trace = traced(&plan, &read_all(&files)).expect("the plan's own run");
         prop_assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace.clone()));
         prop_assert_eq!((trace.replicas, trace.transport.as_str()), (copies, "nccl"));
         let peaks: Vec<u64> = (0..copies * ranks as usize).map(|row| 1000 + (row % ranks as usize) as u64).collect();
@@ -196,7 +202,7 @@ fn on_a_cpu_an_op_begins_with_its_first_operator() {
         }
         files.push(file(rank, events));
     }
-    let trace = trace(&plan, &read_all(&files)).expect("the plan's order");
+    let trace = traced(&plan, &read_all(&files)).expect("the plan's order");
     let row = |rank: usize| {
         let texts =
             trace.steps[0].rows[rank].iter().map(|span| format!("{} {}-{}", span.step, span.start_ns, span.end_ns));
@@ -213,7 +219,7 @@ fn on_a_cpu_an_op_begins_with_its_first_operator() {
 fn what_is_no_run_of_the_plan_is_told() {
     let zb_v = plan("zb-v", 2, "v", 2, 0);
     let files = read_all(&on_cards(&zb_v, 2, 0));
-    let refused = |plan: &Plan, files: &[(String, Recording)]| trace(plan, files).unwrap_err().to_string();
+    let refused = |plan: &Plan, files: &[(String, Recording)]| traced(plan, files).unwrap_err().to_string();
     let other = plan("v-half", 2, "v", 2, 0);
     let told = refused(&other, &files);
     assert!(told.contains("rank0.json: found ") && told.contains("rank 0 of the plan has that there"), "{told}");
