@@ -191,6 +191,9 @@ fn what_torch_recorded_is_laid_under_its_plan() {
     let browser = Browser::open("torch", 1440, 1000);
     browser.goto(&address);
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    let trace = process::output("page-torch-trace.json");
+    let trace = trace.to_str().unwrap();
+    printed(["trace", &plan, &first, &second, "-o", trace]);
     let notice = |part: &str| {
         browser.until(part, || Some(browser.text("[data-test='notice']")).filter(|text| text.contains(part)))
     };
@@ -209,6 +212,15 @@ fn what_torch_recorded_is_laid_under_its_plan() {
     });
     assert!(["planned", "ops", "hops", "spread", "rest"].iter().all(|cause| said.contains(cause)), "{said}");
     browser.picture("torch-calibrated.png");
+    // How much its ops differed is planned with as well.
+    let calibrated: Value =
+        serde_json::from_str(&printed(["calibrate", plan.as_str(), trace, "--json"])).expect("JSON");
+    browser.find("[data-test='plan-jitter']").click();
+    link_that_says(&browser, |spec| {
+        let known = ["stages", "transfer_ns"].iter().all(|key| spec["problem"][*key] == calibrated["problem"][*key]);
+        known && spec["jitter_permille"] == calibrated["jitter_permille"]
+    });
+    planned(&browser, "ZB-V");
     browser.no_errors();
 }
 

@@ -484,6 +484,8 @@ pub struct Calibrated {
     pub measured_ns: u64,
     /// The ops that decide most of the makespan, such as `3F`, and their share of it.
     pub deciding: Vec<(String, f64)>,
+    /// How much ops differ from the mean of their stage and job, in thousandths.
+    pub jitter_permille: u64,
     /// The problem with measured times, as the JSON of a problem file.
     pub problem: String,
 }

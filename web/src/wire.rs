@@ -274,6 +274,7 @@ pub fn calibrated(calibration: &Calibration) -> Calibrated {
         causes_ns: [ops_ns, hops_ns, spread_ns, rest_ns],
         measured_ns,
         deciding,
+        jitter_permille: calibration.jitter_permille,
         problem: calibration.statement.to_value().to_string(),
     }
 }

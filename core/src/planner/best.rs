@@ -46,6 +46,8 @@ struct Piece {
     case: Case,
     /// What no schedule of the problem goes under.
     bound_ns: Nanos,
+    /// What nothing is expected to go under: the bound, or what a search of the same problem has reached.
+    floor_ns: Nanos,
     /// How much longer hops are said to be.
     slack_ns: Nanos,
 }
@@ -92,11 +94,11 @@ impl Best {
         if self.stopped && self.best.is_some() {
             return Ok(false);
         }
-        let Some(Piece { case, bound_ns, slack_ns }) = self.open.as_mut().and_then(Vec::pop) else {
+        let Some(Piece { case, bound_ns, floor_ns, slack_ns }) = self.open.as_mut().and_then(Vec::pop) else {
             return Ok(false);
         };
         // With jitter too: no op is shorter on average than planned.
-        if bound_ns >= self.least_ns() {
+        if floor_ns >= self.least_ns() {
             return Ok(true);
         }
         let slack = if slack_ns > 0 { case.problem.with_longer_hops(slack_ns) } else { Some(case.problem.clone()) };
@@ -111,6 +113,10 @@ impl Best {
             flow
         });
         self.stopped |= stopped;
+        if let (Ok(found), 0) = (&found, slack_ns) {
+            let same = |piece: &&mut Piece| piece.case.problem == case.problem;
+            self.open.iter_mut().flatten().filter(same).for_each(|piece| piece.floor_ns = found.cost_ns);
+        }
         match found {
             Ok(found) if slack_ns > 0 || found.cost_ns < self.least_ns() => {
                 // The search has its own simulator; what it found is judged like any other schedule.
@@ -150,7 +156,8 @@ fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
     let mut plain: Vec<Piece> = Vec::new();
     for case in open_cases(spec)? {
         if !plain.iter().any(|known| known.case.problem.same_as(&case.problem)) {
-            plain.push(Piece { bound_ns: bounds::lower_bound(&case.problem).value_ns, case, slack_ns: 0 });
+            let bound_ns = bounds::lower_bound(&case.problem).value_ns;
+            plain.push(Piece { case, bound_ns, floor_ns: bound_ns, slack_ns: 0 });
         }
     }
     // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.

@@ -1,6 +1,7 @@
 //! What the colours mean, and the controls of an open trace.
 
 use leptos::prelude::*;
+use pipeplan_core::jitter;
 use pipeplan_core::op::OpKind;
 
 use super::state::Planner;
@@ -106,7 +107,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
             return view! { <p class="calibration" role="alert" data-test="calibration">{said}</p> }.into_any();
         }
     };
-    let Calibrated { steps, planned_ns, causes_ns, measured_ns, deciding, problem } = found;
+    let Calibrated { steps, planned_ns, causes_ns, measured_ns, deciding, jitter_permille, problem } = found;
     let took = |ns: u64| text::duration(ns as f64);
     let whys = [
         ("ops", "each takes the mean of its stage and job"),
@@ -122,7 +123,19 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     let mean = format!("from the first op to the last, the mean of {}", text::counted(steps, "step"));
     let deciding: Vec<String> =
         deciding.into_iter().map(|(name, share)| format!("{name} {}", text::percent(share))).collect();
-    let take = move |_| planner.plan_measured(&problem);
+    // As much of it as can be planned with.
+    let jitter_permille = jitter_permille.min(u64::from(jitter::MAX_PERMILLE)) as u16;
+    let with_jitter = (jitter_permille > 0).then(|| {
+        let problem = problem.clone();
+        let take = move |_| planner.plan_measured(&problem, jitter_permille);
+        view! {
+            <button type="button" data-test="plan-jitter" on:click=take
+                title="With how much ops differed from the mean of their stage and job, too: the comparison says what that costs, and the best is the one that it costs least">
+                {format!("…and their jitter of {}", text::percent(f64::from(jitter_permille) / 1000.0))}
+            </button>
+        }
+    });
+    let take = move |_| planner.plan_measured(&problem, 0);
     view! {
         <div class="calibration" role="status" data-test="calibration">
             <table>
@@ -135,6 +148,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
                 title="The same placement with the times that were measured, as typed costs. Going back undoes it.">
                 "Plan with these times"
             </button>
+            {with_jitter}
         </div>
     }
     .into_any()

@@ -655,14 +655,14 @@ impl Planner {
         }
     }
 
-    /// Plans `problem`, a problem file's text, with the schedule that the form has.
-    pub fn plan_measured(self, problem: &str) {
+    /// Plans `problem`, a problem file's text, with the schedule that the form has, where ops differ by `jitter_permille`.
+    pub fn plan_measured(self, problem: &str, jitter_permille: u16) {
         let Ok(problem) = serde_json::from_str::<Value>(problem) else { return };
         let (name, schedule) = self
             .spec
             .with_untracked(|spec| spec.as_ref().map(|spec| (spec.name.clone(), spec.schedule.clone())))
             .unwrap_or_default();
-        let mut spec = json!({ "name": name, "problem": problem });
+        let mut spec = json!({ "name": name, "problem": problem, "jitter_permille": jitter_permille });
         if is_schedule(&schedule) {
             spec["schedule"] = json!(schedule);
         }
