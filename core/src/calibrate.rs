@@ -177,7 +177,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let mut measured = Sum::default();
     steps.iter().for_each(|step| measured.add(step.timeline().makespan_ns()));
 
-    let jitter_permille = jitter_permille(jobs.values());
+    let jitter_permille = jitter_permille(problem, &jobs);
     let (paths, path_hops_ns) = longest_path(&with_hops, &timeline);
     let more = |than: Nanos, it: Nanos| it as i64 - than as i64;
     let jobs = jobs.into_iter().map(|((stage, kind), sum)| JobTimes {
@@ -260,7 +260,7 @@ impl Calibration {
 struct Sum {
     count: u64,
     whole: u128,
-    squares: u128,
+    squares: f64,
     least: Nanos,
     most: Nanos,
 }
@@ -271,7 +271,7 @@ impl Sum {
         self.most = self.most.max(ns);
         self.count += 1;
         self.whole += u128::from(ns);
-        self.squares += u128::from(ns) * u128::from(ns);
+        self.squares += ns as f64 * ns as f64;
     }
 
     /// The square of the standard deviation over the mean; of one op none is known.
@@ -281,7 +281,7 @@ impl Sum {
         }
         let count = self.count as f64;
         let mean = self.whole as f64 / count;
-        let of_squares = self.squares as f64 / count;
+        let of_squares = self.squares / count;
         (of_squares / (mean * mean) - 1.0).max(0.0) * count / (count - 1.0)
     }
 
@@ -293,10 +293,14 @@ impl Sum {
     }
 }
 
-/// What `jobs` have in common: each counts for as much as its ops took.
-fn jitter_permille<'j>(jobs: impl Iterator<Item = &'j Sum>) -> u64 {
-    let (squares, whole) = jobs.fold((0.0, 0.0), |(squares, whole), job| {
-        (squares + job.whole as f64 * job.spread(), whole + job.whole as f64)
+/// What `jobs` have in common: each counts for as much as its ops took. Halves of a whole backward differ each for itself,
+/// so that it differs by less than they do.
+fn jitter_permille(problem: &Problem, jobs: &BTreeMap<(usize, OpKind), Sum>) -> u64 {
+    let (squares, whole) = jobs.iter().fold((0.0, 0.0), |(squares, whole), ((stage, kind), job)| {
+        let half = |kind| problem.cost(*stage).duration(kind) as f64;
+        let (b, w) = (half(OpKind::B), half(OpKind::W));
+        let steadier = if *kind == OpKind::BW && b + w > 0.0 { (b * b + w * w) / ((b + w) * (b + w)) } else { 1.0 };
+        (squares + job.whole as f64 * job.spread() / steadier, whole + job.whole as f64)
     });
     if whole > 0.0 { ((1e6 * squares / whole) as u64).isqrt() } else { 0 }
 }
@@ -585,6 +589,18 @@ mod tests {
             |span: &Span| TraceSpan { step: Step::Compute(span.op), start_ns: span.start_ns, end_ns: span.end_ns };
         let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
         StepTrace { step: 0, loss: None, tokens: 0, rows }
+    }
+
+    /// What no problem may say is refused, however often it comes.
+    #[test]
+    fn the_longest_times_are_refused() {
+        let plan = problem(&[(1, 1, 0)], 1, "linear", 0);
+        let schedule = Schedule::from_text_rows(&["0F0 0BW0"]).expect("ops");
+        let plan =
+            Statement { microbatches: 1, ..plan.statement() }.problem(plan.placement().clone()).expect("sound");
+        let steps = (0..40).map(|_| step_of(&plan, &schedule, &|_, _, _| MAX_TOTAL_NS / 2));
+        let told = calibrate(&plan, &schedule, &trace(steps.collect())).unwrap_err().to_string();
+        assert!(told.contains("measured.stages.forward_ns: found 2305843009213693952"), "{told}");
     }
 
     /// The standard deviation of some thousand exponential numbers is known to a few percent.

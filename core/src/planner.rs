@@ -157,19 +157,14 @@ pub struct Answer {
     pub schedule: Schedule,
     /// When each op runs.
     pub timeline: Timeline,
+    /// What it costs with the jitter of its spec, see [`jitter::outcomes`].
+    pub outcomes: Option<Outcomes>,
 }
 
 impl Answer {
     /// The figure that the problem's objective asks to be small.
     pub fn cost_ns(&self) -> Nanos {
         self.timeline.cost_ns(self.case.problem.objective())
-    }
-
-    /// What this costs with the jitter that `spec`, which it answers, says; none where it says none.
-    pub fn outcomes(&self, spec: &Spec) -> Option<Outcomes> {
-        let Answer { case, schedule, .. } = self;
-        // An answer has been run: its order can be.
-        (spec.jitter_permille > 0).then(|| jitter::outcomes(&case.problem, schedule, spec.jitter_permille).ok())?
     }
 
     /// The whole training step, where `spec`, which this answers, is of a model.
@@ -188,14 +183,15 @@ impl Answer {
 pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     let case = case(spec, published)?;
     let schedule = case.build(published)?;
-    judge(case, published.name, schedule)
+    judge(case, published.name, schedule, spec.jitter_permille)
 }
 
-/// `schedule` with its times, where `check` accepts it.
-fn judge(case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
+/// `schedule` with its times and what jitter does to it, where `check` accepts it.
+fn judge(case: Case, name: &str, schedule: Schedule, jitter_permille: u16) -> Result<Answer, Absent> {
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
-    Ok(Answer { name: name.to_string(), case, schedule, timeline })
+    let outcomes = jitter::outcomes(&case.problem, &schedule, jitter_permille);
+    Ok(Answer { name: name.to_string(), case, schedule, timeline, outcomes })
 }
 
 /// What a person needs to know of a schedule that `check` refuses: for a limit, by how much it is missed.
@@ -341,7 +337,6 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
     let problem = &answer.case.problem;
     let timeline = &answer.timeline;
     let bound = bounds.of(problem);
-    let outcomes = answer.outcomes(spec);
     Row {
         schedule: name.to_string(),
         status: Status::Ok,
@@ -354,8 +349,8 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
         bound_ns: Some(bound),
         bound_of_all_ns: Some(bound),
         gap: gap(answer.cost_ns(), bound),
-        typical_ns: outcomes.map(|outcomes| outcomes.typical_ns),
-        late_ns: outcomes.map(|outcomes| outcomes.late_ns),
+        typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
+        late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
         mfu: step.map(|step| step.mfu),
@@ -592,7 +587,7 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
 /// [`PlanError::Absent`] where `check` refuses the schedule.
 pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
     let case = Case::typed(plan.problem.clone());
-    let answer = judge(case, name, schedule)
+    let answer = judge(case, name, schedule, plan.spec.jitter_permille)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
     // The stages are the same, and so is what ends their steps.
     Ok(Plan { ends: plan.ends.clone(), ..plan_of(&plan.spec, answer)? })

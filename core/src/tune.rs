@@ -654,7 +654,7 @@ impl Tuner {
 
 impl Search {
     fn new(fastest: Tuned, spec: Spec) -> Search {
-        let best = best_of(&spec);
+        let best = Best::new(&as_planned(&spec));
         Search { fastest, spec, best, next: 0, then: None, is_given: false, is_done: false }
     }
 
@@ -670,7 +670,7 @@ impl Search {
         }
         if let Some(published) = schedule::published().get(self.next) {
             self.next += 1;
-            self.best.offer(published.name, planner::answer(&self.spec, published));
+            self.best.offer(published.name, planner::answer(&as_planned(&self.spec), published));
             return true;
         }
         if self.best.search_next(effort, observer) == Ok(true) {
@@ -685,7 +685,7 @@ impl Search {
         }
         match self.then.take() {
             Some(spec) => {
-                (self.best, self.spec, self.next) = (best_of(&spec), spec, 0);
+                (self.best, self.spec, self.next) = (Best::new(&as_planned(&spec)), spec, 0);
                 true
             }
             None => {
@@ -697,8 +697,8 @@ impl Search {
 }
 
 /// Layouts are told apart by what their steps are planned to take, so that is what their schedules are found by.
-fn best_of(spec: &Spec) -> Best {
-    Best::new(&Spec { jitter_permille: 0, ..spec.clone() })
+fn as_planned(spec: &Spec) -> Spec {
+    Spec { jitter_permille: 0, ..spec.clone() }
 }
 
 impl Trial {
@@ -719,7 +719,7 @@ impl Trial {
     }
 
     fn plan(&mut self, spec: Spec, published: &Published) {
-        match planner::answer(&spec, published) {
+        match planner::answer(&as_planned(&spec), published) {
             Ok(answer) => self.keep(tuned(spec, &answer, self.floor_ns)),
             Err(absent) => {
                 self.reason.get_or_insert_with(|| format!("{}: {}", published.name, absent.reason));
@@ -734,7 +734,7 @@ impl Trial {
         let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
         let unlimited = ModelWork { limit_bytes: Some(MAX_BYTES), ..work.clone() };
         let unlimited = Spec { work: Work::Model(unlimited), ..spec.clone() };
-        let Ok(answer) = planner::answer(&unlimited, published) else { return };
+        let Ok(answer) = planner::answer(&as_planned(&unlimited), published) else { return };
         match tuned(spec, &answer, self.floor_ns) {
             Some(found) if found.peak > limit => self.unfit.push((found.step.step_ns, *published, chunks)),
             found => self.keep(found),

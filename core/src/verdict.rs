@@ -103,7 +103,8 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
         dealt = found.as_ref().map(|(_, dealt)| *dealt);
         unlimited.layout.partition = found.map_or(Partition::Balanced, |(counts, _)| Partition::ByHand(counts));
     }
-    let mut answer = planner::answer(&Spec { work: Work::Model(unlimited), ..spec.clone() }, published)?;
+    let unlimited = Spec { work: Work::Model(unlimited), jitter_permille: 0, ..spec.clone() };
+    let mut answer = planner::answer(&unlimited, published)?;
     answer.case.fitted = fitted;
     let Some(derived) = &mut answer.case.derived else {
         return Err(Absent::because("bytes are explained for a model; these costs are typed"));

@@ -62,9 +62,17 @@ impl Drop for Running {
     }
 }
 
+/// The folder of the tests. Cargo says it when it runs them: what it has built may be of another checkout with the same cache.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+    })
+}
+
 /// The top of the checkout.
 pub fn top() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    folder().parent().unwrap_or(Path::new("."))
 }
 
 /// The `pipeplan` command of this checkout: `PIPEPLAN_BIN`, or built once with cargo.
@@ -112,7 +120,7 @@ pub fn printed<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>
 /// # Panics
 /// Where it cannot be made.
 pub fn output(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("output");
+    let folder = folder().join("output");
     std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     folder.join(name)
 }

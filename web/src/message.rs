@@ -54,13 +54,20 @@ pub enum Ask {
     },
     /// Take in what torch.profiler wrote of a rank.
     Record {
+        /// The files that were opened together: those of an earlier batch are forgotten.
+        batch: u32,
         /// What the file is called.
         name: String,
         /// The file.
         text: String,
     },
-    /// Make a trace of all that was recorded, which is of this order.
-    Trace(Order),
+    /// Make a trace of all that was recorded in a batch.
+    Trace {
+        /// Which.
+        batch: u32,
+        /// What ran.
+        order: Order,
+    },
     /// Take measured times from this profile from now on, or estimates alone.
     Measure {
         /// The file; none: estimates alone.
@@ -111,7 +118,7 @@ impl Ask {
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
             // Each is a part of what follows.
-            Ask::Record { .. } | Ask::Trace(_) => false,
+            Ask::Record { .. } | Ask::Trace { .. } => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)

@@ -104,7 +104,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let mut picture = picture(&answer.name, problem, timeline);
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
     picture.figures.step = answer.step(spec).map(step);
-    picture.figures.late_ns = answer.outcomes(spec).map(|outcomes| outcomes.late_ns);
+    picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
     picture
 }
 
@@ -222,8 +222,8 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
     }
 }
 
-/// The row of a comparison for an answer to `spec`.
-pub fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
+/// The row of a comparison for an answer.
+pub fn row(name: &str, answer: &Answer) -> Row {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
     let bound_ns = bounds::lower_bound(problem).value_ns;
     let costs = RowCosts {
@@ -232,7 +232,7 @@ pub fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
         bubble_ratio: timeline.bubble_ratio(problem.objective()),
         peak_bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
         gap: gap(answer.cost_ns(), bound_ns),
-        late_ns: answer.outcomes(spec).map(|outcomes| outcomes.late_ns),
+        late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }
 }

@@ -47,8 +47,7 @@ pub struct Work {
     chart: Option<Chart>,
     tuning: Option<Tuning>,
     trace: Option<Trace>,
-    /// What torch recorded of single ranks, or why that is not known, with the names of the files.
-    recorded: Vec<(String, Result<Recording, Fault>)>,
+    recorded: Recorded,
     /// Measured times, which all is planned with.
     profile: Option<Arc<Profile>>,
 }
@@ -71,6 +70,14 @@ struct Explanation {
     nearest: Option<(u64, String)>,
     /// What the nearest holds, and who looks for what would help.
     relief: Option<(Unfit, Finder)>,
+}
+
+/// What torch recorded of single ranks, in files that were opened together.
+#[derive(Default)]
+struct Recorded {
+    batch: u32,
+    /// By name: what was recorded, or why that is not known.
+    files: Vec<(String, Result<Recording, Fault>)>,
 }
 
 /// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
@@ -98,7 +105,7 @@ impl Work {
             chart: None,
             tuning: None,
             trace: None,
-            recorded: Vec::new(),
+            recorded: Recorded::default(),
             profile: None,
         }
     }
@@ -203,12 +210,14 @@ impl Work {
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
             Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
-            Ask::Record { name, text } => {
-                let recording = torch_profile::read(&text);
-                self.recorded.push((name, recording));
+            Ask::Record { batch, name, text } => {
+                if self.recorded.batch != batch {
+                    self.recorded = Recorded { batch, files: Vec::new() };
+                }
+                self.recorded.files.push((name, torch_profile::read(&text)));
                 Vec::new()
             }
-            Ask::Trace(order) => self.trace_recorded(&order).into_iter().collect(),
+            Ask::Trace { batch, order } => self.trace_recorded(batch, &order).into_iter().collect(),
         }
     }
 
@@ -443,13 +452,13 @@ impl Work {
         })
     }
 
-    /// The trace of what was recorded since the last one, of this order.
-    fn trace_recorded(&mut self, order: &Order) -> Option<Said> {
+    /// The trace of what was recorded in a batch, which is forgotten then.
+    fn trace_recorded(&mut self, batch: u32, order: &Order) -> Option<Said> {
         let recorded = core::mem::take(&mut self.recorded);
         let (problem, schedule) = read_order(order)?;
         let mut faults = Vec::new();
         let mut files = Vec::new();
-        for (name, recording) in recorded {
+        for (name, recording) in Some(recorded).filter(|recorded| recorded.batch == batch).unwrap_or_default().files {
             match recording {
                 Ok(recording) => files.push((name, recording)),
                 Err(fault) => faults.push(Fault { field: format!("{name}, {}", fault.field), ..fault }),
@@ -520,7 +529,7 @@ impl Comparison {
                 chart.offer(answer);
             }
             let row = match &answer {
-                Ok(answer) => wire::row(published.name, &self.spec, answer),
+                Ok(answer) => wire::row(published.name, answer),
                 Err(absent) => wire::absent_row(published.name, Some(absent.reason.clone())),
             };
             self.best.offer(published.name, answer);
@@ -547,7 +556,7 @@ impl Comparison {
             // A published schedule that nothing beats is named; what the search found has no name.
             Some(answer) => {
                 let won = if answer.name == BEST { "found by search".to_owned() } else { wire::title(&answer.name) };
-                Row { reason: Some(won), ..wire::row(BEST, &self.spec, answer) }
+                Row { reason: Some(won), ..wire::row(BEST, answer) }
             }
             None => wire::absent_row(BEST, Some(self.why_none())),
         }
@@ -974,17 +983,30 @@ mod tests {
         let file = format!(r#"{{ "traceEvents": [{}, {}] }}"#, range("0F0", 10), range("0B0", 20));
         let record = |text: &str| Question {
             id: 1,
-            ask: Ask::Record { name: "rank0.json".to_owned(), text: text.to_owned() },
+            ask: Ask::Record { batch: 1, name: "rank0.json".to_owned(), text: text.to_owned() },
         };
         let mut work = Work::new(|| 0.0);
         let mut asked = |records: &[&str]| {
             records.iter().for_each(|text| work.take(record(text)));
-            work.take(Question { id: 2, ask: Ask::Trace(order()) });
+            work.take(Question { id: 2, ask: Ask::Trace { batch: 1, order: order() } });
             finish(&mut work).remove(0).said
         };
         let Said::Traced { trace } = asked(&[&file]) else { panic!("it is a run of the order") };
         let trace = Trace::from_json(&trace).expect("a trace");
         assert_eq!(trace.steps[0].timeline().makespan_ns(), 15_000);
+        // Those of files that were opened before are no part of it.
+        let mut before = record(&file);
+        before.ask = match before.ask {
+            Ask::Record { name, text, .. } => Ask::Record { batch: 7, name, text },
+            other => other,
+        };
+        work.take(before);
+        let mut asked = |records: &[&str]| {
+            records.iter().for_each(|text| work.take(record(text)));
+            work.take(Question { id: 2, ask: Ask::Trace { batch: 1, order: order() } });
+            finish(&mut work).remove(0).said
+        };
+        assert!(matches!(asked(&[&file]), Said::Traced { .. }));
         for (records, says) in [
             (&[][..], "rank 0 of the plan"),
             (&["{}"][..], "rank0.json, traceEvents"),

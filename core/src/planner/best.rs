@@ -67,7 +67,7 @@ impl Best {
     }
 
     fn keep(&mut self, answer: Answer) {
-        let judged_ns = answer.outcomes(&self.spec).map_or(answer.cost_ns(), |outcomes| outcomes.late_ns);
+        let judged_ns = answer.outcomes.map_or(answer.cost_ns(), |outcomes| outcomes.late_ns);
         if judged_ns < self.least_ns() {
             self.best = Some((judged_ns, answer));
         }
@@ -114,16 +114,19 @@ impl Best {
         });
         self.stopped |= stopped;
         if let (Ok(found), 0) = (&found, slack_ns) {
+            let best = self.best.iter().filter(|(_, best)| best.case.problem == case.problem);
+            let floor_ns = best.map(|(_, best)| best.cost_ns()).fold(found.cost_ns, Nanos::min);
             let same = |piece: &&mut Piece| piece.case.problem == case.problem;
-            self.open.iter_mut().flatten().filter(same).for_each(|piece| piece.floor_ns = found.cost_ns);
+            self.open.iter_mut().flatten().filter(same).for_each(|piece| piece.floor_ns = floor_ns);
         }
         match found {
             Ok(found) if slack_ns > 0 || found.cost_ns < self.least_ns() => {
                 // The search has its own simulator; what it found is judged like any other schedule.
+                let jitter = self.spec.jitter_permille;
                 if let Some(fused) = fused(&case.problem, &found.schedule) {
-                    self.offer(BEST, judge(case.clone(), BEST, fused));
+                    self.offer(BEST, judge(case.clone(), BEST, fused, jitter));
                 }
-                self.offer(BEST, judge(case, BEST, found.schedule));
+                self.offer(BEST, judge(case, BEST, found.schedule, jitter));
             }
             Ok(_) => {}
             Err(infeasible) => {
@@ -165,7 +168,9 @@ fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
     plain.reverse();
     let jitter = u64::from(spec.jitter_permille);
     let with_slack = |piece: &Piece| {
-        let differs_ns = mean_op_ns(&piece.case.problem).saturating_mul(jitter) / 1000;
+        // A rank that waits for no other needs none.
+        let several = u64::from(piece.case.problem.ranks() > 1);
+        let differs_ns = several * mean_op_ns(&piece.case.problem).saturating_mul(jitter) / 1000;
         let piece = piece.clone();
         SLACKS.map(|quarters| Piece { slack_ns: differs_ns.saturating_mul(quarters) / 4, ..piece.clone() })
     };

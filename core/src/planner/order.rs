@@ -8,6 +8,7 @@ use super::{Answer, Case, PlanError, derived_case, plan_of};
 use crate::check::{Violation, check_schedule};
 use crate::fit;
 use crate::format::torch_csv;
+use crate::jitter;
 use crate::layout::RecomputeLayers;
 use crate::op::Op;
 use crate::placement::Placement;
@@ -38,7 +39,8 @@ pub(super) fn answer_order(spec: &Spec, name: &str, schedule: Schedule) -> Resul
     })?;
     check_schedule(&case.problem, &schedule).map_err(|violations| absent(told(&violations)))?;
     let timeline = simulate(&case.problem, &schedule).map_err(PlanError::Deadlock)?;
-    Ok(Answer { name: name.to_string(), case, schedule, timeline })
+    let outcomes = jitter::outcomes(&case.problem, &schedule, spec.jitter_permille);
+    Ok(Answer { name: name.to_string(), case, schedule, timeline, outcomes })
 }
 
 fn told(violations: &[Violation]) -> alloc::string::String {

@@ -1,6 +1,7 @@
 //! `pipeplan calibrate`
 
 use pipeplan_core::calibrate::{Calibration, Causes, HopTimes, JobTimes, calibrate};
+use pipeplan_core::jitter::MAX_PERMILLE;
 use pipeplan_core::placement::Placement;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::PlacementChoice;
@@ -87,10 +88,13 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
     }
     if calibration.jitter_permille > 0 {
         let percent = calibration.jitter_permille as f64 / 10.0;
-        notes.push(format!(
-            "Ops differ from the mean of their stage and job by {percent} %: `compare --jitter {percent}` says what that does to \
-             other schedules."
-        ));
+        let differ = format!("Ops differ from the mean of their stage and job by {percent} %");
+        notes.push(match calibration.jitter_permille <= u64::from(MAX_PERMILLE) {
+            true => format!("{differ}: `compare --jitter {percent}` says what that does to other schedules."),
+            false => {
+                format!("{differ}, which is more than can be planned with: some took many times as long as others.")
+            }
+        });
     }
     let fixed = match &calibration.statement.placement {
         PlacementChoice::Fixed(Placement::List(_)) | PlacementChoice::Any => "placement".to_owned(),

@@ -2,6 +2,7 @@
 
 use flate2::read::MultiGzDecoder;
 use pipeplan_core::format::torch_profile::{self, Recording};
+use pipeplan_core::problem::Problem;
 use pipeplan_core::trace::{MAX_FILE_BYTES, Trace};
 
 use super::fail::Failure;
@@ -16,6 +17,10 @@ Examples:
   pipeplan serve --plan plan.json --trace trace.json             both on one axis";
 
 /// Make a trace of what torch.profiler recorded while torch.distributed.pipelining ran the plan's order.
+///
+/// The order is one that `_PipelineScheduleRuntime` ran: torch's schedules of one stage a rank do not record their ops, and
+/// pairs (DualPipeV's `OVERLAP_F_B`) are recorded as one. Of a GPU its kernels are needed (`ProfilerActivity.CUDA`), and
+/// what several hosts recorded is as good as their clocks agree.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -49,7 +54,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return output::print_bytes(text.as_bytes());
     }
     output::write(&args.output, text.as_bytes())?;
-    output::print(&format!("{}{}\n", report(&trace), args.output))
+    output::print(&format!("{}trace         {}\n", report(&plan.problem, &trace), args.output))
 }
 
 /// Reads the file of one rank.
@@ -73,7 +78,7 @@ fn unpacked(name: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn report(trace: &Trace) -> String {
+fn report(problem: &Problem, trace: &Trace) -> String {
     let rows = trace.steps.first().map_or(0, |step| step.rows.len());
     let mut text = format!(
         "steps         {} of {} on {} over {}\n",
@@ -90,6 +95,11 @@ fn report(trace: &Trace) -> String {
     if let Some(most) = trace.peak_bytes.iter().max() {
         text.push_str(&format!("peak memory   {} on the fullest rank, by torch's allocator\n", human::bytes(*most)));
     }
-    text.push_str("trace         ");
+    if let Some((op, early_ns)) = torch_profile::skew(problem, trace) {
+        text.push_str(&format!(
+            "clocks        {op} began {} before another rank had made its input: clocks differ, and waits are off by as much\n",
+            human::duration(early_ns)
+        ));
+    }
     text
 }

@@ -5,6 +5,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{DragEvent, FileList, HtmlInputElement};
 
 use pipeplan_core::format::torch_profile;
+use pipeplan_core::json::format_of;
 
 use super::browser;
 use super::state::Planner;
@@ -58,26 +59,29 @@ fn open_all(planner: Planner, files: Option<FileList>) {
     let files: Vec<_> =
         files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
     leptos::task::spawn_local(async move {
-        let mut recorded = false;
+        let (batch, mut recorded, mut plan) = (planner.next_batch(), false, None);
         for file in files {
             match browser::read_file(&file).await {
                 Some(text) if torch_profile::looks_like_one(&text) => {
-                    planner.record(file.name(), text);
+                    planner.record(batch, file.name(), text);
                     recorded = true;
                 }
-                Some(text) => planner.open_text(&text),
+                Some(text) => {
+                    planner.open_text(&text);
+                    plan = format_of(&text).filter(|format| *format == "pipeplan-plan").map(|_| text).or(plan);
+                }
                 None => planner.say_unreadable(&file.name()),
             }
         }
         if recorded {
             // A plan that came with them is shown first, if it ever is.
             for _ in 0..MOST_PAUSES {
-                if !planner.busy.get_untracked() {
+                if plan.as_ref().is_none_or(|plan| planner.shows_file(plan)) || !planner.busy.get_untracked() {
                     break;
                 }
                 browser::pause(PAUSE_MS).await;
             }
-            planner.trace_recorded();
+            planner.trace_recorded(batch);
         }
     });
 }

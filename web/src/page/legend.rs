@@ -127,7 +127,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     let jitter_permille = jitter_permille.min(u64::from(jitter::MAX_PERMILLE)) as u16;
     let with_jitter = (jitter_permille > 0).then(|| {
         let problem = problem.clone();
-        let take = move |_| planner.plan_measured(&problem, jitter_permille);
+        let take = move |_| planner.plan_measured(&problem, Some(jitter_permille));
         view! {
             <button type="button" data-test="plan-jitter" on:click=take
                 title="With how much ops differed from the mean of their stage and job, too: the comparison says what that costs, and the best is the one that it costs least">
@@ -135,7 +135,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
             </button>
         }
     });
-    let take = move |_| planner.plan_measured(&problem, 0);
+    let take = move |_| planner.plan_measured(&problem, None);
     view! {
         <div class="calibration" role="status" data-test="calibration">
             <table>

@@ -142,6 +142,8 @@ pub struct Planner {
     ahead: StoredValue<(u32, Vec<Lane>)>,
     /// The question of where time went that is under way, or whose answer is shown.
     calibrating: StoredValue<Option<u32>>,
+    /// Of files that are opened together.
+    batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
     /// What stands after `#`, as far as the page knows.
     own_fragment: StoredValue<String>,
@@ -194,6 +196,7 @@ impl Planner {
             remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
             calibrating: StoredValue::new(None),
+            batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             same_entry: StoredValue::new(true),
@@ -639,29 +642,44 @@ impl Planner {
         Some(Order { problem, rows, pairs })
     }
 
+    /// A number for files that are opened together.
+    pub fn next_batch(self) -> u32 {
+        self.batch.update_value(|batch| *batch += 1);
+        self.batch.get_value()
+    }
+
+    /// Whether what is shown is the plan file with this text.
+    pub fn shows_file(self, text: &str) -> bool {
+        self.opened.with_value(|opened| opened.as_deref() == Some(text))
+    }
+
     /// Takes in what torch recorded of a rank.
-    pub fn record(self, name: String, text: String) {
-        self.ask(Ask::Record { name, text }, false);
+    pub fn record(self, batch: u32, name: String, text: String) {
+        self.ask(Ask::Record { batch, name, text }, false);
     }
 
     /// Opens the trace of what torch recorded, which is to be of the plan on screen.
-    pub fn trace_recorded(self) {
+    pub fn trace_recorded(self, batch: u32) {
         self.notice.set(None);
         match self.shown_order() {
             Some(order) => {
-                self.ask(Ask::Trace(order), false);
+                self.ask(Ask::Trace { batch, order }, false);
             }
             None => self.complain(vec!["There is no plan that this could be a run of: open that first.".to_owned()]),
         }
     }
 
-    /// Plans `problem`, a problem file's text, with the schedule that the form has, where ops differ by `jitter_permille`.
-    pub fn plan_measured(self, problem: &str, jitter_permille: u16) {
+    /// Plans `problem`, a problem file's text, with the schedule that the form has, where ops differ by `jitter_permille` or as
+    /// the form says.
+    pub fn plan_measured(self, problem: &str, jitter_permille: Option<u16>) {
         let Ok(problem) = serde_json::from_str::<Value>(problem) else { return };
-        let (name, schedule) = self
+        let (name, schedule, said) = self
             .spec
-            .with_untracked(|spec| spec.as_ref().map(|spec| (spec.name.clone(), spec.schedule.clone())))
+            .with_untracked(|spec| {
+                spec.as_ref().map(|spec| (spec.name.clone(), spec.schedule.clone(), spec.jitter_permille))
+            })
             .unwrap_or_default();
+        let jitter_permille = jitter_permille.unwrap_or(said);
         let mut spec = json!({ "name": name, "problem": problem, "jitter_permille": jitter_permille });
         if is_schedule(&schedule) {
             spec["schedule"] = json!(schedule);
