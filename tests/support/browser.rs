@@ -118,9 +118,13 @@ impl Browser {
         }
     }
 
-    /// The text of the first element that a CSS selector names.
+    /// The visible text of the first element that a CSS selector names: of the one that is there, where the page draws it anew
+    /// meanwhile.
     pub fn text(&self, css: &str) -> String {
-        self.find(css).text()
+        self.until(&format!("the text of `{css}`"), || {
+            let text = self.try_get(&format!("/element/{}/text", self.find(css).id)).ok()?;
+            Some(text.as_str().unwrap_or("").to_string())
+        })
     }
 
     /// The file whose name ends like this that the page has offered for download, as soon as it is complete.
@@ -162,8 +166,11 @@ impl Browser {
     }
 
     fn get(&self, path: &str) -> Value {
-        let answer = self.agent.get(format!("{}{path}", self.session)).call();
-        read(answer).unwrap_or_else(|error| panic!("GET {path}: {error}"))
+        self.try_get(path).unwrap_or_else(|error| panic!("GET {path}: {error}"))
+    }
+
+    fn try_get(&self, path: &str) -> Result<Value, String> {
+        read(self.agent.get(format!("{}{path}", self.session)).call())
     }
 
     fn post(&self, path: &str, body: Value) -> Value {
@@ -203,11 +210,6 @@ impl Element<'_> {
     /// Types into it; for a file input, the path of the file.
     pub fn keys(&self, text: &str) {
         self.browser.post(&format!("/element/{}/value", self.id), json!({ "text": text }));
-    }
-
-    /// Its visible text.
-    pub fn text(&self) -> String {
-        self.browser.get(&format!("/element/{}/text", self.id)).as_str().unwrap_or("").to_string()
     }
 
     /// A property, such as `value`.

@@ -96,14 +96,15 @@ struct Event<'a> {
     #[serde(borrow, default)]
     tid: Loose<'a>,
     #[serde(borrow, default)]
-    args: Args<'a>,
+    args: Loose<'a>,
 }
 
-#[derive(Default)]
-struct Args<'a> {
-    correlation: Loose<'a>,
-    allocated: Loose<'a>,
-    device_type: Loose<'a>,
+/// What is read of an event's arguments.
+#[derive(Clone, Copy, Default)]
+struct Args {
+    correlation: Option<u64>,
+    allocated: Option<u64>,
+    device_type: Option<u64>,
 }
 
 /// What is kept of the events of a file.
@@ -140,9 +141,9 @@ struct Range {
 impl<'a> Events<'a> {
     fn take(&mut self, event: Event<'a>) {
         self.count += 1;
-        let (name, args) = (event.name.text(), event.args);
-        if name == "[memory]" && args.device_type.whole().is_some_and(|device| device != CPU) {
-            self.peak_bytes = self.peak_bytes.max(args.allocated.whole());
+        let (name, args) = (event.name.text(), event.args.args());
+        if name == "[memory]" && args.device_type.is_some_and(|device| device != CPU) {
+            self.peak_bytes = self.peak_bytes.max(args.allocated);
         }
         let (Some(start_ns), Some(long_ns)) = (event.ts.as_ns(), event.dur.as_ns()) else { return };
         let end_ns = start_ns + long_ns;
@@ -167,7 +168,7 @@ impl<'a> Events<'a> {
             "cpu_op" => self.operators.entry(thread).or_default().push(start_ns),
             "kernel" | "gpu_memcpy" | "gpu_memset" => {
                 self.on_gpu = true;
-                let Some(correlation) = args.correlation.whole() else { return };
+                let Some(correlation) = args.correlation else { return };
                 if name.starts_with("nccl") {
                     let known_ns = self.messages.entry(correlation).or_insert(end_ns);
                     *known_ns = end_ns.max(*known_ns);
@@ -177,7 +178,7 @@ impl<'a> Events<'a> {
             }
             // Of CUDA and of what stands in for it.
             launch if launch.ends_with("_runtime") || launch.ends_with("_driver") => {
-                self.launches.extend(args.correlation.whole().map(|correlation| (start_ns, correlation)));
+                self.launches.extend(args.correlation.map(|correlation| (start_ns, correlation)));
             }
             _ => {}
         }
@@ -304,67 +305,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Events<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Args<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Named;
-        impl<'de> Visitor<'de> for Named {
-            type Value = Args<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("arguments")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Args<'de>, A::Error> {
-                let mut args = Args::default();
-                while let Some(key) = map.next_key::<Loose<'de>>()? {
-                    match key.text() {
-                        "correlation" => args.correlation = map.next_value()?,
-                        "Total Allocated" => args.allocated = map.next_value()?,
-                        "Device Type" => args.device_type = map.next_value()?,
-                        _ => drop(map.next_value::<IgnoredAny>()?),
-                    }
-                }
-                Ok(args)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Args<'de>, A::Error> {
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Args::default())
-            }
-
-            fn visit_unit<E>(self) -> Result<Args<'de>, E> {
-                Ok(Args::default())
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Args<'de>, E> {
-                Ok(Args::default())
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Args<'de>, E> {
-                Ok(Args::default())
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Args<'de>, E> {
-                Ok(Args::default())
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Args<'de>, E> {
-                Ok(Args::default())
-            }
-
-            fn visit_str<E>(self, _: &str) -> Result<Args<'de>, E> {
-                Ok(Args::default())
-            }
-        }
-        deserializer.deserialize_any(Named)
-    }
-}
-
-/// A text or a number; nothing of anything else.
+/// A text, a number or arguments; nothing of anything else.
 #[derive(Default)]
 enum Loose<'a> {
     Text(Cow<'a, str>),
     Number(f64),
+    Args(Args),
     #[default]
     Nothing,
 }
@@ -382,7 +328,14 @@ impl Loose<'_> {
         match self {
             Loose::Text(text) => text.parse().ok(),
             Loose::Number(number) => Some(*number),
-            Loose::Nothing => None,
+            _ => None,
+        }
+    }
+
+    fn args(&self) -> Args {
+        match self {
+            Loose::Args(args) => *args,
+            _ => Args::default(),
         }
     }
 
@@ -405,7 +358,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
             type Value = Loose<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a number")
+                f.write_str("a value")
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Loose<'de>, E> {
@@ -442,8 +395,20 @@ impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Loose<'de>, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Loose::Nothing)
+                let mut args = Args::default();
+                while let Some(key) = map.next_key::<Loose<'de>>()? {
+                    let said = match key.text() {
+                        "correlation" => &mut args.correlation,
+                        "Total Allocated" => &mut args.allocated,
+                        "Device Type" => &mut args.device_type,
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            continue;
+                        }
+                    };
+                    *said = map.next_value::<Loose<'de>>()?.whole();
+                }
+                Ok(Loose::Args(args))
             }
         }
         deserializer.deserialize_any(Any)
