@@ -22,8 +22,8 @@ const SLACKS: [u64; 4] = [2, 4, 8, 16];
 /// Offer every published answer, then search until there is nothing left. Of two equals the one with a
 /// published name wins: a person knows it.
 ///
-/// Where the spec says that times of ops [differ](crate::jitter), the best is what one step in twenty costs more than, the
-/// least of that. An order whose ops have their inputs a while before they start takes little harm from one that is late;
+/// Where the spec says that times of ops [differ](crate::jitter), the best is the order whose 95th percentile is the least:
+/// what one step in twenty costs more than. An order whose ops have their inputs a while before they start takes little harm from one that is late;
 /// so each problem is searched again with hops that are longer than they are, which makes orders with such slack (as in
 /// slack-based robust scheduling: Davenport, Gefflot and Beck, ECP 2001), and what is found is judged with the hops as
 /// they are.
