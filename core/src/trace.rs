@@ -78,9 +78,9 @@ pub struct StepTrace {
 pub struct Trace {
     /// The digest of the plan that ran; empty where it is not known.
     pub plan_digest: String,
-    /// What computed: `cpu`, `cuda`.
+    /// What computed: `cpu`, `cuda`, `modelled`; `torch (CPU)` or `torch (GPU)` where torch ran the order.
     pub backend: String,
-    /// What carried the messages: `threads`, `mpi`.
+    /// What carried the messages: `threads`, `mpi`, torch's `gloo`.
     pub transport: String,
     /// Copies of the pipeline, at least 1.
     pub replicas: usize,

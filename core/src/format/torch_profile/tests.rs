@@ -334,17 +334,21 @@ fn lost_kernels_are_told() {
 /// Ranges that lie over each other, with as many launches, would take hours if each looked at all of them.
 #[test]
 fn each_launch_is_looked_at_once() {
-    let events = (0..30_000u64).flat_map(|index| {
+    let events = (0..30_000u64).flat_map(|number| {
+        let index = 1000 + number;
         let args = json!({ "correlation": index });
         [
-            event("user_annotation", &format!("PP:0F{index}"), 1, index, 1_000_000, json!({})),
-            event("user_annotation", &format!("PP:0RECV_B{index}"), 1, index, 1_000_000, json!({})),
+            event("user_annotation", &format!("PP:0F{number}"), 1, index, 1_000_000, json!({})),
+            event("user_annotation", &format!("PP:0RECV_B{number}"), 1, index, 1_000_000, json!({})),
             event("cuda_runtime", "cudaLaunchKernel", 1, index, index, args.clone()),
             event("kernel", "gemm", 7, index, index + 1, args),
         ]
     });
     let (_, text) = file(0, "nccl", events.collect());
-    assert_eq!(read(&text).map(|recording| recording.ops.len()), Ok(30_000));
+    let ops = read(&text).expect("a profile").ops;
+    assert_eq!(ops.len(), 30_000);
+    // Its own kernel is an op's, and none of those of the ranges that begin within its own.
+    assert!(ops.iter().all(|ran| ran.end_ns - ran.start_ns == 1), "{:?}", ops[0]);
 }
 
 #[test]
