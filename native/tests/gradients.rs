@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pipeplan::backend::cpu::Cpu;
 use pipeplan::backend::peers::Alone;
-use pipeplan::backend::{Backend, Parcel, Store};
+use pipeplan::backend::{Backend, Parcel, Part, Store, Values};
 use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
@@ -39,7 +39,9 @@ impl Case {
         let batches =
             Batches::new(text, [shape.sequence as usize, 1], shape.microbatch_size as usize, 2, 9).expect("text");
         let mut store = Store::default();
-        let cpu = Cpu::new([(stage, graph)], 3, 5, AdamW::default(), Arc::new(batches), &mut store);
+        let optimizer = AdamW { learning_rate: 0.0, ..AdamW::default() };
+        let mut cpu = Cpu::new([(stage, graph)], 3, 5, optimizer, Arc::new(batches), &mut store);
+        cpu.begin(0);
         Case { cpu, store, stage, shape, hidden: model.hidden as usize }
     }
 
@@ -138,6 +140,52 @@ fn check(model: &ModelConfig, stage: u16, (has_embedding, has_head): (bool, bool
     for index in (0..d_input.len()).step_by(37) {
         let at = |offset: f64| score(&[1], &|_, input| input[index] += offset);
         close((at(H) - at(-H)) / (2.0 * H), d_input[index], &format!("input {index}"));
+    }
+}
+
+/// The first product of a step that makes the gradient of a matrix writes it, whatever the step before has left there. All
+/// others add, and find zeros.
+#[test]
+fn a_step_reads_no_gradient_of_the_one_before() {
+    for family in [Family::Llama, Family::Gpt] {
+        let shape = StageShape {
+            layers: 0..2,
+            has_embedding: false,
+            has_head: false,
+            microbatch_size: 2,
+            sequence: 6,
+            dtype: Dtype::F64,
+            form: Default::default(),
+        };
+        let mut case = Case::new(&model(family, false), 1, shape);
+        let input = case.boundary(0.0);
+        let step = |case: &mut Case, cut_first: bool| {
+            case.forward(0, &input);
+            case.forward(1, &input);
+            case.backward(1, cut_first);
+            case.backward(0, !cut_first);
+            case.cpu.gradients()
+        };
+        let first = step(&mut case, true);
+        case.cpu.optimize(&mut case.store).expect("it updates");
+        let (mut written, mut added) = (0, 0);
+        for name in first.keys() {
+            let mut spoil = |values: Values<'_>| {
+                let Values::F64(gradient) = values else { panic!("{name} has another format") };
+                if gradient.iter().all(|value| *value == 0.0) {
+                    added += 1;
+                } else {
+                    gradient.fill(f64::NAN);
+                    written += 1;
+                }
+            };
+            case.cpu.lend(1, name, Part::Gradient, &mut spoil).expect("it is there");
+        }
+        // Of a Llama layer q, k, v, o, gate, up and down are matrices, of a GPT's q, k, v, o, up and down.
+        let matrices = if family == Family::Llama { 14 } else { 12 };
+        assert_eq!((written, written + added), (matrices, first.len()), "{family:?}");
+        case.cpu.begin(1);
+        assert_eq!(step(&mut case, true), first, "{family:?}");
     }
 }
 

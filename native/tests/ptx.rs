@@ -112,14 +112,15 @@ fn beside_the_graph(card: &Arc<dyn Card>) -> Result<(), CardError> {
         assert_eq!(to.read()?, narrow);
         // The first step goes by the rate against the gradient's sign, whatever its size. A share may begin anywhere.
         let optimizer = AdamW { weight_decay: 0.0, ..AdamW::default() };
-        for start in [0, 1] {
+        for (start, clear) in [(0, true), (1, true), (0, false), (1, false)] {
             let (master, gradient) = (held(&some)?, held(&some)?);
             let [mean, square] = [Memory::zeros(card, 4 * ELEMENTS)?, Memory::zeros(card, 4 * ELEMENTS)?];
             let [of_master, of_gradient, of_mean, of_square] =
                 [&master, &gradient, &mean, &square].map(|memory| memory.after(4 * start));
             let places = [to.after(format.bytes() * start), of_master, of_gradient, of_mean, of_square];
-            context.adamw(&optimizer, 0, format, places, ELEMENTS - start, true)?;
-            assert!(gradient.read()?[4 * start as usize..].iter().all(|byte| *byte == 0));
+            context.adamw(&optimizer, 0, format, places, ELEMENTS - start, true, clear)?;
+            let left = if clear { vec![0.0; some.len()] } else { some.clone() };
+            assert_eq!(gradient.read()?[4 * start as usize..], floats(&left)[4 * start as usize..]);
             for (old, new) in some.iter().zip(master.read()?.chunks_exact(4)).skip(start as usize) {
                 let new = f32::from_le_bytes([new[0], new[1], new[2], new[3]]);
                 let direction = if *old == 0.0 { 0.0 } else { old.signum() };

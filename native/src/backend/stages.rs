@@ -236,7 +236,8 @@ pub trait Processor {
     /// What has failed since the last wait.
     fn finish(&mut self) -> Result<(), Self::Error>;
 
-    /// Updates the elements `mine` of a weight after training step `step`, and sets its gradient to 0.
+    /// Updates the elements `mine` of a weight after training step `step`, and sets its gradient to 0 where it is to be
+    /// [cleared](Updated::clear).
     ///
     /// # Errors
     /// Where it cannot.
@@ -355,6 +356,8 @@ pub struct Updated<'a, D, S> {
     pub mine: Range<usize>,
     /// Whether weight decay applies.
     pub decay: bool,
+    /// Whether the next step adds to the gradient as it stands. Where it begins with a product, that writes it anew.
+    pub clear: bool,
 }
 
 /// A stage of this rank.
@@ -368,6 +371,10 @@ struct Stage<D, S> {
     /// By tensor: weights and their gradients; nothing elsewhere.
     persistent: Vec<Option<D>>,
     parameters: Vec<Parameter<S>>,
+    /// By tensor: whether it is a gradient that nothing but products add to.
+    of_products: Vec<bool>,
+    /// Of those, the ones that this step has not written yet: the first product does not add to what the last step left.
+    stale: Vec<bool>,
     /// By microbatch: what is there now. A lane goes when its last job has ended.
     lanes: BTreeMap<u32, Lane<D>>,
 }
@@ -508,7 +515,7 @@ impl<P: Processor> Stages<P> {
         let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let Stages { processor, stages, training, step, .. } = self;
         let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
-        let Stage { graph, lifetimes, fused, brief, persistent, lanes, .. } = stage;
+        let Stage { graph, lifetimes, fused, brief, persistent, stale, lanes, .. } = stage;
         let job = match op.kind() {
             OpKind::F => Job::F,
             OpKind::B | OpKind::BW => Job::B,
@@ -552,7 +559,8 @@ impl<P: Processor> Stages<P> {
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
             let together = &mut InCompany { peers: &mut *peers, begun: &mut begun, microbatch };
-            execute(processor, graph, operator, takes_over, brief, persistent, lane, &mut store.meter, together)
+            let held = (&mut persistent[..], &mut stale[..]);
+            execute(processor, graph, operator, takes_over, brief, held, lane, &mut store.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
             for id in &lifetimes.free_after[index] {
                 lane.remove(graph, *id, &mut store.meter);
@@ -703,19 +711,19 @@ impl InCompany<'_> {
         }
     }
 
-    /// Runs `operator`, which works alone. What has begun goes on beside it.
+    /// Runs `kernel`, which works alone. What has begun goes on beside it.
     fn beside<P: Processor>(
         &mut self,
         processor: &mut P,
-        operator: &Operator,
+        kernel: &Kernel,
         inputs: &[Input<'_, P::Data>],
         outputs: &mut [(&Tensor, P::Data)],
     ) -> Result<(), Option<BackendError>> {
-        if processor.waits_for_device(&operator.kernel) {
+        if processor.waits_for_device(kernel) {
             self.peers.settle().map_err(Some)?;
         }
         if self.begun.is_empty() {
-            return processor.run(&operator.kernel, inputs, outputs).map_err(|error| Some(error.into()));
+            return processor.run(kernel, inputs, outputs).map_err(|error| Some(error.into()));
         }
         let mut going = Ok(());
         let mut go_on = || {
@@ -723,7 +731,7 @@ impl InCompany<'_> {
                 going = self.peers.go_on();
             }
         };
-        let run = processor.run_in_pieces(&operator.kernel, inputs, outputs, &mut go_on);
+        let run = processor.run_in_pieces(kernel, inputs, outputs, &mut go_on);
         run.map_err(|error| Some(error.into()))?;
         going.map_err(Some)
     }
@@ -751,6 +759,20 @@ fn brief(graph: &Graph, lifetimes: &Lifetimes) -> Vec<bool> {
     brief
 }
 
+/// By tensor: whether it is the gradient of a weight that products alone add to, each in its place.
+fn of_products(graph: &Graph) -> Vec<bool> {
+    let gradient = |tensor: &Tensor| matches!(tensor.role, Role::WeightGradient { .. });
+    let mut alone: Vec<bool> = graph.tensors().map(|(_, tensor)| gradient(tensor)).collect();
+    for operator in &graph.operators {
+        let product = matches!(operator.kernel, Kernel::MatMul { accumulate: true, .. });
+        for output in &operator.outputs {
+            let in_place = operator.inputs.get(2).is_some_and(|addend| addend.tensor == *output);
+            alone[output.index()] &= product && in_place;
+        }
+    }
+    alone
+}
+
 /// Runs one operator; an error without a reason where a tensor that it needs is not there.
 #[allow(clippy::too_many_arguments, reason = "the parts of a stage, borrowed one by one")]
 fn execute<P: Processor>(
@@ -759,7 +781,7 @@ fn execute<P: Processor>(
     operator: &Operator,
     takes_over: bool,
     brief: &[bool],
-    persistent: &mut [Option<P::Data>],
+    (persistent, stale): (&mut [Option<P::Data>], &mut [bool]),
     lane: &mut Lane<P::Data>,
     meter: &mut Meter,
     together: &mut InCompany<'_>,
@@ -801,8 +823,15 @@ fn execute<P: Processor>(
         };
         inputs.push(Input { tensor, data });
     }
+    let mut kernel = operator.kernel;
+    if let (Kernel::MatMul { accumulate, .. }, [output]) = (&mut kernel, &operator.outputs[..])
+        && std::mem::take(&mut stale[output.index()])
+    {
+        *accumulate = false;
+        inputs.truncate(2);
+    }
     if !together.run(processor, operator, &inputs, &mut outputs)? {
-        together.beside(processor, operator, &inputs, &mut outputs)?;
+        together.beside(processor, &kernel, &inputs, &mut outputs)?;
     }
     for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {
         if tensor.role.is_persistent() {
@@ -837,13 +866,17 @@ impl<D, S> Stage<D, S> {
             parameters.push(Parameter { weight: of, gradient: gradient_id, decay, state: new.state });
         }
         let brief = brief(&graph, &lifetimes);
-        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, lanes: BTreeMap::new() })
+        let of_products = of_products(&graph);
+        let stale = vec![false; graph.tensors.len()];
+        let lanes = BTreeMap::new();
+        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, lanes })
     }
 
     /// Lends what belongs to the parameter at `position` to `work`; nothing where it is not there.
     fn with<R>(&mut self, position: usize, shares: Shares, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
-        let Stage { graph, persistent, parameters, .. } = self;
+        let Stage { graph, persistent, parameters, of_products, stale, .. } = self;
         let parameter = parameters.get_mut(position)?;
+        let clear = !of_products[parameter.gradient.index()] || stale[parameter.gradient.index()];
         let tensor = &graph[parameter.weight];
         let mut weight = persistent[parameter.weight.index()].take()?;
         let result = persistent[parameter.gradient.index()].as_mut().map(|gradient| {
@@ -854,6 +887,7 @@ impl<D, S> Stage<D, S> {
                 state: &mut parameter.state,
                 mine: shares.of(tensor).of(tensor.elements() as usize),
                 decay: parameter.decay,
+                clear,
             })
         });
         persistent[parameter.weight.index()] = Some(weight);
@@ -872,6 +906,9 @@ impl<P: Processor> Backend for Stages<P> {
     fn begin(&mut self, step: u32) {
         self.step = step;
         self.losses.clear();
+        for stage in self.stages.values_mut() {
+            stage.stale.clone_from(&stage.of_products);
+        }
     }
 
     fn expects(&self, parcel: Parcel) -> Bytes {

@@ -197,7 +197,7 @@ pub fn time(
     Ok((times[times.len() / 2] / repeats).max(1))
 }
 
-/// AdamW over `elements` weights in `format`.
+/// AdamW over `elements` weights in `format`, those of a matrix: its gradient is written anew in each step.
 pub fn update_time(card: &Arc<dyn Card>, format: Format, elements: u64, pace: Pace) -> Result<Nanos, CardError> {
     let context = Context::new(Arc::clone(card));
     let numbers: Vec<f32> = floats(0, elements as usize).collect();
@@ -208,7 +208,7 @@ pub fn update_time(card: &Arc<dyn Card>, format: Format, elements: u64, pace: Pa
     // Weights in f32 are their own masters.
     let master = if format == Format::F32 { &weight } else { &master };
     let places = [&weight, master, &gradient, &mean, &square].map(Memory::at);
-    time(card, pace, || context.adamw(&AdamW::default(), 0, format, places, elements, true))
+    time(card, pace, || context.adamw(&AdamW::default(), 0, format, places, elements, true, false))
 }
 
 /// What `operators` find in the tensor `id`.

@@ -204,10 +204,12 @@ impl<T: Element> Processor for Core<T> {
         step: u32,
         parameter: Updated<'_, Data<T>, Moments<T>>,
     ) -> Result<(), Infallible> {
-        let Updated { weight, gradient, state, mine, decay, .. } = parameter;
+        let Updated { weight, gradient, state, mine, decay, clear, .. } = parameter;
         let gradient = gradient.floats_mut();
         optimizer.update(step, &mut weight.floats_mut()[mine.clone()], &gradient[mine], state, decay);
-        gradient.fill(T::ZERO);
+        if clear {
+            gradient.fill(T::ZERO);
+        }
         Ok(())
     }
 

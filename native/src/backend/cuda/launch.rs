@@ -579,10 +579,11 @@ impl Context {
         }
     }
 
-    /// AdamW on one parameter; clears its gradient. `places` are weight, master weight, gradient, mean, mean square.
+    /// AdamW on one parameter; clears its gradient where `clear`. `places` are weight, master weight, gradient, mean, mean square.
     ///
     /// # Errors
     /// [`CardError`].
+    #[allow(clippy::too_many_arguments, reason = "what one update is")]
     pub fn adamw(
         &self,
         optimizer: &AdamW,
@@ -591,6 +592,7 @@ impl Context {
         places: [Address; 5],
         elements: u64,
         decay: bool,
+        clear: bool,
     ) -> Result<(), CardError> {
         let count = f64::from(step) + 1.0;
         let AdamW { beta1, beta2, epsilon, weight_decay, .. } = *optimizer;
@@ -606,7 +608,7 @@ impl Context {
             learning_rate,
             epsilon,
         ];
-        let args = args(&places.map(|place| place.0), &[elements], &floats.map(|float| float as f32));
+        let args = args(&places.map(|place| place.0), &[elements, clear.into()], &floats.map(|float| float as f32));
         // A thread takes four elements at once.
         let blocks = elements.div_ceil(4 * u64::from(THREADS)).min(MOST_BLOCKS);
         self.launch("adamw", format, [blocks, 1, 1], THREADS, args)

@@ -192,6 +192,9 @@ fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
                 if accumulate && operator.inputs.get(2).map(|input| input.tensor) != operator.outputs.first().copied()
                 {
                     note(Product { addend: there, ..product });
+                } else if accumulate {
+                    // The first of a step writes what the others add to.
+                    note(Product { beta: 0.0, ..product });
                 }
                 match next {
                     Some(Kernel::AddBias) if !accumulate => note(Product { bias: there, ..product }),
@@ -423,7 +426,7 @@ impl Processor for Queue {
         step: u32,
         parameter: Updated<'_, Arc<Memory>, State>,
     ) -> Result<(), CardError> {
-        let Updated { tensor, weight, gradient, state, mine, decay } = parameter;
+        let Updated { tensor, weight, gradient, state, mine, decay, clear } = parameter;
         let format = format_of(tensor.dtype);
         let master = state.master.as_ref().unwrap_or(weight);
         let start = mine.start as u64;
@@ -435,8 +438,8 @@ impl Processor for Queue {
             state.square.at(),
         ];
         let elements = mine.len() as u64;
-        self.context.adamw(optimizer, step, format, places, elements, decay)?;
-        if elements < tensor.elements() {
+        self.context.adamw(optimizer, step, format, places, elements, decay, clear)?;
+        if clear && elements < tensor.elements() {
             self.card.zero(gradient.at(), gradient.bytes())?;
         }
         Ok(())

@@ -1,5 +1,5 @@
-// AdamW on master weights in float, which also rounds them to the weights' format and clears the gradient.
-// p: weight, master (may be weight), gradient, mean, square. n: elements.
+// AdamW on master weights in float, which also rounds them to the weights' format and may clear the gradient.
+// p: weight, master (may be weight), gradient, mean, square. n: elements, whether to clear the gradient.
 // f: beta1, beta2, 1 - beta1, 1 - beta2, mean's share, square's share, share kept by decay, learning rate, epsilon.
 __device__ __forceinline__ float adamw_one(const Args& a, float master, float g, float& mean, float& square) {
     mean = a.f[0] * mean + a.f[2] * g;
@@ -31,7 +31,7 @@ template <class T> __device__ void adamw(const Args& a) {
         }
         ((Four<float>*)means)[i] = mean;
         ((Four<float>*)squares)[i] = square;
-        ((Four<float>*)gradient)[i] = none;
+        if (a.n[1]) ((Four<float>*)gradient)[i] = none;
         ((Four<float>*)master)[i] = w;
         ((Four<T>*)weight)[i] = rounded;
     }
@@ -41,7 +41,7 @@ template <class T> __device__ void adamw(const Args& a) {
         float w = adamw_one(a, master[i], gradient[i], mean, square);
         means[i] = mean;
         squares[i] = square;
-        gradient[i] = 0.0f;
+        if (a.n[1]) gradient[i] = 0.0f;
         master[i] = w;
         weight[i] = Number<T>::of(w);
     }
