@@ -59,10 +59,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
     let mut proof = String::new();
     if let Some(seconds) = args.prove {
-        let proved = prove::prove(&plan, seconds)?;
-        proof = proved.sentence();
-        if let (true, Some(better)) = (may_replace, proved.better) {
+        let mut proved = prove::prove(&plan, seconds)?;
+        if let (true, Some(better)) = (may_replace, proved.better.take()) {
             plan = better;
+        }
+        proof = proved.sentence(&plan);
+        // A plan file says what everybody can work out again.
+        if args.json || args.output.as_deref() == Some("-") {
+            output::tell(proof.trim_end());
         }
     }
     match args.output.as_deref() {

@@ -16,10 +16,22 @@ use super::{human, interrupt};
 pub struct Proved {
     /// A plan that costs less, if one was found.
     pub better: Option<Plan>,
-    /// What the best known plan costs.
+    /// What that plan costs, or else the one that was given.
     value_ns: Nanos,
     /// No plan of this problem and placement costs less.
     lower_ns: Nanos,
+}
+
+fn cost(plan: &Plan) -> Nanos {
+    match plan.problem.objective() {
+        Objective::Makespan => plan.prediction.makespan_ns,
+        Objective::LongestSpan => plan.prediction.longest_span_ns,
+    }
+}
+
+/// How much less than `of` `ns` is.
+fn less(ns: Nanos, of: Nanos) -> String {
+    format!("{:.2} % less", 100.0 * (1.0 - ns as f64 / of.max(1) as f64))
 }
 
 /// Searches exactly for a better plan of the same problem and placement, for so many seconds at most.
@@ -36,10 +48,6 @@ pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
     let exact = solve(&plan.problem, Some(&plan.schedule), &budget);
     bar.finish_and_clear();
     let exact = exact.map_err(Failure::input)?;
-    let cost = |plan: &Plan| match plan.problem.objective() {
-        Objective::Makespan => plan.prediction.makespan_ns,
-        Objective::LongestSpan => plan.prediction.longest_span_ns,
-    };
     let found = match exact.schedule {
         Some(schedule) if exact.value_ns < cost(plan) => {
             Some(planner::replan(plan, BEST, schedule).map_err(Failure::work)?)
@@ -51,16 +59,25 @@ pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
 }
 
 impl Proved {
-    /// What was proved, as a line of a summary.
-    pub fn sentence(&self) -> String {
-        if self.lower_ns >= self.value_ns {
-            return "proved        no schedule of this placement costs less\n".to_owned();
-        }
-        let gap = self.value_ns as f64 / self.lower_ns.max(1) as f64 - 1.0;
-        format!(
-            "proved        no schedule of this placement costs less than {}: at most {:.2} % less\n",
-            human::duration(self.lower_ns),
-            100.0 * gap
-        )
+    /// What was proved of `plan`, which is the one that was given or the better one, as a line of a summary.
+    pub fn sentence(&self, plan: &Plan) -> String {
+        let cost_ns = cost(plan);
+        let bound = human::duration(self.lower_ns);
+        let text = if self.lower_ns >= cost_ns {
+            "no schedule of this placement costs less".to_owned()
+        } else if self.value_ns < cost_ns {
+            let found = format!(
+                "a schedule of this placement costs {}, {}",
+                human::duration(self.value_ns),
+                less(self.value_ns, cost_ns)
+            );
+            match self.lower_ns >= self.value_ns {
+                true => format!("{found}, and none costs less"),
+                false => format!("{found}, and none less than {bound}"),
+            }
+        } else {
+            format!("no schedule of this placement costs less than {bound}, {}", less(self.lower_ns, cost_ns))
+        };
+        format!("proved        {text}\n")
     }
 }

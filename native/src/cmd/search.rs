@@ -138,7 +138,7 @@ pub fn transport(text: &str) -> Result<Transport, String> {
 pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure> {
     let mut watch = Watch::new(effort);
     let plan = planner::plan_with(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
-    watch.bar.finish_and_clear();
+    watch.finish();
     plan.map_err(|error| match &error {
         PlanError::NoSchedule { .. } => Failure::input(human::spelled(&error.to_string()))
             .with_help("`pipeplan compare` shows every schedule with its reason"),
@@ -150,7 +150,7 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
 pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
     let mut watch = Watch::new(effort);
     let answer = planner::best(spec, effort.ops(), &mut |progress| watch.see(progress));
-    watch.bar.finish_and_clear();
+    watch.finish();
     answer
 }
 
@@ -158,7 +158,7 @@ pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
 pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanation, Failure> {
     let mut watch = Watch::new(effort);
     let explanation = explanation::explain(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
-    watch.bar.finish_and_clear();
+    watch.finish();
     explanation.map_err(|error| match &error {
         Unexplained::Typed => {
             Failure::input(&error).with_help("`pipeplan show` says what each rank of such a plan holds at most")
@@ -171,13 +171,14 @@ pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanatio
 pub fn compare(spec: &Spec, orders: Vec<(String, Schedule)>, effort: Effort) -> Comparison {
     let mut watch = Watch::new(effort);
     let comparison = planner::compare_with(spec, orders, effort.ops(), &mut |progress| watch.see(progress));
-    watch.bar.finish_and_clear();
+    watch.finish();
     comparison
 }
 
 struct Watch {
     bar: ProgressBar,
     stop: StopFlag,
+    stopped: bool,
     started: std::time::Instant,
 }
 
@@ -188,7 +189,14 @@ impl Watch {
         if let Ok(style) = ProgressStyle::with_template("{spinner} searching {bar:30} {msg}") {
             bar.set_style(style);
         }
-        Watch { bar, stop: interrupt::flag(), started: std::time::Instant::now() }
+        Watch { bar, stop: interrupt::flag(), stopped: false, started: std::time::Instant::now() }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+        if self.stopped {
+            output::tell("the search ended early: there may be a better schedule");
+        }
     }
 
     fn see(&mut self, progress: Progress) -> Flow {
@@ -202,6 +210,7 @@ impl Watch {
             human::duration(progress.cost_ns),
             human::duration(progress.bound_ns)
         ));
-        if self.stop.is_raised() { Flow::Stop } else { Flow::Continue }
+        self.stopped |= self.stop.is_raised();
+        if self.stopped { Flow::Stop } else { Flow::Continue }
     }
 }
