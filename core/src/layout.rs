@@ -176,11 +176,11 @@ impl Layout {
         self.find_recompute_faults(model, faults);
         let copies = self.expert_copies_of();
         if let Some((devices, works)) = copies {
-            faults.push(Fault::new(
-                "parallel.expert",
-                self.form.expert,
-                format!("a number that divides the {devices} devices that hold other tokens (data × context), such as {works}"),
-            ));
+            let tensor = if self.form.whole_experts { " × tensor" } else { "" };
+            let accepted = format!(
+                "a number that divides the {devices} devices that hold other tokens (data × context{tensor}), such as {works}"
+            );
+            faults.push(Fault::new("parallel.expert", self.form.expert, accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
             if !(least..=most).contains(&value) {

@@ -141,12 +141,12 @@ impl Form {
                 .filter(|degree| divides(*degree))
                 .min_by_key(|degree| (degree.abs_diff(tensor), *degree))
                 .unwrap_or(1);
-            let with = if self.sequence_parallel { ", ffn and sequence" } else { " and ffn" };
+            let with = if self.sequence_parallel { ", and divides ffn and sequence" } else { ", and divides ffn" };
             faults.push(Fault::new(
                 field,
                 tensor,
                 format!(
-                    "a number that divides heads ({}), kv_heads ({}){with}, such as {nearest}",
+                    "a number that divides heads ({}), kv_heads or is a multiple of them ({}){with}, such as {nearest}",
                     model.heads, model.kv_heads
                 ),
             ));
