@@ -167,6 +167,16 @@ impl Answer {
         self.timeline.cost_ns(self.case.problem.objective())
     }
 
+    /// What the best is chosen by: the cost with the end of the step, which ranks that hold more weights, or more copies of
+    /// them, take longer for; with jitter, what one step in twenty takes longer than.
+    fn judged_ns(&self) -> Nanos {
+        let cost_ns = self.cost_ns();
+        let ends = self.case.derived.as_ref().map(|derived| &derived.ends);
+        let whole_ns = ends.map(|ends| ends.cost_ns(&self.timeline, self.case.problem.objective()));
+        let end_ns = whole_ns.unwrap_or(cost_ns).saturating_sub(cost_ns);
+        self.outcomes.map_or(cost_ns, |outcomes| outcomes.late_ns).saturating_add(end_ns)
+    }
+
     /// The whole training step, where `spec`, which this answers, is of a model.
     pub fn step(&self, spec: &Spec) -> Option<Step> {
         match (&spec.work, &self.case.derived) {
@@ -261,7 +271,7 @@ pub enum Status {
 /// Every published schedule and `best`, side by side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What `gap`, `bubble_ratio` and `best` are judged by.
+    /// What `gap` and `bubble_ratio` are of, and `best` is judged by; of a model with the end of its step.
     pub objective: &'static str,
     /// One row for each published schedule, one for each order of the caller's own, then `best`.
     pub rows: Vec<Row>,
@@ -447,9 +457,10 @@ impl fmt::Display for PlanError {
             PlanError::Hangs { lowering, violations } => {
                 write!(f, "with {lowering} transfers this plan could hang, so it is not written:")?;
                 violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))?;
-                f.write_str(
-                    "\nsay `grouped` or `overlapped`, which always complete, or name a transport with buffers",
-                )
+                f.write_str("\nsay `grouped` or `overlapped`, which always complete")?;
+                // Room for messages cures a wait, and none that meet out of order.
+                let waits = violations.iter().all(|violation| matches!(violation, Violation::Circle { .. }));
+                f.write_str(if waits { ", or name a transport with buffers, or with more of them" } else { "" })
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::layout::{Layout, ReduceGradients};
 use crate::memory::StaticBytes;
 use crate::op::OpKind;
 use crate::plan::Plan;
+use crate::problem::Objective;
 use crate::spec::{ModelWork, Work};
 use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Nanos};
@@ -157,11 +158,26 @@ fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
 impl Ends {
     /// From the first op of `timeline` to the end of the last rank's optimizer.
     pub fn step_ns(&self, timeline: &Timeline) -> Nanos {
-        let start = timeline.rows.iter().filter_map(|row| row.first()).map(|span| span.start_ns).min().unwrap_or(0);
+        self.cost_ns(timeline, Objective::Makespan)
+    }
+
+    /// What `objective` says of `timeline` with the end of its step: a rank's span then ends with its optimizer.
+    pub fn cost_ns(&self, timeline: &Timeline, objective: Objective) -> Nanos {
+        let starts = || timeline.rows.iter().map(|row| row.first().map(|span| span.start_ns));
+        let first = starts().flatten().min().unwrap_or(0);
         let ends = timeline.rows.iter().zip(&self.tails).map(|(row, tail)| {
             end_of_row(row, &self.reduces_ns).saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
         });
-        ends.max().unwrap_or(0).saturating_sub(start)
+        let spans = ends.zip(starts()).map(|(end, start)| match objective {
+            Objective::Makespan => end.saturating_sub(first),
+            Objective::LongestSpan => end.saturating_sub(start.unwrap_or(first)),
+        });
+        spans.max().unwrap_or(0)
+    }
+
+    /// What no step's end takes less than.
+    pub fn least_tail_ns(&self) -> Nanos {
+        self.tails.iter().map(|tail| tail.reduce_ns.saturating_add(tail.optimizer_ns)).min().unwrap_or(0)
     }
 }
 

@@ -22,6 +22,9 @@ const SLACKS: [u64; 4] = [2, 4, 8, 16];
 /// Offer every published answer, then search until there is nothing left. Of two equals the one with a
 /// published name wins: a person knows it.
 ///
+/// A search makes the pipeline of one placement as short as it can. Among placements the best is that whose step is the
+/// shortest: where each rank holds the weights of two, twice as many gradients are summed and twice as many weights stepped.
+///
 /// Where the spec says that times of ops [differ](crate::jitter), the best is the order whose 95th percentile is the least:
 /// what one step in twenty costs more than. An order whose ops have their inputs a while before they start takes little harm from one that is late;
 /// so each problem is searched again with hops that are longer than they are, which makes orders with such slack (as in
@@ -48,6 +51,8 @@ struct Piece {
     bound_ns: Nanos,
     /// What nothing is expected to go under: the bound, or what a search of the same problem has reached.
     floor_ns: Nanos,
+    /// What the end of a step takes at least.
+    end_ns: Nanos,
     /// How much longer hops are said to be.
     slack_ns: Nanos,
 }
@@ -67,14 +72,14 @@ impl Best {
     }
 
     fn keep(&mut self, answer: Answer) {
-        let judged_ns = answer.outcomes.map_or(answer.cost_ns(), |outcomes| outcomes.late_ns);
+        let judged_ns = answer.judged_ns();
         if judged_ns < self.least_ns() {
             self.best = Some((judged_ns, answer));
         }
     }
 
-    /// What the best so far is judged by: its cost, and with jitter what one step in twenty costs more than. The greatest
-    /// of all numbers where there is none.
+    /// What the best so far is judged by: its cost, and with jitter what one step in twenty costs more than; of a model with
+    /// the end of its step. The greatest of all numbers where there is none.
     pub fn least_ns(&self) -> Nanos {
         self.best.as_ref().map_or(Nanos::MAX, |(judged_ns, _)| *judged_ns)
     }
@@ -94,11 +99,11 @@ impl Best {
         if self.stopped && self.best.is_some() {
             return Ok(false);
         }
-        let Some(Piece { case, bound_ns, floor_ns, slack_ns }) = self.open.as_mut().and_then(Vec::pop) else {
+        let Some(Piece { case, bound_ns, floor_ns, end_ns, slack_ns }) = self.open.as_mut().and_then(Vec::pop) else {
             return Ok(false);
         };
         // With jitter too: no op is shorter on average than planned.
-        if floor_ns >= self.least_ns() {
+        if floor_ns.saturating_add(end_ns) >= self.least_ns() {
             return Ok(true);
         }
         let slack = if slack_ns > 0 { case.problem.with_longer_hops(slack_ns) } else { Some(case.problem.clone()) };
@@ -120,7 +125,7 @@ impl Best {
             self.open.iter_mut().flatten().filter(same).for_each(|piece| piece.floor_ns = floor_ns);
         }
         match found {
-            Ok(found) if slack_ns > 0 || found.cost_ns < self.least_ns() => {
+            Ok(found) if slack_ns > 0 || found.cost_ns.saturating_add(end_ns) < self.least_ns() => {
                 // The search has its own simulator; what it found is judged like any other schedule.
                 let jitter = self.spec.jitter_permille;
                 if let Some(fused) = fused(&case.problem, &found.schedule) {
@@ -160,11 +165,12 @@ fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
     for case in open_cases(spec)? {
         if !plain.iter().any(|known| known.case.problem.same_as(&case.problem)) {
             let bound_ns = bounds::lower_bound(&case.problem).value_ns;
-            plain.push(Piece { case, bound_ns, floor_ns: bound_ns, slack_ns: 0 });
+            let end_ns = case.derived.as_ref().map_or(0, |derived| derived.ends.least_tail_ns());
+            plain.push(Piece { case, bound_ns, floor_ns: bound_ns, end_ns, slack_ns: 0 });
         }
     }
     // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
-    plain.sort_by_key(|piece| piece.bound_ns);
+    plain.sort_by_key(|piece| piece.bound_ns.saturating_add(piece.end_ns));
     plain.reverse();
     let jitter = u64::from(spec.jitter_permille);
     let with_slack = |piece: &Piece| {
@@ -259,6 +265,30 @@ mod tests {
                 prop_assert!(row.typical_ns <= row.late_ns);
             }
         }
+    }
+
+    /// Two-way placements have the shortest pipelines and twice the gradients. Over few links those cost more than is won.
+    #[test]
+    fn no_row_of_a_model_has_a_shorter_step_than_the_best() {
+        let mut longer = 0;
+        for (data, zero, objective) in
+            [(1, 0, "makespan"), (16, 1, "makespan"), (16, 3, "longest_span"), (64, 1, "makespan")]
+        {
+            let text = std::format!(
+                "objective = \"{objective}\"\n[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n\
+                 data = {data}\nzero = {zero}\n[training]\nmicrobatches = 16\nsequence = 4096\n"
+            );
+            let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+            let rows = compare(&spec).rows;
+            let best = rows.last().expect("the best");
+            for row in &rows {
+                if objective == "makespan" {
+                    assert!(row.step_ns.is_none() || best.step_ns <= row.step_ns, "{data} {zero}: {row:?}");
+                }
+                longer += u32::from(row.makespan_ns.is_some_and(|ns| Some(ns) < best.makespan_ns));
+            }
+        }
+        assert!(longer > 0, "the shortest pipeline always made the shortest step");
     }
 
     /// Of two orders that are planned to take as long, one passes delays on and the other does not. Judged in other runs

@@ -106,7 +106,10 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
             ));
         }
         if of_a_model {
-            text.push_str("tokens/s and MFU are of whole steps: gradients are summed and the optimizer steps\n");
+            let best = if jitter_permille > 0 { "" } else { ", and `best` has the shortest of them" };
+            text.push_str(&format!(
+                "tokens/s and MFU are of whole steps: gradients are summed and the optimizer steps{best}\n"
+            ));
         }
     }
     if !absent.is_empty() {
