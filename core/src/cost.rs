@@ -12,7 +12,7 @@
 //! | iterations of GPT 22B to 1T on A100, tensor parallel 8 (arXiv:2205.05198, table 5): what the shares are fitted to | 2.7 %, 4.3 % |
 //! | passes of stages without tensor parallelism on A100 (arXiv:2401.10241, tables 3 and 9): F 4.5 % short, B 2 % long, W 14 % long | 6.8 %, 18.2 % |
 //! | throughput of three schedules on 8 to 32 A100 (the same, table 4) | 4.1 %, 8.3 % |
-//! | rates of GPT 1.7B to 1T on 32 to 3072 A100 (arXiv:2104.04473, table 1), whose microbatches it does not say: 8 to 16 % low for tensor parallelism of a small model, 10 % high for the largest | 7.9 %, 16.3 % |
+//! | rates of GPT 1.7B to 1T on 32 to 3072 A100 (arXiv:2104.04473, table 1), whose microbatches it does not say: up to 9 % low for tensor parallelism of a small model, 10 % high for the largest | 5.3 %, 10.3 % |
 //! | rates of Llama 3 405B on 8192 and 16384 H100 (arXiv:2407.21783, table 4): always high, as slow devices and stalls of a cluster are not counted | 10.9 %, 14.4 % |
 //! | utilisation of five schedules for 98.5B on 40 A100 (arXiv:2405.15362, table 3): always high | 20.9 %, 29.6 % |
 

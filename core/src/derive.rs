@@ -10,8 +10,8 @@ use core::ops::Range;
 use crate::cost::{self, JobTimes, Peers};
 use crate::deal::{self, Group, Needs};
 use crate::fields::{Fault, Faults};
-use crate::graph::build::{StageShape, stage_graph_with};
-use crate::graph::form::Recompute;
+use crate::graph::build::{StageShape, forward_graph, stage_graph_with};
+use crate::graph::form::{Form, Recompute};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::passes::recompute::Choices;
 use crate::graph::passes::{self, Account};
@@ -38,9 +38,10 @@ pub struct Derived {
     pub statement: Statement,
     /// The part of the model that each stage holds.
     pub stages: Vec<StageLayout>,
-    /// Floating-point operations that the model needs on one device of each stage for one microbatch: each product of
-    /// the forward, and its two gradients. Work that is only done to save memory does not count (arXiv:2204.02311 §4.1).
-    pub stage_flops: Vec<u128>,
+    /// Floating-point operations that the model needs for one step, over all stages, for each device that shares a stage:
+    /// each product of the forward, and its two gradients. Work that is only done to save memory does not count
+    /// (arXiv:2204.02311 §4.1), nor what sharing adds: heads that several devices hold, and room for experts' tokens.
+    pub step_flops: u128,
     /// Bytes held throughout, by rank and kind.
     pub static_bytes: Vec<StaticBytes>,
     /// What ends each step.
@@ -124,13 +125,6 @@ impl Derived {
             self.statement.static_bytes[receiver] = held.total();
         }
     }
-
-    /// Floating-point operations of one step over all stages, on one device of each, and all microbatches. Model FLOPs
-    /// utilisation is this over ranks × makespan × the device's rate.
-    pub fn step_flops(&self) -> u128 {
-        let microbatch = self.stage_flops.iter().fold(0, |sum: u128, flops| sum.saturating_add(*flops));
-        microbatch.saturating_mul(self.statement.microbatches as u128)
-    }
 }
 
 /// The problem of `work` with `chunks` stages on each rank, placed by `placement`; `work.chunks` is not read.
@@ -191,10 +185,16 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         let found = format!("{} bytes of weights on rank {rank}", statement.static_bytes[rank]);
         return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes a rank")).into());
     }
-    let stage_flops = known.iter().map(|part| part.flops).collect();
     let tails = tails_by_rank(work, &placement, chunks, &known);
     let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();
-    Ok(Derived { statement, stages, stage_flops, static_bytes, ends: Ends { tails, reduces_ns }, dealt })
+    Ok(Derived {
+        statement,
+        stages,
+        step_flops: step_flops(work),
+        static_bytes,
+        ends: Ends { tails, reduces_ns },
+        dealt,
+    })
 }
 
 /// The graph of the stage that `layout` describes: what the runner executes for `work`.
@@ -231,11 +231,31 @@ pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
     }
 }
 
+/// As [`Derived::step_flops`].
+fn step_flops(work: &ModelWork) -> u128 {
+    // All layers of a kind are alike, and a head does the same behind each.
+    let forward = |layer: u32, has_head: bool| {
+        let layout = StageLayout { layers: layer..layer + 1, embedding: false, head: has_head };
+        let shape = StageShape { form: Form::default(), ..shape_of(work, &layout) };
+        cost::job_flops(&forward_graph(&work.model, &shape, work.microbatches))[Job::F as usize]
+    };
+    let mut of_kinds: [Option<u128>; KINDS] = [None; KINDS];
+    let layers = (0..work.model.layers).fold(0u128, |sum, layer| {
+        let of_kind = of_kinds[kind_of(work, layer)].get_or_insert_with(|| forward(layer, false));
+        sum.saturating_add(*of_kind)
+    });
+    let last = work.model.layers.saturating_sub(1);
+    let head = forward(last, true).saturating_sub(forward(last, false));
+    let form = &work.layout.form;
+    let shared = u128::from(form.tensor.max(1)) * u128::from(form.context.max(1));
+    let all = layers.saturating_add(head).saturating_mul(3).saturating_mul(work.microbatches.into());
+    all / shared
+}
+
 /// What follows from one kind of stage.
 #[derive(Clone, Copy)]
 struct Part {
     cost: StageCost,
-    flops: u128,
     /// With every neighbour on another rank.
     apart: StaticBytes,
     /// With the next stage on the same rank.
@@ -320,7 +340,6 @@ impl Parts<'_> {
         };
         let part = Part {
             cost: cost_of(&graph, self.work),
-            flops: cost::job_flops(&graph)[0].saturating_mul(3),
             apart: shared_out(false),
             before_own: shared_out(true),
             whole: StaticBytes::of_stage(&graph, false),
@@ -605,7 +624,8 @@ fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
 /// anew, the first layer's before anything runs and each further one's beside the layer before, as the two layers say that
 /// [`StaticBytes::gathered`] counts.
 fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] {
-    let (layout, link) = (&work.layout, step::copies_link(work));
+    let layout = &work.layout;
+    let links = step::copies_links(work);
     Job::ALL.map(|job| {
         let of_job = graph.operators.iter().zip(times).filter(|(operator, _)| operator.job == job);
         let operators: Vec<(&Operator, &Nanos)> = of_job.collect();
@@ -620,10 +640,12 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
                 let of_kind = |tensor: &&TensorId| graph[**tensor].expert_ways().is_some() == wanted;
                 weights.iter().filter(of_kind).fold(0, |sum: u64, id| sum.saturating_add(graph[*id].bytes()))
             };
-            let gather = [(bytes(false), layout.copies()), (bytes(true), layout.expert_copies())]
-                .map(|(bytes, copies)| step::gather_time(bytes, copies, link))
-                .into_iter()
-                .fold(0, Nanos::saturating_add);
+            let [dense, experts] = &links;
+            let gather = step::gather_time(bytes(false), layout.copies(), dense).saturating_add(step::gather_time(
+                bytes(true),
+                layout.expert_copies(),
+                experts,
+            ));
             waits = waits.saturating_add(gather.saturating_sub(computes));
             computes = layer.iter().fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));
         }
@@ -647,16 +669,14 @@ pub(crate) fn dealt_within_limit(
     Some((stages.iter().map(|stage| stage.layers.end - stage.layers.start).collect(), dealt))
 }
 
-/// What joins the devices of one rank. They are in order in their nodes, so a group that spans more than a node has
-/// every message counted as leaving it.
+/// What joins the devices of one rank.
 fn peers(work: &ModelWork) -> Peers {
-    let form = work.layout.form;
-    let link = |devices: u64| if devices <= work.devices_per_node.into() { work.link } else { work.node_link };
+    let (form, nodes) = (work.layout.form, work.nodes());
     let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));
     Peers {
-        tensor: link(tensor),
-        context: link(tensor * context),
-        expert: link(if form.whole_experts { expert.max(tensor) } else { tensor * expert }),
+        tensor: nodes.in_rings(tensor, 1),
+        context: nodes.in_turn(context, tensor),
+        expert: nodes.in_exchange(expert, if form.whole_experts { 1 } else { tensor }),
     }
 }
 

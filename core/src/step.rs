@@ -56,10 +56,10 @@ pub struct Step {
 /// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
 pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
     let layout = &work.layout;
-    let link = copies_link(work);
-    let parts = [(dense, layout.copies()), (experts, layout.expert_copies())];
+    let [of_dense, of_experts] = &copies_links(work);
+    let parts = [(dense, layout.copies(), of_dense), (experts, layout.expert_copies(), of_experts)];
     let mut tail = Tail::default();
-    for (bytes, copies) in parts {
+    for (bytes, copies, link) in parts {
         if bytes.weights == 0 {
             continue;
         }
@@ -80,11 +80,13 @@ pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
     bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2))
 }
 
-/// What joins the copies of a rank. They are next to each other, so a rank that spans more than a node has all of it
-/// counted as leaving it.
-pub(crate) fn copies_link(work: &ModelWork) -> &Link {
-    let spans_nodes = work.layout.devices_per_rank() > u64::from(work.devices_per_node);
-    if spans_nodes { &work.node_link } else { &work.link }
+/// What joins the copies of a rank, and those of its experts. Copies are as far apart as ranks that share matrices are many,
+/// those of an expert as all that a layer's experts are dealt to.
+pub(crate) fn copies_links(work: &ModelWork) -> [Link; 2] {
+    let (layout, nodes) = (&work.layout, work.nodes());
+    let [tensor, expert] = [layout.form.tensor, layout.form.expert].map(|ways| u64::from(ways.max(1)));
+    let dealt = if layout.form.whole_experts { expert } else { tensor.saturating_mul(expert) };
+    [nodes.in_rings(layout.copies(), tensor), nodes.in_rings(layout.expert_copies(), dealt)]
 }
 
 /// Handing `bytes`, of which each of `copies` holds a part, to all of them, in a ring.
@@ -135,11 +137,12 @@ pub fn reduce_each(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes)
     if layout.reduces_gradients() == ReduceGradients::AfterAccumulation {
         return 0;
     }
-    let time = |(bytes, copies): (&StaticBytes, u64)| match gradients_sent(bytes, copies.max(1), layout) {
+    let time = |bytes: &StaticBytes, copies: u64, link: &Link| match gradients_sent(bytes, copies.max(1), layout) {
         0 => 0,
-        sent => cost::collective_time(sent, copies_link(work), COLLECTIVE_PER_MILLE),
+        sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
     };
-    time((dense, layout.copies())).saturating_add(time((experts, layout.expert_copies())))
+    let [of_dense, of_experts] = &copies_links(work);
+    time(dense, layout.copies(), of_dense).saturating_add(time(experts, layout.expert_copies(), of_experts))
 }
 
 /// When the last op of `row` has ended and all reductions that go beside it, each of which takes what `reduces` says of its
@@ -192,7 +195,7 @@ impl Step {
         Step {
             step_ns,
             tokens_per_s: tokens / seconds,
-            mfu: if could > 0.0 { derived.step_flops() as f64 / could } else { 0.0 },
+            mfu: if could > 0.0 { derived.step_flops as f64 / could } else { 0.0 },
         }
     }
 }

@@ -185,7 +185,7 @@ fn narayanan_s_rates_are_near() {
         let rate = operations / f64::from(devices) / step_of(&text, schedule) / 1e12;
         errors.add(format!("{l} layers of {h}, {rate:.0} of {measured} TFLOP/s"), rate, measured);
     }
-    errors.assert_within(0.08, 0.17);
+    errors.assert_within(0.055, 0.11);
 }
 
 /// Passes of a stage measured on A100 with neither tensor parallelism nor flash attention (zero bubble, arXiv:2401.10241,

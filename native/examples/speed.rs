@@ -71,7 +71,7 @@ fn main() {
     let text = include_bytes!("../../core/src/problem.rs").to_vec();
     let report = run(&workload, &RunOptions { steps, text, ..RunOptions::default() }, &mut Lines).expect("a run");
     let step_s = report.duration_ns as f64 / 1e9 / f64::from(steps);
-    let rate = derived.step_flops() as f64 / step_s;
+    let rate = derived.step_flops as f64 / step_s;
     let tokens = (microbatch_size * sequence) as usize;
     println!("{} parameters, {:.0} tokens/s, {:.2} GFLOP/s", model.parameters(), report.tokens_per_s(), rate / 1e9);
     for (rows, inner, columns) in [

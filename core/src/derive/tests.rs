@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::{self, Link};
-use crate::graph::form::{Form, Recompute};
+use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Layout, ReduceGradients};
 use crate::model::catalog;
 use crate::problem::Objective;
@@ -221,7 +221,7 @@ fn computing_again_trades_time_for_bytes() {
         let mut work = work("llama-2-7b", "h100", 4);
         work.layout.form = Form { recompute, ..Form::default() };
         let derived = derive(&work, Placement::Linear, 1).unwrap();
-        (derived.statement.stages[1], derived.step_flops())
+        (derived.statement.stages[1], derived.step_flops)
     };
     let (kept, flops) = cost(Recompute::None);
     for recompute in [Recompute::Cheap, Recompute::Full] {
@@ -237,6 +237,34 @@ fn computing_again_trades_time_for_bytes() {
     assert!(full.backward_input_ns - kept.backward_input_ns <= kept.forward_ns);
 }
 
+/// However a model is shared out, its operations are its own: a head of keys that several devices hold is one, experts
+/// compute what is routed to them and not what there is room for, and half of the scores are hidden.
+#[test]
+fn operations_of_the_model_are_those_of_no_layout() {
+    let all = |name: &str, form: Form| {
+        let mut work = work(name, "h100", 2);
+        work.layout.data = 32;
+        work.layout.form = form;
+        let derived =
+            derive(&work, Placement::Linear, 1).unwrap_or_else(|faults| panic!("{name} {form:?}: {faults}"));
+        derived.step_flops * u128::from(form.tensor * form.context)
+    };
+    let plain = Form::default();
+    for (name, forms) in [
+        ("llama-3-70b", [Form { tensor: 32, ..plain }, Form { context: 4, tensor: 8, ..plain }]),
+        ("qwen-3-30b-a3b", [Form { tensor: 16, ..plain }, Form { expert: 8, imbalance_permille: 2000, ..plain }]),
+        (
+            "llama-2-7b",
+            [Form { attention: AttentionForm::Materialised, ..plain }, Form { f32_logits: true, ..plain }],
+        ),
+    ] {
+        let whole = all(name, plain);
+        for form in forms {
+            assert!(whole - all(name, form) < whole / 1_000_000, "{name} {form:?}");
+        }
+    }
+}
+
 #[test]
 fn sharing_matrices_shrinks_them_and_their_hops_stay_in_the_node() {
     let derived = |tensor, sequence_parallel| {
@@ -249,7 +277,7 @@ fn sharing_matrices_shrinks_them_and_their_hops_stay_in_the_node() {
     let gains = u64::from(work.model.hidden) * (2 * u64::from(work.model.layers) + 1) * 2;
     let weights = |derived: &Derived| derived.static_bytes.iter().map(|bytes| bytes.weights).sum::<u64>();
     assert_eq!((weights(&one) - gains) / 4 + gains, weights(&four), "all but the norms");
-    assert_eq!(one.step_flops(), 4 * four.step_flops());
+    assert_eq!(one.step_flops, 4 * four.step_flops);
     let bytes = 2 * u64::from(work.sequence) * u64::from(work.model.hidden);
     assert_eq!(four.statement.transfers, Transfers::Uniform(work.link.time(bytes / 4)));
     // Eight devices a rank fill a node.

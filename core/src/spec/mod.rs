@@ -91,7 +91,7 @@ pub use text::{SpecError, parse};
 
 use crate::canonical;
 use crate::check::Transport;
-use crate::cluster::{Device, Link};
+use crate::cluster::{Device, Link, Nodes};
 use crate::graph::of_e12;
 use crate::layout::{Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
@@ -222,6 +222,11 @@ impl Spec {
 }
 
 impl ModelWork {
+    /// How its devices are joined.
+    pub(crate) const fn nodes(&self) -> Nodes {
+        Nodes { devices: self.devices_per_node, link: self.link, node_link: self.node_link }
+    }
+
     fn to_sections(&self) -> [(&'static str, Value); 6] {
         let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
         let mut model = write_sizes(&self.model);
