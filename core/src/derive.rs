@@ -532,9 +532,16 @@ impl Parts<'_> {
     /// they are, none of it counts.
     fn costs(&self) -> PartCosts {
         let mut plain = self.work.clone();
-        if plain.layout.recompute_layers != RecomputeLayers::All {
-            (plain.layout.recompute_layers, plain.layout.form.recompute) = (RecomputeLayers::All, Recompute::None);
-        }
+        // The same for all is the same, however it is said; else layers are dealt as if nothing were computed again.
+        let same = match &plain.layout.recompute_layers {
+            RecomputeLayers::All => plain.layout.form.recompute,
+            RecomputeLayers::Each(choices) => match choices.split_first() {
+                Some((first, others)) if others.iter().all(|other| other == first) => *first,
+                _ => Recompute::None,
+            },
+            _ => Recompute::None,
+        };
+        (plain.layout.recompute_layers, plain.layout.form.recompute) = (RecomputeLayers::All, same);
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
             let graph = graph_of(&plain, &StageLayout { layers, embedding, head });
             job_times(&graph, self.work).jobs.into_iter().fold(0, Nanos::saturating_add)

@@ -565,10 +565,18 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
                 let shaped = |published: &&Published| {
                     fits && (published.shape)(work.chunks as usize) == (placement.clone(), chunks)
                 };
-                if let Some(case) =
-                    schedule::published().iter().filter(shaped).find_map(|published| case(spec, published).ok())
-                {
+                let fitting =
+                    schedule::published().iter().filter(shaped).find_map(|published| case(spec, published).ok());
+                if let Some(case) = fitting {
+                    let chosen = case.fitted.as_ref().map(|fitted| fitted.choices.clone());
                     cases.push(case);
+                    // Orders that hold more at a time may be worth more than what is not computed again.
+                    let full = fit::full(work);
+                    if chosen.as_ref() != Some(&full.choices)
+                        && let Ok(case) = derived_case(spec, &full.applied_to(work), placement, chunks)
+                    {
+                        cases.push(Case { fitted: Some(full), ..case });
+                    }
                     continue;
                 }
                 let mut work = work.clone();
