@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::bounds;
 use crate::check::{Violation, check_program, check_schedule};
 use crate::derive::{Derived, derive};
+use crate::execute::{Carrier, execute};
 use crate::fields::{Faults, one_of_like};
 use crate::fit::{self, Fitted};
 use crate::graph::form::Recompute;
@@ -250,6 +251,9 @@ pub struct Row {
     pub typical_ns: Option<Nanos>,
     /// With the jitter that the spec says: what one step of twenty costs more than.
     pub late_ns: Option<Nanos>,
+    /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
+    /// could hang.
+    pub carried_ns: Option<Nanos>,
     /// The whole step, gradients summed over copies and the optimizer's step included; of a model only.
     pub step_ns: Option<Nanos>,
     /// Tokens a second of all copies in such steps; of a model only.
@@ -361,10 +365,18 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
         gap: gap(answer.cost_ns(), bound),
         typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
+        carried_ns: carried_ns(spec.messages, problem, &answer.schedule),
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
         mfu: step.map(|step| step.mfu),
     }
+}
+
+/// What `schedule` costs with its transfers placed and carried so; none where that could hang.
+fn carried_ns(messages: Messages, problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
+    let program = lower_as(problem, schedule, messages.lowering).ok()?;
+    let carried = execute(problem, &program, Carrier::of(messages.transport))?;
+    Some(carried.cost_ns(problem.objective()))
 }
 
 /// `cost / bound − 1`; none where the bound is 0 and says nothing.
@@ -391,6 +403,7 @@ fn absent_row(name: &str, reason: String) -> Row {
         gap: None,
         typical_ns: None,
         late_ns: None,
+        carried_ns: None,
         step_ns: None,
         tokens_per_s: None,
         mfu: None,

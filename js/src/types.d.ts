@@ -90,6 +90,8 @@ export interface Row {
     typical_ns: number | null;
     /** With the spec's `jitter_permille`: what one step of twenty costs more than. Null without jitter. */
     late_ns: number | null;
+    /** The cost where ranks wait for their transfers, as the spec's `messages` say; null where that could hang. */
+    carried_ns: number | null;
     /** The whole step, gradients and the optimizer included; of a model only. */
     step_ns: number | null;
     /** Of a model only. */

@@ -1,8 +1,10 @@
 //! `pipeplan compare`
 
+use pipeplan_core::lower::Lowering;
 use pipeplan_core::planner::{BEST, Comparison, Row, Status};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::spec::{Messages, Spec};
 
 use super::fail::Failure;
 use super::search::{Effort, Jitter, Measured};
@@ -45,7 +47,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         text.push('\n');
         output::print_bytes(text.as_bytes())?;
     } else {
-        output::print(&drawn(&comparison, spec.jitter_permille))?;
+        output::print(&drawn(&comparison, &spec))?;
     }
     if comparison.rows.iter().any(|row| row.status == Status::Ok) {
         return Ok(());
@@ -61,10 +63,17 @@ fn own(from: &str) -> Result<(String, Schedule), Failure> {
     Ok((if is_taken { format!("own {name}") } else { name }, order))
 }
 
-fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
+fn drawn(comparison: &Comparison, spec: &Spec) -> String {
+    let jitter_permille = spec.jitter_permille;
+    let is_makespan = comparison.objective == Objective::Makespan.name();
+    // Whether waits at transfers cost any row anything.
+    let waits = comparison
+        .rows
+        .iter()
+        .any(|row| row.carried_ns > if is_makespan { row.makespan_ns } else { row.longest_span_ns });
     let objective = comparison.objective.replace('_', " ");
-    // With what jitter costs beside it, there is room for the one that counts.
-    let costs: Costs = match (jitter_permille > 0, comparison.objective == Objective::Makespan.name()) {
+    // With what jitter or transfers cost beside it, there is room for the one that counts.
+    let costs: Costs = match (jitter_permille > 0 || waits, is_makespan) {
         (false, _) => &[("makespan", |row| row.makespan_ns), ("longest span", |row| row.longest_span_ns)],
         (true, true) => &[("makespan", |row| row.makespan_ns)],
         (true, false) => &[("longest span", |row| row.longest_span_ns)],
@@ -74,7 +83,7 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
     let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &comparison.rows {
         match (row.status, row.reason.as_deref()) {
-            (Status::Ok, _) => rows.push(cells(row, costs)),
+            (Status::Ok, _) => rows.push(cells(row, costs, waits)),
             (Status::Absent, reason) => {
                 let reason = human::spelled(reason.unwrap_or_default());
                 match absent.iter_mut().find(|(known, _)| *known == reason) {
@@ -92,6 +101,9 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
         if jitter_permille > 0 {
             header.extend(["typical", "1 in 20"]);
         }
+        if waits {
+            header.push("as carried");
+        }
         let of_a_model = comparison.rows.iter().any(|row| row.step_ns.is_some());
         if of_a_model {
             header.extend(["tokens/s", "MFU"]);
@@ -103,6 +115,16 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
                 "with ops that differ by {} half of the steps take at most the typical time, and 1 in 20 more than the last,\n\
                  by which `best` is chosen\n",
                 human::percent(f64::from(jitter_permille) / 1000.0)
+            ));
+        }
+        if waits {
+            let Messages { lowering, transport } = spec.messages;
+            let beside = match lowering {
+                Lowering::Overlapped { .. } => "",
+                _ => "; `messages.lowering = \"overlapped\"` sends them beside compute",
+            };
+            text.push_str(&format!(
+                "as carried: where ranks wait for {lowering} messages on {transport} transport, which no other figure counts{beside}\n"
             ));
         }
         if of_a_model {
@@ -124,7 +146,7 @@ fn drawn(comparison: &Comparison, jitter_permille: u16) -> String {
 /// Columns of times, by name.
 type Costs = &'static [(&'static str, fn(&Row) -> Option<u64>)];
 
-fn cells(row: &Row, costs: Costs) -> Vec<String> {
+fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
     let duration = |ns: Option<u64>| ns.map_or_else(String::new, human::duration);
     let percent = |share: Option<f64>| share.map_or_else(String::new, human::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
@@ -138,6 +160,9 @@ fn cells(row: &Row, costs: Costs) -> Vec<String> {
     ]);
     if row.late_ns.is_some() {
         cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
+    }
+    if waits {
+        cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), human::duration));
     }
     if let (Some(tokens), Some(mfu)) = (row.tokens_per_s, row.mfu) {
         cells.extend([tokens.round().to_string(), human::percent(mfu)]);
