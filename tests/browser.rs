@@ -447,8 +447,15 @@ fn plans_are_kept_compared_undone_and_saved() {
     let height = || browser.find("[data-test='timeline']").property("clientHeight").as_f64().unwrap();
     let alone = height();
     browser.find("[data-test='keep']").click();
+    let in_sight = || {
+        let script = "const place = arguments[0].getBoundingClientRect(); return place.top < innerHeight / 2 && place.bottom > 0";
+        browser.find("[data-test='timeline']").script_with(script, json!(null)) == json!(true)
+    };
+    browser.script("scrollTo(0, document.body.scrollHeight)", json!([]));
+    assert!(!in_sight());
     browser.find("[data-test='row-1f1b'] button").click();
     planned(&browser, "1F1B");
+    browser.until("the timeline to come into sight", || in_sight().then_some(()));
     let said = label().as_str().unwrap_or_default().to_owned();
     assert!(said.starts_with("Timeline of 1F1B") && said.contains("Kept below: Best, "), "{said}");
     assert!(height() > alone + 80.0, "{} after {alone}", height());

@@ -927,6 +927,11 @@ impl Planner {
         self.complain(vec![format!("{name} cannot be read as text.")]);
     }
 
+    /// Whether the form has faults: what is shown is then of the form before them.
+    pub fn is_faulty(self) -> bool {
+        self.faults.with(|faults| !faults.is_empty())
+    }
+
     /// Which half of the form is shown.
     pub fn kind(self) -> Kind {
         self.form.with(|form| form.kind)
