@@ -364,6 +364,61 @@ fn wrong_input_is_told_at_its_field() {
         browser.find(&field(path)).fill(right);
         browser.until("the fault to go", || browser.text(&fault).is_empty().then_some(()));
     }
+
+    // So is a field that says nothing and has to. A backspace: what a driver clears, no page hears of.
+    let microbatches = browser.find(&field("training.microbatches"));
+    microbatches.fill("8\u{E003}");
+    let told = browser.until("what is missing", || {
+        Some(browser.text("[data-test='fault-training.microbatches']")).filter(|text| !text.is_empty())
+    });
+    assert!(told.contains("found nothing; accepted is a whole number from 1"), "{told}");
+    assert_eq!(microbatches.property("placeholder"), "", "what stood there is no default");
+    assert_eq!(browser.text("[data-test='stray-faults']"), "");
+    browser.picture("missing-input.png");
+    // What is shown is seen to be of before, and neither saved nor shared for the form's.
+    let is_outdated =
+        || browser.script("return document.querySelector('main').classList.contains('outdated')", json!([]));
+    assert_eq!(is_outdated(), json!(true));
+    assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(true));
+    let notice = "[data-test='notice']";
+    let in_sight = || {
+        let script = "const place = arguments[0].getBoundingClientRect(); return place.top >= 0 && place.bottom <= innerHeight && scrollY > 100";
+        browser.find(notice).script_with(script, json!(null))
+    };
+    browser.script("scrollTo(0, document.body.scrollHeight)", json!([]));
+    browser.find("[data-test='copy-link']").click();
+    browser.until("why there is no link", || browser.text(notice).contains("The form has faults").then_some(()));
+    assert_eq!(in_sight(), json!(true), "a notice is seen wherever one has scrolled to");
+    browser.picture("notice.png");
+    microbatches.keys("8");
+    browser.until("the plan of the form", || (is_outdated() == json!(false)).then_some(()));
+    assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(false));
+
+    let reliefs = || browser.script("return document.querySelectorAll(\"[data-test='reliefs']\").length", json!([]));
+
+    // A fold that a person has closed does not hide a fault.
+    let tensor = browser.find(&field("parallel.tensor"));
+    let fold = |script: &str| {
+        tensor.script_with(&format!("const fold = arguments[0].closest('details'); {script}"), json!(null))
+    };
+    fold("fold.open = true");
+    tensor.fill("2");
+    browser.until("the plan", || browser.text("[data-test='status']").is_empty().then_some(()));
+    fold("fold.open = false");
+    tensor.script_with(
+        "arguments[0].value = '3'; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+        json!(null),
+    );
+    browser.until("the fold to open", || (fold("return fold.open") == json!(true)).then_some(()));
+    assert!(browser.text("[data-test='fault-parallel.tensor']").contains("found 3"));
+    tensor.fill("1");
+
+    // What would make a plan fit is of that plan, and goes with it.
+    browser.find(&field("memory.limit_bytes")).fill("20");
+    browser.until("what would help", || (reliefs() != json!(0)).then_some(()));
+    browser.find(&field("parallel.pipeline")).fill("4x");
+    browser.until("a fault", || browser.text("[data-test='fault-parallel.pipeline']").contains("4x").then_some(()));
+    assert_eq!(reliefs(), json!(0));
     browser.no_errors();
 }
 

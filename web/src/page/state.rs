@@ -74,10 +74,10 @@ pub struct Planner {
     pub form_open: RwSignal<bool>,
     /// What is wrong with it.
     pub faults: RwSignal<Vec<Fault>>,
-    /// The newest form without faults.
+    /// What the newest form without faults means.
     pub spec: RwSignal<Option<Arc<Spec>>>,
-    /// The spec with every default said, for what empty fields show.
-    pub resolved: RwSignal<Value>,
+    /// That form, and its spec with every default said, for what empty fields show.
+    pub resolved: RwSignal<(Form, Value)>,
     /// The plan on screen.
     pub scene: RwSignal<Option<Arc<Scene>>>,
     /// Why there is no plan on screen.
@@ -163,7 +163,7 @@ impl Planner {
             form_open: RwSignal::new(false),
             faults: RwSignal::new(Vec::new()),
             spec: RwSignal::new(None),
-            resolved: RwSignal::new(Value::Null),
+            resolved: RwSignal::new((Form::default(), Value::Null)),
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
             unfit: RwSignal::new(None),
@@ -321,7 +321,11 @@ impl Planner {
                 self.ask(Ask::Plan { spec: text }, true);
                 self.write_link_later();
             }
-            None => self.busy.set(false),
+            None => {
+                self.busy.set(false);
+                // What would help is of the form before.
+                self.unfit.set(None);
+            }
         }
     }
 
@@ -331,7 +335,7 @@ impl Planner {
         match Spec::from_value(&value) {
             Ok(spec) => {
                 self.faults.set(Vec::new());
-                self.resolved.set(spec.to_value());
+                self.resolved.set((self.form.get_untracked(), spec.to_value()));
                 self.spec.set(Some(Arc::new(spec)));
                 Some(value.to_string())
             }
@@ -385,7 +389,7 @@ impl Planner {
                 self.layouts.set(None);
                 self.not_tuned.set(sentences(&faults));
             }
-            Said::Unfit(unfit) if newest => self.unfit.set(Some(Arc::new(*unfit))),
+            Said::Unfit(unfit) if newest && untrack(|| !self.is_faulty()) => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
             Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
             Said::Refused(faults) if newest => {
@@ -770,7 +774,7 @@ impl Planner {
         value["model"] = json!({ "config": config });
         if value.pointer("/training/sequence").is_none() {
             // The catalog's model said it, and stands in the form no more.
-            let said = self.resolved.with_untracked(|known| known["training"]["sequence"].as_u64());
+            let said = self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
             let most = value["model"]["config"]["max_position_embeddings"].as_u64();
             value["training"]["sequence"] = json!(said.unwrap_or(USUAL_SEQUENCE).min(most.unwrap_or(u64::MAX)));
         }
@@ -809,11 +813,16 @@ impl Planner {
 
     /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
     pub fn prove(self) {
-        self.proof.set(Proof::begun());
         if let Some(text) = self.opened.get_value() {
+            self.proof.set(Proof::begun());
             self.start_prover(&text);
         } else if let Some(text) = self.read_form() {
+            self.proof.set(Proof::begun());
             self.ask(Ask::Export { spec: text, purpose: Purpose::Proof }, false);
+        } else {
+            self.complain(vec![
+                "The form has faults, so there is nothing to prove. Mend the fields that are marked.".to_owned(),
+            ]);
         }
     }
 
@@ -861,6 +870,12 @@ impl Planner {
 
     /// Puts the link on the clipboard.
     pub fn copy_link(self) {
+        if untrack(|| self.is_faulty()) {
+            return self.complain(vec![
+                "The form has faults, and no link holds those. Mend the fields that are marked, then copy it."
+                    .to_owned(),
+            ]);
+        }
         let Some(link) = self.link() else { return };
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
