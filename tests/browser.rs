@@ -562,15 +562,8 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.find(&field("training.microbatches")).fill("6");
     link_that_says(&browser, |spec| spec["training"]["microbatches"] == 6);
     let microbatches = || browser.find(&field("training.microbatches")).property("value");
-    let back_to = |wanted: &str| {
-        // A number typed digit by digit may have rested on the way.
-        browser.until(&format!("{wanted} microbatches again"), || {
-            browser.script("history.back()", json!([]));
-            std::thread::sleep(Duration::from_millis(300));
-            (microbatches() == wanted).then_some(())
-        });
-    };
-    back_to("10");
+    browser.script("history.back()", json!([]));
+    browser.until("10 microbatches again", || (microbatches() == "10").then_some(()));
     planned(&browser, "1F1B");
     browser.script("history.back()", json!([]));
     planned(&browser, "Best");

@@ -9,6 +9,7 @@
 //! One WebAssembly file serves both the page and its worker, so the planner is downloaded once.
 
 pub mod draw;
+pub mod edits;
 pub mod form;
 pub mod frontier;
 pub mod message;

@@ -275,7 +275,8 @@ fn GroupSize() -> impl IntoView {
                 <div class="field">
                     <label for="schedule-group" title="Microbatches that go through a chunk before the next chunk's turn">"Groups of"</label>
                     <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="as many as ranks" prop:value=text
-                        on:input=move |event| planner.change_with(|form| form.set_group(event_target_value(&event).trim())) />
+                        on:input=move |event| planner.type_in("schedule", |form| form.set_group(event_target_value(&event).trim()))
+                        on:change=move |_| planner.typed() />
                 </div>
             }
         })
@@ -372,7 +373,8 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
                 prop:value=text
                 placeholder=move || placeholder(planner, field)
                 aria-describedby=fault_id(field)
-                on:input=move |event| planner.change(path, event_target_value(&event)) />
+                on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
+                on:change=move |_| planner.typed() />
             <span class="suffix">{field.unit.suffix()}</span>
             {(!list.is_empty()).then(|| view! { <datalist id=list_id.clone()>{options}</datalist> })}
         </div>
@@ -389,7 +391,8 @@ fn Lines(path: &'static str) -> impl IntoView {
     let input = view! {
         <textarea id=id(field) data-test=format!("field-{path}") rows="3" spellcheck="false" prop:value=text
             aria-describedby=fault_id(field) placeholder=field.help
-            on:input=move |event| planner.change(path, event_target_value(&event))></textarea>
+            on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
+            on:change=move |_| planner.typed()></textarea>
     };
     framed(field, false, input).into_any()
 }
@@ -407,7 +410,7 @@ fn Slid(path: &'static str) -> impl IntoView {
     let moved = move |event: leptos::ev::Event| {
         let position: Option<f64> = event_target_value(&event).parse().ok();
         if let (Some(position), Some(place)) = (position, place.get_untracked()) {
-            planner.change(path, place.text_at(position));
+            planner.type_in(path, |form| form.set(path, place.text_at(position)));
         }
     };
     view! {
@@ -417,7 +420,8 @@ fn Slid(path: &'static str) -> impl IntoView {
                 min=of(|place| place.least) max=of(|place| place.most) step=of(|place| place.step)
                 prop:value=of(|place| place.value)
                 hidden=move || place.with(|place| place.is_none())
-                on:input=moved />
+                on:input=moved
+                on:change=move |_| planner.typed() />
         </div>
     }
     .into_any()

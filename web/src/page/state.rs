@@ -21,6 +21,7 @@ use super::session::{self, Item};
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
+use crate::edits::Edits;
 use crate::form::{Form, Kind};
 use crate::message::{
     Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
@@ -147,9 +148,9 @@ pub struct Planner {
     link_timer: StoredValue<u32>,
     /// What stands after `#`, as far as the page knows.
     own_fragment: StoredValue<String>,
-    /// Whether the next link takes the place of the one in the address instead of coming after it: so that going back
-    /// leads to what was there before.
-    same_entry: StoredValue<bool>,
+    /// Whether the next link takes the place of the one in the address or comes after it, so that going back leads to what
+    /// was there before.
+    edits: StoredValue<Edits>,
     courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
     /// The worker of a proof under way.
     prover: StoredValue<Option<Worker>, LocalStorage>,
@@ -199,7 +200,7 @@ impl Planner {
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
-            same_entry: StoredValue::new(true),
+            edits: StoredValue::new(Edits::default()),
             courier: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),
         };
@@ -234,7 +235,7 @@ impl Planner {
         } else if !fragment.is_empty() {
             self.open_link(&fragment);
         } else if plan.is_none() {
-            self.plan();
+            self.plan_opened();
         }
         if let Some(text) = session::recall(Item::Kept, "") {
             self.ask(Ask::OpenKept { text }, false);
@@ -251,7 +252,7 @@ impl Planner {
                     Err(reason) => {
                         self.complain(vec![reason]);
                         if plan.as_ref() == Some(&address) {
-                            self.plan();
+                            self.plan_opened();
                         }
                     }
                 }
@@ -262,7 +263,6 @@ impl Planner {
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
         self.own_fragment.set_value(fragment.to_owned());
-        self.same_entry.set_value(true);
         match pipeplan_core::link::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
@@ -275,7 +275,7 @@ impl Planner {
                 ]);
             }
         }
-        self.plan();
+        self.plan_opened();
     }
 
     /// The address has got another fragment, not by us.
@@ -295,8 +295,7 @@ impl Planner {
 
     /// Sets a field and plans anew.
     pub fn change(self, path: &str, text: impl Into<String>) {
-        self.form.update(|form| form.set(path, text));
-        self.plan();
+        self.change_with(|form| form.set(path, text));
     }
 
     /// Changes the form as a whole and plans anew.
@@ -305,8 +304,31 @@ impl Planner {
         self.plan();
     }
 
+    /// Changes the form by what is typed, or dragged, in the field `path`, and plans anew.
+    pub fn type_in(self, path: &'static str, change: impl FnOnce(&mut Form)) {
+        self.form.update(change);
+        self.edits.update_value(|edits| edits.typed(path));
+        self.plan_form();
+    }
+
+    /// The field is left, or Enter pressed in it.
+    pub fn typed(self) {
+        self.edits.update_value(Edits::ended);
+    }
+
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
+        self.edits.update_value(Edits::other);
+        self.plan_form();
+    }
+
+    /// Plans the form that the page opens with.
+    fn plan_opened(self) {
+        self.edits.update_value(Edits::opened);
+        self.plan_form();
+    }
+
+    fn plan_form(self) {
         self.opened.set_value(None);
         self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
         if self.remembers.get_value() {
@@ -466,7 +488,7 @@ impl Planner {
                     self.busy.set(false);
                 }
                 if self.spec.with_untracked(Option::is_none) {
-                    self.plan();
+                    self.plan_opened();
                 }
             }
             _ => {}
@@ -496,6 +518,7 @@ impl Planner {
         if let (Some(Opening { text, from: Origin::Person }), Some(link)) = (opening, self.link()) {
             // It is known again by its form's link, which stands in the address from now on.
             self.remember(Item::Plan, &link, &text);
+            self.edits.update_value(Edits::other);
             self.write_link_later();
         }
         self.remembers.set_value(true);
@@ -904,9 +927,8 @@ impl Planner {
                 return;
             }
             let Some(link) = self.link() else { return };
-            let same_entry = self.same_entry.get_value();
-            self.same_entry.set_value(false);
             if link != self.own_fragment.get_value() {
+                let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
                 browser::set_fragment(&link, same_entry);
                 self.own_fragment.set_value(link);
             }
