@@ -570,6 +570,30 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='keep']").click();
     browser.until("what was kept to go", || (!label().to_string().contains("Kept")).then_some(()));
+
+    // A step of another order of magnitude takes the kept plan's place, and gives it back: what a number means while it is
+    // being typed costs nothing. However slowly it is typed, it is one entry of the history.
+    let entries = || browser.script("return history.length", json!([]));
+    choose(&browser, "schedule", "1f1b");
+    let number = browser.find(&field("training.microbatches"));
+    number.fill("128");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 128);
+    planned(&browser, "1F1B");
+    browser.find("[data-test='keep']").click();
+    let before = entries().as_u64().unwrap();
+    number.fill("1");
+    let said = browser.until("why it is not drawn", || {
+        Some(browser.text("[data-test='kept-unseen']")).filter(|text| text.starts_with("Kept, and not drawn: 1F1B"))
+    });
+    assert!(said.contains("times as long as this plan"), "{said}");
+    browser.picture("kept-and-not-drawn.png");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 1);
+    number.keys("2");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 12);
+    number.keys("0");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 120);
+    browser.until("the kept plan", || label().to_string().contains("Kept below: 1F1B, ").then_some(()));
+    assert_eq!(entries().as_u64(), Some(before + 1));
     browser.no_errors();
 }
 
@@ -613,7 +637,7 @@ fn loading_anew_loses_nothing() {
     let below = browser.until("what was kept", kept);
     assert!(below.starts_with("Own order, "), "{below}");
 
-    // A plan file and what was measured of it. The plan takes the kept one's place, whose times are others altogether.
+    // A plan file and what was measured of it, which takes the kept plan's place.
     open(&browser, &plan);
     planned(&browser, "ZB-H1");
     open(&browser, &trace);
@@ -627,10 +651,20 @@ fn loading_anew_loses_nothing() {
     planned(&browser, "ZB-H1");
     assert_eq!(browser.until("the measured ranks again", measured), before);
     assert_eq!(kept(), None);
+    let unseen = |why: &str| {
+        browser.until(why, || {
+            let said = browser.text("[data-test='kept-unseen']");
+            (said.starts_with("Kept, and not drawn: Own order, ") && said.contains(why)).then_some(())
+        });
+    };
+    unseen("close the trace");
     browser.picture("reloaded.png");
 
-    // What a person closes or changes stays so.
+    // What a person closes or changes stays so. The kept plan is there until a person lets go of it, though its times are
+    // others altogether.
     browser.find("[data-test='trace-close']").click();
+    unseen("This plan takes");
+    browser.find("[data-test='keep']").click();
     browser.find("[data-test='keep']").click();
     browser.until("the plan to be kept", kept);
     browser.find("[data-test='keep']").click();

@@ -12,6 +12,7 @@ pub mod draw;
 pub mod edits;
 pub mod form;
 pub mod frontier;
+pub mod kept;
 pub mod message;
 pub mod packing;
 pub mod proof;

@@ -23,6 +23,7 @@ use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::edits::Edits;
 use crate::form::{Form, Kind};
+use crate::kept;
 use crate::message::{
     Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
 };
@@ -34,8 +35,6 @@ use crate::text;
 /// with every movement of a slider.
 const LINK_AFTER_MS: i32 = 200;
 
-/// A plan that is kept goes where the one on screen takes so many times as long, or as short.
-const MOST_TIMES_AS_LONG: u64 = 20;
 /// Tokens of a sequence where nothing has said how many.
 const USUAL_SEQUENCE: u64 = 4096;
 /// Pixels of a saved drawing: a page of paper.
@@ -544,17 +543,6 @@ impl Planner {
             self.no_plan.set(None);
             self.unfit.set(None);
         }
-        // What is kept is compared on one axis of time: beside a step of another order of magnitude there is nothing to see.
-        let comparable = |kept: &Scene, shown: &Scene| {
-            let (less, more) = (kept.end_ns().min(shown.end_ns()), kept.end_ns().max(shown.end_ns()));
-            more <= less.saturating_mul(MOST_TIMES_AS_LONG)
-        };
-        let kept = self.kept.get_untracked();
-        if let (Some(kept), Some(shown)) = (&kept, &scene)
-            && !comparable(kept, shown)
-        {
-            self.let_go();
-        }
         self.scene.set(scene);
         self.forget_calibration();
         self.carry_view(before);
@@ -615,8 +603,15 @@ impl Planner {
 
     /// What stands under the plan: a measured step before a plan that was kept.
     pub fn below(self) -> Option<Below> {
-        let measured = self.measured.get().map(Below::Measured);
-        measured.or_else(|| self.kept.get().map(Below::Kept))
+        let kept = || self.kept.get().filter(|_| self.kept_unseen().is_none()).map(Below::Kept);
+        self.measured.get().map(Below::Measured).or_else(kept)
+    }
+
+    /// Why the plan that is kept is not drawn; none where it is, or nothing is kept.
+    pub fn kept_unseen(self) -> Option<String> {
+        let kept = self.kept.get()?;
+        let trace_is_open = self.measured.with(Option::is_some);
+        self.scene.with(|shown| kept::why_not_drawn(&kept, shown.as_deref(), trace_is_open))
     }
 
     /// Keeps the plan on screen to be compared with others, or lets go of the one that is kept.
@@ -630,14 +625,10 @@ impl Planner {
                 self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
             }
         } else {
-            self.let_go();
+            self.kept.set(None);
+            session::forget(Item::Kept);
         }
         self.carry_view(before);
-    }
-
-    fn let_go(self) {
-        self.kept.set(None);
-        session::forget(Item::Kept);
     }
 
     /// Draws the measured step as long as the plan, or in its own time.
