@@ -85,6 +85,18 @@ fn the_fastest_layout_goes_into_the_form() {
     let degree = |text: &Value| text.as_str().and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
     assert_eq!(said.as_array().unwrap().iter().map(degree).product::<u32>(), 4, "{said}");
 
+    // They are still those of the form, until it is another one; then they cannot be taken by mistake.
+    let can_be_taken = || browser.find("[data-test='layout-1'] button").property("disabled") == json!(false);
+    assert!(can_be_taken() && !note().contains("another form"), "{}", note());
+    link_that_says(&browser, |spec| spec["model"]["name"] == "tiny-llama");
+    choose(&browser, "model.name", "llama-2-7b");
+    browser.until("the layouts to be of another form", || note().contains("another form").then_some(()));
+    browser.script("document.querySelector(\"[data-test='layout-1']\").click()", json!([]));
+    assert!(!can_be_taken() && browser.find(&field("model.name")).property("value") == "llama-2-7b");
+    browser.picture("layouts-of-another-form.png");
+    choose(&browser, "model.name", "tiny-llama");
+    browser.until("the layouts of the form again", || can_be_taken().then_some(()));
+
     browser.find("[data-test='layout-devices']").fill("none");
     browser.find("[data-test='find-layouts']").click();
     browser.until("the fault", || browser.text(".layouts .fault").contains("a whole number").then_some(()));

@@ -684,7 +684,7 @@ fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
 }
 
 /// Whether two specs differ at most in name and schedule.
-fn same_work(one: &Spec, other: &Spec) -> bool {
+pub(crate) fn same_work(one: &Spec, other: &Spec) -> bool {
     *one == Spec { name: one.name.clone(), schedule: one.schedule.clone(), ..other.clone() }
 }
 

@@ -30,6 +30,7 @@ use crate::message::{
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
+use crate::tuned;
 
 /// How long the form rests before its link stands in the address: browsers slow pages down that change it
 /// with every movement of a slider.
@@ -94,6 +95,8 @@ pub struct Planner {
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
     pub not_tuned: RwSignal<Vec<String>>,
+    /// What they were looked for; none where times have changed since.
+    tuned_for: RwSignal<Option<Arc<Spec>>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
     /// Measured times that all is planned with.
@@ -171,6 +174,7 @@ impl Planner {
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             layouts: RwSignal::new(None),
+            tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
             timed: RwSignal::new(None),
@@ -560,6 +564,7 @@ impl Planner {
     /// Looks for the fastest layouts of the form's model on so many devices; those that it has where `devices` is empty.
     pub fn tune(self, devices: &str) {
         self.layouts.set(None);
+        self.tuned_for.set(None);
         self.not_tuned.set(Vec::new());
         let devices = devices.trim();
         let number = devices.parse::<u64>();
@@ -569,9 +574,19 @@ impl Planner {
             }
             (_, None) => self.not_tuned.set(vec!["The form has faults.".to_owned()]),
             (number, spec) => {
+                self.tuned_for.set(self.spec.get_untracked());
                 self.ask(Ask::Tune { spec, devices: number.ok() }, false);
             }
         }
+    }
+
+    /// Whether the layouts that were found are of another form than the one that is there.
+    pub fn layouts_are_stale(self) -> bool {
+        let are_of = |layouts: &Layouts| {
+            let (asked, spec) = (self.tuned_for.get(), self.spec.get());
+            asked.zip(spec).is_some_and(|(asked, spec)| tuned::are_of(layouts, &asked, &spec))
+        };
+        self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
     }
 
     /// Ends the search for layouts with what it has found.
@@ -720,6 +735,8 @@ impl Planner {
             Some(text) => self.opening_profile.set_value(Some(text.into())),
             None => session::forget(Item::Profile),
         }
+        // Layouts were found with other times.
+        self.tuned_for.set(None);
         self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
         self.plan();
     }
