@@ -835,6 +835,24 @@ fn a_small_plan_is_proved_in_the_page() {
     // Another problem: what was proved is not of it.
     browser.find(&field("problem.microbatches")).fill("6");
     browser.until("the proof to be forgotten", || (state() == "none").then_some(()));
+
+    // What is faster than a published schedule is an order of its own, and not the plan that the form's schedule has.
+    browser.find(&field("problem.microbatches")).fill("8");
+    choose(&browser, "schedule", "gpipe");
+    browser.find(&field("problem.limit_bytes")).fill("8");
+    planned(&browser, "GPipe");
+    let slower = browser.text("[data-test='makespan']");
+    browser.find("[data-test='prove']").click();
+    planned(&browser, "Exact search");
+    assert_ne!(browser.text("[data-test='makespan']"), slower);
+    assert!(browser.text("[data-test='notice']").contains("The exact search has found"));
+    assert_eq!(browser.find(&field("schedule")).property("value"), "gpipe");
+    assert_eq!(browser.text("tr.chosen th"), "Exact search");
+    let own = browser.text("[data-test='row-Exact search'] [data-test='makespan']");
+    assert_eq!(own, browser.text("[data-test='makespan']"));
+    browser.picture("found-by-proof.png");
+    reload(&browser);
+    planned(&browser, "Exact search");
     browser.no_errors();
 }
 

@@ -518,6 +518,8 @@ impl Planner {
         self.notice.set(None);
         let opening = self.opening.get_value();
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
+        let better = self.proof.with_untracked(|proof| proof.better.clone());
+        let found = better.is_some_and(|better| self.shows_file(&better));
         if let (Some(Opening { text, from: Origin::Person }), Some(link)) = (opening, self.link()) {
             // It is known again by its form's link, which stands in the address from now on.
             self.remember(Item::Plan, &link, &text);
@@ -530,10 +532,17 @@ impl Planner {
         self.rows.update(|rows| {
             rows.retain(|row| is_schedule(&row.schedule));
             // Where the best is none, it is the first to be looked at.
-            own.into_iter().for_each(|scene| rows.insert(0, own_row(scene)));
+            let source = if found {
+                "Found by the exact search that was asked for"
+            } else {
+                "The order of the file that was opened"
+            };
+            own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
         });
-        if own.is_some() {
-            self.say("This order of ops is the file's own. A change of the form plans anew, without it.");
+        match own {
+            Some(_) if found => self.say("The exact search has found this order of ops. A change of the form plans anew, without it: Export plan saves it."),
+            Some(_) => self.say("This order of ops is the file's own. A change of the form plans anew, without it."),
+            None => {}
         }
         self.show(scene.map(Arc::new));
     }
@@ -995,12 +1004,12 @@ pub(super) fn is_schedule(name: &str) -> bool {
 }
 
 /// The row of an order that a file has brought.
-fn own_row(scene: &Scene) -> Row {
+fn own_row(scene: &Scene, source: &str) -> Row {
     let figures = &scene.figures;
     Row {
         schedule: scene.schedule.clone(),
         title: scene.schedule.clone(),
-        source: "The order of the file that was opened".to_owned(),
+        source: source.to_owned(),
         reason: None,
         costs: Some(RowCosts {
             makespan_ns: figures.makespan_ns,
