@@ -269,6 +269,15 @@ fn measured_times_are_planned_with() {
     reload(&browser);
     said("all operators are measured");
     browser.until("the same plan", || (makespan() == measured).then_some(()));
+    // A plan that was made without them is not said to have them.
+    let plain = process::output("plan-without-profile.json");
+    printed(["plan", "examples/tiny-llama.toml", "-o", plain.to_str().unwrap()]);
+    open(&browser, &plain);
+    said("has times of its own");
+    browser.until("the plan's own times", || (makespan() == estimated).then_some(()));
+    choose(&browser, "schedule", "1f1b");
+    said("all operators are measured");
+    choose(&browser, "schedule", "zb-v");
     browser.find("[data-test='profile-close']").click();
     browser.until("the estimate", || (makespan() == estimated).then_some(()));
     let left = browser.script("return document.querySelectorAll(\"[data-test='profile']\").length", json!([]));
