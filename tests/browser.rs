@@ -189,7 +189,15 @@ fn a_plan_and_its_trace_are_one_click_away() {
     // What four ranks take on fewer cores is not set beside what they would take on four.
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(figures.contains("4 ranks in turns on"), cores < 4, "{figures}");
+    assert!(figures.contains("of planned"), "{figures}");
     browser.picture("served.png");
+
+    // Over another plan it is said to be of another, and not held against it.
+    browser.find(&field("parallel.pipeline")).fill("2");
+    let figures = browser.until("another plan", || {
+        Some(browser.text("[data-test='trace-figures']")).filter(|text| text.contains("4 ranks instead of 2"))
+    });
+    assert!(!figures.contains('×') && !figures.contains("planned as such"), "{figures}");
     browser.no_errors();
 }
 
