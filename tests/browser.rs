@@ -199,6 +199,14 @@ fn a_plan_and_its_trace_are_one_click_away() {
     });
     assert!(!figures.contains('×') && !figures.contains("planned as such"), "{figures}");
     browser.no_errors();
+
+    // Of two files that are not there both are named.
+    browser.goto(&format!("{address}/?plan=no-plan.json&trace=no-trace.json"));
+    browser.script("sessionStorage.clear(); location.reload()", json!([]));
+    browser.until("both files", || {
+        let said = browser.text("[data-test='notice']");
+        (said.contains("no-plan.json") && said.contains("no-trace.json")).then_some(())
+    });
 }
 
 /// Times that `profile` measured are opened like any file: the page then plans what `plan --profile` does, also when it is
@@ -733,6 +741,11 @@ fn an_order_of_ones_own_is_opened() {
     open(&browser, &mine);
     planned(&browser, "Own order");
     assert!(browser.text("[data-test='notice']").contains("the file's own"));
+    // Its link leads to another plan, and says so.
+    browser.find("[data-test='copy-link']").click();
+    browser.until("what the link lacks", || {
+        browser.text("[data-test='notice']").contains("nor its order of ops").then_some(())
+    });
     browser.find("[data-test='export-plan']").click();
     let plan: Value =
         serde_json::from_str(&std::fs::read_to_string(browser.downloaded("plan.json")).unwrap()).unwrap();

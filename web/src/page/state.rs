@@ -249,16 +249,21 @@ impl Planner {
             self.open_file(&text, Origin::Address);
         }
         leptos::task::spawn_local(async move {
+            let mut missing = Vec::new();
             for address in [plan.clone(), trace].into_iter().flatten() {
                 match browser::fetch_text(&address).await {
                     Ok(text) => self.open_file(&text, Origin::Address),
                     Err(reason) => {
-                        self.complain(vec![reason]);
+                        missing.push(text::sentence(&reason));
                         if plan.as_ref() == Some(&address) {
                             self.plan_opened();
                         }
                     }
                 }
+            }
+            // Together, and after what opening a file clears away.
+            if !missing.is_empty() {
+                self.complain(missing);
             }
         });
     }
@@ -515,7 +520,6 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
-        self.notice.set(None);
         let opening = self.opening.get_value();
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         let better = self.proof.with_untracked(|proof| proof.better.clone());
@@ -920,6 +924,9 @@ impl Planner {
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
                 let mut lines = vec!["The link is on the clipboard. It holds the whole form.".to_owned()];
+                if self.opened.with_value(Option::is_some) {
+                    lines.push("The plan file that is open is not in it, nor its order of ops: whoever opens the link sees the form planned anew. Export plan saves the file.".to_owned());
+                }
                 if self.timed.with_untracked(Option::is_some) {
                     lines.push("Measured times are not in it: whoever opens it sees estimates.".to_owned());
                 }
@@ -962,12 +969,11 @@ impl Planner {
     /// Says something more that is no fault.
     fn say(self, line: &str) {
         self.notice.update(|notice| match notice {
-            Some(Notice { wrong: false, lines }) => {
+            Some(Notice { lines, .. }) => {
                 if !lines.iter().any(|said| said == line) {
                     lines.push(line.to_owned());
                 }
             }
-            Some(Notice { wrong: true, .. }) => {}
             None => *notice = Some(Notice { wrong: false, lines: vec![line.to_owned()] }),
         });
     }
