@@ -85,6 +85,18 @@ fn the_fastest_layout_goes_into_the_form() {
     let degree = |text: &Value| text.as_str().and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
     assert_eq!(said.as_array().unwrap().iter().map(degree).product::<u32>(), 4, "{said}");
 
+    // They are still those of the form, until it is another one; then they cannot be taken by mistake.
+    let can_be_taken = || browser.find("[data-test='layout-1'] button").property("disabled") == json!(false);
+    assert!(can_be_taken() && !note().contains("another form"), "{}", note());
+    link_that_says(&browser, |spec| spec["model"]["name"] == "tiny-llama");
+    choose(&browser, "model.name", "llama-2-7b");
+    browser.until("the layouts to be of another form", || note().contains("another form").then_some(()));
+    browser.script("document.querySelector(\"[data-test='layout-1']\").click()", json!([]));
+    assert!(!can_be_taken() && browser.find(&field("model.name")).property("value") == "llama-2-7b");
+    browser.picture("layouts-of-another-form.png");
+    choose(&browser, "model.name", "tiny-llama");
+    browser.until("the layouts of the form again", || can_be_taken().then_some(()));
+
     browser.find("[data-test='layout-devices']").fill("none");
     browser.find("[data-test='find-layouts']").click();
     browser.until("the fault", || browser.text(".layouts .fault").contains("a whole number").then_some(()));
@@ -177,8 +189,24 @@ fn a_plan_and_its_trace_are_one_click_away() {
     // What four ranks take on fewer cores is not set beside what they would take on four.
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(figures.contains("4 ranks in turns on"), cores < 4, "{figures}");
+    assert!(figures.contains("of planned"), "{figures}");
     browser.picture("served.png");
+
+    // Over another plan it is said to be of another, and not held against it.
+    browser.find(&field("parallel.pipeline")).fill("2");
+    let figures = browser.until("another plan", || {
+        Some(browser.text("[data-test='trace-figures']")).filter(|text| text.contains("4 ranks instead of 2"))
+    });
+    assert!(!figures.contains('×') && !figures.contains("planned as such"), "{figures}");
     browser.no_errors();
+
+    // Of two files that are not there both are named.
+    browser.goto(&format!("{address}/?plan=no-plan.json&trace=no-trace.json"));
+    browser.script("sessionStorage.clear(); location.reload()", json!([]));
+    browser.until("both files", || {
+        let said = browser.text("[data-test='notice']");
+        (said.contains("no-plan.json") && said.contains("no-trace.json")).then_some(())
+    });
 }
 
 /// Times that `profile` measured are opened like any file: the page then plans what `plan --profile` does, also when it is
@@ -257,6 +285,15 @@ fn measured_times_are_planned_with() {
     reload(&browser);
     said("all operators are measured");
     browser.until("the same plan", || (makespan() == measured).then_some(()));
+    // A plan that was made without them is not said to have them.
+    let plain = process::output("plan-without-profile.json");
+    printed(["plan", "examples/tiny-llama.toml", "-o", plain.to_str().unwrap()]);
+    open(&browser, &plain);
+    said("has times of its own");
+    browser.until("the plan's own times", || (makespan() == estimated).then_some(()));
+    choose(&browser, "schedule", "1f1b");
+    said("all operators are measured");
+    choose(&browser, "schedule", "zb-v");
     browser.find("[data-test='profile-close']").click();
     browser.until("the estimate", || (makespan() == estimated).then_some(()));
     let left = browser.script("return document.querySelectorAll(\"[data-test='profile']\").length", json!([]));
@@ -364,6 +401,61 @@ fn wrong_input_is_told_at_its_field() {
         browser.find(&field(path)).fill(right);
         browser.until("the fault to go", || browser.text(&fault).is_empty().then_some(()));
     }
+
+    // So is a field that says nothing and has to. A backspace: what a driver clears, no page hears of.
+    let microbatches = browser.find(&field("training.microbatches"));
+    microbatches.fill("8\u{E003}");
+    let told = browser.until("what is missing", || {
+        Some(browser.text("[data-test='fault-training.microbatches']")).filter(|text| !text.is_empty())
+    });
+    assert!(told.contains("found nothing; accepted is a whole number from 1"), "{told}");
+    assert_eq!(microbatches.property("placeholder"), "", "what stood there is no default");
+    assert_eq!(browser.text("[data-test='stray-faults']"), "");
+    browser.picture("missing-input.png");
+    // What is shown is seen to be of before, and neither saved nor shared for the form's.
+    let is_outdated =
+        || browser.script("return document.querySelector('main').classList.contains('outdated')", json!([]));
+    assert_eq!(is_outdated(), json!(true));
+    assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(true));
+    let notice = "[data-test='notice']";
+    let in_sight = || {
+        let script = "const place = arguments[0].getBoundingClientRect(); return place.top >= 0 && place.bottom <= innerHeight && scrollY > 100";
+        browser.find(notice).script_with(script, json!(null))
+    };
+    browser.script("scrollTo(0, document.body.scrollHeight)", json!([]));
+    browser.find("[data-test='copy-link']").click();
+    browser.until("why there is no link", || browser.text(notice).contains("The form has faults").then_some(()));
+    assert_eq!(in_sight(), json!(true), "a notice is seen wherever one has scrolled to");
+    browser.picture("notice.png");
+    microbatches.keys("8");
+    browser.until("the plan of the form", || (is_outdated() == json!(false)).then_some(()));
+    assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(false));
+
+    let reliefs = || browser.script("return document.querySelectorAll(\"[data-test='reliefs']\").length", json!([]));
+
+    // A fold that a person has closed does not hide a fault.
+    let tensor = browser.find(&field("parallel.tensor"));
+    let fold = |script: &str| {
+        tensor.script_with(&format!("const fold = arguments[0].closest('details'); {script}"), json!(null))
+    };
+    fold("fold.open = true");
+    tensor.fill("2");
+    browser.until("the plan", || browser.text("[data-test='status']").is_empty().then_some(()));
+    fold("fold.open = false");
+    tensor.script_with(
+        "arguments[0].value = '3'; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+        json!(null),
+    );
+    browser.until("the fold to open", || (fold("return fold.open") == json!(true)).then_some(()));
+    assert!(browser.text("[data-test='fault-parallel.tensor']").contains("found 3"));
+    tensor.fill("1");
+
+    // What would make a plan fit is of that plan, and goes with it.
+    browser.find(&field("memory.limit_bytes")).fill("20");
+    browser.until("what would help", || (reliefs() != json!(0)).then_some(()));
+    browser.find(&field("parallel.pipeline")).fill("4x");
+    browser.until("a fault", || browser.text("[data-test='fault-parallel.pipeline']").contains("4x").then_some(()));
+    assert_eq!(reliefs(), json!(0));
     browser.no_errors();
 }
 
@@ -447,8 +539,15 @@ fn plans_are_kept_compared_undone_and_saved() {
     let height = || browser.find("[data-test='timeline']").property("clientHeight").as_f64().unwrap();
     let alone = height();
     browser.find("[data-test='keep']").click();
+    let in_sight = || {
+        let script = "const place = arguments[0].getBoundingClientRect(); return place.top < innerHeight / 2 && place.bottom > 0";
+        browser.find("[data-test='timeline']").script_with(script, json!(null)) == json!(true)
+    };
+    browser.script("scrollTo(0, document.body.scrollHeight)", json!([]));
+    assert!(!in_sight());
     browser.find("[data-test='row-1f1b'] button").click();
     planned(&browser, "1F1B");
+    browser.until("the timeline to come into sight", || in_sight().then_some(()));
     let said = label().as_str().unwrap_or_default().to_owned();
     assert!(said.starts_with("Timeline of 1F1B") && said.contains("Kept below: Best, "), "{said}");
     assert!(height() > alone + 80.0, "{} after {alone}", height());
@@ -500,21 +599,38 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.find(&field("training.microbatches")).fill("6");
     link_that_says(&browser, |spec| spec["training"]["microbatches"] == 6);
     let microbatches = || browser.find(&field("training.microbatches")).property("value");
-    let back_to = |wanted: &str| {
-        // A number typed digit by digit may have rested on the way.
-        browser.until(&format!("{wanted} microbatches again"), || {
-            browser.script("history.back()", json!([]));
-            std::thread::sleep(Duration::from_millis(300));
-            (microbatches() == wanted).then_some(())
-        });
-    };
-    back_to("10");
+    browser.script("history.back()", json!([]));
+    browser.until("10 microbatches again", || (microbatches() == "10").then_some(()));
     planned(&browser, "1F1B");
     browser.script("history.back()", json!([]));
     planned(&browser, "Best");
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='keep']").click();
     browser.until("what was kept to go", || (!label().to_string().contains("Kept")).then_some(()));
+
+    // A step of another order of magnitude takes the kept plan's place, and gives it back: what a number means while it is
+    // being typed costs nothing. However slowly it is typed, it is one entry of the history.
+    let entries = || browser.script("return history.length", json!([]));
+    choose(&browser, "schedule", "1f1b");
+    let number = browser.find(&field("training.microbatches"));
+    number.fill("128");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 128);
+    planned(&browser, "1F1B");
+    browser.find("[data-test='keep']").click();
+    let before = entries().as_u64().unwrap();
+    number.fill("1");
+    let said = browser.until("why it is not drawn", || {
+        Some(browser.text("[data-test='kept-unseen']")).filter(|text| text.starts_with("Kept, and not drawn: 1F1B"))
+    });
+    assert!(said.contains("times as long as this plan"), "{said}");
+    browser.picture("kept-and-not-drawn.png");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 1);
+    number.keys("2");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 12);
+    number.keys("0");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 120);
+    browser.until("the kept plan", || label().to_string().contains("Kept below: 1F1B, ").then_some(()));
+    assert_eq!(entries().as_u64(), Some(before + 1));
     browser.no_errors();
 }
 
@@ -558,7 +674,7 @@ fn loading_anew_loses_nothing() {
     let below = browser.until("what was kept", kept);
     assert!(below.starts_with("Own order, "), "{below}");
 
-    // A plan file and what was measured of it. The plan takes the kept one's place, whose times are others altogether.
+    // A plan file and what was measured of it, which takes the kept plan's place.
     open(&browser, &plan);
     planned(&browser, "ZB-H1");
     open(&browser, &trace);
@@ -572,10 +688,20 @@ fn loading_anew_loses_nothing() {
     planned(&browser, "ZB-H1");
     assert_eq!(browser.until("the measured ranks again", measured), before);
     assert_eq!(kept(), None);
+    let unseen = |why: &str| {
+        browser.until(why, || {
+            let said = browser.text("[data-test='kept-unseen']");
+            (said.starts_with("Kept, and not drawn: Own order, ") && said.contains(why)).then_some(())
+        });
+    };
+    unseen("close the trace");
     browser.picture("reloaded.png");
 
-    // What a person closes or changes stays so.
+    // What a person closes or changes stays so. The kept plan is there until a person lets go of it, though its times are
+    // others altogether.
     browser.find("[data-test='trace-close']").click();
+    unseen("This plan takes");
+    browser.find("[data-test='keep']").click();
     browser.find("[data-test='keep']").click();
     browser.until("the plan to be kept", kept);
     browser.find("[data-test='keep']").click();
@@ -615,6 +741,11 @@ fn an_order_of_ones_own_is_opened() {
     open(&browser, &mine);
     planned(&browser, "Own order");
     assert!(browser.text("[data-test='notice']").contains("the file's own"));
+    // Its link leads to another plan, and says so.
+    browser.find("[data-test='copy-link']").click();
+    browser.until("what the link lacks", || {
+        browser.text("[data-test='notice']").contains("nor its order of ops").then_some(())
+    });
     browser.find("[data-test='export-plan']").click();
     let plan: Value =
         serde_json::from_str(&std::fs::read_to_string(browser.downloaded("plan.json")).unwrap()).unwrap();
@@ -734,6 +865,24 @@ fn a_small_plan_is_proved_in_the_page() {
     // Another problem: what was proved is not of it.
     browser.find(&field("problem.microbatches")).fill("6");
     browser.until("the proof to be forgotten", || (state() == "none").then_some(()));
+
+    // What is faster than a published schedule is an order of its own, and not the plan that the form's schedule has.
+    browser.find(&field("problem.microbatches")).fill("8");
+    choose(&browser, "schedule", "gpipe");
+    browser.find(&field("problem.limit_bytes")).fill("8");
+    planned(&browser, "GPipe");
+    let slower = browser.text("[data-test='makespan']");
+    browser.find("[data-test='prove']").click();
+    planned(&browser, "Exact search");
+    assert_ne!(browser.text("[data-test='makespan']"), slower);
+    assert!(browser.text("[data-test='notice']").contains("The exact search has found"));
+    assert_eq!(browser.find(&field("schedule")).property("value"), "gpipe");
+    assert_eq!(browser.text("tr.chosen th"), "Exact search");
+    let own = browser.text("[data-test='row-Exact search'] [data-test='makespan']");
+    assert_eq!(own, browser.text("[data-test='makespan']"));
+    browser.picture("found-by-proof.png");
+    reload(&browser);
+    planned(&browser, "Exact search");
     browser.no_errors();
 }
 

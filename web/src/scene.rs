@@ -291,6 +291,27 @@ impl MeasuredScene {
         self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
     }
 
+    /// Why this is no run of `plan`, or of several copies of it; none where every rank ran the plan's ops, in whatever order.
+    pub fn differs_from(&self, plan: &Scene) -> Option<String> {
+        let (ran, planned) = (self.lanes.len(), plan.lanes.len().max(1));
+        let ops = |lane: &Lane| lane.spans().iter().map(|span| span.op).collect::<Vec<Op>>();
+        let same = |(rank, lane): (usize, &Lane)| {
+            let (mut here, mut there) = (ops(lane), plan.lanes.get(rank % planned).map(&ops).unwrap_or_default());
+            here == there || {
+                here.sort_unstable();
+                there.sort_unstable();
+                here == there
+            }
+        };
+        if ran.is_multiple_of(planned) && self.lanes.iter().enumerate().all(same) {
+            return None;
+        }
+        Some(match ran == planned {
+            true => "of another plan, with other ops".to_owned(),
+            false => format!("of another plan, with {} instead of {planned}", text::counted(ran, "rank")),
+        })
+    }
+
     /// Lines of a tooltip for a span of `rank`, beside what `plan` predicts for the same op.
     pub fn describe(&self, rank: usize, index: usize, plan: Option<&Scene>) -> Vec<(String, String)> {
         let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
@@ -300,8 +321,9 @@ impl MeasuredScene {
         lines.push(("started".to_owned(), text::duration(span.start_ns as f64)));
         let took = (span.end_ns - span.start_ns) as f64;
         lines.push(("took".to_owned(), text::duration(took)));
+        // The same op of the plan's rank: a trace of another plan has none.
         let planned = plan
-            .filter(|plan| span.op.stage() < plan.problem.stage_count())
+            .filter(|plan| plan.span_of(span.op).is_some_and(|(planned, _)| planned == rank % plan.lanes.len()))
             .map(|plan| plan.problem.duration(span.op) as f64);
         if let Some(planned) = planned.filter(|planned| *planned > 0.0) {
             lines.push(("planned".to_owned(), format!("{} (×{:.2})", text::duration(planned), took / planned)));
@@ -484,6 +506,32 @@ mod tests {
     #[test]
     fn chunks_count_within_their_rank() {
         assert_eq!(example("zb-v", 2).chunk_of_stage(), [0, 0, 0, 0, 1, 1, 1, 1]);
+    }
+
+    /// A step that ran as planned, in so many copies of the pipeline.
+    fn ran(plan: &Scene, copies: usize) -> MeasuredScene {
+        let lanes = (0..copies).flat_map(|_| plan.lanes.clone()).collect();
+        MeasuredScene { index: 0, lanes, makespan_ns: 1, bubble_ratio: 0.0, tokens: 0, duration_ns: 1 }
+    }
+
+    #[test]
+    fn a_run_is_of_the_plan_whose_ops_its_ranks_ran() {
+        let plan = example("1f1b", 1);
+        assert_eq!(ran(&plan, 1).differs_from(&plan), None);
+        assert_eq!(ran(&plan, 2).differs_from(&plan), None);
+        assert_eq!(ran(&example("gpipe", 1), 1).differs_from(&plan), None, "the same ops in another order");
+        let said = ran(&example("zb-h1", 1), 1).differs_from(&plan);
+        assert_eq!(said.as_deref(), Some("of another plan, with other ops"));
+        let mut more = ran(&plan, 1);
+        more.lanes.push(plan.lanes[0].clone());
+        assert_eq!(more.differs_from(&plan).as_deref(), Some("of another plan, with 5 ranks instead of 4"));
+        // What is pointed at is set beside the same op of the same rank alone.
+        let planned = |measured: &MeasuredScene, rank: usize| {
+            measured.describe(rank, 0, Some(&plan)).iter().any(|(name, _)| name == "planned")
+        };
+        assert!(planned(&ran(&plan, 2), 5) && !planned(&more, 4 + 1));
+        more.lanes.swap(0, 1);
+        assert!(!planned(&more, 0), "an op of another rank");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pipeplan_core::fields::{Fault, Faults};
 use pipeplan_core::format::order;
 use pipeplan_core::format::torch_profile::{self, Recording};
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::planner::{self, Answer, BEST, Best, Case, PlanError};
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::relief::{Finder, Reliefs};
@@ -381,9 +381,8 @@ impl Work {
         picture.figures.step = plan.step().map(wire::step);
         picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
         // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
-        let specs = [plan.spec.clone(), self.with_profile(plan.spec.clone())];
-        let mut cases = specs.iter().flat_map(|spec| planner::open_cases(spec).unwrap_or_default());
-        if let Some(derived) = cases.find(|case| case.problem == plan.problem).and_then(|case| case.derived) {
+        let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
+        if let Some(derived) = case.and_then(|case| case.derived) {
             picture.memory = wire::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
         }
         Ok((plan, picture))
@@ -414,8 +413,18 @@ impl Work {
             Err(reason) => return vec![unreadable("plan", reason)],
         };
         let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
-        let spec = self.with_profile(plan.spec);
-        said.extend(self.timed(&spec).map(|timed| Said::Timed(Some(timed))));
+        let spec = self.with_profile(plan.spec.clone());
+        said.extend(self.timed(&spec).map(|timed| {
+            // The times of a plan stand in its file, whatever has been measured since.
+            let covers = match (&spec.work, case_of(&plan, &spec)) {
+                (SpecWork::Model(_), None) => {
+                    "not in the plan file that is open, which has times of its own; the comparison is planned with them"
+                        .to_owned()
+                }
+                _ => timed.covers,
+            };
+            Said::Timed(Some(Timed { covers, ..timed }))
+        }));
         said.extend(self.start_comparison(id, spec, false));
         said.extend(self.done());
         said
@@ -676,6 +685,11 @@ fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
         .map_err(|absent| PlanError::Absent { schedule: wire::title(name), reason: absent.reason })
 }
 
+/// What `plan` was made of where it follows from `spec`.
+fn case_of(plan: &Plan, spec: &Spec) -> Option<Case> {
+    planner::open_cases(spec).unwrap_or_default().into_iter().find(|case| case.problem == plan.problem)
+}
+
 fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
     Spec::read(text).map_err(|error| match error {
         pipeplan_core::spec::SpecError::Faults(faults) => wire::faults(&faults),
@@ -684,7 +698,7 @@ fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
 }
 
 /// Whether two specs differ at most in name and schedule.
-fn same_work(one: &Spec, other: &Spec) -> bool {
+pub(crate) fn same_work(one: &Spec, other: &Spec) -> bool {
     *one == Spec { name: one.name.clone(), schedule: one.schedule.clone(), ..other.clone() }
 }
 
@@ -942,6 +956,16 @@ mod tests {
         let (told, plan_file) = exported(&mut work);
         assert_eq!(told.unwrap().covers, "all operators are measured");
         assert!(plan_file == expected && plan_file != estimated.1);
+        // A plan that was made without them has its own times, and it is not said to have these.
+        let mut covers = |text: &str| {
+            work.take(Question { id: 3, ask: Ask::OpenPlan { text: text.to_owned() } });
+            finish(&mut work).into_iter().find_map(|reply| match reply.said {
+                Said::Timed(timed) => timed.map(|timed| timed.covers),
+                _ => None,
+            })
+        };
+        assert_eq!(covers(&expected).as_deref(), Some("all operators are measured"));
+        assert!(covers(&estimated.1).is_some_and(|covers| covers.starts_with("not in the plan file")));
         // A file that is none leaves what is there.
         work.take(Question { id: 4, ask: Ask::Measure { profile: Some(file.replace("1000", "-1")) } });
         let said = finish(&mut work).remove(0).said;

@@ -7,13 +7,16 @@
 use std::fmt;
 
 use pipeplan_core::plan::{Plan, PlanFileError};
-use pipeplan_core::planner::{self, BEST, PlanError};
+use pipeplan_core::planner::{self, PlanError};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::units::Nanos;
 use pipeplan_exact::{Budget, Refused, solve_watched};
 
 #[cfg(target_arch = "wasm32")]
 mod exports;
+
+/// What a plan's schedule is called that the exact search found: an order of its own, which no schedule's name gives again.
+pub const FOUND: &str = "Exact search";
 
 /// Where a proof stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +76,7 @@ pub fn prove(text: &str, budget: &Budget, tell: &mut dyn FnMut(&Word)) -> Result
             better: None,
         };
         if let Some(schedule) = watched.better.filter(|_| watched.value_ns < last.value_ns) {
-            match planner::replan(&plan, BEST, schedule.clone()) {
+            match planner::replan(&plan, FOUND, schedule.clone()) {
                 Ok(better) => (last.value_ns, last.better) = (cost(&better), Some(better.to_json())),
                 Err(error) => wrong = Some(error),
             }
@@ -115,7 +118,7 @@ mod tests {
         assert_eq!((last.value_ns, last.lower_ns), (30, 30));
         assert!(told > 0);
         let better = Plan::from_json(&better.unwrap()).unwrap();
-        assert_eq!((better.prediction.makespan_ns, better.schedule_name.as_str()), (30, BEST));
+        assert_eq!((better.prediction.makespan_ns, better.schedule_name.as_str()), (30, FOUND));
     }
 
     #[test]

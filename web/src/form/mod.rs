@@ -84,31 +84,44 @@ impl Form {
         }
     }
 
-    /// Another model of the catalog, or sizes by hand for an empty name. Sizes of the one before go; sizes by
-    /// hand start from them, as they are seldom all wrong.
+    /// Another model of the catalog, or sizes by hand for an empty name. What describes the model before goes; sizes by
+    /// hand start from it, as they are seldom all wrong. The tokens of a sequence are no part of the model: they stay where
+    /// they are typed, and by hand, where no catalog says them, they are those of the model before.
     pub fn choose_model(&mut self, name: &str) {
+        let by_hand = name.is_empty();
         let before = said_briefly(self.text("model.name"), "h100", 1, 1);
-        let groups = |field: &&Field| field.group == Group::ModelSizes || field.path == "training.sequence";
-        self.refill(FIELDS.iter().filter(groups), name.is_empty(), before.as_ref());
+        let describes = |field: &&Field| match field.group {
+            Group::ModelSizes | Group::Layers | Group::Experts | Group::Latent => true,
+            _ => by_hand && field.path == "training.sequence",
+        };
+        self.refill(FIELDS.iter().filter(describes), by_hand, before.as_ref());
         self.set("model.name", name);
     }
 
-    /// Another device of the catalog, or figures by hand for an empty name.
+    /// Another device of the catalog, or figures by hand for an empty name. A limit belongs to the memory of its device, so
+    /// another device's goes without it.
     pub fn choose_device(&mut self, name: &str) {
+        let by_hand = name.is_empty();
         let before = said_briefly("llama-2-7b", self.text("cluster.device"), 1, 1);
-        let groups = |field: &&Field| matches!(field.group, Group::Device | Group::Links);
-        self.refill(FIELDS.iter().filter(groups), name.is_empty(), before.as_ref());
-        self.set("memory.limit_bytes", "");
         self.set("cluster.device", name);
+        let groups = |field: &&Field| matches!(field.group, Group::Device | Group::Links);
+        self.refill(FIELDS.iter().filter(groups), by_hand, before.as_ref());
+        if !by_hand {
+            self.set("memory.limit_bytes", "");
+        }
     }
 
-    /// Empties `fields`; or `by_hand`, fills those that are empty with what they are in `before`.
+    /// Empties `fields`; or `by_hand`, fills those that are empty with what they are in `before`. A part of what is said as a
+    /// whole, such as no experts, stays empty.
     fn refill(&mut self, fields: impl Iterator<Item = &'static Field>, by_hand: bool, before: Option<&Value>) {
         for field in fields {
+            let whole = field.path.rsplit_once('.').map_or("", |(whole, _)| whole);
             if !by_hand {
                 self.set(field.path, "");
             } else if self.text(field.path).is_empty()
-                && let Some(value) = before.and_then(|before| at(before, field.path))
+                && self.text(whole).is_empty()
+                && let Some(value) =
+                    before.and_then(|before| at(before, field.path)).filter(|value| !value.is_object())
             {
                 self.set(field.path, field.unit.text_of(value));
             }
@@ -153,8 +166,13 @@ impl Form {
                 put(&mut root, field.path, field.unit.value_of(text));
             }
         }
-        if self.kind == Kind::Typed && !root.contains_key("problem") {
-            root.insert("problem".to_owned(), json!({}));
+        // Tables that a spec has to have: an empty one is at fault in the fields that it lacks, a missing one as a whole.
+        let needed: &[&str] = match self.kind {
+            Kind::Model => &["model", "cluster", "parallel", "training"],
+            Kind::Typed => &["problem"],
+        };
+        for table in needed {
+            root.entry(*table).or_insert_with(|| json!({}));
         }
         Value::Object(root)
     }

@@ -169,6 +169,74 @@ fn sizes_and_figures_by_hand_survive() {
 }
 
 #[test]
+fn sizes_by_hand_start_as_the_model_before() {
+    for entry in catalog::catalog() {
+        let mut form = Form::default();
+        form.choose_model(entry.name);
+        let Work::Model(named) = read(&form).unwrap().work else { panic!("a model") };
+        form.choose_model("");
+        let Work::Model(by_hand) = read(&form).unwrap().work else { panic!("a model") };
+        assert_eq!((by_hand.model, by_hand.sequence), (named.model, named.sequence), "{}", entry.name);
+    }
+}
+
+#[test]
+fn another_model_keeps_nothing_of_the_one_before() {
+    let mut form = Form::default();
+    form.choose_model("mixtral-8x7b");
+    form.set("model.experts.count", "4");
+    form.set("model.window.tokens", "128");
+    form.set("model.layers", "30");
+    form.set("model.latent", "none");
+    form.set("training.sequence", "512");
+    form.choose_model("llama-3-8b");
+    let mut fresh = Form::default();
+    fresh.choose_model("llama-3-8b");
+    assert_eq!(form.text("training.sequence"), "512", "what is trained is no part of the model");
+    fresh.set("training.sequence", "512");
+    assert_eq!(form, fresh);
+    // What is said to be there not at all is not filled in.
+    form.choose_model("mixtral-8x7b");
+    form.set("model.experts", "none");
+    form.choose_model("");
+    let Work::Model(work) = read(&form).unwrap().work else { panic!("a model") };
+    assert_eq!(work.model.variant.experts, None);
+}
+
+#[test]
+fn a_limit_goes_with_its_device() {
+    let mut form = Form::default();
+    form.set("memory.limit_bytes", "40");
+    form.choose_device("");
+    assert_eq!(form.text("memory.limit_bytes"), "40", "the same figures, by hand");
+    form.choose_device("a100-40");
+    assert_eq!(form.text("memory.limit_bytes"), "");
+}
+
+/// An emptied field that has to say something is told so itself, also where it was the last one of its table.
+#[test]
+fn what_is_missing_is_named_at_its_field() {
+    for (kind, path) in [
+        (Kind::Model, "training.microbatches"),
+        (Kind::Model, "parallel.pipeline"),
+        (Kind::Model, "cluster.device"),
+        (Kind::Model, "model.name"),
+        (Kind::Typed, "problem.ranks"),
+        (Kind::Typed, "problem.microbatches"),
+    ] {
+        let mut form = Form { kind, ..Form::default() };
+        if path == "model.name" {
+            form.set("training.sequence", "4096");
+        }
+        form.set(path, "");
+        let faults = read(&form).unwrap_err().0;
+        let told: Vec<_> = faults.iter().map(|fault| Form::field_of(fault).map(|field| field.path)).collect();
+        assert_eq!(told, [Some(path)], "{faults:?}");
+        assert_eq!(faults[0].found, "nothing");
+    }
+}
+
+#[test]
 fn typed_costs_survive_also_as_lists() {
     for value in [
         json!({ "ranks": 2, "chunks": 2, "microbatches": 3, "placement": [0, 1, 1, 0],

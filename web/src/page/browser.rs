@@ -4,7 +4,8 @@ use js_sys::{Array, Function, Promise, Reflect};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
-    Blob, BlobPropertyBag, File, HtmlAnchorElement, HtmlCanvasElement, ReadableWritablePair, Response, Url, Window,
+    Blob, BlobPropertyBag, File, HtmlAnchorElement, HtmlCanvasElement, ReadableWritablePair, Response,
+    ScrollBehavior, ScrollIntoViewOptions, Url, Window,
 };
 
 /// The window. A page always has one.
@@ -119,6 +120,23 @@ pub fn on_media_change(query: &str, then: impl FnMut() + 'static) {
 
 fn media(query: &str) -> Option<web_sys::MediaQueryList> {
     window()?.match_media(query).ok().flatten()
+}
+
+/// Scrolls to what `css` names where less than half of it is in sight.
+pub fn show_mostly(css: &str) {
+    let Some(window) = window() else { return };
+    let found = window.document().and_then(|document| document.query_selector(css).ok().flatten());
+    let (Some(element), Some(height)) = (found, window.inner_height().ok().and_then(|height| height.as_f64())) else {
+        return;
+    };
+    let place = element.get_bounding_client_rect();
+    let seen = place.bottom().min(height) - place.top().max(0.0);
+    if seen < place.height().min(height) / 2.0 {
+        let options = ScrollIntoViewOptions::new();
+        let still = media("(prefers-reduced-motion: reduce)").is_some_and(|query| query.matches());
+        options.set_behavior(if still { ScrollBehavior::Instant } else { ScrollBehavior::Smooth });
+        element.scroll_into_view_with_scroll_into_view_options(&options);
+    }
 }
 
 /// Device pixels a CSS pixel.

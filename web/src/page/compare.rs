@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use pipeplan_core::planner::BEST;
 use pipeplan_core::problem::Objective;
 
+use super::browser;
 use super::state::{Planner, is_schedule};
 use crate::message::{Row, RowCosts};
 use crate::ranking::{Column, Ranking, cost_ns};
@@ -105,6 +106,7 @@ fn CompareRow(name: String) -> impl IntoView {
         move |_| {
             if !is_own {
                 planner.change("schedule", name.clone());
+                browser::show_mostly(".timeline");
             }
         }
     };

@@ -66,18 +66,15 @@ fn KindButton(
 #[component]
 fn ModelFields() -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let empty = move |path: &'static str| move || planner.form.with(|form| form.text(path).is_empty());
-    let by_hand = Memo::new(move |_| empty("model.name")());
-    let own_device = Memo::new(move |_| empty("cluster.device")());
+    let own_device = Memo::new(move |_| planner.form.with(|form| form.text("cluster.device").is_empty()));
     view! {
         <fieldset>
             <legend>"Model"</legend>
             <Select alone=true path="model.name" choices=models() />
-            <details prop:open=by_hand>
-                <summary>"Sizes"</summary>
+            <Folded title="Sizes" groups=&[Group::ModelSizes]>
                 <Select path="model.family" choices=named(&[("", "as the model"), ("llama", "Llama"), ("gpt", "GPT")]) />
                 <div class="pairs"><Texts group=Group::ModelSizes but="model.family" /></div>
-            </details>
+            </Folded>
             <Folded title="Layers, experts and latents" groups=&[Group::Layers, Group::Experts, Group::Latent]>
                 <div class="pairs">
                     <Select path="model.qkv_bias" choices=flag() />
@@ -233,22 +230,33 @@ fn TypedFields() -> impl IntoView {
     }
 }
 
-/// Fields that are seldom needed. Opens by itself where one of them says something or is at fault.
+/// Fields that are seldom needed. Opens by itself when one of them comes to say something, and whenever a fault comes up
+/// in it, also where a person has closed it before.
 #[component]
 fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> impl IntoView {
     let planner = expect_context::<Planner>();
     let mine = |field: &&Field| groups.contains(&field.group);
-    let open = Memo::new(move |was: Option<&bool>| {
-        let said =
-            planner.form.with(|form| FIELDS.iter().filter(mine).any(|field| !form.text(field.path).is_empty()));
-        let faulty = planner
-            .faults
-            .with(|faults| faults.iter().filter_map(Form::field_of).any(|field| groups.contains(&field.group)));
-        // Emptying the last field does not take it away from under the hand.
-        was == Some(&true) || said || faulty
+    let said = Memo::new(move |_| {
+        planner.form.with(|form| FIELDS.iter().filter(mine).any(|field| !form.text(field.path).is_empty()))
     });
+    let faults = Memo::new(move |_| {
+        let here = |fault: &&Fault| Form::field_of(fault).is_some_and(|field| groups.contains(&field.group));
+        planner.faults.with(|faults| faults.iter().filter(here).cloned().collect::<Vec<Fault>>())
+    });
+    // Nothing closes it but a hand: emptying the last field does not take it away from under one.
+    let open = RwSignal::new(false);
+    let open_where = move |reason: bool| {
+        if reason {
+            open.set(true);
+        }
+    };
+    Effect::new(move |_| open_where(said.get()));
+    Effect::new(move |_| open_where(faults.with(|faults| !faults.is_empty())));
+    let toggled = move |event: leptos::ev::Event| {
+        open.set(event_target::<web_sys::Element>(&event).has_attribute("open"));
+    };
     view! {
-        <details prop:open=open>
+        <details prop:open=open on:toggle=toggled>
             <summary>{title}</summary>
             {children()}
         </details>
@@ -267,7 +275,8 @@ fn GroupSize() -> impl IntoView {
                 <div class="field">
                     <label for="schedule-group" title="Microbatches that go through a chunk before the next chunk's turn">"Groups of"</label>
                     <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="as many as ranks" prop:value=text
-                        on:input=move |event| planner.change_with(|form| form.set_group(event_target_value(&event).trim())) />
+                        on:input=move |event| planner.type_in("schedule", |form| form.set_group(event_target_value(&event).trim()))
+                        on:change=move |_| planner.typed() />
                 </div>
             }
         })
@@ -326,9 +335,12 @@ fn fault_id(field: &Field) -> String {
     format!("{}-fault", id(field))
 }
 
-/// What an empty field means.
+/// What an empty field means, as far as it is known: what it said before it was emptied means nothing.
 fn placeholder(planner: Planner, field: &'static Field) -> String {
-    let empty = planner.resolved.with(|resolved| {
+    let empty = planner.resolved.with(|(form, resolved)| {
+        if !form.text(field.path).is_empty() {
+            return None;
+        }
         let value = field.path.split('.').try_fold(resolved, |value, key| value.get(key));
         let text =
             |value: &serde_json::Value| (!value.is_object() && !value.is_null()).then(|| field.unit.text_of(value));
@@ -337,7 +349,9 @@ fn placeholder(planner: Planner, field: &'static Field) -> String {
     match (empty, field.path) {
         (None, "memory.limit_bytes") => planner
             .resolved
-            .with(|resolved| resolved.pointer("/cluster/device/memory_bytes").map(|value| field.unit.text_of(value)))
+            .with(|(_, resolved)| {
+                resolved.pointer("/cluster/device/memory_bytes").map(|value| field.unit.text_of(value))
+            })
             .unwrap_or_default(),
         (None, "problem.limit_bytes") => "none".to_owned(),
         (empty, _) => empty.unwrap_or_default(),
@@ -359,7 +373,8 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
                 prop:value=text
                 placeholder=move || placeholder(planner, field)
                 aria-describedby=fault_id(field)
-                on:input=move |event| planner.change(path, event_target_value(&event)) />
+                on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
+                on:change=move |_| planner.typed() />
             <span class="suffix">{field.unit.suffix()}</span>
             {(!list.is_empty()).then(|| view! { <datalist id=list_id.clone()>{options}</datalist> })}
         </div>
@@ -376,7 +391,8 @@ fn Lines(path: &'static str) -> impl IntoView {
     let input = view! {
         <textarea id=id(field) data-test=format!("field-{path}") rows="3" spellcheck="false" prop:value=text
             aria-describedby=fault_id(field) placeholder=field.help
-            on:input=move |event| planner.change(path, event_target_value(&event))></textarea>
+            on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
+            on:change=move |_| planner.typed()></textarea>
     };
     framed(field, false, input).into_any()
 }
@@ -394,7 +410,7 @@ fn Slid(path: &'static str) -> impl IntoView {
     let moved = move |event: leptos::ev::Event| {
         let position: Option<f64> = event_target_value(&event).parse().ok();
         if let (Some(position), Some(place)) = (position, place.get_untracked()) {
-            planner.change(path, place.text_at(position));
+            planner.type_in(path, |form| form.set(path, place.text_at(position)));
         }
     };
     view! {
@@ -404,7 +420,8 @@ fn Slid(path: &'static str) -> impl IntoView {
                 min=of(|place| place.least) max=of(|place| place.most) step=of(|place| place.step)
                 prop:value=of(|place| place.value)
                 hidden=move || place.with(|place| place.is_none())
-                on:input=moved />
+                on:input=moved
+                on:change=move |_| planner.typed() />
         </div>
     }
     .into_any()

@@ -29,7 +29,14 @@ pub fn LayoutsPanel() -> impl IntoView {
         event.prevent_default();
         press(());
     };
-    let note = move || planner.layouts.with(|layouts| layouts.as_ref().map(|layouts| said(layouts)));
+    let stale = Memo::new(move |_| planner.layouts_are_stale());
+    let note = move || match stale.get() {
+        true => Some(
+            "These are of another form than this one. Find the fastest of this one, or go back to that one."
+                .to_owned(),
+        ),
+        false => planner.layouts.with(|layouts| layouts.as_ref().map(|layouts| said(layouts))),
+    };
     let faults = move || {
         planner
             .not_tuned
@@ -41,7 +48,7 @@ pub fn LayoutsPanel() -> impl IntoView {
     move || {
         usual.get().is_some().then(|| {
             view! {
-                <section class="panel compare layouts" aria-label="Layouts">
+                <section class="panel compare layouts" class:stale=stale aria-label="Layouts">
                     <form class="toolbar" on:submit=begin>
                         <h2>"Layouts"</h2>
                         <label>"of "
@@ -53,7 +60,7 @@ pub fn LayoutsPanel() -> impl IntoView {
                         <span class="note" role="status" data-test="layouts-note">{note}</span>
                     </form>
                     {faults}
-                    <Rows />
+                    <Rows stale />
                 </section>
             }
         })
@@ -73,7 +80,7 @@ fn said(layouts: &Layouts) -> String {
 }
 
 #[component]
-fn Rows() -> impl IntoView {
+fn Rows(stale: Memo<bool>) -> impl IntoView {
     let planner = expect_context::<Planner>();
     move || {
         let layouts = planner.layouts.get().filter(|layouts| !layouts.rows.is_empty())?;
@@ -101,9 +108,14 @@ fn Rows() -> impl IntoView {
                     columns.iter().map(|(at, _)| view! { <td class="number">{row.degrees[*at]}</td> }).collect_view();
                 let [microbatches, size] = row.microbatches;
                 let (spec, test) = (row.spec.clone(), format!("layout-{name}").replace(' ', "-"));
+                let take = move |_| {
+                    if !stale.get_untracked() {
+                        planner.take_layout(&spec);
+                    }
+                };
                 view! {
-                    <tr data-test=test on:click=move |_| planner.take_layout(&spec)>
-                        <th scope="row"><button type="button" class="quiet">{name}</button></th>
+                    <tr data-test=test on:click=take>
+                        <th scope="row"><button type="button" class="quiet" prop:disabled=stale>{name}</button></th>
                         {degrees}
                         <td class="number">{format!("{microbatches} × {size}")}</td>
                         <td class="number" data-test="step">{text::duration(row.step.step_ns as f64)}</td>

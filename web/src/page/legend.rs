@@ -165,20 +165,20 @@ fn figures(planner: Planner) -> String {
         Some(processors) => scene.in_turns_ns(measured.lanes.len(), processors),
     };
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
-    if planned > 0 {
+    let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
+    if planned > 0 && differs.is_none() {
         words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
     }
     if let Some(processors) = turns {
         let on = text::counted(processors, "processor");
-        words.push(format!("{} in turns on {on}, planned as such", text::counted(measured.lanes.len(), "rank")));
+        let planned = if differs.is_none() { ", planned as such" } else { "" };
+        words.push(format!("{} in turns on {on}{planned}", text::counted(measured.lanes.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {
         let rate = measured.tokens as f64 * 1e9 / measured.duration_ns as f64;
         words.push(format!("{} tokens/s", text::count(rate as u64)));
     }
-    if planner.trace_of_another_plan() {
-        words.push("of another plan".to_owned());
-    }
+    words.extend(differs.or_else(|| planner.trace_of_another_plan().then(|| "of another plan".to_owned())));
     words.join(" · ")
 }

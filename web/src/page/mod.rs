@@ -25,6 +25,9 @@ use wasm_bindgen::prelude::*;
 
 use state::{Notice, Planner};
 
+/// How long what the page says stays over what is scrolled under it.
+const NOTICE_STAYS_MS: i32 = 10_000;
+
 /// Puts the page into the document.
 pub fn start() {
     browser::remove("loading");
@@ -71,10 +74,10 @@ fn Page() -> impl IntoView {
                 on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Change…"</button>
             <files::Files />
         </header>
+        <Notices notice=planner.notice />
         <div class="columns">
             <form::SpecForm />
-            <main class:outdated=planner.outdated>
-                <Notices notice=planner.notice />
+            <main class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
                 <figures::FigureRow />
                 <timeline::TimelinePanel />
                 <memory::MemoryPanel />
@@ -96,12 +99,27 @@ fn progress((done, all): (u32, u32)) -> String {
     }
 }
 
+/// What the page says stays in sight, wherever on the page one is, for as long as one takes to read it. Then it lies at the
+/// top of the page, and covers nothing.
 #[component]
 fn Notices(notice: RwSignal<Option<Notice>>) -> impl IntoView {
+    let fresh = RwSignal::new(0_u32);
+    Effect::new(move |_| {
+        if notice.with(Option::is_some) {
+            fresh.update(|turn| *turn = turn.wrapping_add(1).max(1));
+            let turn = fresh.get_untracked();
+            browser::after(NOTICE_STAYS_MS, move || {
+                if fresh.get_untracked() == turn {
+                    fresh.set(0);
+                }
+            });
+        }
+    });
+    let is_fresh = move || fresh.get() != 0;
     move || {
         notice.get().map(|Notice { wrong, lines }| {
             view! {
-                <div class="notice" class:wrong=wrong role=if wrong { "alert" } else { "status" } data-test="notice">
+                <div class="notice" class:fresh=is_fresh class:wrong=wrong role=if wrong { "alert" } else { "status" } data-test="notice">
                     <div>{lines.into_iter().map(|line| view! { <p>{line}</p> }).collect_view()}</div>
                     <button type="button" class="quiet" aria-label="Dismiss" on:click=move |_| notice.set(None)>"×"</button>
                 </div>

@@ -21,20 +21,21 @@ use super::session::{self, Item};
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
+use crate::edits::Edits;
 use crate::form::{Form, Kind};
+use crate::kept;
 use crate::message::{
     Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
 use crate::text;
+use crate::tuned;
 
 /// How long the form rests before its link stands in the address: browsers slow pages down that change it
 /// with every movement of a slider.
 const LINK_AFTER_MS: i32 = 200;
 
-/// A plan that is kept goes where the one on screen takes so many times as long, or as short.
-const MOST_TIMES_AS_LONG: u64 = 20;
 /// Tokens of a sequence where nothing has said how many.
 const USUAL_SEQUENCE: u64 = 4096;
 /// Pixels of a saved drawing: a page of paper.
@@ -74,10 +75,10 @@ pub struct Planner {
     pub form_open: RwSignal<bool>,
     /// What is wrong with it.
     pub faults: RwSignal<Vec<Fault>>,
-    /// The newest form without faults.
+    /// What the newest form without faults means.
     pub spec: RwSignal<Option<Arc<Spec>>>,
-    /// The spec with every default said, for what empty fields show.
-    pub resolved: RwSignal<Value>,
+    /// That form, and its spec with every default said, for what empty fields show.
+    pub resolved: RwSignal<(Form, Value)>,
     /// The plan on screen.
     pub scene: RwSignal<Option<Arc<Scene>>>,
     /// Why there is no plan on screen.
@@ -94,6 +95,8 @@ pub struct Planner {
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
     pub not_tuned: RwSignal<Vec<String>>,
+    /// What they were looked for; none where times have changed since.
+    tuned_for: RwSignal<Option<Arc<Spec>>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
     /// Measured times that all is planned with.
@@ -147,9 +150,9 @@ pub struct Planner {
     link_timer: StoredValue<u32>,
     /// What stands after `#`, as far as the page knows.
     own_fragment: StoredValue<String>,
-    /// Whether the next link takes the place of the one in the address instead of coming after it: so that going back
-    /// leads to what was there before.
-    same_entry: StoredValue<bool>,
+    /// Whether the next link takes the place of the one in the address or comes after it, so that going back leads to what
+    /// was there before.
+    edits: StoredValue<Edits>,
     courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
     /// The worker of a proof under way.
     prover: StoredValue<Option<Worker>, LocalStorage>,
@@ -163,7 +166,7 @@ impl Planner {
             form_open: RwSignal::new(false),
             faults: RwSignal::new(Vec::new()),
             spec: RwSignal::new(None),
-            resolved: RwSignal::new(Value::Null),
+            resolved: RwSignal::new((Form::default(), Value::Null)),
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
             unfit: RwSignal::new(None),
@@ -171,6 +174,7 @@ impl Planner {
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             layouts: RwSignal::new(None),
+            tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
             timed: RwSignal::new(None),
@@ -199,7 +203,7 @@ impl Planner {
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
-            same_entry: StoredValue::new(true),
+            edits: StoredValue::new(Edits::default()),
             courier: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),
         };
@@ -234,7 +238,7 @@ impl Planner {
         } else if !fragment.is_empty() {
             self.open_link(&fragment);
         } else if plan.is_none() {
-            self.plan();
+            self.plan_opened();
         }
         if let Some(text) = session::recall(Item::Kept, "") {
             self.ask(Ask::OpenKept { text }, false);
@@ -245,16 +249,21 @@ impl Planner {
             self.open_file(&text, Origin::Address);
         }
         leptos::task::spawn_local(async move {
+            let mut missing = Vec::new();
             for address in [plan.clone(), trace].into_iter().flatten() {
                 match browser::fetch_text(&address).await {
                     Ok(text) => self.open_file(&text, Origin::Address),
                     Err(reason) => {
-                        self.complain(vec![reason]);
+                        missing.push(text::sentence(&reason));
                         if plan.as_ref() == Some(&address) {
-                            self.plan();
+                            self.plan_opened();
                         }
                     }
                 }
+            }
+            // Together, and after what opening a file clears away.
+            if !missing.is_empty() {
+                self.complain(missing);
             }
         });
     }
@@ -262,7 +271,6 @@ impl Planner {
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
         self.own_fragment.set_value(fragment.to_owned());
-        self.same_entry.set_value(true);
         match pipeplan_core::link::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
@@ -275,7 +283,7 @@ impl Planner {
                 ]);
             }
         }
-        self.plan();
+        self.plan_opened();
     }
 
     /// The address has got another fragment, not by us.
@@ -295,8 +303,7 @@ impl Planner {
 
     /// Sets a field and plans anew.
     pub fn change(self, path: &str, text: impl Into<String>) {
-        self.form.update(|form| form.set(path, text));
-        self.plan();
+        self.change_with(|form| form.set(path, text));
     }
 
     /// Changes the form as a whole and plans anew.
@@ -305,8 +312,31 @@ impl Planner {
         self.plan();
     }
 
+    /// Changes the form by what is typed, or dragged, in the field `path`, and plans anew.
+    pub fn type_in(self, path: &'static str, change: impl FnOnce(&mut Form)) {
+        self.form.update(change);
+        self.edits.update_value(|edits| edits.typed(path));
+        self.plan_form();
+    }
+
+    /// The field is left, or Enter pressed in it.
+    pub fn typed(self) {
+        self.edits.update_value(Edits::ended);
+    }
+
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
+        self.edits.update_value(Edits::other);
+        self.plan_form();
+    }
+
+    /// Plans the form that the page opens with.
+    fn plan_opened(self) {
+        self.edits.update_value(Edits::opened);
+        self.plan_form();
+    }
+
+    fn plan_form(self) {
         self.opened.set_value(None);
         self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
         if self.remembers.get_value() {
@@ -321,7 +351,11 @@ impl Planner {
                 self.ask(Ask::Plan { spec: text }, true);
                 self.write_link_later();
             }
-            None => self.busy.set(false),
+            None => {
+                self.busy.set(false);
+                // What would help is of the form before.
+                self.unfit.set(None);
+            }
         }
     }
 
@@ -331,7 +365,7 @@ impl Planner {
         match Spec::from_value(&value) {
             Ok(spec) => {
                 self.faults.set(Vec::new());
-                self.resolved.set(spec.to_value());
+                self.resolved.set((self.form.get_untracked(), spec.to_value()));
                 self.spec.set(Some(Arc::new(spec)));
                 Some(value.to_string())
             }
@@ -385,7 +419,7 @@ impl Planner {
                 self.layouts.set(None);
                 self.not_tuned.set(sentences(&faults));
             }
-            Said::Unfit(unfit) if newest => self.unfit.set(Some(Arc::new(*unfit))),
+            Said::Unfit(unfit) if newest && untrack(|| !self.is_faulty()) => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
             Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
             Said::Refused(faults) if newest => {
@@ -462,7 +496,7 @@ impl Planner {
                     self.busy.set(false);
                 }
                 if self.spec.with_untracked(Option::is_none) {
-                    self.plan();
+                    self.plan_opened();
                 }
             }
             _ => {}
@@ -486,12 +520,14 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
-        self.notice.set(None);
         let opening = self.opening.get_value();
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
+        let better = self.proof.with_untracked(|proof| proof.better.clone());
+        let found = better.is_some_and(|better| self.shows_file(&better));
         if let (Some(Opening { text, from: Origin::Person }), Some(link)) = (opening, self.link()) {
             // It is known again by its form's link, which stands in the address from now on.
             self.remember(Item::Plan, &link, &text);
+            self.edits.update_value(Edits::other);
             self.write_link_later();
         }
         self.remembers.set_value(true);
@@ -500,10 +536,17 @@ impl Planner {
         self.rows.update(|rows| {
             rows.retain(|row| is_schedule(&row.schedule));
             // Where the best is none, it is the first to be looked at.
-            own.into_iter().for_each(|scene| rows.insert(0, own_row(scene)));
+            let source = if found {
+                "Found by the exact search that was asked for"
+            } else {
+                "The order of the file that was opened"
+            };
+            own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
         });
-        if own.is_some() {
-            self.say("This order of ops is the file's own. A change of the form plans anew, without it.");
+        match own {
+            Some(_) if found => self.say("The exact search has found this order of ops. A change of the form plans anew, without it: Export plan saves it."),
+            Some(_) => self.say("This order of ops is the file's own. A change of the form plans anew, without it."),
+            None => {}
         }
         self.show(scene.map(Arc::new));
     }
@@ -516,17 +559,6 @@ impl Planner {
         if scene.is_some() {
             self.no_plan.set(None);
             self.unfit.set(None);
-        }
-        // What is kept is compared on one axis of time: beside a step of another order of magnitude there is nothing to see.
-        let comparable = |kept: &Scene, shown: &Scene| {
-            let (less, more) = (kept.end_ns().min(shown.end_ns()), kept.end_ns().max(shown.end_ns()));
-            more <= less.saturating_mul(MOST_TIMES_AS_LONG)
-        };
-        let kept = self.kept.get_untracked();
-        if let (Some(kept), Some(shown)) = (&kept, &scene)
-            && !comparable(kept, shown)
-        {
-            self.let_go();
         }
         self.scene.set(scene);
         self.forget_calibration();
@@ -545,6 +577,7 @@ impl Planner {
     /// Looks for the fastest layouts of the form's model on so many devices; those that it has where `devices` is empty.
     pub fn tune(self, devices: &str) {
         self.layouts.set(None);
+        self.tuned_for.set(None);
         self.not_tuned.set(Vec::new());
         let devices = devices.trim();
         let number = devices.parse::<u64>();
@@ -554,9 +587,19 @@ impl Planner {
             }
             (_, None) => self.not_tuned.set(vec!["The form has faults.".to_owned()]),
             (number, spec) => {
+                self.tuned_for.set(self.spec.get_untracked());
                 self.ask(Ask::Tune { spec, devices: number.ok() }, false);
             }
         }
+    }
+
+    /// Whether the layouts that were found are of another form than the one that is there.
+    pub fn layouts_are_stale(self) -> bool {
+        let are_of = |layouts: &Layouts| {
+            let (asked, spec) = (self.tuned_for.get(), self.spec.get());
+            asked.zip(spec).is_some_and(|(asked, spec)| tuned::are_of(layouts, &asked, &spec))
+        };
+        self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
     }
 
     /// Ends the search for layouts with what it has found.
@@ -588,8 +631,15 @@ impl Planner {
 
     /// What stands under the plan: a measured step before a plan that was kept.
     pub fn below(self) -> Option<Below> {
-        let measured = self.measured.get().map(Below::Measured);
-        measured.or_else(|| self.kept.get().map(Below::Kept))
+        let kept = || self.kept.get().filter(|_| self.kept_unseen().is_none()).map(Below::Kept);
+        self.measured.get().map(Below::Measured).or_else(kept)
+    }
+
+    /// Why the plan that is kept is not drawn; none where it is, or nothing is kept.
+    pub fn kept_unseen(self) -> Option<String> {
+        let kept = self.kept.get()?;
+        let trace_is_open = self.measured.with(Option::is_some);
+        self.scene.with(|shown| kept::why_not_drawn(&kept, shown.as_deref(), trace_is_open))
     }
 
     /// Keeps the plan on screen to be compared with others, or lets go of the one that is kept.
@@ -603,14 +653,10 @@ impl Planner {
                 self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
             }
         } else {
-            self.let_go();
+            self.kept.set(None);
+            session::forget(Item::Kept);
         }
         self.carry_view(before);
-    }
-
-    fn let_go(self) {
-        self.kept.set(None);
-        session::forget(Item::Kept);
     }
 
     /// Draws the measured step as long as the plan, or in its own time.
@@ -702,6 +748,8 @@ impl Planner {
             Some(text) => self.opening_profile.set_value(Some(text.into())),
             None => session::forget(Item::Profile),
         }
+        // Layouts were found with other times.
+        self.tuned_for.set(None);
         self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
         self.plan();
     }
@@ -770,7 +818,7 @@ impl Planner {
         value["model"] = json!({ "config": config });
         if value.pointer("/training/sequence").is_none() {
             // The catalog's model said it, and stands in the form no more.
-            let said = self.resolved.with_untracked(|known| known["training"]["sequence"].as_u64());
+            let said = self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
             let most = value["model"]["config"]["max_position_embeddings"].as_u64();
             value["training"]["sequence"] = json!(said.unwrap_or(USUAL_SEQUENCE).min(most.unwrap_or(u64::MAX)));
         }
@@ -809,11 +857,16 @@ impl Planner {
 
     /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
     pub fn prove(self) {
-        self.proof.set(Proof::begun());
         if let Some(text) = self.opened.get_value() {
+            self.proof.set(Proof::begun());
             self.start_prover(&text);
         } else if let Some(text) = self.read_form() {
+            self.proof.set(Proof::begun());
             self.ask(Ask::Export { spec: text, purpose: Purpose::Proof }, false);
+        } else {
+            self.complain(vec![
+                "The form has faults, so there is nothing to prove. Mend the fields that are marked.".to_owned(),
+            ]);
         }
     }
 
@@ -861,10 +914,19 @@ impl Planner {
 
     /// Puts the link on the clipboard.
     pub fn copy_link(self) {
+        if untrack(|| self.is_faulty()) {
+            return self.complain(vec![
+                "The form has faults, and no link holds those. Mend the fields that are marked, then copy it."
+                    .to_owned(),
+            ]);
+        }
         let Some(link) = self.link() else { return };
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
                 let mut lines = vec!["The link is on the clipboard. It holds the whole form.".to_owned()];
+                if self.opened.with_value(Option::is_some) {
+                    lines.push("The plan file that is open is not in it, nor its order of ops: whoever opens the link sees the form planned anew. Export plan saves the file.".to_owned());
+                }
                 if self.timed.with_untracked(Option::is_some) {
                     lines.push("Measured times are not in it: whoever opens it sees estimates.".to_owned());
                 }
@@ -889,9 +951,8 @@ impl Planner {
                 return;
             }
             let Some(link) = self.link() else { return };
-            let same_entry = self.same_entry.get_value();
-            self.same_entry.set_value(false);
             if link != self.own_fragment.get_value() {
+                let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
                 browser::set_fragment(&link, same_entry);
                 self.own_fragment.set_value(link);
             }
@@ -908,12 +969,11 @@ impl Planner {
     /// Says something more that is no fault.
     fn say(self, line: &str) {
         self.notice.update(|notice| match notice {
-            Some(Notice { wrong: false, lines }) => {
+            Some(Notice { lines, .. }) => {
                 if !lines.iter().any(|said| said == line) {
                     lines.push(line.to_owned());
                 }
             }
-            Some(Notice { wrong: true, .. }) => {}
             None => *notice = Some(Notice { wrong: false, lines: vec![line.to_owned()] }),
         });
     }
@@ -925,6 +985,11 @@ impl Planner {
     /// Says that a file is no text.
     pub fn say_unreadable(self, name: &str) {
         self.complain(vec![format!("{name} cannot be read as text.")]);
+    }
+
+    /// Whether the form has faults: what is shown is then of the form before them.
+    pub fn is_faulty(self) -> bool {
+        self.faults.with(|faults| !faults.is_empty())
     }
 
     /// Which half of the form is shown.
@@ -945,12 +1010,12 @@ pub(super) fn is_schedule(name: &str) -> bool {
 }
 
 /// The row of an order that a file has brought.
-fn own_row(scene: &Scene) -> Row {
+fn own_row(scene: &Scene, source: &str) -> Row {
     let figures = &scene.figures;
     Row {
         schedule: scene.schedule.clone(),
         title: scene.schedule.clone(),
-        source: "The order of the file that was opened".to_owned(),
+        source: source.to_owned(),
         reason: None,
         costs: Some(RowCosts {
             makespan_ns: figures.makespan_ns,

@@ -54,6 +54,7 @@ pub fn TimelinePanel() -> impl IntoView {
             {move || planner.no_plan.get().map(|reason| view! {
                 <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p></div>
             })}
+            {move || planner.kept_unseen().map(|said| view! { <p class="note" data-test="kept-unseen">{said}</p> })}
             <Canvas />
         </section>
     }
@@ -346,8 +347,10 @@ fn describe(planner: Planner) -> String {
     planner.scene.with(|scene| match scene {
         Some(scene) => {
             let ops: usize = scene.lanes.iter().map(|lane| lane.spans().len()).sum();
-            let kept = planner.kept.get().filter(|_| planner.measured.with(Option::is_none));
-            let kept = kept.map_or_else(String::new, |kept| format!(" Kept below: {}.", kept.headline()));
+            let kept = match planner.below() {
+                Some(Below::Kept(kept)) => format!(" Kept below: {}.", kept.headline()),
+                _ => String::new(),
+            };
             format!(
                 "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom.",
                 crate::wire::title(&scene.schedule),
