@@ -144,7 +144,7 @@ pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
     let given = tuner.given();
     Layouts {
         given: given.and_then(|given| given.as_ref().ok()).map(layout),
-        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::humanised(reason)),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::worded(reason)),
         rows: tuner.rows().iter().map(layout).collect(),
         settled: tally.settled() as u64,
         all: tally.layouts as u64,
@@ -244,7 +244,7 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
         schedule: name.to_owned(),
         title: title(name),
         source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
-        reason: reason.map(|reason| text::humanised(&reason)),
+        reason: reason.map(|reason| text::worded(&reason)),
         costs: None,
     }
 }

@@ -271,9 +271,7 @@ impl Work {
         }
         let mut said = vec![match solve(&spec, &name) {
             Ok(answer) => Said::Planned(Box::new(wire::picture_of(&spec, &answer))),
-            Err(error) => {
-                Said::NoPlan { schedule: name, reason: text::sentence(&text::humanised(&error.to_string())) }
-            }
+            Err(error) => Said::NoPlan { schedule: name, reason: text::sentence(&text::worded(&error.to_string())) },
         }];
         said.extend(self.start_comparison(id, spec, false));
         said.extend(self.done());
@@ -325,7 +323,7 @@ impl Work {
         };
         match text() {
             Ok(text) => Said::Exported { text, purpose },
-            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::humanised(&reason) },
+            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason) },
         }
     }
 
@@ -404,7 +402,7 @@ impl Work {
         };
         match plan() {
             Ok(plan) => Said::Ordered { plan: plan.to_json() },
-            Err(reason) => unreadable("order", text::humanised(&reason)),
+            Err(reason) => unreadable("order", text::worded(&reason)),
         }
     }
 
@@ -571,7 +569,7 @@ impl Comparison {
             Err(error) => error.to_string(),
             Ok(_) => String::new(),
         };
-        text::sentence(&format!("No schedule fits: {}", text::humanised(&reason)))
+        text::sentence(&format!("No schedule fits: {}", text::worded(&reason)))
     }
 
     /// The best so far, where the page shows the best and has another one.
@@ -818,7 +816,8 @@ mod tests {
             work.take(Question { id: 2, ask: Ask::Passes { spec } });
             let replies = finish(&mut work);
             let Some(Said::Passes(text)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
-            for part in ["stage", "split of the backward into B and W: ", "recompute: "] {
+            // Weights by their own names, which are like those of fields.
+            for part in ["stage", "split of the backward into B and W: ", "recompute: ", "model.layers.*.mlp"] {
                 assert!(text.contains(part), "{part}: {text}");
             }
         }

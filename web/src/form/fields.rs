@@ -54,7 +54,9 @@ pub enum Group {
 /// How a field's text becomes a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
-    /// Text, or the name of a choice.
+    /// Text as it stands.
+    Words,
+    /// The name of a choice, or numbers with commas between.
     Text,
     /// A whole number.
     Whole,
@@ -93,7 +95,7 @@ const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, h
 
 /// All fields. A path stands before the paths within it.
 pub const FIELDS: &[Field] = &[
-    of("name", "Name", Unit::Text, Group::Top, ""),
+    of("name", "Name", Unit::Words, Group::Top, ""),
     of("schedule", "Schedule", Unit::Text, Group::Top, ""),
     of(
         "jitter_permille",
@@ -237,7 +239,7 @@ pub const FIELDS: &[Field] = &[
     of("model.latent.rope_width", "Rotary columns", Unit::Whole, Group::Latent, "Of each head"),
     of("model.latent.value_width", "Value width", Unit::Whole, Group::Latent, "Of each head"),
     of("cluster.device", "Device", Unit::Text, Group::Cluster, ""),
-    of("cluster.device.name", "Its name", Unit::Text, Group::Device, ""),
+    of("cluster.device.name", "Its name", Unit::Words, Group::Device, ""),
     of(
         "cluster.device.matmul_flops",
         "Matmul",
@@ -474,6 +476,9 @@ impl Unit {
             let whole = text.parse::<i64>().map(|number| json!(number));
             whole.or_else(|_| text.parse::<u64>().map(|number| json!(number))).ok()
         };
+        if self == Unit::Words {
+            return json!(text);
+        }
         // What has no short form, such as hop times between each two ranks, is typed as JSON.
         if text.starts_with(['[', '{'])
             && let Ok(value) = serde_json::from_str(text)
@@ -485,7 +490,7 @@ impl Unit {
             Unit::Text if text.contains(',') => {
                 text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array)
             }
-            Unit::Text => None,
+            Unit::Text | Unit::Words => None,
             Unit::Whole => number(text).or_else(|| real(text)),
             Unit::Real => real(text),
             Unit::Flag => text.parse::<bool>().ok().map(Value::Bool),
@@ -536,12 +541,18 @@ impl Unit {
         format!("{spelled}, in {suffix}")
     }
 
+    /// The shortest text that is read back as `number`, which is `here` in this unit.
+    fn short(self, number: u64, here: f64) -> String {
+        let texts = (0..=3).map(|decimals| crate::text::trimmed(here, decimals));
+        texts.into_iter().find(|text| self.value_of(text) == json!(number)).unwrap_or_else(|| here.to_string())
+    }
+
     /// The text of a value; the other way round.
     pub fn text_of(self, value: &Value) -> String {
         match (self, value) {
             (_, Value::Null) => String::new(),
             (Unit::Of(factor, _), value) => {
-                value.as_u64().map_or_else(|| value.to_string(), |number| (number as f64 / factor).to_string())
+                value.as_u64().map_or_else(|| value.to_string(), |number| self.short(number, number as f64 / factor))
             }
             (Unit::Stages, Value::Array(stages)) => {
                 let line = |stage: &Value| {
