@@ -75,6 +75,8 @@ fn Page() -> impl IntoView {
             <form::SpecForm />
             <main class:outdated=planner.outdated>
                 <Notices notice=planner.notice />
+                // The form that says it is not printed.
+                <p class="subject" data-test="subject">{move || planner.subject()}</p>
                 <figures::FigureRow />
                 <timeline::TimelinePanel />
                 <memory::MemoryPanel />

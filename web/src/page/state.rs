@@ -26,7 +26,7 @@ use crate::message::{
     Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
-use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
+use crate::scene::{Below, MeasuredScene, Scene, lanes_of, subject};
 use crate::text;
 
 /// How long the form rests before its link stands in the address: browsers slow pages down that change it
@@ -798,7 +798,8 @@ impl Planner {
     pub fn save_svg(self) {
         let Some(scene) = self.scene.get_untracked() else { return };
         let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
-        let drawing = svg::draw(&Timeline { rows }, &scene.headline(), SVG_WIDTH);
+        let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
+        let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
     }
 
@@ -847,6 +848,14 @@ impl Planner {
     fn forget_proof(self) {
         self.stop_prover();
         if self.proof.with_untracked(|proof| proof.state != State::None) {
+    /// What the plan on screen is of, in a line.
+    pub fn subject(self) -> String {
+        match (self.spec.get(), self.scene.get()) {
+            (Some(spec), Some(scene)) => subject(&spec, &scene),
+            _ => String::new(),
+        }
+    }
+
             self.proof.set(Proof::default());
         }
     }
