@@ -21,9 +21,11 @@ use super::session::{self, Item};
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
-use crate::form::{Form, Kind};
+use crate::form::{Form, Kind, limit_text};
+use crate::frontier::FROM_CHART;
 use crate::message::{
-    Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
+    Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed,
+    TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of, subject};
@@ -127,6 +129,8 @@ pub struct Planner {
     /// The newest plan question, and the newest whose answer is on screen.
     asked: StoredValue<u32>,
     shown: StoredValue<u32>,
+    /// The point of the chart that was chosen, until what comes of it is known.
+    promised: StoredValue<Option<ChartPoint>>,
     /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
     /// is, whoever wrote it.
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
@@ -189,6 +193,7 @@ impl Planner {
             png_wanted: RwSignal::new(0),
             asked: StoredValue::new(0),
             shown: StoredValue::new(0),
+            promised: StoredValue::new(None),
             opened: StoredValue::new_local(None),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
@@ -305,10 +310,48 @@ impl Planner {
         self.plan();
     }
 
+    /// Asks for the best schedule within the memory of a point of the chart: no slower than the point.
+    pub fn take_point(self, point: ChartPoint) {
+        self.change_with(|form| {
+            let path = form.limit_path();
+            form.set(path, limit_text(path, point.bytes));
+            form.set("schedule", BEST);
+        });
+        self.promised.set_value(Some(point));
+    }
+
+    /// All that was asked for is known.
+    fn answered(self) {
+        if !self.keep_promise() {
+            self.busy.set(false);
+            self.outdated.set(false);
+        }
+    }
+
+    /// Opens the order behind the point that was chosen, where the best within its memory has turned out slower: the chart
+    /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
+    fn keep_promise(self) -> bool {
+        let below_ns = self.scene.with_untracked(|scene| scene.as_ref().map_or(u64::MAX, |scene| scene.cost_ns()));
+        // What reads the same is as good.
+        let is_slower = |point: &ChartPoint| {
+            point.cost_ns < below_ns && text::duration(point.cost_ns as f64) != text::duration(below_ns as f64)
+        };
+        let promised = self.promised.try_update_value(Option::take).flatten();
+        let Some(ChartPoint { bytes, .. }) = promised.filter(is_slower) else { return false };
+        let Some(spec) = self.read_form() else { return false };
+        self.ask(Ask::OpenPoint { spec, bytes, below_ns }, true);
+        true
+    }
+
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
+        self.promised.set_value(None);
         self.opened.set_value(None);
-        self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
+        if self.rows.with_untracked(|rows| rows.iter().any(|row| !is_schedule(&row.schedule))) {
+            // What was said of an order from elsewhere goes with it.
+            self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
+            self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
+        }
         if self.remembers.get_value() {
             self.remembers.set_value(false);
             session::forget(Item::Plan);
@@ -398,10 +441,7 @@ impl Planner {
                 self.progress.update(|(done, _)| *done += 1);
                 self.rows.update(|rows| put_row(rows, row));
             }
-            Said::Done if newest => {
-                self.busy.set(false);
-                self.outdated.set(false);
-            }
+            Said::Done if newest => self.answered(),
             Said::Exported { text, purpose: Purpose::Download } => {
                 browser::download(&self.file_name("plan.json"), "application/json", &text)
             }
@@ -502,8 +542,13 @@ impl Planner {
             // Where the best is none, it is the first to be looked at.
             own.into_iter().for_each(|scene| rows.insert(0, own_row(scene)));
         });
-        if own.is_some() {
-            self.say("This order of ops is the file's own. A change of the form plans anew, without it.");
+        match own.map(|scene| scene.schedule.as_str()) {
+            Some(FROM_CHART) => self.say(
+                "This is the order behind the point of the chart: the search for the best within this limit has found a \
+                 slower one. A change of the form, and the link, plan anew, without it; Export plan saves it.",
+            ),
+            Some(_) => self.say("This order of ops is the file's own. A change of the form plans anew, without it."),
+            None => {}
         }
         self.show(scene.map(Arc::new));
     }
@@ -803,6 +848,14 @@ impl Planner {
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
     }
 
+    /// What the plan on screen is of, in a line.
+    pub fn subject(self) -> String {
+        match (self.spec.get(), self.scene.get()) {
+            (Some(spec), Some(scene)) => subject(&spec, &scene),
+            _ => String::new(),
+        }
+    }
+
     /// Downloads what is seen as a picture.
     pub fn save_png(self) {
         self.png_wanted.update(|wanted| *wanted += 1);
@@ -848,14 +901,6 @@ impl Planner {
     fn forget_proof(self) {
         self.stop_prover();
         if self.proof.with_untracked(|proof| proof.state != State::None) {
-    /// What the plan on screen is of, in a line.
-    pub fn subject(self) -> String {
-        match (self.spec.get(), self.scene.get()) {
-            (Some(spec), Some(scene)) => subject(&spec, &scene),
-            _ => String::new(),
-        }
-    }
-
             self.proof.set(Proof::default());
         }
     }
@@ -959,7 +1004,10 @@ fn own_row(scene: &Scene) -> Row {
     Row {
         schedule: scene.schedule.clone(),
         title: scene.schedule.clone(),
-        source: "The order of the file that was opened".to_owned(),
+        source: match scene.schedule.as_str() {
+            FROM_CHART => "The order behind the point of the chart that was chosen".to_owned(),
+            _ => "The order of the file that was opened".to_owned(),
+        },
         reason: None,
         costs: Some(RowCosts {
             makespan_ns: figures.makespan_ns,
