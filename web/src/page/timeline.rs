@@ -92,7 +92,7 @@ fn Toolbar() -> impl IntoView {
                 <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
                     title="Save the timeline as an SVG drawing, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
                 <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
-                    title="Save what is seen here, memory included, as a PNG picture" on:click=move |_| planner.save_png()>"PNG"</button>
+                    title="Save what is seen here as a PNG picture, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
             <div class="buttons zoom" role="group" aria-label="Zoom">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
