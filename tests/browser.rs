@@ -390,6 +390,14 @@ fn wrong_input_is_told_at_its_field() {
         ("training.microbatches", "-1", "8"),
     ] {
         browser.find(&field(path)).fill(wrong);
+        // What the field means stands under it while it is typed into, and is what describes it.
+        let help = browser.text(&format!("{} ~ .help, :has(> {}) ~ .help", field(path), field(path)));
+        let described = "return arguments[0].ariaDescribedByElements.map(element => element.textContent).join('|')";
+        let described = browser.find(&field(path)).script_with(described, json!(null));
+        assert!(
+            !help.is_empty() && described.as_str().is_some_and(|text| text.starts_with(&help)),
+            "{help}: {described}"
+        );
         let fault = format!("[data-test='fault-{path}']");
         let told = browser.until("a fault", || Some(browser.text(&fault)).filter(|text| !text.is_empty()));
         assert!(told.contains(wrong) && told.contains("accepted"), "{told}");
@@ -557,6 +565,11 @@ fn plans_are_kept_compared_undone_and_saved() {
         "{title}"
     );
     assert!(browser.text("[data-test='idea']").contains("one forward, one backward"));
+    // The colours of both plans: 1F1B has BW alone, what is kept above it has B and W in two shades.
+    let legend = browser.text("[data-test='legend']");
+    for part in ["F forward", "B for inputs", "W for weights", "BW backward", "shade: chunk"] {
+        assert!(legend.contains(part), "{part} is not in {legend}");
+    }
     browser.picture("kept.png");
 
     let comparison: Value = serde_json::from_str(&printed(["compare", &link, "--json"])).unwrap();
@@ -569,12 +582,15 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.find("[data-test='save-svg']").click();
     let svg = std::fs::read_to_string(browser.downloaded(".svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains(">rank 3</text>") && svg.contains("<title>1F1B"), "{svg:.300}");
+    assert!(svg.contains("Llama 2 7B on NVIDIA H100") && svg.contains("4 ranks, 10 microbatches"), "{svg:.300}");
 
     browser.find("[data-test='save-png']").click();
     let png = std::fs::read(browser.downloaded(".png")).unwrap();
     let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     let shown = browser.find("[data-test='timeline']").property("width");
     assert!(png.starts_with(b"\x89PNG") && json!(number(16)) == shown, "{} pixels wide, shown {shown}", number(16));
+    let high = browser.find("[data-test='timeline']").property("height").as_f64().unwrap();
+    assert!(f64::from(number(20)) > high + 40.0, "{} pixels high: no room for the legend over {high}", number(20));
 
     // Smallest first, then largest, then the best first again.
     let peaks = || {
@@ -631,6 +647,126 @@ fn plans_are_kept_compared_undone_and_saved() {
     link_that_says(&browser, |spec| spec["training"]["microbatches"] == 120);
     browser.until("the kept plan", || label().to_string().contains("Kept below: 1F1B, ").then_some(()));
     assert_eq!(entries().as_u64(), Some(before + 1));
+    browser.no_errors();
+}
+
+// Keys as WebDriver calls them.
+const ENTER: &str = "\u{e007}";
+const ESCAPE: &str = "\u{e00c}";
+const HOME: &str = "\u{e011}";
+const LEFT: &str = "\u{e012}";
+const RIGHT: &str = "\u{e014}";
+const DOWN: &str = "\u{e015}";
+
+/// Nanoseconds of the first duration in a text.
+fn duration_in(text: &str) -> f64 {
+    let words: Vec<&str> = text.split([' ', ',']).collect();
+    let units = [("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let duration = |pair: &[&str]| {
+        let unit = units.iter().find(|(unit, _)| *unit == pair[1])?.1;
+        Some(pair[0].parse::<f64>().ok()? * unit)
+    };
+    words.windows(2).find_map(duration).unwrap_or_else(|| panic!("no duration in {text}"))
+}
+
+/// Whatever point of the chart is chosen, the plan is no slower than it says; where that takes the chart's own order, it says
+/// so, and a change of the form is planned without it.
+#[test]
+fn a_point_of_the_chart_gives_what_it_shows() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("chart", 1280, 1000);
+    browser.goto(&address);
+    let finished = || {
+        browser.until("the whole chart", || {
+            let state = "return [document.querySelector(\"[data-test='frontier']\").dataset.state, document.querySelector(\"[data-test='status']\").dataset.state]";
+            (browser.script(state, json!([])) == json!(["finished", "idle"])).then_some(())
+        });
+    };
+    finished();
+    let chart = browser.find("[data-test='frontier-chart']");
+    let mut own = 0;
+    for point in 1..6 {
+        chart.keys(&(HOME.to_owned() + &RIGHT.repeat(2 * point)));
+        let said = browser.text("[data-test='frontier-readout']");
+        chart.keys(ENTER);
+        finished();
+        let makespan = browser.text("[data-test='makespan']");
+        println!("{said} gives {makespan}, {}", browser.text("[data-test='schedule-title']"));
+        assert!(duration_in(&makespan) <= duration_in(&said) * 1.0005, "{said} gives {makespan}");
+        own += usize::from(browser.text("[data-test='schedule-title']") == "From the chart");
+        if own == 1 {
+            assert!(browser.text("[data-test='notice']").contains("the point of the chart"));
+            browser.picture("from-the-chart.png");
+        }
+    }
+    println!("{own} of the chart's own");
+    browser.find(&field("memory.limit_bytes")).fill("60");
+    planned(&browser, "Best");
+    assert_eq!(
+        browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([])),
+        json!(0)
+    );
+    browser.no_errors();
+}
+
+/// Blocks are reached without a mouse that hovers, and paper has all ranks in light colours.
+#[test]
+fn the_timeline_is_read_by_taps_keys_and_on_paper() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("reached", 1280, 1000);
+    browser.prefer_dark();
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let timeline = browser.find("[data-test='timeline']");
+    let selected = || {
+        let text = browser.find("[data-test='selected']").property("textContent");
+        text.as_str().unwrap_or_default().to_owned()
+    };
+    let becomes = |what: &str, wanted: &dyn Fn(&str) -> bool| {
+        browser.until(what, || Some(selected()).filter(|text| wanted(text)))
+    };
+    timeline.keys(ENTER);
+    let first = becomes("a selected block", &|text| text.contains("rank 0, starts"));
+    timeline.keys(RIGHT);
+    becomes("the next block of the rank", &|text| text.contains("rank 0, starts") && text != first);
+    timeline.keys(LEFT);
+    becomes("the block before", &|text| text == first);
+    timeline.keys(DOWN);
+    let below = becomes("a block of the next rank", &|text| text.contains("rank 1, starts"));
+    let name = below.split(' ').next().unwrap_or_default().to_owned();
+    assert!(browser.text("[data-test='tooltip']").contains(&name), "{below}");
+    browser.picture("selected.png");
+    timeline.keys(ESCAPE);
+    becomes("nothing selected", &str::is_empty);
+    // In the middle of the step, on the third of four ranks.
+    timeline.tap(0, -60);
+    let tapped = becomes("a block that was tapped", &|text| text.contains("rank 2, starts"));
+    let name = tapped.split(' ').next().unwrap_or_default().to_owned();
+    assert!(browser.text("[data-test='tooltip']").contains(&name), "{tapped}");
+    timeline.tap(0, -60);
+    becomes("nothing selected after another tap", &str::is_empty);
+
+    browser.find(&field("parallel.pipeline")).fill("32");
+    browser.until("32 ranks", || {
+        let label = timeline.script_with("return arguments[0].ariaLabel", json!(null));
+        label.as_str()?.contains(" 32 ranks").then_some(())
+    });
+    let hint = browser
+        .script("return [...document.querySelectorAll('.hint')].map(hint => hint.innerText).join()", json!([]));
+    assert!(hint.to_string().contains("more ranks than are in sight"), "{hint}");
+    browser.picture("ranks-out-of-sight.png");
+    // Height and the colour of the panel, between two rows.
+    let seen = "const image = document.querySelector('canvas.image');
+        const pixel = image.getContext('2d').getImageData(5, 2, 1, 1).data;
+        return [image.clientHeight, pixel[0]];";
+    let print = |event: &str| browser.script(&format!("dispatchEvent(new Event('{event}')); {seen}"), json!([]));
+    let numbers = |seen: Value| (seen[0].as_f64().unwrap(), seen[1].as_u64().unwrap());
+    let screen = numbers(browser.script(seen, json!([])));
+    let paper = numbers(print("beforeprint"));
+    assert!(screen.1 < 60 && paper.1 == 255, "{screen:?} on screen, {paper:?} on paper");
+    // 16 rows more of 9 pixels.
+    assert!(paper.0 >= screen.0 + 144.0, "{screen:?} on screen, {paper:?} on paper");
+    assert_eq!(numbers(print("afterprint")), screen);
     browser.no_errors();
 }
 

@@ -149,6 +149,12 @@ impl Browser {
         path
     }
 
+    /// What a person has set for all pages: dark ones.
+    pub fn prefer_dark(&self) {
+        let dark = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
+        self.post("/goog/cdp/execute", json!({ "cmd": "Emulation.setEmulatedMedia", "params": dark }));
+    }
+
     /// Everything of level error or worse in the console since the last call.
     pub fn errors(&self) -> Vec<String> {
         let entries = self.try_post("/se/log", json!({ "type": "browser" })).unwrap_or_default();
@@ -199,6 +205,15 @@ impl Element<'_> {
     /// Clicks it, as a person would.
     pub fn click(&self) {
         self.browser.post(&format!("/element/{}/click", self.id), json!({}));
+    }
+
+    /// Taps it with a finger, so many pixels right of its middle and below it.
+    pub fn tap(&self, right: i32, below: i32) {
+        let to = json!({ "type": "pointerMove", "origin": { ELEMENT: self.id }, "x": right, "y": below });
+        let tap = json!([to, { "type": "pointerDown", "button": 0 }, { "type": "pointerUp", "button": 0 }]);
+        let finger =
+            json!({ "type": "pointer", "id": "finger", "parameters": { "pointerType": "touch" }, "actions": tap });
+        self.browser.post("/actions", json!({ "actions": [finger] }));
     }
 
     /// Types over what stands in it.

@@ -1,10 +1,14 @@
 //! Time against memory, as the worker finds it: one search at a time.
 
+use std::collections::BTreeMap;
+
 use pipeplan_core::planner::{self, Answer};
 use pipeplan_core::problem::Problem;
+use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Effort, Frontier};
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Messages, Spec, Work};
+use pipeplan_core::step::Ends;
 
 use crate::draw::chart;
 use crate::message::{ChartNews, ChartPoint};
@@ -21,6 +25,9 @@ const POINTS: core::ops::RangeInclusive<u64> = 6..=20;
 /// Beyond so many ops a single point takes too long; then only known schedules are points.
 const MOST_OPS: u64 = 60_000;
 
+/// What an order of the chart is called where it is shown as a plan.
+pub const FROM_CHART: &str = "From the chart";
+
 /// The chart of one spec, whatever its limit.
 pub struct Chart {
     /// The spec without its limit: another one does not change the chart.
@@ -29,6 +36,8 @@ pub struct Chart {
     messages: Messages,
     /// The best known ones, from the least memory to the most time saved.
     curve: Vec<ChartPoint>,
+    /// The orders behind its points, by what they hold and cost: the search for the best within a limit may miss one.
+    orders: BTreeMap<(u64, u64), Schedule>,
     /// Placements that are still searched; none before the first search.
     open: Option<Vec<Open>>,
     /// Whose turn it is.
@@ -40,6 +49,7 @@ pub struct Chart {
 /// One way to place stages.
 struct Open {
     problem: Problem,
+    ends: Option<Ends>,
     points: Frontier,
 }
 
@@ -48,7 +58,8 @@ impl Chart {
     pub fn new(spec: &Spec) -> Chart {
         let news = ChartNews { started: true, ..ChartNews::default() };
         let (free, messages) = (without_limit(&spec.work), spec.messages);
-        Chart { free, messages, curve: Vec::new(), open: None, turn: 0, finished: false, news }
+        let (curve, orders) = (Vec::new(), BTreeMap::new());
+        Chart { free, messages, curve, orders, open: None, turn: 0, finished: false, news }
     }
 
     /// Whether this is the chart of `spec`, too.
@@ -70,13 +81,26 @@ impl Chart {
     pub fn offer(&mut self, answer: &Answer) {
         let by =
             if answer.name == planner::BEST { searched(&answer.case.problem) } else { wire::title(&answer.name) };
-        self.add(wire::chart_point(&answer.case.problem, &answer.timeline, by));
+        let ends = answer.case.derived.as_ref().map(|derived| &derived.ends);
+        self.add(wire::chart_point(&answer.case.problem, ends, &answer.timeline, by), &answer.schedule);
     }
 
-    fn add(&mut self, point: ChartPoint) {
-        if chart::insert(&mut self.curve, point.clone()) {
-            self.news.points.push(point);
+    fn add(&mut self, point: ChartPoint, order: &Schedule) {
+        if !chart::insert(&mut self.curve, point.clone()) {
+            return;
         }
+        // What is larger is a published schedule, which the best is never slower than.
+        if order.op_count() as u64 <= MOST_OPS {
+            self.orders.insert((point.bytes, point.cost_ns), order.clone());
+        }
+        let curve = &self.curve;
+        self.orders.retain(|held, _| curve.iter().any(|point| (point.bytes, point.cost_ns) == *held));
+        self.news.points.push(point);
+    }
+
+    /// The fastest order of the curve that holds at most `bytes`.
+    pub fn order_within(&self, bytes: u64) -> Option<&Schedule> {
+        self.orders.range(..=(bytes, u64::MAX)).next_back().map(|(_, order)| order)
     }
 
     /// Searches at the next limit, for each placement in turn, so that the chart grows from the left.
@@ -88,13 +112,13 @@ impl Chart {
             return;
         }
         self.turn %= open.len();
-        let Open { problem, points } = &mut open[self.turn];
+        let Open { problem, ends, points } = &mut open[self.turn];
         match points.next() {
             Some(point) => {
                 self.turn += 1;
                 if let Ok(timeline) = simulate(problem, &point.schedule) {
-                    let point = wire::chart_point(problem, &timeline, searched(problem));
-                    self.add(point);
+                    let found = wire::chart_point(problem, ends.as_ref(), &timeline, searched(problem));
+                    self.add(found, &point.schedule);
                 }
             }
             None => {
@@ -119,7 +143,11 @@ impl Chart {
         let points = points.clamp(*POINTS.start(), *POINTS.end()) as usize;
         let open: Vec<Open> = cases
             .into_iter()
-            .map(|case| Open { points: Frontier::new(&case.problem, points, EFFORT), problem: case.problem })
+            .map(|case| Open {
+                points: Frontier::new(&case.problem, points, EFFORT),
+                ends: case.derived.map(|derived| derived.ends),
+                problem: case.problem,
+            })
             .collect();
         self.news.least_bytes = open.iter().map(|open| open.points.least_bytes()).min();
         self.open = Some(if most_ops > MOST_OPS { Vec::new() } else { open });

@@ -47,6 +47,15 @@ pub enum Ask {
         /// The order, as a file has it.
         text: String,
     },
+    /// The order behind a point of the chart, where this spec has room for it and it costs less than `below_ns`.
+    OpenPoint {
+        /// The spec as JSON.
+        spec: String,
+        /// What the point holds.
+        bytes: u64,
+        /// What is on screen already.
+        below_ns: u64,
+    },
     /// Read a trace file and show its last step.
     OpenTrace {
         /// The file.
@@ -109,9 +118,10 @@ impl Ask {
     /// Whether a newer question of this sort makes older ones pointless.
     pub fn supersedes(&self, older: &Ask) -> bool {
         match self {
-            Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } => {
-                matches!(older, Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. })
-            }
+            Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. } => matches!(
+                older,
+                Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. }
+            ),
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
@@ -372,10 +382,19 @@ pub struct ChartPoint {
     pub bytes: u64,
     /// The cost, by the spec's objective.
     pub cost_ns: u64,
+    /// What ends its step behind that, which the best is chosen with; nothing of typed costs.
+    pub end_ns: u64,
     /// Idle share under the objective.
     pub bubble_ratio: f64,
     /// The schedule, as a person calls it.
     pub by: String,
+}
+
+impl ChartPoint {
+    /// The cost with the end of the step.
+    pub fn whole_ns(&self) -> u64 {
+        self.cost_ns.saturating_add(self.end_ns)
+    }
 }
 
 /// What is new about time against memory.

@@ -2,10 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
+use pipeplan_core::cluster;
+use pipeplan_core::model::catalog;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::planner::BEST;
-use pipeplan_core::problem::{PlacementChoice, Problem, Statement};
+use pipeplan_core::problem::{Objective, PlacementChoice, Problem, Statement};
 use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::timeline::{self, Span, Timeline};
 
 use crate::draw::lane::Lane;
@@ -16,6 +19,71 @@ use crate::{text, wire};
 /// Rows that have travelled, as lanes.
 pub fn lanes_of(rows: &[Vec<WireSpan>]) -> Vec<Lane> {
     rows.iter().map(|row| Lane::new(wire::unpack(row))).collect()
+}
+
+/// Which kinds of ops occur in any of `lanes`: a searched order may have one on a single rank.
+pub fn kinds_of(lanes: &[Lane]) -> Vec<OpKind> {
+    let mut kinds: Vec<OpKind> = Vec::new();
+    for span in lanes.iter().flat_map(Lane::spans) {
+        if !kinds.contains(&span.op.kind()) {
+            kinds.push(span.op.kind());
+            if kinds.len() == 4 {
+                break;
+            }
+        }
+    }
+    kinds.sort_unstable();
+    kinds
+}
+
+/// An op kind in the legend.
+pub const fn title_of(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::F => "F forward",
+        OpKind::B => "B for inputs",
+        OpKind::W => "W for weights",
+        OpKind::BW => "BW backward",
+    }
+}
+
+/// What the legend says of shades.
+pub const SHADES_TITLE: &str = "shade: chunk";
+
+/// The colours that are on a picture.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Key {
+    /// Kinds of ops of the plan and of what is compared with it.
+    pub kinds: Vec<OpKind>,
+    /// Whether any rank has several chunks, which have shades of their own.
+    pub shaded: bool,
+}
+
+impl Key {
+    /// Of `plan` above `below`.
+    pub fn of(plan: &Scene, below: Option<&Below>) -> Key {
+        let mut kinds = kinds_of(&plan.lanes);
+        kinds.extend(below.map(|below| kinds_of(below.lanes())).unwrap_or_default());
+        kinds.sort_unstable();
+        kinds.dedup();
+        let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.problem.chunks());
+        Key { kinds, shaded: chunks > 1 }
+    }
+}
+
+/// What is planned, in a line: model, device, ranks and microbatches.
+pub fn subject(spec: &Spec, plan: &Scene) -> String {
+    let of_model = match &spec.work {
+        Work::Model(work) => {
+            let model = catalog::find(&work.model_name).map_or("a model by hand", |entry| entry.title);
+            let device = cluster::find(&work.device.name).map_or(work.device.name.as_str(), |entry| entry.title);
+            format!("{model} on {device}")
+        }
+        Work::Typed(_) => "typed costs".to_owned(),
+    };
+    let shape =
+        [text::counted(plan.problem.ranks(), "rank"), text::counted(plan.problem.microbatches(), "microbatch")];
+    let said = [Some(spec.name.clone()).filter(|name| !name.is_empty()), Some(of_model)];
+    said.into_iter().flatten().chain(shape).collect::<Vec<_>>().join(", ")
 }
 
 /// A plan on the page.
@@ -95,22 +163,6 @@ impl Scene {
         chunks
     }
 
-    /// Which kinds occur: what the legend shows.
-    pub fn kinds(&self) -> Vec<OpKind> {
-        let mut kinds: Vec<OpKind> = Vec::new();
-        // Every kind of a schedule shows up on the first rank.
-        for span in self.lanes.first().map(Lane::spans).unwrap_or_default() {
-            if !kinds.contains(&span.op.kind()) {
-                kinds.push(span.op.kind());
-                if kinds.len() == 4 {
-                    break;
-                }
-            }
-        }
-        kinds.sort_unstable();
-        kinds
-    }
-
     /// Where its stages are, in words.
     pub fn placement(&self) -> String {
         wire::placement(&self.problem)
@@ -134,6 +186,19 @@ impl Scene {
             (limit.saturating_sub(peak), core::cmp::Reverse(peak))
         };
         (0..self.problem.ranks()).min_by_key(room).unwrap_or(0)
+    }
+
+    /// What it is judged by.
+    pub fn cost_ns(&self) -> u64 {
+        match self.figures.objective == Objective::LongestSpan.name() {
+            true => self.figures.longest_span_ns,
+            false => self.figures.makespan_ns,
+        }
+    }
+
+    /// What ends a step behind its pipeline; nothing of typed costs.
+    pub fn after_ns(&self) -> u64 {
+        self.figures.step.map_or(0, |step| step.step_ns.saturating_sub(self.figures.makespan_ns))
     }
 
     /// The largest limit of any rank, if all have one.
@@ -390,6 +455,14 @@ impl Below {
         }
     }
 
+    /// The chunks of a rank; a measured step is of `plan`.
+    pub fn chunks(&self, plan: &Scene) -> usize {
+        match self {
+            Below::Measured(_) => plan.problem.chunks(),
+            Below::Kept(kept) => kept.problem.chunks(),
+        }
+    }
+
     /// Which of its rank's chunks a stage is; a measured step is of `plan`.
     pub fn chunk_of_stage(&self, plan: &Scene) -> Vec<usize> {
         match self {
@@ -449,11 +522,38 @@ mod tests {
         assert_eq!(scene.curve(0).unwrap().peak(), 3 + 4 * 4);
         assert_eq!(scene.curve(3).unwrap().peak(), 3 + 4);
         assert_eq!(scene.tightest_rank(), 0);
-        assert_eq!(scene.kinds(), [OpKind::F, OpKind::BW]);
+        assert_eq!(kinds_of(&scene.lanes), [OpKind::F, OpKind::BW]);
         let lines = scene.describe(2, 0);
         assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
         assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
         assert!(scene.describe(9, 0).is_empty() && scene.describe(0, 999).is_empty());
+    }
+
+    #[test]
+    fn the_key_has_what_is_compared_too() {
+        let (plan, kept) = (example("1f1b", 1), example("zb-v", 2));
+        assert_eq!(Key::of(&plan, None), Key { kinds: vec![OpKind::F, OpKind::BW], shaded: false });
+        let both = Key::of(&plan, Some(&Below::Kept(Arc::new(kept))));
+        assert_eq!(both, Key { kinds: vec![OpKind::F, OpKind::B, OpKind::W, OpKind::BW], shaded: true });
+    }
+
+    #[test]
+    fn a_drawing_says_what_it_is_of() {
+        let form = crate::form::Form::default();
+        let mut spec = Spec::from_value(&form.to_value()).unwrap();
+        let answer = planner::answer(&spec, &schedule::find("1f1b").unwrap()).unwrap();
+        let scene = Scene::of(wire::picture_of(&spec, &answer), Vec::new()).unwrap();
+        assert_eq!(subject(&spec, &scene), "Llama 2 7B on NVIDIA H100 SXM 80 GB, 4 ranks, 10 microbatches");
+        spec.name = "mine".to_owned();
+        assert!(subject(&spec, &scene).starts_with("mine, Llama"));
+    }
+
+    #[test]
+    fn a_kind_that_a_single_rank_has_is_found() {
+        let mut lanes = example("zb-h1", 1).lanes;
+        assert_eq!(kinds_of(&lanes), [OpKind::F, OpKind::B, OpKind::W]);
+        lanes[3] = Lane::new(vec![Span { op: Op::new(3, OpKind::BW, 0), start_ns: 0, end_ns: 1 }]);
+        assert_eq!(kinds_of(&lanes), [OpKind::F, OpKind::B, OpKind::W, OpKind::BW]);
     }
 
     /// Pairs too, although the second op of a pair has travelled without a time of its own.

@@ -1,4 +1,9 @@
-//! Numbers as a person reads them.
+//! Numbers and names as a person reads them.
+
+use crate::form::FIELDS;
+
+/// What MFU is, in a tip.
+pub const MFU: &str = "Model FLOPs utilisation: see How to read this";
 
 /// A duration with three or four significant digits: `12.35 ms`.
 pub fn duration(ns: f64) -> String {
@@ -48,12 +53,43 @@ pub fn count(number: u64) -> String {
 
 /// `1 core`, `2 cores`: a whole number of what `thing` names.
 pub fn counted(number: usize, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+    let end = match number {
+        1 => "",
+        _ if thing.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{number} {thing}{end}")
 }
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
 pub fn humanised(text: &str) -> String {
     pipeplan_core::format::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
+}
+
+/// As [`humanised`], of what is wrong with a form: with the names of its fields, so that `limit_bytes` becomes
+/// `“Limit a rank”`.
+pub fn worded(text: &str) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let mut said = String::new();
+    for piece in humanised(text).split_inclusive(|c| !is_name(c)) {
+        // A full stop is no part of a name; a point before more of the name is.
+        let name = piece.trim_end_matches(|c| !is_name(c) || c == '.');
+        let after = &piece[name.len()..];
+        let is_whole = !after.starts_with('.') || after.trim_end() == ".";
+        match label_of(name).filter(|_| is_whole) {
+            Some(label) => said.push_str(&format!("“{label}”")),
+            None => said.push_str(name),
+        }
+        said.push_str(after);
+    }
+    said
+}
+
+/// What the form calls a field, by its path or, where it is no word of a sentence, by the last part of it.
+fn label_of(name: &str) -> Option<&'static str> {
+    let is_it = |path: &str| path == name || name.contains('_') && path.rsplit('.').next() == Some(name);
+    let known = name.contains(['_', '.']).then(|| FIELDS.iter().find(|field| is_it(field.path))).flatten();
+    known.map(|field| field.label)
 }
 
 /// A message of the planner as a sentence: with a capital, unless it begins with the name of a field, and a full stop.
@@ -135,11 +171,31 @@ mod tests {
     }
 
     #[test]
+    fn fields_in_sentences_are_called_what_the_form_calls_them() {
+        for (said, read) in [
+            ("raise limit_bytes, or take less.", "raise “Limit a rank”, or take less."),
+            ("training.microbatches: found 0; accepted is 1", "“Microbatches”: found 0; accepted is 1"),
+            ("its model holds 1.5 GiB... and x_y", "its model holds 1.5 GiB... and x_y"),
+            ("ranks of this name", "ranks of this name"),
+            ("model.layers.*.weight, as jitter_permille.", "model.layers.*.weight, as “Jitter”."),
+        ] {
+            assert_eq!(worded(said), read);
+        }
+    }
+
+    #[test]
     fn messages_become_sentences() {
         assert_eq!(sentence("rank 3 has work"), "Rank 3 has work.");
         assert_eq!(sentence("Done."), "Done.");
         assert_eq!(sentence("operators[0].ns: found -1"), "operators[0].ns: found -1.");
         assert_eq!(sentence(""), "");
+    }
+
+    #[test]
+    fn what_is_counted_is_named_by_its_number() {
+        assert_eq!(counted(1, "rank"), "1 rank");
+        assert_eq!(counted(2, "rank"), "2 ranks");
+        assert_eq!(counted(10, "microbatch"), "10 microbatches");
     }
 
     #[test]

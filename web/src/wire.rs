@@ -10,7 +10,7 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::relief::Relief;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
-use pipeplan_core::step::Step;
+use pipeplan_core::step::{Ends, Step};
 use pipeplan_core::timeline::{Span, Timeline};
 use pipeplan_core::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
@@ -144,7 +144,7 @@ pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
     let given = tuner.given();
     Layouts {
         given: given.and_then(|given| given.as_ref().ok()).map(layout),
-        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::humanised(reason)),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::worded(reason)),
         rows: tuner.rows().iter().map(layout).collect(),
         settled: tally.settled() as u64,
         all: tally.layouts as u64,
@@ -171,8 +171,9 @@ fn layout(row: &Tuned) -> LayoutRow {
 }
 
 /// A schedule as a point of time against memory.
-pub fn chart_point(problem: &Problem, timeline: &Timeline, by: String) -> ChartPoint {
+pub fn chart_point(problem: &Problem, ends: Option<&Ends>, timeline: &Timeline, by: String) -> ChartPoint {
     ChartPoint {
+        end_ns: ends.map_or(0, |ends| ends.step_ns(timeline).saturating_sub(timeline.makespan_ns())),
         bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
         cost_ns: timeline.cost_ns(problem.objective()),
         bubble_ratio: timeline.bubble_ratio(problem.objective()),
@@ -244,7 +245,7 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
         schedule: name.to_owned(),
         title: title(name),
         source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
-        reason: reason.map(|reason| text::humanised(&reason)),
+        reason: reason.map(|reason| text::worded(&reason)),
         costs: None,
     }
 }

@@ -22,7 +22,7 @@ use pipeplan_core::trace::Trace;
 use pipeplan_core::tune::{self, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
-use crate::frontier::Chart;
+use crate::frontier::{Chart, FROM_CHART};
 use crate::message::{
     Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Timed, TraceSummary, Unfit,
 };
@@ -207,6 +207,7 @@ impl Work {
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::Measure { profile } => vec![self.measure(profile.as_deref())],
             Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
+            Ask::OpenPoint { spec, bytes, below_ns } => vec![self.open_point(&spec, bytes, below_ns)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
             Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
@@ -271,9 +272,7 @@ impl Work {
         }
         let mut said = vec![match solve(&spec, &name) {
             Ok(answer) => Said::Planned(Box::new(wire::picture_of(&spec, &answer))),
-            Err(error) => {
-                Said::NoPlan { schedule: name, reason: text::sentence(&text::humanised(&error.to_string())) }
-            }
+            Err(error) => Said::NoPlan { schedule: name, reason: text::sentence(&text::worded(&error.to_string())) },
         }];
         said.extend(self.start_comparison(id, spec, false));
         said.extend(self.done());
@@ -325,7 +324,7 @@ impl Work {
         };
         match text() {
             Ok(text) => Said::Exported { text, purpose },
-            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::humanised(&reason) },
+            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason) },
         }
     }
 
@@ -403,8 +402,24 @@ impl Work {
         };
         match plan() {
             Ok(plan) => Said::Ordered { plan: plan.to_json() },
-            Err(reason) => unreadable("order", text::humanised(&reason)),
+            Err(reason) => unreadable("order", text::worded(&reason)),
         }
+    }
+
+    /// The plan of the chart's order that holds at most `bytes`, as a file; the end of the answer where there is none, or
+    /// none that costs less than `below_ns`.
+    fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Said {
+        let plan = || {
+            let spec = self.read(spec).ok()?;
+            let order = self.chart.as_ref().filter(|chart| chart.is_of(&spec))?.order_within(bytes)?;
+            let plan = planner::plan_order(&spec, FROM_CHART, order.clone()).ok()?;
+            // With another limit, what layers compute again may differ from what the chart was drawn with.
+            let timeline = plan.timeline().ok()?;
+            let end_ns = plan.step().map_or(0, |step| step.step_ns.saturating_sub(timeline.makespan_ns()));
+            let whole_ns = timeline.cost_ns(plan.problem.objective()).saturating_add(end_ns);
+            (whole_ns < below_ns).then(|| plan.to_json())
+        };
+        plan().map_or(Said::Done, |plan| Said::Ordered { plan })
     }
 
     fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
@@ -580,7 +595,7 @@ impl Comparison {
             Err(error) => error.to_string(),
             Ok(_) => String::new(),
         };
-        text::sentence(&format!("No schedule fits: {}", text::humanised(&reason)))
+        text::sentence(&format!("No schedule fits: {}", text::worded(&reason)))
     }
 
     /// The best so far, where the page shows the best and has another one.
@@ -799,6 +814,33 @@ mod tests {
         assert!(work.is_idle());
     }
 
+    /// Each point of the curve can be had as a plan: what it holds, and what it costs.
+    #[test]
+    fn a_point_of_the_chart_is_a_plan_where_it_is_better_than_what_is_shown() {
+        let small = SPEC.replace("\"microbatches\": 8", "\"microbatches\": 4");
+        let mut work = Work::new(|| 0.0);
+        work.take(plan(1, &small));
+        let chart = charted(&mut work);
+        assert!(chart.curve.len() > 2, "{chart:?}");
+        for point in &chart.curve {
+            let limited = format!("\"ranks\": 4, \"limit_bytes\": {},", point.bytes);
+            let mut asked = |below_ns: u64| {
+                let spec = small.replace("\"ranks\": 4,", &limited);
+                work.take(Question { id: 2, ask: Ask::OpenPoint { spec, bytes: point.bytes, below_ns } });
+                finish(&mut work).remove(0).said
+            };
+            let Said::Ordered { plan } = asked(point.cost_ns + 1) else { panic!("{point:?} is no plan") };
+            let plan = Plan::from_json(&plan).expect("a plan");
+            assert_eq!(plan.schedule_name, FROM_CHART);
+            assert_eq!(plan.prediction.makespan_ns, point.cost_ns);
+            assert_eq!(plan.prediction.peak_bytes.iter().max(), Some(&point.bytes));
+            assert_eq!(asked(point.cost_ns), Said::Done, "what is on screen is as good");
+        }
+        let other = small.replace("\"forward_ns\": 10", "\"forward_ns\": 11");
+        work.take(Question { id: 3, ask: Ask::OpenPoint { spec: other, bytes: u64::MAX, below_ns: u64::MAX } });
+        assert_eq!(finish(&mut work).remove(0).said, Said::Done, "it is the chart of another spec");
+    }
+
     #[test]
     fn a_model_that_does_not_fit_is_told_what_would() {
         let spec = r#"{ "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" }, "schedule": "1f1b",
@@ -832,7 +874,8 @@ mod tests {
             work.take(Question { id: 2, ask: Ask::Passes { spec } });
             let replies = finish(&mut work);
             let Some(Said::Passes(text)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
-            for part in ["stage", "split of the backward into B and W: ", "recompute: "] {
+            // Weights by their own names, which are like those of fields.
+            for part in ["stage", "split of the backward into B and W: ", "recompute: ", "model.layers.*.mlp"] {
                 assert!(text.contains(part), "{part}: {text}");
             }
         }

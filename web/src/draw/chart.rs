@@ -365,7 +365,13 @@ mod tests {
 
     fn point(bytes: u64, cost_ns: u64) -> ChartPoint {
         // As if there were 100 ns of work.
-        ChartPoint { bytes, cost_ns, bubble_ratio: 1.0 - 100.0 / cost_ns.max(100) as f64, by: "1F1B".to_owned() }
+        ChartPoint {
+            bytes,
+            cost_ns,
+            end_ns: 0,
+            bubble_ratio: 1.0 - 100.0 / cost_ns.max(100) as f64,
+            by: "1F1B".to_owned(),
+        }
     }
 
     fn chart(points: &[(u64, u64)]) -> Chart {

@@ -7,7 +7,7 @@
 //!   [`View::scaled`](view::View::scaled).
 //!
 //! [`view`] maps between them and clamps zoom and pan; [`lane`] holds one rank's spans; [`raster`] turns a
-//! lane into one row of pixels, whatever the number of spans under a pixel; [`memory`] does so for bytes
+//! lane into one row of pixels, whatever the number of spans under a pixel; [`walk`] goes from block to block; [`memory`] does so for bytes
 //! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`chart`] draws time against memory; [`colour`] holds the palette.
 
 pub mod chart;
@@ -19,3 +19,4 @@ pub mod raster;
 pub mod rows;
 pub mod ruler;
 pub mod view;
+pub mod walk;

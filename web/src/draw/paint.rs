@@ -19,6 +19,9 @@ pub const TITLE_PX: f64 = 20.0;
 /// Between two panels.
 const BETWEEN_PX: f64 = 6.0;
 
+/// A panel of a picture is no higher: that of a thousand ranks would be mostly lines of a few pixels.
+pub const WHOLE_PX: f64 = 1200.0;
+
 /// One panel of ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Panel {
@@ -37,7 +40,9 @@ pub struct Layout {
     pub width_px: f64,
     /// Height of all.
     pub height_px: f64,
-    /// How far ranks can be scrolled.
+    /// How far ranks are scrolled.
+    pub scroll_px: f64,
+    /// How far they can be.
     pub scroll_range_px: f64,
     /// The planned ranks.
     pub planned: Panel,
@@ -62,11 +67,25 @@ impl Layout {
     /// Stacks the panels for `ranks` planned ranks and `below` ranks compared with them, scrolled by `scroll_px` of
     /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
     pub fn new(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64) -> Layout {
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0)
+    }
+
+    /// As [`Layout::new`], as high as all ranks need, up to [`WHOLE_PX`] a panel: paper and pictures do not scroll.
+    pub fn whole(whole_width_px: f64, ranks: usize, below: usize) -> Layout {
+        Layout::stacked(whole_width_px, ranks, below, 0.0, WHOLE_PX)
+    }
+
+    /// Panels that grow up to `most_px` where their rows need it.
+    fn stacked(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, most_px: f64) -> Layout {
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
         let lanes_px = if below > 0 { 160.0 } else { 200.0 };
-        let planned = Rows::sharing(ranks, lanes_px, 3.0, 28.0, 0.0);
-        let below = (below > 0).then(|| Rows::sharing(below, lanes_px, 3.0, 28.0, 0.0));
-        let memory = Rows::sharing(ranks, 144.0, 9.0, 34.0, 0.0);
+        let rows = |count: usize, usual_px: f64, least_px: f64, row_px: f64| {
+            let height_px = (count as f64 * least_px).min(most_px).max(usual_px);
+            Rows::sharing(count, height_px, least_px, row_px, 0.0)
+        };
+        let planned = rows(ranks, lanes_px, 3.0, 28.0);
+        let below = (below > 0).then(|| rows(below, lanes_px, 3.0, 28.0));
+        let memory = rows(ranks, 144.0, 9.0, 34.0);
         let ranges = [planned, memory].into_iter().chain(below).map(|rows| rows.scroll_range_px());
         let scroll_range_px = ranges.fold(0.0, f64::max);
         let share = if scroll_range_px > 0.0 { (scroll_px / scroll_range_px).clamp(0.0, 1.0) } else { 0.0 };
@@ -81,7 +100,28 @@ impl Layout {
         let below = below.map(&mut panel);
         let memory = panel(memory);
         let width_px = (whole_width_px - left_px - 1.0).max(1.0);
-        Layout { left_px, width_px, height_px: y, scroll_range_px, planned, below, memory }
+        let scroll_px = share * scroll_range_px;
+        Layout { left_px, width_px, height_px: y, scroll_px, scroll_range_px, planned, below, memory }
+    }
+
+    /// How far to scroll so that a rank of a panel comes into sight, if it is not.
+    pub fn scroll_showing(&self, panel: &Panel, rank: usize) -> f64 {
+        let (range, here) = (panel.rows.scroll_range_px(), panel.rows.scroll_px);
+        // Panels scroll by the same share.
+        let share = |scroll_px: f64| if range > 0.0 { scroll_px / range } else { 0.0 };
+        let to = panel.rows.scroll_showing(rank);
+        if to == here { self.scroll_px } else { share(to) * self.scroll_range_px }
+    }
+
+    /// How far a tap on the scroll mark of a panel, or near it, scrolls.
+    pub fn scroll_at(&self, x_px: f64, y_px: f64) -> Option<f64> {
+        // As wide as a finger needs.
+        const REACH_PX: f64 = 20.0;
+        let panels = [Some(self.planned), self.below, Some(self.memory)].into_iter().flatten();
+        let tapped = |panel: &Panel| panel.rows.mark().is_some() && panel.rows.at(y_px - panel.top_px).is_some();
+        let near = x_px >= self.left_px + self.width_px - REACH_PX;
+        let panel = panels.filter(|_| near).find(tapped)?;
+        Some(panel.rows.share_at(y_px - panel.top_px) * self.scroll_range_px)
     }
 
     /// What is at a point of the canvas.
@@ -347,6 +387,29 @@ mod tests {
                 let (_, bottom) = panel.rows.span_of(ranks - 1);
                 assert!(bottom <= panel.rows.height_px + 1e-6, "{ranks}");
             }
+        }
+    }
+
+    #[test]
+    fn a_whole_picture_has_all_ranks_and_a_scrolled_one_any() {
+        for ranks in [1, 32, 130] {
+            let layout = Layout::whole(1000.0, ranks, ranks);
+            for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
+                assert_eq!(panel.rows.in_sight(), None, "{ranks} ranks");
+            }
+        }
+        assert_eq!(Layout::whole(1000.0, 4, 0), Layout::new(1000.0, 4, 0, 0.0));
+        assert!(Layout::whole(1000.0, 1024, 0).memory.rows.in_sight().is_some());
+        let layout = Layout::new(1000.0, 64, 0, 0.0);
+        let bottom = layout.memory.top_px + layout.memory.rows.height_px - 1.0;
+        assert_eq!(layout.scroll_at(995.0, bottom), Some(layout.scroll_range_px));
+        assert_eq!(layout.scroll_at(500.0, bottom), None);
+        assert_eq!(layout.scroll_at(995.0, layout.planned.top_px + 1.0), None, "all planned ranks are in sight");
+        for rank in 0..64 {
+            let before = Layout::new(1000.0, 64, 0, 100.0);
+            let scroll = before.scroll_showing(&before.memory, rank);
+            let (first, last) = Layout::new(1000.0, 64, 0, scroll).memory.rows.in_sight().unwrap();
+            assert!((first..=last).contains(&rank), "{rank}: {first} to {last}");
         }
     }
 

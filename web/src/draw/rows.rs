@@ -51,6 +51,37 @@ impl Rows {
         first.min(self.count)..last.min(self.count)
     }
 
+    /// The first and the last row that are in sight as a whole, where not all are.
+    pub fn in_sight(&self) -> Option<(usize, usize)> {
+        // Rounding alone does not take a row out of sight.
+        const A_LITTLE: f64 = 1e-6;
+        let first = (self.scroll_px / self.pitch_px - A_LITTLE).ceil() as usize;
+        let end = ((self.scroll_px + self.height_px) / self.pitch_px + A_LITTLE) as usize;
+        (self.scroll_range_px() > 0.0).then_some((first, end.saturating_sub(1)))
+    }
+
+    /// Top and bottom of the mark that says which part of the rows is in sight, where not all are.
+    pub fn mark(&self) -> Option<(f64, f64)> {
+        let whole = self.pitch_px * self.count as f64;
+        let length = (self.height_px * self.height_px / whole).max(12.0);
+        let share = self.scroll_px / self.scroll_range_px();
+        let top = share * (self.height_px - length);
+        (self.scroll_range_px() > 0.0).then_some((top, top + length))
+    }
+
+    /// The share of the farthest scroll at which the mark is nearest to `y_px`.
+    pub fn share_at(&self, y_px: f64) -> f64 {
+        let whole = self.pitch_px * self.count as f64;
+        let top = y_px / self.height_px * whole - self.height_px / 2.0;
+        if self.scroll_range_px() > 0.0 { (top / self.scroll_range_px()).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    /// The scroll nearest to this one at which a row is in sight as a whole.
+    pub fn scroll_showing(&self, row: usize) -> f64 {
+        let top = row as f64 * self.pitch_px;
+        self.scroll_px.min(top).max(top + self.pitch_px - self.height_px)
+    }
+
     /// The row at `y_px`.
     pub fn at(&self, y_px: f64) -> Option<usize> {
         if !(0.0..self.height_px).contains(&y_px) {
@@ -81,6 +112,24 @@ mod tests {
         assert_eq!((many.pitch_px, many.height_px), (3.0, 400.0));
         assert_eq!(many.scroll_px, 1024.0 * 3.0 - 400.0);
         assert_eq!(many.visible().end, 1024);
+    }
+
+    #[test]
+    fn what_is_out_of_sight_is_said_marked_and_scrolled_to() {
+        assert_eq!(Rows::sharing(4, 400.0, 3.0, 30.0, 0.0).in_sight(), None);
+        assert_eq!(Rows::sharing(4, 400.0, 3.0, 30.0, 0.0).mark(), None);
+        let at = |scroll_px: f64| Rows::sharing(32, 144.0, 9.0, 34.0, scroll_px);
+        assert_eq!(
+            [0.0, 4.0, 144.0].map(|scroll| at(scroll).in_sight()),
+            [Some((0, 15)), Some((1, 15)), Some((16, 31))]
+        );
+        assert_eq!([0.0, 144.0].map(|scroll| at(scroll).mark()), [Some((0.0, 72.0)), Some((72.0, 144.0))]);
+        assert_eq!([0.0, 30.0, 72.0, 144.0].map(|y| at(0.0).share_at(y)), [0.0, 0.0, 0.5, 1.0]);
+        for row in 0..32 {
+            let (first, last) = at(at(50.0).scroll_showing(row)).in_sight().unwrap();
+            assert!((first..=last).contains(&row), "{row}");
+        }
+        assert_eq!(at(50.0).scroll_showing(10), 50.0, "it is in sight already");
     }
 
     #[test]

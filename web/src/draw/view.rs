@@ -86,6 +86,12 @@ impl View {
         extent.clamp(View { start_ns: self.start_ns + dx_px * self.ns_per_px, ..self })
     }
 
+    /// Panned no farther than it takes to show `from_ns..to_ns`; its beginning, where it is longer than what is shown.
+    pub fn showing(self, from_ns: f64, to_ns: f64, extent: Extent) -> View {
+        let least_ns = (to_ns - extent.width_px * self.ns_per_px).min(from_ns);
+        extent.clamp(View { start_ns: self.start_ns.clamp(least_ns, from_ns), ..self })
+    }
+
     /// The view of `from_ns..to_ns`.
     pub fn around(from_ns: f64, to_ns: f64, extent: Extent) -> View {
         let ns_per_px = (to_ns - from_ns) / extent.width_px.max(1.0);
@@ -143,6 +149,17 @@ mod tests {
             let x = x * extent.width_px;
             let view = extent.fit().zoomed(factor, x, extent).zoomed(1e-9, x, extent);
             prop_assert_eq!(view, extent.fit());
+        }
+    }
+
+    #[test]
+    fn a_view_goes_no_farther_than_to_what_it_is_to_show() {
+        let extent = Extent { whole_ns: 1000.0, width_px: 100.0 };
+        let view = View { start_ns: 200.0, ns_per_px: 1.0 };
+        for (from, to, start) in
+            [(220.0, 260.0, 200.0), (150.0, 160.0, 150.0), (310.0, 330.0, 230.0), (400.0, 700.0, 400.0)]
+        {
+            assert_eq!(view.showing(from, to, extent).start_ns, start, "{from} to {to}");
         }
     }
 

@@ -54,7 +54,9 @@ pub enum Group {
 /// How a field's text becomes a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
-    /// Text, or the name of a choice.
+    /// Text as it stands.
+    Words,
+    /// The name of a choice, or numbers with commas between.
     Text,
     /// A whole number.
     Whole,
@@ -93,7 +95,7 @@ const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, h
 
 /// All fields. A path stands before the paths within it.
 pub const FIELDS: &[Field] = &[
-    of("name", "Name", Unit::Text, Group::Top, ""),
+    of("name", "Name", Unit::Words, Group::Top, ""),
     of("schedule", "Schedule", Unit::Text, Group::Top, ""),
     of(
         "jitter_permille",
@@ -237,7 +239,7 @@ pub const FIELDS: &[Field] = &[
     of("model.latent.rope_width", "Rotary columns", Unit::Whole, Group::Latent, "Of each head"),
     of("model.latent.value_width", "Value width", Unit::Whole, Group::Latent, "Of each head"),
     of("cluster.device", "Device", Unit::Text, Group::Cluster, ""),
-    of("cluster.device.name", "Its name", Unit::Text, Group::Device, ""),
+    of("cluster.device.name", "Its name", Unit::Words, Group::Device, ""),
     of(
         "cluster.device.matmul_flops",
         "Matmul",
@@ -265,8 +267,20 @@ pub const FIELDS: &[Field] = &[
     of("cluster.link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
     of("cluster.node_link.bytes_per_s", "Between nodes", Unit::Of(1e9, "GB/s"), Group::Links, "In one direction"),
     of("cluster.node_link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
-    of("parallel.pipeline", "Ranks", Unit::Whole, Group::Parallel, "Pipeline ranks, P"),
-    of("parallel.chunks", "Chunks a rank", Unit::Whole, Group::Parallel, "V, for schedules that may choose"),
+    of(
+        "parallel.pipeline",
+        "Ranks",
+        Unit::Whole,
+        Group::Parallel,
+        "Pipeline ranks, P: each holds a part of the model's layers",
+    ),
+    of(
+        "parallel.chunks",
+        "Chunks a rank",
+        Unit::Whole,
+        Group::Parallel,
+        "Stages of each rank, V, for schedules that may choose",
+    ),
     of(
         "parallel.partition",
         "Layers",
@@ -313,7 +327,13 @@ pub const FIELDS: &[Field] = &[
         Group::Split,
         "Whether devices that share a stage leave experts whole",
     ),
-    of("training.microbatches", "Microbatches", Unit::Whole, Group::Training, "Of one step, M"),
+    of(
+        "training.microbatches",
+        "Microbatches",
+        Unit::Whole,
+        Group::Training,
+        "Parts of a step's batch, M, that go through the pipeline by themselves",
+    ),
     of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
     of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
     of("training.dtype", "Format", Unit::Text, Group::Training, "Of weights and activations"),
@@ -373,9 +393,15 @@ pub const FIELDS: &[Field] = &[
         "What the transport promises: grouped, rendezvous, buffered:4, pair-ordered or streams. A plan that could hang on it \
          is refused",
     ),
-    of("problem.ranks", "Ranks", Unit::Whole, Group::Shape, "P"),
-    of("problem.chunks", "Chunks a rank", Unit::Whole, Group::Shape, "V"),
-    of("problem.microbatches", "Microbatches", Unit::Whole, Group::Shape, "M"),
+    of("problem.ranks", "Ranks", Unit::Whole, Group::Shape, "Pipeline ranks, P"),
+    of("problem.chunks", "Chunks a rank", Unit::Whole, Group::Shape, "Stages of each rank, V"),
+    of(
+        "problem.microbatches",
+        "Microbatches",
+        Unit::Whole,
+        Group::Shape,
+        "Parts of a step's batch, M, that go through the pipeline by themselves",
+    ),
     of(
         "problem.placement",
         "Placement",
@@ -474,6 +500,9 @@ impl Unit {
             let whole = text.parse::<i64>().map(|number| json!(number));
             whole.or_else(|_| text.parse::<u64>().map(|number| json!(number))).ok()
         };
+        if self == Unit::Words {
+            return json!(text);
+        }
         // What has no short form, such as hop times between each two ranks, is typed as JSON.
         if text.starts_with(['[', '{'])
             && let Ok(value) = serde_json::from_str(text)
@@ -485,7 +514,7 @@ impl Unit {
             Unit::Text if text.contains(',') => {
                 text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array)
             }
-            Unit::Text => None,
+            Unit::Text | Unit::Words => None,
             Unit::Whole => number(text).or_else(|| real(text)),
             Unit::Real => real(text),
             Unit::Flag => text.parse::<bool>().ok().map(Value::Bool),
@@ -536,12 +565,18 @@ impl Unit {
         format!("{spelled}, in {suffix}")
     }
 
+    /// The shortest text that is read back as `number`, which is `here` in this unit.
+    fn short(self, number: u64, here: f64) -> String {
+        let texts = (0..=3).map(|decimals| crate::text::trimmed(here, decimals));
+        texts.into_iter().find(|text| self.value_of(text) == json!(number)).unwrap_or_else(|| here.to_string())
+    }
+
     /// The text of a value; the other way round.
     pub fn text_of(self, value: &Value) -> String {
         match (self, value) {
             (_, Value::Null) => String::new(),
             (Unit::Of(factor, _), value) => {
-                value.as_u64().map_or_else(|| value.to_string(), |number| (number as f64 / factor).to_string())
+                value.as_u64().map_or_else(|| value.to_string(), |number| self.short(number, number as f64 / factor))
             }
             (Unit::Stages, Value::Array(stages)) => {
                 let line = |stage: &Value| {

@@ -5,6 +5,7 @@
 //! that core names the field and what stood there. [`Form::of`] goes the other way, leaving out what is the
 //! catalog's own, so that a shared link opens as the short form that made it.
 
+mod choices;
 mod fields;
 mod slider;
 
@@ -15,6 +16,7 @@ use pipeplan_core::fields::Fault;
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::{Map, Value, json};
 
+pub use choices::{called, choices};
 pub use fields::{FIELDS, Field, Group, Unit, field};
 pub use slider::{Slider, slider};
 

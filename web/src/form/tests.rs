@@ -111,6 +111,30 @@ fn every_field_of_a_spec_is_in_the_form() {
     }
 }
 
+/// The device's memory is no round number of bytes, and is shown as one of GiB.
+#[test]
+fn a_device_by_hand_has_figures_that_a_person_reads() {
+    let mut form = Form::default();
+    form.choose_device("");
+    assert_eq!(form.text("cluster.device.memory_bytes"), "79.1");
+    let by_name = read(&Form::default()).unwrap();
+    let (Work::Model(by_hand), Work::Model(by_name)) = (read(&form).unwrap().work, by_name.work) else { panic!() };
+    assert_eq!(by_hand.device.memory_bytes, by_name.device.memory_bytes);
+    // What has no short text keeps all it needs.
+    let unit = field("memory.limit_bytes").unwrap().unit;
+    let text = unit.text_of(&json!(12_345_678_901u64));
+    assert_eq!(unit.value_of(&text), json!(12_345_678_901u64));
+}
+
+#[test]
+fn a_name_may_be_any_text() {
+    for name in ["4, 8", "[1]", "{}", "7"] {
+        let mut form = Form::default();
+        form.set("name", name);
+        assert_eq!(read(&form).map(|spec| spec.name), Ok(name.to_owned()));
+    }
+}
+
 #[test]
 fn groups_are_a_part_of_the_schedule_s_name() {
     let mut form = Form::default();

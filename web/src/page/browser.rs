@@ -4,7 +4,7 @@ use js_sys::{Array, Function, Promise, Reflect};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
-    Blob, BlobPropertyBag, File, HtmlAnchorElement, HtmlCanvasElement, ReadableWritablePair, Response,
+    Blob, BlobPropertyBag, Event, File, HtmlAnchorElement, HtmlCanvasElement, ReadableWritablePair, Response,
     ScrollBehavior, ScrollIntoViewOptions, Url, Window,
 };
 
@@ -23,9 +23,20 @@ pub fn set_title(title: &str) {
 /// Width of a sheet of paper between its margins, in CSS pixels: A4's and US Letter's, upright, are a little more.
 const PAPER_PX: f64 = 680.0;
 
+/// Calls `then` before the page is printed, with true, and afterwards, with false.
+pub fn on_print(then: impl Fn(bool) + 'static) {
+    let then = Closure::<dyn FnMut(Event)>::new(move |event: Event| then(event.type_() == "beforeprint"));
+    if let Some(window) = window() {
+        for event in ["beforeprint", "afterprint"] {
+            let _ = window.add_event_listener_with_callback(event, then.as_ref().unchecked_ref());
+        }
+    }
+    then.forget();
+}
+
 /// Before the page is printed, says in `--paper` by how much what is as wide as the screen's `.stage` has to shrink.
 pub fn fit_paper() {
-    let fit = Closure::<dyn FnMut()>::new(|| {
+    on_print(|_| {
         let Some(document) = window().and_then(|window| window.document()) else { return };
         let stage = document.query_selector(".stage").ok().flatten();
         if let (Some(root), Some(stage)) = (document.document_element(), stage) {
@@ -33,10 +44,6 @@ pub fn fit_paper() {
             let _ = root.set_attribute("style", &format!("--paper:{scale:.4}"));
         }
     });
-    if let Some(window) = window() {
-        let _ = window.add_event_listener_with_callback("beforeprint", fit.as_ref().unchecked_ref());
-    }
-    fit.forget();
 }
 
 /// Takes an element out of the page.

@@ -33,7 +33,9 @@ pub fn Compare() -> impl IntoView {
                         <tr>
                             <Head ranking column=Column::Schedule>"Schedule"</Head>
                             <Head ranking column=Column::Cost>{cost}</Head>
-                            <th scope="col" class="bar" aria-hidden="true"></th>
+                            // Said in numbers beside it.
+                            <th scope="col" class="bar" aria-hidden="true"
+                                title="As long as the time; the light part of it is the bubble">"Busy, waiting"</th>
                             <Head ranking column=Column::Bubble>"Bubble"</Head>
                             <Head ranking column=Column::Peak>"Peak memory"</Head>
                             <Head ranking column=Column::Gap

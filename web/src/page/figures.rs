@@ -20,7 +20,10 @@ pub fn FigureRow() -> impl IntoView {
             <div class="figure" data-test="figure-makespan">
                 <h2>"Makespan "<span class="what">"first to last op"</span></h2>
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.figures.makespan_ns as f64))}</p>
-                <p class="note" data-test="step">{move || scene().map(|scene| whole_step(&scene))}</p>
+                <p class="note" data-test="step">{move || scene().map(|scene| view! {
+                    {whole_step(&scene)}
+                    {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
+                })}</p>
                 <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
                 {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
                     <p class="note">"1 step in 20 takes more than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
@@ -127,11 +130,7 @@ fn binding(planner: Planner, scene: &Scene) -> String {
 }
 
 fn gap(planner: Planner, scene: &Scene) -> String {
-    let cost_ns = match scene.figures.objective == Objective::LongestSpan.name() {
-        true => scene.figures.longest_span_ns,
-        false => scene.figures.makespan_ns,
-    };
-    match pipeplan_core::planner::gap(cost_ns, bound_ns(planner, scene)) {
+    match pipeplan_core::planner::gap(scene.cost_ns(), bound_ns(planner, scene)) {
         Some(gap) if gap <= 0.0 => "Met: no schedule of this placement is faster.".to_owned(),
         Some(gap) => format!("{} above it.", text::percent(gap)),
         None => "It says nothing here.".to_owned(),
@@ -148,10 +147,14 @@ fn longest_span(scene: &Scene) -> Option<String> {
 fn whole_step(scene: &Scene) -> String {
     scene.figures.step.map_or_else(String::new, |step| {
         format!(
-            "step {} with its optimizer: {} tokens/s, MFU {}",
+            "step {} with its optimizer: {} tokens/s",
             text::duration(step.step_ns as f64),
             text::count(step.tokens_per_s.round() as u64),
-            text::percent(step.mfu)
         )
     })
+}
+
+/// The share of the devices' arithmetic that a whole training step makes use of.
+fn mfu(scene: &Scene) -> Option<String> {
+    scene.figures.step.map(|step| text::percent(step.mfu))
 }

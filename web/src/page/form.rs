@@ -6,7 +6,7 @@ use pipeplan_core::model::catalog;
 use pipeplan_core::{cluster, planner};
 
 use super::state::Planner;
-use crate::form::{FIELDS, Field, Form, Group, Kind, field, slider};
+use crate::form::{FIELDS, Field, Form, Group, Kind, choices, field, slider};
 use crate::message::Timed;
 use crate::wire;
 
@@ -133,11 +133,11 @@ fn ModelFields() -> impl IntoView {
             <Folded title="Tensor, data, expert and context parallel" groups=&[Group::Split]>
                 <div class="pairs">
                     <Text path="parallel.tensor" />
-                    <Select path="parallel.sequence_parallel" choices=named(&[("", "whole"), ("true", "split, too")]) />
+                    <Select path="parallel.sequence_parallel" choices=named(choices("parallel.sequence_parallel")) />
                     <Select path="parallel.async_reduce" choices=named(&[("", "waited for"), ("true", "beside dW")]) />
                     <Text path="parallel.data" />
-                    <Select path="parallel.zero" choices=named(&[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")]) />
-                    <Select path="parallel.reduce_gradients" choices=named(&[("", "as they share"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]) />
+                    <Select path="parallel.zero" choices=named(choices("parallel.zero")) />
+                    <Select path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <Text path="parallel.expert" />
                     <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
                     <Text path="parallel.context" />
@@ -158,7 +158,7 @@ fn ModelFields() -> impl IntoView {
                     <Text path="training.recompute_first" />
                     <Text path="training.recompute_group" />
                 </div>
-                <Select path="training.attention" choices=named(&[("", "flash"), ("materialised", "scores in memory")]) />
+                <Select path="training.attention" choices=named(choices("training.attention")) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
                 <Select path="training.f32_logits" choices=named(&[("", "no"), ("true", "yes")]) />
                 <Text path="training.expert_imbalance" />
@@ -263,6 +263,8 @@ fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> 
     }
 }
 
+const GROUP_HELP: &str = "Microbatches that go through a chunk before the next chunk's turn";
+
 /// Microbatches of a group, for schedules that have groups.
 #[component]
 fn GroupSize() -> impl IntoView {
@@ -273,10 +275,12 @@ fn GroupSize() -> impl IntoView {
         shown.get().then(|| {
             view! {
                 <div class="field">
-                    <label for="schedule-group" title="Microbatches that go through a chunk before the next chunk's turn">"Groups of"</label>
+                    <label for="schedule-group" title=GROUP_HELP>"Groups of"</label>
                     <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="as many as ranks" prop:value=text
+                        aria-describedby="schedule-group-help"
                         on:input=move |event| planner.type_in("schedule", |form| form.set_group(event_target_value(&event).trim()))
                         on:change=move |_| planner.typed() />
+                    <Help id="schedule-group-help".to_owned() help=GROUP_HELP />
                 </div>
             }
         })
@@ -308,6 +312,7 @@ fn framed(field: &'static Field, alone: bool, input: impl IntoView + 'static) ->
         <div class="field" class:alone=alone class:faulty=move || faults.with(|faults| !faults.is_empty())>
             <label for=id(field) title=field.help>{field.label}</label>
             {input}
+            <Help id=help_id(field) help=field.help />
             <div class="faults" id=fault_id(field) aria-live="polite" data-test=format!("fault-{}", field.path)>
                 {move || faults.get().into_iter().map(|fault| view! { <p class="fault">{fault}</p> }).collect_view()}
             </div>
@@ -333,6 +338,21 @@ fn id(field: &Field) -> String {
 
 fn fault_id(field: &Field) -> String {
     format!("{}-fault", id(field))
+}
+
+fn help_id(field: &Field) -> String {
+    format!("{}-help", id(field))
+}
+
+/// What describes a field: its help, and what is wrong with it.
+fn described_by(field: &Field) -> String {
+    format!("{} {}", help_id(field), fault_id(field))
+}
+
+/// What a field means, under it while it has the focus: fingers and keys reach no tip of a label.
+#[component]
+fn Help(id: String, help: &'static str) -> impl IntoView {
+    (!help.is_empty()).then(|| view! { <p class="help tip" id=id>{help}</p> })
 }
 
 /// What an empty field means, as far as it is known: what it said before it was emptied means nothing.
@@ -372,7 +392,7 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
                 list=(!list.is_empty()).then(|| list_id.clone())
                 prop:value=text
                 placeholder=move || placeholder(planner, field)
-                aria-describedby=fault_id(field)
+                aria-describedby=described_by(field)
                 on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
                 on:change=move |_| planner.typed() />
             <span class="suffix">{field.unit.suffix()}</span>
@@ -390,7 +410,7 @@ fn Lines(path: &'static str) -> impl IntoView {
     let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
     let input = view! {
         <textarea id=id(field) data-test=format!("field-{path}") rows="3" spellcheck="false" prop:value=text
-            aria-describedby=fault_id(field) placeholder=field.help
+            aria-describedby=described_by(field)
             on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
             on:change=move |_| planner.typed()></textarea>
     };
@@ -461,7 +481,7 @@ fn Select(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -
         });
     };
     let input = view! {
-        <select id=id(field) data-test=format!("field-{path}") aria-describedby=fault_id(field) on:change=chosen>
+        <select id=id(field) data-test=format!("field-{path}") aria-describedby=described_by(field) on:change=chosen>
             {options}
             {other}
         </select>

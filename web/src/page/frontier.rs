@@ -8,8 +8,7 @@ use web_sys::{KeyboardEvent, MouseEvent};
 
 use super::state::Planner;
 use super::timeline::follow_width;
-use crate::draw::chart::{HEIGHT, Marks, Measure, Plot, describe};
-use crate::form::limit_text;
+use crate::draw::chart::{Chart, HEIGHT, Marks, Measure, Plot, describe};
 use crate::message::{ChartPoint, Row};
 use crate::text;
 
@@ -52,7 +51,7 @@ pub fn FrontierPanel() -> impl IntoView {
         let point =
             picked.get_untracked().and_then(|at| planner.chart.with_untracked(|chart| chart.curve.get(at).cloned()));
         if let Some(point) = point {
-            limit_to(planner, point.bytes);
+            planner.take_point(point);
         }
     };
     let on_key = move |event: KeyboardEvent| {
@@ -116,10 +115,21 @@ fn summary(planner: Planner) -> String {
     planner.chart.with(|chart| {
         let least = chart.least_bytes.map(|least| format!("No schedule exists below {} a rank.", text::bytes(least)));
         let searching = !chart.finished || chart.stale;
-        let more = if searching { "Searching…" } else { "Click a place to plan within its memory." };
-        let more = Some(more.to_owned());
-        [least, more].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        let more = match (searching, better_than_shown(planner, chart)) {
+            (true, _) => "Searching…".to_owned(),
+            (false, Some(point)) => format!("Faster than the plan on screen, within its limit: {}.", describe(point)),
+            (false, None) => "Click a place to plan within its memory.".to_owned(),
+        };
+        [least, Some(more)].into_iter().flatten().collect::<Vec<_>>().join(" ")
     })
+}
+
+/// The point of the chart that the limit leaves room for, where the plan on screen is a slower best.
+fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
+    let (limit, shown) = (limit(planner)?, plan(planner)?);
+    let is_best = planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.schedule == BEST));
+    let point = chart.curve.get(chart.within(limit as f64)?)?;
+    (is_best && point.bytes <= limit && point.whole_ns() < shown.whole_ns()).then_some(point)
 }
 
 /// The limit in force: the tightest where ranks have several.
@@ -134,12 +144,11 @@ fn limit(planner: Planner) -> Option<u64> {
 fn plan(planner: Planner) -> Option<ChartPoint> {
     planner.scene.with(|scene| {
         let scene = scene.as_ref()?;
-        let figures = &scene.figures;
-        let by_span = figures.objective == pipeplan_core::problem::Objective::LongestSpan.name();
         Some(ChartPoint {
             bytes: scene.peak_bytes(),
-            cost_ns: if by_span { figures.longest_span_ns } else { figures.makespan_ns },
-            bubble_ratio: figures.bubble_ratio,
+            cost_ns: scene.cost_ns(),
+            end_ns: scene.after_ns(),
+            bubble_ratio: scene.figures.bubble_ratio,
             by: String::new(),
         })
     })
@@ -153,16 +162,10 @@ fn published(planner: Planner) -> Vec<ChartPoint> {
     let point = |row: &Row| {
         let costs = row.costs.filter(|_| row.schedule != BEST)?;
         let cost_ns = if by_span { costs.longest_span_ns } else { costs.makespan_ns };
-        Some(ChartPoint { bytes: costs.peak_bytes, cost_ns, bubble_ratio: costs.bubble_ratio, by: row.title.clone() })
+        // Drawn alone, and held against nothing.
+        let end_ns = 0;
+        let (bytes, bubble_ratio) = (costs.peak_bytes, costs.bubble_ratio);
+        Some(ChartPoint { bytes, cost_ns, end_ns, bubble_ratio, by: row.title.clone() })
     };
     planner.rows.with(|rows| rows.iter().filter_map(point).collect())
-}
-
-/// Asks for the best schedule within `bytes`.
-fn limit_to(planner: Planner, bytes: u64) {
-    planner.change_with(|form| {
-        let path = form.limit_path();
-        form.set(path, limit_text(path, bytes));
-        form.set("schedule", BEST);
-    });
 }

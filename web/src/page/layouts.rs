@@ -139,7 +139,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                             <th scope="col" class="number">"Microbatches"</th>
                             <th scope="col" class="number">"Step"</th>
                             <th scope="col" class="number">"Tokens/s"</th>
-                            <th scope="col" class="number">"MFU"</th>
+                            <th scope="col" class="number" title=text::MFU>"MFU"</th>
                             <th scope="col" class="number">"Peak memory"</th>
                             <th scope="col">"Schedule"</th>
                             <th scope="col">"Recomputed"</th>

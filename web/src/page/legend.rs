@@ -6,29 +6,29 @@ use pipeplan_core::op::OpKind;
 
 use super::state::Planner;
 use crate::message::Calibrated;
-use crate::scene::Scene;
+use crate::scene::{Key, SHADES_TITLE, Scene, title_of};
 use crate::text;
 
 #[component]
 pub fn Legend() -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let kinds =
-        Memo::new(move |_| planner.scene.with(|scene| scene.as_ref().map(|scene| scene.kinds()).unwrap_or_default()));
-    let chunks =
-        Memo::new(move |_| planner.scene.with(|scene| scene.as_ref().map_or(1, |scene| scene.problem.chunks())));
+    let key = Memo::new(move |_| {
+        let below = planner.below();
+        planner.scene.with(|scene| scene.as_ref().map(|scene| Key::of(scene, below.as_ref())).unwrap_or_default())
+    });
     let entry = |kind: OpKind| {
-        let (class, title) = match kind {
-            OpKind::F => ("f", "F forward"),
-            OpKind::B => ("b", "B for inputs"),
-            OpKind::W => ("w", "W for weights"),
-            OpKind::BW => ("bw", "BW backward"),
+        let class = match kind {
+            OpKind::F => "f",
+            OpKind::B => "b",
+            OpKind::W => "w",
+            OpKind::BW => "bw",
         };
-        view! { <li><span class=format!("swatch {class}")></span>{title}</li> }
+        view! { <li><span class=format!("swatch {class}")></span>{title_of(kind)}</li> }
     };
     view! {
-        <ul class="legend" aria-label="Legend">
-            {move || kinds.get().into_iter().map(entry).collect_view()}
-            {move || (chunks.get() > 1).then(|| view! { <li class="chunks">"shade: chunk"</li> })}
+        <ul class="legend" aria-label="Legend" data-test="legend">
+            {move || key.get().kinds.into_iter().map(entry).collect_view()}
+            {move || key.get().shaded.then(|| view! { <li class="chunks">{SHADES_TITLE}</li> })}
         </ul>
     }
 }
@@ -41,13 +41,21 @@ pub fn Guide() -> impl IntoView {
             <summary>"How to read this"</summary>
             <dl>
                 <dt>"Rows and blocks"</dt>
-                <dd>"A row is a rank: a GPU, or several that share a stage. A block is what it does for one microbatch, whose number stands on it: F, the forward; B, the backward that the rank before waits for; W, the gradients of weights, which nobody waits for; BW, both in one. Point at a block to see what it waits for, and its times."</dd>
+                <dd>"A row is a rank: a GPU, or several that share its work. A block is what it does for one microbatch: F, the forward; B, the backward that the rank before waits for; W, the gradients of weights, which nobody waits for; BW, both in one. On a block stands the microbatch's number; before it the kind, and before that the stage, where there is room: 3, B3, 0B3. Point at a block, or tap it, to see what it waits for, and its times."</dd>
+                <dt>"Stage"</dt>
+                <dd>"Some of the model's layers, one after the other; 0 is the stage at its start. A microbatch goes forward through all stages in turn, and back."</dd>
+                <dt>"Chunk"</dt>
+                <dd>"One of the stages of a rank that has several, in shades of their own."</dd>
+                <dt>"Microbatch"</dt>
+                <dd>"A part of a step's batch that goes through the pipeline by itself, so that ranks can work on different ones at the same time. The weights change once, after all of them."</dd>
                 <dt>"Placements"</dt>
                 <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up. More stages a rank make a smaller bubble, and more transfers."</dd>
                 <dt>"Bubble"</dt>
                 <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better."</dd>
                 <dt>"Memory"</dt>
                 <dd>"Below, for each rank over the same time: weights and optimizer (dark), and what forwards keep for their backwards. Schedules differ in it as much as in time."</dd>
+                <dt>"MFU"</dt>
+                <dd>"Model FLOPs utilisation: the arithmetic that the model asks for in a step, as a share of what the devices could do in that time. What is computed again does not count."</dd>
                 <dt>"Lower bound"</dt>
                 <dd>"A time that no schedule of these stages on these ranks beats, whoever makes it: proved anew for each plan. What the plan takes above it is all that a better one could save."</dd>
                 <dt>"Where to go from here"</dt>

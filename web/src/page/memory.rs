@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 
 use super::state::Planner;
-use crate::form::field;
+use crate::form::{called, field};
 use crate::message::{RankBytes, ReliefRow};
 use crate::{text, wire};
 
@@ -49,7 +49,7 @@ fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
     let row = move |relief: ReliefRow| {
         let said = |[path, from, to]: &[String; 3]| {
             let label = field(path).map_or(path.as_str(), |field| field.label);
-            format!("{label}: {from} → {to}")
+            format!("{label}: {} → {}", called(path, from), called(path, to))
         };
         let said = relief.changes.iter().map(said).collect::<Vec<_>>().join("; ");
         let fits = if relief.fits { "fits" } else { "still too much" };

@@ -78,6 +78,8 @@ fn Page() -> impl IntoView {
         <div class="columns">
             <form::SpecForm />
             <main class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
+                // The form that says it is not printed.
+                <p class="subject" data-test="subject">{move || planner.subject()}</p>
                 <figures::FigureRow />
                 <timeline::TimelinePanel />
                 <memory::MemoryPanel />

@@ -14,21 +14,25 @@ use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX
 use crate::draw::raster::Image;
 use crate::draw::ruler;
 use crate::draw::view::View;
-use crate::{scene, text};
+use crate::draw::walk::Block;
+use crate::scene::{self, Key};
+use crate::text;
 
 const FONT: &str = "11px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
 /// Width of a digit in that font, with a little room.
 const CHAR_PX: f64 = 6.9;
+/// Height of what a picture says above its timeline: two lines and the legend.
+const HEAD_PX: f64 = 58.0;
+/// Width of a scroll mark.
+const MARK_PX: f64 = 4.0;
 /// Rows lower than this hold no text.
 const LEAST_TEXT_ROW_PX: f64 = 13.0;
 
-/// What the pointer is on.
+/// What the pointer is on, or what was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pointed {
-    /// A planned op.
-    Planned { rank: usize, index: usize },
-    /// An op of what is compared with the plan.
-    Below { rank: usize, index: usize },
+    /// An op of the plan, or of what is compared with it.
+    Block(Block),
     /// The memory of a rank at a time.
     Memory { rank: usize, time_ns: u64 },
 }
@@ -108,42 +112,76 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     let data = SubjectData::of(frame);
     let curve = |rank| frame.scene.curve(rank);
     let subject = data.subject(frame, &curve);
+    // Which ranks, where not all are in sight.
+    let some = |panel: &Panel| {
+        let in_sight = panel.rows.in_sight();
+        in_sight.map(|(first, last)| format!("anks {first} to {last} of {}", panel.rows.count))
+    };
+    let and_some =
+        |title: String, panel: &Panel| some(panel).map_or(title.clone(), |some| format!("{title}; r{some}"));
     let first = match frame.below {
-        None => "Ranks".to_owned(),
-        Some((scene::Below::Measured(_), _)) => "Planned".to_owned(),
-        Some((scene::Below::Kept(_), _)) => frame.scene.headline(),
+        None => some(&layout.planned).map_or_else(|| "Ranks".to_owned(), |some| format!("R{some}")),
+        Some((scene::Below::Measured(_), _)) => and_some("Planned".to_owned(), &layout.planned),
+        Some((scene::Below::Kept(_), _)) => and_some(frame.scene.headline(), &layout.planned),
     };
     brush.title(&layout.planned, &first);
     brush.names(&layout.planned);
     brush.labels(&layout.planned, &subject, subject.planned, frame.view);
     if let (Some(panel), Some(below), Some((shown, scale))) = (&layout.below, subject.below, &frame.below) {
-        brush.title(panel, &shown.headline(*scale));
+        brush.title(panel, &and_some(shown.headline(*scale), panel));
         brush.names(panel);
         brush.labels(panel, &subject.of(below), below.lanes, below.view(frame.view));
     }
     let limit = frame.scene.limit_bytes().filter(|limit| *limit <= data.top_bytes);
+    let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
     let scale = match (limit, frame.scene.limit_bytes()) {
-        (Some(limit), _) => format!("Memory of each rank; red: limit of {}", text::bytes(limit)),
-        (None, Some(limit)) => format!("Memory of each rank; the limit of {} is far above", text::bytes(limit)),
-        (None, None) => "Memory of each rank".to_owned(),
+        (Some(limit), _) => format!("Memory of {whose}; red: limit of {}", text::bytes(limit)),
+        (None, Some(limit)) => format!("Memory of {whose}; the limit of {} is far above", text::bytes(limit)),
+        (None, None) => format!("Memory of {whose}"),
     };
     brush.title(&layout.memory, &scale);
     brush.names(&layout.memory);
     brush.peaks(frame);
+    for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
+        brush.scroll_mark(&panel);
+    }
     brush.pointed(frame, pointed);
+    if frame.paper {
+        settle(canvas, &context);
+    }
 }
 
-/// Both canvases in one, on the panel's ground: what is seen, in the screen's own pixels.
-pub fn compose(image: &HtmlCanvasElement, text: &HtmlCanvasElement, frame: &Frame) -> Option<HtmlCanvasElement> {
-    let whole: HtmlCanvasElement = text.owner_document()?.create_element("canvas").ok()?.dyn_into().ok()?;
+/// Leaves nothing but the pixels of what was drawn: Chromium prints strokes that were drawn for paper as strokes, on a white
+/// ground that would hide the blocks below.
+fn settle(canvas: &HtmlCanvasElement, context: &CanvasRenderingContext2d) {
+    let (width, height) = (canvas.width(), canvas.height());
+    if let Ok(pixels) = context.get_image_data(0.0, 0.0, f64::from(width), f64::from(height)) {
+        // To set a size, even the same, forgets the strokes.
+        canvas.set_width(width);
+        let _ = context.put_image_data(&pixels, 0.0, 0.0);
+    }
+}
+
+/// A picture of `frame` on its own, in the screen's pixels: under the plan in words, `subject`, and the legend.
+pub fn picture(frame: &Frame, subject: &str, pointed: Option<Pointed>) -> Option<HtmlCanvasElement> {
+    let document = web_sys::window()?.document()?;
+    let canvas = || document.create_element("canvas").ok()?.dyn_into::<HtmlCanvasElement>().ok();
+    let (image, text, whole) = (canvas()?, canvas()?, canvas()?);
+    paint_image(&image, frame, &Rc::default());
+    paint_text(&text, frame, pointed);
+    let head = (HEAD_PX * frame.ratio).round();
     whole.set_width(text.width());
-    whole.set_height(text.height());
+    whole.set_height(text.height() + head as u32);
     let context = context(&whole)?;
-    context.set_fill_style_str(&Palette::of(frame.dark).panel.css());
+    let palette = Palette::of(frame.dark);
+    context.set_fill_style_str(&palette.panel.css());
     context.fill_rect(0.0, 0.0, f64::from(whole.width()), f64::from(whole.height()));
     let left = (frame.layout.left_px * frame.ratio).round();
-    context.draw_image_with_html_canvas_element(image, left, 0.0).ok()?;
-    context.draw_image_with_html_canvas_element(text, 0.0, 0.0).ok()?;
+    context.draw_image_with_html_canvas_element(&image, left, head).ok()?;
+    context.draw_image_with_html_canvas_element(&text, 0.0, head).ok()?;
+    let _ = context.set_transform(frame.ratio, 0.0, 0.0, frame.ratio, 0.0, 0.0);
+    let brush = Brush { context: &context, palette: &palette, layout: &frame.layout };
+    brush.head(frame, subject);
     Some(whole)
 }
 
@@ -193,6 +231,47 @@ impl Brush<'_> {
         self.context.set_text_baseline("middle");
         self.context.set_fill_style_str(&self.palette.text.css());
         let _ = self.context.fill_text(title, self.layout.left_px, panel.top_px - TITLE_PX / 2.0 + 1.0);
+    }
+
+    /// What is planned, what came of it, and what the colours mean.
+    fn head(&self, frame: &Frame, subject: &str) {
+        const LINE_PX: f64 = 17.0;
+        const SWATCH_PX: f64 = 10.0;
+        let (context, left) = (self.context, self.layout.left_px);
+        context.set_font(FONT);
+        context.set_text_align("left");
+        context.set_text_baseline("middle");
+        context.set_fill_style_str(&self.palette.text.css());
+        let _ = context.fill_text(subject, left, 0.7 * LINE_PX);
+        let _ = context.fill_text(&frame.scene.headline(), left, 1.7 * LINE_PX);
+        let key = Key::of(&frame.scene, frame.below.as_ref().map(|(below, _)| below));
+        let (mut x, y) = (left, 2.7 * LINE_PX);
+        let mut say = |title: &str, colour: Option<Rgb>| {
+            if let Some(colour) = colour {
+                context.set_fill_style_str(&colour.css());
+                context.fill_rect(x, y - SWATCH_PX / 2.0 - 1.0, SWATCH_PX, SWATCH_PX);
+                x += SWATCH_PX + 5.0;
+            }
+            context.set_fill_style_str(&self.palette.text.css());
+            let _ = context.fill_text(title, x, y);
+            x += context.measure_text(title).map_or(0.0, |metrics| metrics.width()) + 14.0;
+        };
+        for kind in key.kinds {
+            say(scene::title_of(kind), Some(self.palette.block(kind, 0)));
+        }
+        if key.shaded {
+            say(scene::SHADES_TITLE, None);
+        }
+    }
+
+    /// Which part of a panel's rows is in sight, where not all are.
+    fn scroll_mark(&self, panel: &Panel) {
+        let Some((top, bottom)) = panel.rows.mark() else { return };
+        let x = self.layout.left_px + self.layout.width_px - MARK_PX;
+        self.context.set_fill_style_str(&self.palette.line.css());
+        self.context.fill_rect(x, panel.top_px, MARK_PX, panel.rows.height_px);
+        self.context.set_fill_style_str(&self.palette.text.css());
+        self.context.fill_rect(x, panel.top_px + top, MARK_PX, bottom - top);
     }
 
     /// Rank numbers left of a panel.
@@ -257,7 +336,8 @@ impl Brush<'_> {
                 peak = format!("{peak}, measured {}", text::bytes(*measured));
             }
             let width = peak.chars().count() as f64 * 6.2 + 8.0;
-            let right = self.layout.left_px + self.layout.width_px;
+            let mark = if panel.rows.mark().is_some() { MARK_PX } else { 0.0 };
+            let right = self.layout.left_px + self.layout.width_px - mark;
             // A plate under the text: it stands on curves of any height.
             self.context.set_fill_style_str(&format!("{}d9", self.palette.panel.css()));
             self.context.fill_rect(right - width, panel.top_px + top, width, 13.0);
@@ -269,7 +349,7 @@ impl Brush<'_> {
     /// The op under the pointer, its way through the ranks, and the time as a line.
     fn pointed(&self, frame: &Frame, pointed: Option<Pointed>) {
         match pointed {
-            Some(Pointed::Planned { rank, index }) => {
+            Some(Pointed::Block(Block { below: false, rank, index })) => {
                 let scene = &frame.scene;
                 let Some(span) = scene.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return };
                 for [from, to] in scene.dependencies(span.op) {
@@ -277,7 +357,7 @@ impl Brush<'_> {
                 }
                 self.outline(&self.layout.planned, frame.view, rank, span.start_ns, span.end_ns);
             }
-            Some(Pointed::Below { rank, index }) => {
+            Some(Pointed::Block(Block { below: true, rank, index })) => {
                 let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
                 let Some(span) = below.lanes().get(rank).and_then(|lane| lane.spans().get(index)) else { return };
                 let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };

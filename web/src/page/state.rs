@@ -22,13 +22,15 @@ use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::edits::Edits;
-use crate::form::{Form, Kind};
+use crate::form::{Form, Kind, limit_text};
+use crate::frontier::FROM_CHART;
 use crate::kept;
 use crate::message::{
-    Ask, Calibrated, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed, TraceSummary, Unfit,
+    Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed,
+    TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
-use crate::scene::{Below, MeasuredScene, Scene, lanes_of};
+use crate::scene::{Below, MeasuredScene, Scene, lanes_of, subject};
 use crate::text;
 use crate::tuned;
 
@@ -130,6 +132,8 @@ pub struct Planner {
     /// The newest plan question, and the newest whose answer is on screen.
     asked: StoredValue<u32>,
     shown: StoredValue<u32>,
+    /// The point of the chart that was chosen, until what comes of it is known.
+    promised: StoredValue<Option<ChartPoint>>,
     /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
     /// is, whoever wrote it.
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
@@ -193,6 +197,7 @@ impl Planner {
             png_wanted: RwSignal::new(0),
             asked: StoredValue::new(0),
             shown: StoredValue::new(0),
+            promised: StoredValue::new(None),
             opened: StoredValue::new_local(None),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
@@ -324,6 +329,41 @@ impl Planner {
         self.edits.update_value(Edits::ended);
     }
 
+    /// Asks for the best schedule within the memory of a point of the chart: no slower than the point.
+    pub fn take_point(self, point: ChartPoint) {
+        self.change_with(|form| {
+            let path = form.limit_path();
+            form.set(path, limit_text(path, point.bytes));
+            form.set("schedule", BEST);
+        });
+        self.promised.set_value(Some(point));
+    }
+
+    /// All that was asked for is known.
+    fn answered(self) {
+        if !self.keep_promise() {
+            self.busy.set(false);
+            self.outdated.set(false);
+        }
+    }
+
+    /// Opens the order behind the point that was chosen, where the best within its memory has turned out slower: the chart
+    /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
+    fn keep_promise(self) -> bool {
+        let shown_ns = |scene: &Scene| scene.cost_ns().saturating_add(scene.after_ns());
+        let below_ns = self.scene.with_untracked(|scene| scene.as_ref().map_or(u64::MAX, |scene| shown_ns(scene)));
+        // What reads the same is as good.
+        let is_slower = |point: &ChartPoint| {
+            let point_ns = point.whole_ns();
+            point_ns < below_ns && text::duration(point_ns as f64) != text::duration(below_ns as f64)
+        };
+        let promised = self.promised.try_update_value(Option::take).flatten();
+        let Some(ChartPoint { bytes, .. }) = promised.filter(is_slower) else { return false };
+        let Some(spec) = self.read_form() else { return false };
+        self.ask(Ask::OpenPoint { spec, bytes, below_ns }, true);
+        true
+    }
+
     /// Reads the form; plans it if it is without faults, else shows them.
     pub fn plan(self) {
         self.edits.update_value(Edits::other);
@@ -337,8 +377,13 @@ impl Planner {
     }
 
     fn plan_form(self) {
+        self.promised.set_value(None);
         self.opened.set_value(None);
-        self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
+        if self.rows.with_untracked(|rows| rows.iter().any(|row| !is_schedule(&row.schedule))) {
+            // What was said of an order from elsewhere goes with it.
+            self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
+            self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
+        }
         if self.remembers.get_value() {
             self.remembers.set_value(false);
             session::forget(Item::Plan);
@@ -432,10 +477,7 @@ impl Planner {
                 self.progress.update(|(done, _)| *done += 1);
                 self.rows.update(|rows| put_row(rows, row));
             }
-            Said::Done if newest => {
-                self.busy.set(false);
-                self.outdated.set(false);
-            }
+            Said::Done if newest => self.answered(),
             Said::Exported { text, purpose: Purpose::Download } => {
                 browser::download(&self.file_name("plan.json"), "application/json", &text)
             }
@@ -536,15 +578,19 @@ impl Planner {
         self.rows.update(|rows| {
             rows.retain(|row| is_schedule(&row.schedule));
             // Where the best is none, it is the first to be looked at.
-            let source = if found {
-                "Found by the exact search that was asked for"
-            } else {
-                "The order of the file that was opened"
+            let source = match own.map(|scene| scene.schedule.as_str()) {
+                _ if found => "Found by the exact search that was asked for",
+                Some(FROM_CHART) => "The order behind the point of the chart that was chosen",
+                _ => "The order of the file that was opened",
             };
             own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
         });
-        match own {
+        match own.map(|scene| scene.schedule.as_str()) {
             Some(_) if found => self.say("The exact search has found this order of ops. A change of the form plans anew, without it: Export plan saves it."),
+            Some(FROM_CHART) => self.say(
+                "This is the order behind the point of the chart: the search for the best within this limit has found a \
+                 slower one. A change of the form, and the link, plan anew, without it; Export plan saves it.",
+            ),
             Some(_) => self.say("This order of ops is the file's own. A change of the form plans anew, without it."),
             None => {}
         }
@@ -846,8 +892,17 @@ impl Planner {
     pub fn save_svg(self) {
         let Some(scene) = self.scene.get_untracked() else { return };
         let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
-        let drawing = svg::draw(&Timeline { rows }, &scene.headline(), SVG_WIDTH);
+        let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
+        let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
+    }
+
+    /// What the plan on screen is of, in a line.
+    pub fn subject(self) -> String {
+        match (self.spec.get(), self.scene.get()) {
+            (Some(spec), Some(scene)) => subject(&spec, &scene),
+            _ => String::new(),
+        }
     }
 
     /// Downloads what is seen as a picture.

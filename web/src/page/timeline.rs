@@ -15,6 +15,7 @@ use super::{browser, legend};
 use crate::draw::paint::{Layout, Place};
 use crate::draw::raster::Image;
 use crate::draw::view::View;
+use crate::draw::walk::{Block, Ranks, Step};
 use crate::scene::{Below, Scene};
 
 /// How much one notch of a wheel or one press of a key zooms.
@@ -32,8 +33,13 @@ pub struct Frame {
     pub layout: Layout,
     pub view: View,
     pub dark: bool,
+    /// Whether it is to be printed.
+    pub paper: bool,
     pub ratio: f64,
 }
+
+/// A pointer that moves no farther than this between down and up has tapped.
+const TAP_PX: f64 = 4.0;
 
 /// A drag under way: where it began, and the view and scroll then.
 #[derive(Clone, Copy)]
@@ -87,7 +93,7 @@ fn Toolbar() -> impl IntoView {
                 <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
                     title="Save the timeline as an SVG drawing, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
                 <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
-                    title="Save what is seen here, memory included, as a PNG picture" on:click=move |_| planner.save_png()>"PNG"</button>
+                    title="Save what is seen here as a PNG picture, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
             <div class="buttons zoom" role="group" aria-label="Zoom">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
@@ -108,14 +114,20 @@ fn Canvas() -> impl IntoView {
     let whole_width = RwSignal::new(900.0_f64);
     let scroll = RwSignal::new(0.0_f64);
     let dark = RwSignal::new(browser::prefers_dark());
+    // The picture is to be printed: light, and with all ranks.
+    let paper = RwSignal::new(false);
     let pointer = RwSignal::new(None::<(f64, f64)>);
+    let selected = RwSignal::new(None::<Pointed>);
     let drag = StoredValue::new(None::<Drag>);
     browser::on_media_change("(prefers-color-scheme: dark)", move || dark.set(browser::prefers_dark()));
 
     let layout = Memo::new(move |_| {
         let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.lanes.len()));
         let below = planner.below().map_or(0, |below| below.lanes().len());
-        Layout::new(whole_width.get(), ranks, below, scroll.get())
+        match paper.get() {
+            true => Layout::whole(whole_width.get(), ranks, below),
+            false => Layout::new(whole_width.get(), ranks, below, scroll.get()),
+        }
     });
     // The axis is as wide as the layout leaves it; a change keeps what is shown.
     Effect::new(move |_| {
@@ -142,11 +154,18 @@ fn Canvas() -> impl IntoView {
                 .unwrap_or_default(),
             layout: layout.get(),
             view: planner.view.get(),
-            dark: dark.get(),
+            dark: dark.get() && !paper.get(),
+            paper: paper.get(),
             ratio: browser::pixel_ratio(),
         })
     };
     let pointed = Memo::new(move |_| pointer.get().and_then(|(x, y)| point_at(planner, &layout.get(), x, y)));
+    let shown = Memo::new(move |_| pointed.get().or(selected.get()));
+    // Another plan has other blocks.
+    Effect::new(move |_| {
+        let _ = (planner.scene.with(Option::is_some), planner.below().is_some());
+        selected.set(None);
+    });
     let kept: Rc<RefCell<Option<Image>>> = Rc::default();
     let paint = move || {
         let canvases = (image_canvas.get_untracked(), text_canvas.get_untracked());
@@ -154,23 +173,31 @@ fn Canvas() -> impl IntoView {
         match untrack(frame) {
             Some(frame) => {
                 overlay::paint_image(&image, &frame, &kept);
-                overlay::paint_text(&text, &frame, pointed.get_untracked());
+                overlay::paint_text(&text, &frame, shown.get_untracked());
             }
             None => overlay::clear(&image, &text, &layout.get_untracked()),
         }
     };
+    let paint_for_paper = paint.clone();
+    browser::on_print(move |before| {
+        paper.set(before);
+        // Paper does not wait for the next frame.
+        paint_for_paper();
+    });
     Effect::new(move |_| {
         if planner.png_wanted.get() == 0 {
             return;
         }
-        let canvases = (image_canvas.get_untracked(), text_canvas.get_untracked());
-        let ((Some(image), Some(text)), Some(frame)) = (canvases, untrack(frame)) else { return };
-        if let Some(whole) = overlay::compose(&image, &text, &frame) {
+        let Some(frame) = untrack(frame) else { return };
+        let below = frame.below.as_ref().map_or(0, |(below, _)| below.lanes().len());
+        let layout = Layout::whole(whole_width.get_untracked(), frame.scene.lanes.len(), below);
+        let of = untrack(|| planner.subject());
+        if let Some(whole) = overlay::picture(&Frame { layout, ..frame }, &of, selected.get_untracked()) {
             browser::download_png(planner.file_name("timeline.png"), &whole);
         }
     });
     Effect::new(move |_| {
-        let _ = (frame().is_some(), pointed.get(), image_canvas.get().is_some(), text_canvas.get().is_some());
+        let _ = (frame().is_some(), shown.get(), image_canvas.get().is_some(), text_canvas.get().is_some());
         once_a_frame(paint.clone());
     });
     Effect::new(move |_| {
@@ -205,38 +232,70 @@ fn Canvas() -> impl IntoView {
         }
         pointer.set(Some(at));
     };
-    let on_up = move |_: PointerEvent| drag.set_value(None);
+    let on_up = move |event: PointerEvent| {
+        let Some(start) = drag.try_update_value(Option::take).flatten() else { return };
+        let moved = (f64::from(event.client_x()) - start.x).abs().max((f64::from(event.client_y()) - start.y).abs());
+        if moved <= TAP_PX {
+            let (x, y) = (f64::from(event.offset_x()), f64::from(event.offset_y()));
+            if let Some(to) = layout.with_untracked(|layout| layout.scroll_at(x, y)) {
+                return scroll.set(to);
+            }
+            let hit = untrack(|| point_at(planner, &layout.get(), x, y));
+            selected.update(|selected| *selected = hit.filter(|hit| *selected != Some(*hit)));
+        }
+    };
+    let on_cancel = move |_: PointerEvent| drag.set_value(None);
     let on_leave = move |_: PointerEvent| pointer.set(None);
     let on_double = move |event: leptos::ev::MouseEvent| {
         let x = f64::from(event.offset_x()) - layout.with_untracked(|layout| layout.left_px);
         planner.view.update(|view| *view = view.zoomed(2.0, x, planner.extent()));
     };
-    let on_key = move |event: KeyboardEvent| key(planner, &layout.get_untracked(), scroll, &event);
+    let on_key = move |event: KeyboardEvent| {
+        let before = layout.get_untracked();
+        if walk(planner, &before, scroll, selected, &event) {
+            // A pointer that rests on the picture does not hide what the keys have come to.
+            pointer.set(None);
+            event.prevent_default();
+        } else {
+            key(planner, &before, scroll, &event);
+        }
+    };
+    let announced = move || {
+        let lines = selected.get().map(|selected| details(planner, selected)).unwrap_or_default();
+        lines.into_iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let anchor = Memo::new(move |_| pointer.get().or_else(|| anchor(planner, &layout.get(), selected.get()?)));
     let described = move || describe(planner);
+    let more_ranks = move |how: &'static str| {
+        let scrolls = layout.with(|layout| layout.scroll_range_px > 0.0);
+        scrolls.then(|| format!(" There are more ranks than are in sight: {how}."))
+    };
     view! {
         <div class="stage" node_ref=holder class:none=move || planner.scene.with(Option::is_none)
             style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
             <canvas class="image" aria-hidden="true" node_ref=image_canvas></canvas>
-            <canvas class="text" tabindex="0" role="img" data-test="timeline" aria-label=described node_ref=text_canvas
-                on:wheel=on_wheel on:pointerdown=on_down on:pointermove=on_move on:pointerup=on_up on:pointercancel=on_up
+            <canvas class="text" tabindex="0" role="application" data-test="timeline" aria-label=described node_ref=text_canvas
+                on:wheel=on_wheel on:pointerdown=on_down on:pointermove=on_move on:pointerup=on_up on:pointercancel=on_cancel
                 on:pointerleave=on_leave on:dblclick=on_double on:keydown=on_key></canvas>
-            <Tooltip pointed pointer whole_width />
+            <Tooltip shown anchor whole_width />
         </div>
-        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all."</p>
+        <p class="unseen" role="status" data-test="selected">{announced}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all. Click a block, or press Enter, to keep its details; arrow keys then go from block to block, Escape ends that."{move || more_ranks("wheel or drag over them, PageUp and PageDown, or press the bar beside them")}</p>
+        <p class="hint taps">"Tap a block for its details, drag to pan."{move || more_ranks("tap the bar beside them")}</p>
         <legend::Guide />
     }
 }
 
 #[component]
 fn Tooltip(
-    pointed: Memo<Option<Pointed>>,
-    pointer: RwSignal<Option<(f64, f64)>>,
+    shown: Memo<Option<Pointed>>,
+    anchor: Memo<Option<(f64, f64)>>,
     whole_width: RwSignal<f64>,
 ) -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let lines = Memo::new(move |_| pointed.get().map(|pointed| tooltip_lines(planner, pointed)).unwrap_or_default());
+    let lines = Memo::new(move |_| shown.get().map(|shown| details(planner, shown)).unwrap_or_default());
     let place = move || {
-        let (x, y) = pointer.get().unwrap_or_default();
+        let (x, y) = anchor.get().unwrap_or_default();
         // On the side with more room, so that it never leaves the picture.
         if x > whole_width.get() / 2.0 {
             format!("right:{:.0}px;top:{:.0}px", whole_width.get() - x + 14.0, y + 14.0)
@@ -253,11 +312,12 @@ fn Tooltip(
     }
 }
 
-fn tooltip_lines(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
+/// What is said of a block, or of a rank's memory.
+fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
     let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
     match pointed {
-        Pointed::Planned { rank, index } => scene.describe(rank, index),
-        Pointed::Below { rank, index } => {
+        Pointed::Block(Block { below: false, rank, index }) => scene.describe(rank, index),
+        Pointed::Block(Block { below: true, rank, index }) => {
             untrack(|| planner.below()).map(|below| below.describe(rank, index, &scene)).unwrap_or_default()
         }
         Pointed::Memory { rank, time_ns } => scene.describe_memory(rank, time_ns as f64),
@@ -277,13 +337,13 @@ fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed
     match layout.place_at(y)? {
         Place::Planned(rank) => {
             let index = scene.lanes.get(rank)?.at(time_ns, reach_ns)?;
-            Some(Pointed::Planned { rank, index })
+            Some(Pointed::Block(Block { below: false, rank, index }))
         }
         Place::Below(rank) => {
             let below = planner.below()?;
             let scale = below.scale(scene.end_ns(), planner.aligned.get());
             let index = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale)?;
-            Some(Pointed::Below { rank, index })
+            Some(Pointed::Block(Block { below: true, rank, index }))
         }
         Place::Memory(rank) => {
             (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
@@ -291,7 +351,82 @@ fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed
     }
 }
 
+/// Calls `then` with all rows that blocks are on.
+fn with_ranks<T>(planner: Planner, then: impl FnOnce(&Ranks<'_>) -> Option<T>) -> Option<T> {
+    let scene = planner.scene.get()?;
+    let below = planner.below();
+    let scale = below.as_ref().map_or(1.0, |below| below.scale(scene.end_ns(), planner.aligned.get()));
+    then(&Ranks { planned: &scene.lanes, below: below.as_ref().map_or(&[], Below::lanes), scale })
+}
+
+/// Where the details of what was selected stand: under the middle of its visible part.
+fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Option<(f64, f64)> {
+    let view = planner.view.get();
+    let (panel, rank, (from_ns, to_ns)) = match selected {
+        Pointed::Block(block) => {
+            let panel = if block.below { layout.below? } else { layout.planned };
+            (panel, block.rank, with_ranks(planner, |ranks| ranks.times(block))?)
+        }
+        Pointed::Memory { rank, time_ns } => (layout.memory, rank, (time_ns as f64, time_ns as f64)),
+    };
+    let x = |time_ns: f64| view.x_of(time_ns).clamp(0.0, layout.width_px);
+    let (_, bottom) = panel.rows.span_of(rank);
+    let middle = layout.left_px + (x(from_ns) + x(to_ns)) / 2.0;
+    Some((middle, panel.top_px + bottom.clamp(0.0, panel.rows.height_px)))
+}
+
+/// Selects a block, goes from the one selected to another, or ends that. Whether the key was for that.
+fn walk(
+    planner: Planner,
+    layout: &Layout,
+    scroll: RwSignal<f64>,
+    selected: RwSignal<Option<Pointed>>,
+    event: &KeyboardEvent,
+) -> bool {
+    if event.ctrl_key() || event.meta_key() || event.alt_key() {
+        return false;
+    }
+    let extent = planner.extent();
+    let view = planner.view.get_untracked();
+    let step = match event.key().as_str() {
+        "ArrowLeft" => Some(Step::Earlier),
+        "ArrowRight" => Some(Step::Later),
+        "ArrowUp" => Some(Step::Up),
+        "ArrowDown" => Some(Step::Down),
+        "Home" => Some(Step::First),
+        "End" => Some(Step::Last),
+        _ => None,
+    };
+    let to = untrack(|| {
+        with_ranks(planner, |ranks| match (selected.get(), step, event.key().as_str()) {
+            (Some(Pointed::Block(block)), Some(step), _) => Some(ranks.stepped(block, step)),
+            (None, _, "Enter" | " ") => {
+                ranks.nearest(layout.planned.rows.visible().start, view.time_at(extent.width_px / 2.0))
+            }
+            _ => None,
+        })
+    });
+    let Some(block) = to else {
+        let ends = event.key() == "Escape" && selected.get_untracked().is_some();
+        if ends {
+            selected.set(None);
+        }
+        return ends;
+    };
+    selected.set(Some(Pointed::Block(block)));
+    if let Some((from_ns, to_ns)) = untrack(|| with_ranks(planner, |ranks| ranks.times(block))) {
+        planner.view.set(view.showing(from_ns, to_ns, extent));
+    }
+    if let Some(panel) = if block.below { layout.below } else { Some(layout.planned) } {
+        scroll.set(layout.scroll_showing(&panel, block.rank));
+    }
+    true
+}
+
 fn wheel(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &WheelEvent) {
+    if !event.cancelable() {
+        return; // The page is being scrolled already, and goes on.
+    }
     // Lines and pages as pixels.
     let unit = [1.0, 16.0, 400.0].get(event.delta_mode() as usize).copied().unwrap_or(1.0);
     let (dx, dy) = (event.delta_x() * unit, event.delta_y() * unit);
@@ -352,7 +487,7 @@ fn describe(planner: Planner) -> String {
                 _ => String::new(),
             };
             format!(
-                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom.",
+                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom; Enter selects a block, then they go from block to block.",
                 crate::wire::title(&scene.schedule),
                 scene.lanes.len(),
                 crate::text::duration(scene.end_ns() as f64)
