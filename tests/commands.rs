@@ -219,6 +219,72 @@ fn a_trace_says_where_time_went_and_becomes_a_problem() {
     assert_eq!((code, error.contains("standard input")), (Some(2), true), "{error}");
 }
 
+/// What a plan hangs on is what its order takes on a problem file that says so.
+#[test]
+fn what_a_plan_hangs_on_is_what_changed_problems_take() {
+    let dir = tempdir("sensitive");
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (plan, changed) = (at("plan.json"), at("changed.json"));
+    printed(["plan", "examples/problem.json", "-o", &plan]);
+    let said = json_of(["sensitivity", &plan, "--by", "20", "--anew", "2", "--json"]);
+    let effects = said["effects"].as_array().unwrap();
+    let file: Value = serde_json::from_str(&std::fs::read_to_string(&plan).unwrap()).unwrap();
+    let problem = &file["problem"];
+    // Its stages are alike: the file has one.
+    let count = problem["ranks"].as_u64().unwrap() * problem["chunks"].as_u64().unwrap();
+    let stages = vec![problem["stages"].clone(); count as usize];
+    for effect in effects.iter().filter(|effect| effect["what"] == "stage" || effect["what"] == "messages") {
+        for (name, times) in [("longer_ns", 1.2), ("less_ns", 0.8)] {
+            let scaled = |ns: &Value| json!((ns.as_f64().unwrap() * times).round() as u64);
+            let mut other = problem.clone();
+            match effect["stage"].as_u64() {
+                Some(stage) => {
+                    let mut stages = stages.clone();
+                    for job in ["forward_ns", "backward_input_ns", "backward_weight_ns"] {
+                        stages[stage as usize][job] = scaled(&stages[stage as usize][job]);
+                    }
+                    other["stages"] = json!(stages);
+                }
+                None => other["transfer_ns"] = scaled(&other["transfer_ns"]),
+            }
+            std::fs::write(&changed, other.to_string()).unwrap();
+            let taken = json_of(["plan", &changed, "--order", &plan, "--json"]);
+            assert_eq!(taken["prediction"]["longest_span_ns"], effect[name], "{effect} {name}");
+        }
+    }
+    // The file has a limit: more and less memory come first, then all ops.
+    let planned: Vec<&Value> = effects.iter().filter(|effect| effect.get("anew").is_some()).collect();
+    assert_eq!(
+        planned.iter().map(|effect| effect["what"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["everything", "memory"]
+    );
+    let [more, less] = ["longer_ns", "less_ns"].map(|name| planned[1]["anew"][name].as_u64().unwrap());
+    assert!(more <= said["best_ns"].as_u64().unwrap() && said["best_ns"].as_u64().unwrap() < less, "{said}");
+
+    let shown = printed(["sensitivity", &plan, "--anew", "1"]);
+    assert!(
+        ["longest span", "rank 3", "messages 0-1", "memory", "anew"].iter().all(|word| shown.contains(word)),
+        "{shown}"
+    );
+    for by in ["0", "-5", "901", "much"] {
+        let (code, error) = refused(&["sensitivity", &plan, &format!("--by={by}")], "");
+        assert_eq!((code, error.contains("from 0.1 to 900")), (Some(2), true), "{error}");
+    }
+}
+
+/// A proof is one of the plan that is shown. An exact search that finds a better one than an order of one's own, or than a
+/// named schedule, proves neither.
+#[test]
+fn what_an_exact_search_beats_is_not_proved() {
+    let (spec, order) = ("examples/two-ranks.toml", "examples/own-order.txt");
+    let own = printed(["plan", spec, "--order", order, "--prove", "20"]);
+    assert!(own.contains("a schedule of this placement costs 13.00 µs, 7.14 % less, and none costs less"), "{own}");
+    let named = printed(["plan", spec, "--schedule", "1f1b", "--prove", "20"]);
+    assert!(named.contains("a schedule of this placement costs 13.00 µs"), "{named}");
+    let best = printed(["plan", spec, "--schedule", "best", "--prove", "20"]);
+    assert!(best.contains("no schedule of this placement costs less\n"), "{best}");
+}
+
 /// Said as an argument or in the spec, jitter is the same; `best` is what one step in twenty costs more than the least of.
 #[test]
 fn what_jitter_costs_is_told() {

@@ -231,6 +231,27 @@ fn a_run_is_calibrated_as_the_command_does() {
     assert_eq!(answers[1]["faults"][0]["field"], "format", "{}", answers[1]);
 }
 
+/// What the time of a plan hangs on is what the command says, searches included.
+#[test]
+fn what_a_plan_hangs_on_is_what_the_command_says() {
+    let Some(folder) = installed() else { return };
+    let plan = process::output("sensitive-plan.json");
+    let plan = plan.to_str().unwrap();
+    printed(["plan", "examples/problem.json", "-o", plan]);
+    let text = std::fs::read_to_string(plan).unwrap();
+    let options = json!({ "permille": 50, "anew": 2, "effort": 1000 });
+    let asked = [
+        json!(["sensitivity", text, options]),
+        json!(["sensitivity", text]),
+        json!(["sensitivity", text, { "permille": 0 }]),
+    ];
+    let answers = calls(folder, "sensitive", &asked);
+    let command = ["sensitivity", plan, "--by", "5", "--anew", "2", "--effort", "1000", "--json"];
+    assert_same(&answers[0], &printed(command), "planned anew");
+    assert_same(&answers[1], &printed(["sensitivity", plan, "--json"]), "in its order");
+    assert_eq!(answers[2]["faults"][0]["field"], "options.permille", "{}", answers[2]);
+}
+
 /// What torch recorded on each rank gives the trace that the command makes of it.
 #[test]
 fn what_torch_recorded_becomes_the_trace_of_the_command() {

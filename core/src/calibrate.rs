@@ -29,7 +29,7 @@ use crate::op::{Op, OpKind};
 use crate::problem::{MAX_TOTAL_NS, Problem, StageCost, Statement, Transfers};
 use crate::program::{Message, Payload, Step, Way};
 use crate::schedule::Schedule;
-use crate::simulate::{Deadlock, needs, run_as, simulate};
+use crate::simulate::{Deadlock, needs, simulate, simulate_as};
 use crate::timeline::{Span, Timeline};
 use crate::trace::{StepTrace, Trace, TraceSpan};
 use crate::units::Nanos;
@@ -159,8 +159,8 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
         jobs.get(&(op.stage(), op.kind())).map_or_else(|| problem.duration(op), Sum::mean)
     };
     let planned_ns = planned.makespan_ns();
-    let ops_ns = timeline_of(&with_ops, &in_turn, &mean)?.makespan_ns();
-    let timeline = timeline_of(&with_hops, &in_turn, &mean)?;
+    let ops_ns = simulate_as(&with_ops, &in_turn, &mean).map_err(no_order)?.makespan_ns();
+    let timeline = simulate_as(&with_hops, &in_turn, &mean).map_err(no_order)?;
     let hops_ns = timeline.makespan_ns();
 
     // What each step would have taken of its own ops, in the slowest copy of the pipeline; and what it took.
@@ -170,7 +170,8 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
             let span: &Span = &pipeline[rank][place];
             span.end_ns - span.start_ns
         };
-        of_steps[*step] = timeline_of(&with_hops, &in_turn, &took)?.makespan_ns().max(of_steps[*step]);
+        of_steps[*step] =
+            simulate_as(&with_hops, &in_turn, &took).map_err(no_order)?.makespan_ns().max(of_steps[*step]);
     }
     let mut spread = Sum::default();
     of_steps.iter().for_each(|ns| spread.add(*ns));
@@ -210,18 +211,6 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
 
 fn no_order(deadlock: Deadlock) -> Faults {
     Fault::new("schedule", deadlock, "an order that runs").into()
-}
-
-/// When each op runs where it takes what `took` says, by rank and place in its row. One form of it for all: the page loads each.
-fn timeline_of(
-    problem: &Problem,
-    schedule: &Schedule,
-    took: &dyn Fn(usize, usize, Op) -> Nanos,
-) -> Result<Timeline, Faults> {
-    let mut timeline = Timeline { rows: vec![Vec::new(); schedule.rows.len()] };
-    let place = |rank: usize, op, start_ns, end_ns| timeline.rows[rank].push(Span { op, start_ns, end_ns });
-    run_as(problem, schedule, took, place).map_err(no_order)?;
-    Ok(timeline)
 }
 
 impl Calibration {
@@ -584,7 +573,7 @@ mod tests {
 
     /// A step of the order whose ops take what `took` says.
     fn step_of(problem: &Problem, schedule: &Schedule, took: &dyn Fn(usize, usize, Op) -> Nanos) -> StepTrace {
-        let timeline = timeline_of(problem, schedule, took).expect("runs");
+        let timeline = simulate_as(problem, schedule, took).expect("runs");
         let span =
             |span: &Span| TraceSpan { step: Step::Compute(span.op), start_ns: span.start_ns, end_ns: span.end_ns };
         let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();

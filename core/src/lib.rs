@@ -52,6 +52,7 @@ mod random;
 pub mod relief;
 pub mod schedule;
 pub mod search;
+pub mod sensitivity;
 pub mod simulate;
 pub mod spec;
 pub mod step;

@@ -72,6 +72,22 @@ pub(crate) fn run(
     run_as(problem, schedule, |_, _, op| problem.duration(op), visit)
 }
 
+/// As [`simulate`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. One form of it for
+/// all: the page loads each.
+///
+/// # Errors
+/// As [`simulate`].
+pub(crate) fn simulate_as(
+    problem: &Problem,
+    schedule: &Schedule,
+    took: &dyn Fn(usize, usize, Op) -> Nanos,
+) -> Result<Timeline, Deadlock> {
+    let mut timeline = Timeline { rows: vec![Vec::new(); schedule.rows.len()] };
+    let place = |rank: usize, op, start_ns, end_ns| timeline.rows[rank].push(Span { op, start_ns, end_ns });
+    run_as(problem, schedule, took, place)?;
+    Ok(timeline)
+}
+
 /// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. Of a pair the shorter
 /// hides as large a share as ever.
 pub(crate) fn run_as(

@@ -12,6 +12,7 @@ use pipeplan_core::json::format_of;
 use pipeplan_core::plan::{Plan, PlanFileError, TRANSPORTS};
 use pipeplan_core::planner::{self, Case};
 use pipeplan_core::schedule::{self, Published};
+use pipeplan_core::sensitivity::Sensitivity;
 use pipeplan_core::trace::Trace;
 use serde_json::{Value, json};
 use wasm_bindgen::prelude::*;
@@ -147,6 +148,29 @@ pub fn calibrate(
     let trace = Trace::from_json(&trace).map_err(Refusal::from)?;
     let calibration = calibrate::calibrate(&plan.problem, &plan.schedule, &trace).map_err(Refusal::from)?;
     object(&calibration.to_value())
+}
+
+/// What a plan's time hangs on: what its order takes where a rank, a stage, a job or messages take longer or less, and
+/// for the first `options.anew` of these what the best takes: `pipeplan sensitivity --json`. `plan` is the text of its file.
+///
+/// Throws a {@link Refusal} where it is none.
+#[wasm_bindgen(unchecked_return_type = "Sensitivity")]
+pub fn sensitivity(
+    #[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue,
+    #[wasm_bindgen(unchecked_optional_param_type = "SensitivityOptions")] options: &JsValue,
+) -> Result<JsValue, JsValue> {
+    let options = Options::read(options, &["permille", "anew", "effort", "onProgress"])?;
+    let plan = input::text(plan, "plan", "the text of a plan file")?;
+    let plan = Plan::from_json(&plan).map_err(Refusal::from)?;
+    let found = Sensitivity::new(&plan.problem, &plan.schedule, options.permille);
+    let mut found = found.map_err(|fault| Refusal::from(Faults::from(fault)))?;
+    while found.step(&plan.problem, &plan.schedule) {}
+    let mut watch = options.watch();
+    let anew = found.most_first().into_iter().take(options.anew).try_for_each(|at| {
+        found.plan_anew((&plan.problem, &plan.schedule), at, options.effort, &mut |progress| watch.see(progress))
+    });
+    watch.end(anew)?.map_err(Refusal::from)?;
+    object(&found.to_value())
 }
 
 /// The trace of what torch.profiler recorded while torch.distributed.pipelining ran the plan's order, which

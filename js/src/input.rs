@@ -10,6 +10,7 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Effort, Flow, Progress};
+use pipeplan_core::sensitivity::MAX_PERMILLE;
 use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::tune::{Field, MOST_DEVICES, Question};
 use serde_json::Value;
@@ -69,7 +70,6 @@ fn json_of(value: &JsValue, field: &str, accepted: &str) -> Result<String, Refus
 }
 
 /// How to plan. Each function takes its own of these.
-#[derive(Default)]
 pub struct Options {
     /// A published schedule or `best`.
     pub schedule: Option<String>,
@@ -79,9 +79,28 @@ pub struct Options {
     pub effort: Effort,
     /// Which layouts to look for.
     pub question: Question,
+    /// How large a change is, in thousandths.
+    pub permille: u32,
+    /// How many changes are planned anew.
+    pub anew: usize,
     /// Measured times.
     profile: Option<Arc<Profile>>,
     on_progress: Option<Function>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            schedule: None,
+            order: None,
+            effort: Effort::default(),
+            question: Question::default(),
+            permille: 100,
+            anew: 0,
+            profile: None,
+            on_progress: None,
+        }
+    }
 }
 
 impl Options {
@@ -132,6 +151,16 @@ impl Options {
         }
         if taken.contains(&"devices") {
             options.question = question(&mut table, faults);
+        }
+        if taken.contains(&"permille")
+            && let Some(permille) = table.whole("permille", 1..=MAX_PERMILLE.into(), faults)
+        {
+            options.permille = permille as u32;
+        }
+        if taken.contains(&"anew")
+            && let Some(anew) = table.whole("anew", 0..=MOST_ROWS, faults)
+        {
+            options.anew = anew as usize;
         }
         if taken.contains(&ON_PROGRESS)
             && let Some(other) = table.get(ON_PROGRESS)

@@ -308,6 +308,47 @@ export interface Layouts {
     };
 }
 
+export interface SensitivityOptions {
+    /** How much longer, and how much less, in thousandths; 100 where not given. */
+    permille?: number;
+    /** How many of the changes are planned anew, those first that matter most; none where not given. */
+    anew?: number;
+    /** Work of each search, in simulated ops. */
+    effort?: number;
+    /** Called now and then; false ends the search, with what was found so far. */
+    onProgress?: (progress: Progress) => boolean | void;
+}
+
+/** What one change does to a plan's time. */
+export interface Effect {
+    what: "everything" | "job" | "rank" | "stage" | "messages" | "link" | "memory";
+    /** Of a job: which. BW is all that backwards take. */
+    job?: "F" | "B" | "W" | "BW";
+    rank?: number;
+    stage?: number;
+    /** Of a link: the ranks at its ends. */
+    ranks?: [number, number];
+    /** What the plan's order takes where it takes that much longer. */
+    longer_ns: number;
+    /** What it takes where that takes as much less. */
+    less_ns: number;
+    /** The same planned anew, where it has been; of memory, where there is more and where there is less. Null without a plan. */
+    anew?: { longer_ns: number | null; less_ns: number | null };
+}
+
+export interface Sensitivity {
+    /** How large the changes are, in thousandths. */
+    change_permille: number;
+    /** What the order takes as planned, by the objective. */
+    cost_ns: number;
+    /** What the best takes, where something has been planned anew. */
+    best_ns?: number;
+    /** Whether all changes have been looked at. */
+    complete: boolean;
+    /** By kind; within one, what costs the most first. */
+    effects: Effect[];
+}
+
 /** What the ops of one stage and job took. */
 export interface JobTimes {
     stage: number;

@@ -131,13 +131,14 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let dtype = training.as_ref().and_then(|training| training.dtype);
     let cluster = section(table, "cluster", "at least a `device`", faults)
         .and_then(|cluster| read_cluster(cluster, dtype, faults));
-    let parallel = section(table, "parallel", "at least `pipeline`", faults).and_then(|mut parallel| {
+    let parallel = section(table, "parallel", "at least `pipeline`", faults).map(|mut parallel| {
         let pipeline = parallel.needed_whole("pipeline", 1..=MAX_RANKS as u64, faults);
         let chunks = parallel.whole("chunks", 1..=MAX_CHUNKS as u64, faults);
         let multi_token = model.as_ref().map_or(0, |model| model.config.variant.multi_token);
         let layout = read_layout(&mut parallel, multi_token, faults);
         parallel.finish(faults);
-        Some((pipeline? as u32, chunks.map_or(default::CHUNKS, |chunks| chunks as u32), layout))
+        let pipeline = pipeline.map(|ranks| ranks as u32);
+        (pipeline, chunks.map_or(default::CHUNKS, |chunks| chunks as u32), layout)
     });
     let memory = table.table("memory", faults).map(|mut memory| {
         let limit = memory.bytes("limit_bytes", 1..=MAX_LIMIT, faults);
@@ -146,9 +147,8 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         (limit, overhead.unwrap_or(0))
     });
     let (limit_bytes, overhead_bytes) = memory.unwrap_or_default();
-    let (Some(model), Some(training), Some(cluster), Some((pipeline, chunks, layout))) =
-        (model, training, cluster, parallel)
-    else {
+    // What does not suit the model is told beside what is wrong elsewhere, such as with the cluster.
+    let (Some(model), Some(training), Some((pipeline, chunks, layout))) = (model, training, parallel) else {
         return None;
     };
     let Form { attention, dropout, recompute, imbalance_permille, f32_logits, .. } = training.form;
@@ -164,6 +164,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         let accepted = format!("at most {}, which are the model's positions", config.positions);
         faults.push(Fault::new("training.sequence", training.sequence, accepted));
     }
+    let (pipeline, cluster) = (pipeline?, cluster?);
     if pipeline > config.layers {
         let accepted = format!("at most {}, the layers of the model", config.layers);
         faults.push(Fault::new("parallel.pipeline", pipeline, accepted));

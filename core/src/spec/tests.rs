@@ -79,6 +79,17 @@ fn every_fault_is_said_at_once() {
     }
 }
 
+/// What does not suit the model is told whatever is wrong with the cluster and the ranks.
+#[test]
+fn what_does_not_suit_the_model_is_said_beside_the_rest() {
+    let text = "[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h1000\"\n[parallel]\npipeline = 0\ntensor = 7\ncontext = 3\n\
+                [training]\nmicrobatches = 8\nsequence = 8193\n";
+    let faults = faults(text);
+    for field in ["cluster.device", "parallel.pipeline", "parallel.tensor", "parallel.context", "training.sequence"] {
+        assert!(faults.iter().any(|fault| fault.starts_with(&format!("{field}: "))), "{field} in {faults:#?}");
+    }
+}
+
 #[test]
 fn what_cannot_go_together_is_a_fault() {
     for (from, to, expected) in [

@@ -31,6 +31,7 @@ mod schema;
 mod search;
 mod selftest;
 mod selftest_worker;
+mod sensitivity;
 mod serve;
 mod show;
 mod trace;
@@ -82,6 +83,7 @@ enum Command {
     Passes(passes::Args),
     Check(check::Args),
     Show(show::Args),
+    Sensitivity(sensitivity::Args),
     Run(run::Args),
     Trace(trace::Args),
     Calibrate(calibrate::Args),
@@ -117,6 +119,7 @@ impl Cli {
             Command::Passes(args) => passes::run(args),
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
+            Command::Sensitivity(args) => sensitivity::run(args),
             Command::Run(args) => run::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Calibrate(args) => calibrate::run(args),

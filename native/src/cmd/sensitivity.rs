@@ -1,0 +1,209 @@
+//! `pipeplan sensitivity`
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pipeplan::runner::StopFlag;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::search::{Flow, Progress};
+use pipeplan_core::sensitivity::{Effect, MAX_PERMILLE, Sensitivity, What};
+use pipeplan_core::units::Nanos;
+
+use super::fail::Failure;
+use super::order::Order;
+use super::search::Effort;
+use super::{human, input, interrupt, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan sensitivity plan.json
+  pipeplan sensitivity spec.toml --by 5
+  pipeplan sensitivity examples/problem.json --anew 4      what a search makes of the four that matter most
+  pipeplan sensitivity measured.json --json | jq '.effects[] | select(.what == \"rank\")'";
+
+/// Rows of one kind that are shown.
+const MOST_ROWS: usize = 8;
+
+/// Say what a plan's time hangs on: what it takes where a rank, a stage, a job or messages take longer or less.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A plan, or a spec that is planned first; - for standard input
+    plan: String,
+    /// How much longer, and how much less
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = permille)]
+    by: u32,
+    /// Plan so many of the changes anew, those first that matter most, and more and less memory: what the best schedule
+    /// makes of them. Each takes two searches; Ctrl-C ends them early
+    #[arg(long, value_name = "CHANGES", default_value_t = 0)]
+    anew: usize,
+    #[command(flatten)]
+    order: Order,
+    #[command(flatten)]
+    effort: Effort,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// For arguments: percent, kept in thousandths.
+fn permille(text: &str) -> Result<u32, String> {
+    let percent = text.trim_end_matches('%').trim_end().parse::<f64>().ok();
+    let permille = percent.map(|percent| (10.0 * percent).round());
+    match permille.filter(|permille| (1.0..=f64::from(MAX_PERMILLE)).contains(permille)) {
+        Some(permille) => Ok(permille as u32),
+        None => Err(format!("accepted is a number from 0.1 to {}, in percent", MAX_PERMILLE / 10)),
+    }
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let plan = args.order.plan_of(&input::read(&args.plan)?)?;
+    let found = Sensitivity::new(&plan.problem, &plan.schedule, args.by);
+    let mut found = found.map_err(|fault| Failure::input(format!("--by: {fault}")))?;
+    let watch = Watch::new(found.left() as u64, "changes");
+    while !watch.is_stopped() && found.step(&plan.problem, &plan.schedule) {
+        watch.went_on();
+    }
+    watch.finish();
+    plan_anew(&mut found, &plan, &args)?;
+    if args.json {
+        return output::print_json(&found.to_value());
+    }
+    output::print(&report(&plan, &found))
+}
+
+/// Plans those changes anew that matter most, and memory.
+fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Failure> {
+    if args.anew == 0 {
+        return Ok(());
+    }
+    let mut at = found.most_first();
+    at.truncate(args.anew);
+    let watch = Watch::new(at.len() as u64, "planned anew");
+    for at in at {
+        let mut observer = |_: Progress| if watch.is_stopped() { Flow::Stop } else { Flow::Continue };
+        let planned = found.plan_anew((&plan.problem, &plan.schedule), at, args.effort.ops(), &mut observer);
+        planned.map_err(|error| Failure::input(human::spelled(&error.to_string())))?;
+        if watch.is_stopped() {
+            break;
+        }
+        watch.went_on();
+    }
+    watch.finish();
+    Ok(())
+}
+
+fn report(plan: &Plan, found: &Sensitivity) -> String {
+    let objective = plan.problem.objective().name().replace('_', " ");
+    let by = human::percent(f64::from(found.permille) / 1000.0);
+    let mut text = format!(
+        "{}: {objective} {}. What the same order takes where this takes {by} longer, or {by} less:\n\n",
+        plan.schedule_name,
+        human::duration(found.cost_ns)
+    );
+    let anew = found.effects.iter().any(|effect| effect.anew.is_some());
+    let mut header = vec!["", "longer", "less"];
+    if anew {
+        header.extend(["longer, anew", "less, anew"]);
+    }
+    let mut rows = Vec::new();
+    let mut notes = Vec::new();
+    for group in
+        found.effects.chunk_by(|one, next| std::mem::discriminant(&one.what) == std::mem::discriminant(&next.what))
+    {
+        let (shown, left) = group.split_at(group.len().min(MOST_ROWS));
+        rows.extend(shown.iter().map(|effect| row(plan, found, effect, anew)));
+        let most = left.iter().map(|effect| effect.longer_ns).max();
+        if let (Some(most), Some(first)) = (most, left.first()) {
+            let kind = first.what.to_string();
+            let kind = kind.split(' ').next().unwrap_or_default();
+            let kind = if kind == "messages" { "link" } else { kind };
+            let more = human::count(left.len(), kind).replacen(' ', " more ", 1);
+            notes.push(format!("{more}: at most {}; --json has all", change(most, found.cost_ns)));
+        }
+    }
+    // Memory alone says nothing of an order.
+    rows.retain(|row| row.iter().skip(1).any(|cell| !cell.is_empty()));
+    text.push_str(&human::table(&header, &rows, header.len() - 1));
+    if let Some(best_ns) = found.best_ns {
+        notes.push(format!(
+            "anew: the best that a search finds for that on the same placement, beside {}, the best as it is",
+            human::duration(best_ns)
+        ));
+    }
+    if found.left() > 0 {
+        notes.push(format!("ended early: {} not looked at", human::count(found.left(), "change")));
+    }
+    for note in notes {
+        text.push_str(&note);
+        text.push('\n');
+    }
+    text
+}
+
+fn row(plan: &Plan, found: &Sensitivity, effect: &Effect, anew: bool) -> Vec<String> {
+    let of_order = |ns: Nanos| match effect.what {
+        What::Memory => String::new(),
+        _ => change(ns, found.cost_ns),
+    };
+    let name = match effect.what {
+        What::Stage(stage) => format!("{} (rank {})", effect.what, plan.problem.rank_of(stage, 0)),
+        What::Memory => "memory (more, less)".to_owned(),
+        what => what.to_string(),
+    };
+    let mut row = vec![name, of_order(effect.longer_ns), of_order(effect.less_ns)];
+    if anew {
+        let best_ns = found.best_ns.unwrap_or(found.cost_ns);
+        let planned = effect.anew.map(|anew| [anew.longer_ns, anew.less_ns]);
+        row.extend(match planned {
+            Some(both) => both.map(|ns| ns.map_or_else(|| "no plan".to_owned(), |ns| change(ns, best_ns))),
+            None => [String::new(), String::new()],
+        });
+    }
+    row
+}
+
+/// `ns` against `of`, in percent.
+fn change(ns: Nanos, of: Nanos) -> String {
+    match (ns == of, of) {
+        (true, _) => "0".to_owned(),
+        (_, 0) => human::duration(ns),
+        _ => format!("{:+.2} %", 100.0 * (ns as f64 / of as f64 - 1.0)),
+    }
+}
+
+/// Progress on standard error where it takes a while, and Ctrl-C.
+struct Watch {
+    bar: ProgressBar,
+    stop: StopFlag,
+    started: Instant,
+}
+
+impl Watch {
+    fn new(length: u64, what: &'static str) -> Watch {
+        let bar = ProgressBar::hidden();
+        bar.set_length(length);
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {bar:30} {pos} of {len} {msg}; Ctrl-C ends it early")
+        {
+            bar.set_style(style);
+        }
+        bar.set_message(what);
+        Watch { bar, stop: interrupt::flag(), started: Instant::now() }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.is_raised()
+    }
+
+    fn went_on(&self) {
+        if self.bar.is_hidden() && self.started.elapsed() > Duration::from_millis(300) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.inc(1);
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
