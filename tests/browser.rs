@@ -900,7 +900,26 @@ fn an_order_of_ones_own_is_opened() {
     assert_eq!(row["makespan_ns"], 9_000);
     assert_eq!(browser.text(&format!("{own} [data-test='makespan']")), "9 µs");
     assert_eq!(browser.text("tr.chosen th"), "Own order");
+    // Of its 9 µs six are rank 1's, and six are backwards.
+    browser.find("[data-test='sensitivity'] summary").click();
+    let rows = || -> Vec<(String, String)> {
+        let text = browser.text("[data-test='effects'] tbody");
+        let row = |line: &str| line.split_once('+').map(|(name, rest)| (name.trim().to_string(), rest.to_string()));
+        text.lines().filter_map(row).collect()
+    };
+    let effects = browser.until("what its time hangs on", || Some(rows()).filter(|rows| !rows.is_empty()));
+    let effect = |name: &str, effects: &[(String, String)]| {
+        effects.iter().find(|(found, _)| found == name).map(|(_, rest)| rest.clone())
+    };
+    for (name, longer) in [("every op", "10.00 %"), ("all BW", "6.67 %"), ("rank 1", "6.67 %"), ("rank 0", "3.33 %")]
+    {
+        let found = effect(name, &effects).unwrap_or_else(|| panic!("{name} in {effects:?}"));
+        assert!(found.starts_with(longer) && found.ends_with(&format!("−{longer}")), "{name}: {found}");
+    }
     browser.picture("own-order.png");
+    choose(&browser, "schedule", "zb-h1");
+    planned(&browser, "ZB-H1");
+    browser.until("what the time of the other plan hangs on", || effect("all B", &rows()));
     choose(&browser, "schedule", "gpipe");
     planned(&browser, "GPipe");
     let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([own]));

@@ -10,7 +10,7 @@
 //! it can use.
 
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::fmt;
@@ -61,6 +61,16 @@ impl What {
             What::Messages => ("messages", 4),
             What::Link(..) => ("link", 5),
             What::Memory => ("memory", 6),
+        }
+    }
+}
+
+impl What {
+    /// As people are told, with the rank that holds a stage.
+    pub fn name_on(self, problem: &Problem) -> String {
+        match self {
+            What::Stage(stage) => format!("{self} (rank {})", problem.rank_of(stage, 0)),
+            _ => format!("{self}"),
         }
     }
 }
@@ -301,6 +311,11 @@ impl Sensitivity {
     /// Changes that are still to be looked at.
     pub fn left(&self) -> usize {
         self.open.len()
+    }
+
+    /// What has been found, by kind.
+    pub fn kinds(&self) -> impl Iterator<Item = &[Effect]> {
+        self.effects.chunk_by(|one, next| one.what.kind() == next.what.kind())
     }
 
     /// The positions of `effects`, those first that matter most: memory, of which the order says nothing, then what costs

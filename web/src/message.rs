@@ -101,6 +101,8 @@ pub enum Ask {
         /// The position.
         index: u32,
     },
+    /// What the time of this order hangs on; nothing any more.
+    Sense(Option<Order>),
 }
 
 /// The order of a plan, with what it stands on.
@@ -127,6 +129,7 @@ impl Ask {
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
+            Ask::Sense(_) => matches!(older, Ask::Sense(_)),
             // Each is a part of what follows.
             Ask::Record { .. } | Ask::Trace { .. } => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
@@ -219,6 +222,8 @@ pub enum Said {
         /// The plan as it stands in the file, not planned again.
         picture: Box<Picture>,
     },
+    /// What the time of an order hangs on.
+    Sensed(Sensed),
     /// What the passes did, in lines; empty where there is no plan of a model.
     Passes(String),
     /// The fastest layouts so far.
@@ -388,6 +393,20 @@ pub struct ChartPoint {
     pub bubble_ratio: f64,
     /// The schedule, as a person calls it.
     pub by: String,
+}
+
+/// What an order takes where something takes longer, or less.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Sensed {
+    /// What the order takes as planned.
+    pub cost_ns: u64,
+    /// How much longer or less, in thousandths.
+    pub permille: u32,
+    /// What changes, what the order takes where that takes longer, and where it takes less: of each kind those that matter
+    /// most.
+    pub rows: Vec<(String, u64, u64)>,
+    /// Changes that are not among them.
+    pub others: usize,
 }
 
 impl ChartPoint {

@@ -38,6 +38,16 @@ pub fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 0.05 { format!("{} %", trimmed(percent, 3)) } else { format!("{percent:.1} %") }
 }
 
+/// How much more or less than `of`.
+pub fn change(ns: u64, of: u64) -> String {
+    let share = ns as f64 / of.max(1) as f64 - 1.0;
+    match ns.cmp(&of) {
+        core::cmp::Ordering::Equal => "0".to_owned(),
+        core::cmp::Ordering::Greater => format!("+{:.2} %", 100.0 * share),
+        core::cmp::Ordering::Less => format!("−{:.2} %", -100.0 * share),
+    }
+}
+
 /// A whole number with thin gaps between groups of three.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -9,6 +9,7 @@ use pipeplan_core::planner::{Answer, gap};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::relief::Relief;
 use pipeplan_core::schedule;
+use pipeplan_core::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::spec::Spec;
 use pipeplan_core::step::{Ends, Step};
 use pipeplan_core::timeline::{Span, Timeline};
@@ -17,7 +18,7 @@ use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::message::{
     Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row,
-    RowCosts, Said, StepFigures, WireSpan,
+    RowCosts, Said, Sensed, StepFigures, WireSpan,
 };
 use crate::text;
 
@@ -179,6 +180,21 @@ pub fn chart_point(problem: &Problem, ends: Option<&Ends>, timeline: &Timeline, 
         bubble_ratio: timeline.bubble_ratio(problem.objective()),
         by,
     }
+}
+
+/// Of each kind of change so many are shown.
+const MOST_OF_A_KIND: usize = 6;
+
+/// What the time of an order of `problem` hangs on. Of memory an order says nothing.
+pub fn sensed(problem: &Problem, found: &Sensitivity) -> Sensed {
+    let of_orders = |kind: &&[Effect]| kind.iter().all(|effect| effect.what != What::Memory);
+    let row = |effect: &Effect| (effect.what.name_on(problem), effect.longer_ns, effect.less_ns);
+    let (mut rows, mut others) = (Vec::new(), 0);
+    for kind in found.kinds().filter(of_orders) {
+        rows.extend(kind.iter().take(MOST_OF_A_KIND).map(row));
+        others += kind.len().saturating_sub(MOST_OF_A_KIND);
+    }
+    Sensed { cost_ns: found.cost_ns, permille: found.permille, rows, others }
 }
 
 /// Where a problem's stages are, in words.

@@ -16,6 +16,7 @@ use pipeplan_core::profile::{Profile, ProfileError};
 use pipeplan_core::relief::{Finder, Reliefs};
 use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::search::{Effort, Flow};
+use pipeplan_core::sensitivity::Sensitivity;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Spec, Work as SpecWork};
 use pipeplan_core::trace::Trace;
@@ -24,7 +25,8 @@ use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::frontier::{Chart, FROM_CHART};
 use crate::message::{
-    Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Timed, TraceSummary, Unfit,
+    Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Sensed, Timed, TraceSummary,
+    Unfit,
 };
 use crate::{text, wire};
 
@@ -45,6 +47,7 @@ pub struct Work {
     comparison: Option<Comparison>,
     explanation: Option<Explanation>,
     chart: Option<Chart>,
+    sensing: Option<Sensing>,
     tuning: Option<Tuning>,
     trace: Option<Trace>,
     recorded: Recorded,
@@ -80,6 +83,17 @@ struct Recorded {
     files: Vec<(String, Result<Recording, Fault>)>,
 }
 
+/// What the time of an order hangs on, as far as it is known.
+struct Sensing {
+    id: u32,
+    problem: Problem,
+    schedule: Schedule,
+    found: Sensitivity,
+}
+
+/// How much longer, and how much less, in thousandths.
+const SENSED_PERMILLE: u32 = 100;
+
 /// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
 struct Comparison {
     id: u32,
@@ -104,6 +118,7 @@ impl Work {
             explanation: None,
             chart: None,
             tuning: None,
+            sensing: None,
             trace: None,
             recorded: Recorded::default(),
             profile: None,
@@ -149,6 +164,14 @@ impl Work {
             }
             return (id, said.into_iter().collect());
         }
+        if let Some(Sensing { id, problem, schedule, found }) = &mut self.sensing {
+            let (id, goes_on) = (*id, found.step(problem, schedule));
+            let sensed = (!goes_on).then(|| Said::Sensed(wire::sensed(problem, found)));
+            if sensed.is_some() {
+                self.sensing = None;
+            }
+            return (id, sensed.into_iter().collect());
+        }
         if let Some(chart) = self.chart.as_mut().filter(|chart| !chart.is_finished()) {
             chart.step();
         }
@@ -163,7 +186,8 @@ impl Work {
     /// Whether nothing is left but the chart of time against memory.
     fn is_answered(&self) -> bool {
         let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
-        self.questions.is_empty() && compared && self.explanation.is_none() && self.tuning.is_none()
+        let begun = self.explanation.is_some() || self.tuning.is_some() || self.sensing.is_some();
+        self.questions.is_empty() && compared && !begun
     }
 
     /// How long to wait for a question before the next step.
@@ -210,6 +234,7 @@ impl Work {
             Ask::OpenPoint { spec, bytes, below_ns } => vec![self.open_point(&spec, bytes, below_ns)],
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
+            Ask::Sense(order) => self.sense(id, order.as_ref()).into_iter().collect(),
             Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
             Ask::Record { batch, name, text } => {
                 if self.recorded.batch != batch {
@@ -467,6 +492,17 @@ impl Work {
     }
 
     /// The open trace against the plan of these rows; nothing where none is open, or what the page sent is no plan.
+    /// Begins to find what the time of `order` hangs on, where its times can be longer.
+    fn sense(&mut self, id: u32, order: Option<&Order>) -> Option<Said> {
+        self.sensing = None;
+        let (problem, schedule) = read_order(order?)?;
+        match Sensitivity::new(&problem, &schedule, SENSED_PERMILLE) {
+            Ok(found) => self.sensing = Some(Sensing { id, problem, schedule, found }),
+            Err(_) => return Some(Said::Sensed(Sensed::default())),
+        }
+        None
+    }
+
     fn calibrate(&self, order: &Order) -> Option<Said> {
         let trace = self.trace.as_ref()?;
         let (problem, schedule) = read_order(order)?;
@@ -923,6 +959,31 @@ mod tests {
         assert_eq!(makespans.min(), shown);
         let plan = Plan::from_json(&plan_file(SPEC, None).unwrap()).unwrap();
         assert_eq!(Some(plan.prediction.makespan_ns), shown);
+    }
+
+    /// Of the order that is asked about, one kind after the other; a newer question ends an older one.
+    #[test]
+    fn what_a_plan_hangs_on_is_said_when_asked() {
+        let mut work = Work::new(|| 0.0);
+        let plan = Plan::from_json(&plan_file(SPEC, Some("1f1b")).unwrap()).unwrap();
+        let order = Order {
+            problem: plan.problem.statement().to_value().to_string(),
+            rows: plan.schedule.text_rows(),
+            pairs: Vec::new(),
+        };
+        work.take(Question { id: 1, ask: Ask::Sense(Some(order.clone())) });
+        work.step();
+        assert!(!work.is_idle());
+        work.take(Question { id: 2, ask: Ask::Sense(Some(order)) });
+        let replies = finish(&mut work);
+        let [Reply { id: 2, said: Said::Sensed(sensed) }] = &replies[..] else { panic!("{replies:?}") };
+        assert_eq!(sensed.cost_ns, plan.prediction.makespan_ns);
+        let names: Vec<&str> = sensed.rows.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(names[..3], ["every op", "all BW", "all F"]);
+        assert_eq!(names.iter().filter(|name| name.starts_with("rank ")).count(), plan.problem.ranks());
+        assert!(sensed.rows.iter().all(|(_, longer, less)| less <= &sensed.cost_ns && &sensed.cost_ns <= longer));
+        work.take(Question { id: 3, ask: Ask::Sense(None) });
+        assert_eq!(finish(&mut work), []);
     }
 
     #[test]

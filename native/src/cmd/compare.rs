@@ -119,13 +119,13 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         }
         if waits {
             let Messages { lowering, transport } = spec.messages;
-            let beside = match lowering {
-                Lowering::Overlapped { .. } => "",
-                _ => "; `messages.lowering = \"overlapped\"` sends them beside compute",
-            };
             text.push_str(&format!(
-                "as carried: where ranks wait for {lowering} messages on {transport} transport, which no other figure counts{beside}\n"
+                "as carried: with waits for {lowering} messages on {transport} transport, which nothing else here counts"
             ));
+            text.push_str(match lowering {
+                Lowering::Overlapped { .. } => "\n",
+                _ => ";\n`messages.lowering = \"overlapped\"` sends them beside compute\n",
+            });
         }
         if of_a_model {
             let best = if jitter_permille > 0 { "" } else { ", and `best` has the shortest of them" };

@@ -108,9 +108,7 @@ fn report(plan: &Plan, found: &Sensitivity) -> String {
     }
     let mut rows = Vec::new();
     let mut notes = Vec::new();
-    for group in
-        found.effects.chunk_by(|one, next| std::mem::discriminant(&one.what) == std::mem::discriminant(&next.what))
-    {
+    for group in found.kinds() {
         let (shown, left) = group.split_at(group.len().min(MOST_ROWS));
         rows.extend(shown.iter().map(|effect| row(plan, found, effect, anew)));
         let most = left.iter().map(|effect| effect.longer_ns).max();
@@ -147,9 +145,8 @@ fn row(plan: &Plan, found: &Sensitivity, effect: &Effect, anew: bool) -> Vec<Str
         _ => change(ns, found.cost_ns),
     };
     let name = match effect.what {
-        What::Stage(stage) => format!("{} (rank {})", effect.what, plan.problem.rank_of(stage, 0)),
         What::Memory => "memory (more, less)".to_owned(),
-        what => what.to_string(),
+        what => what.name_on(&plan.problem),
     };
     let mut row = vec![name, of_order(effect.longer_ns), of_order(effect.less_ns)];
     if anew {

@@ -16,6 +16,7 @@ mod memory;
 mod overlay;
 mod passes;
 mod prover;
+mod sensitivity;
 mod session;
 mod state;
 mod timeline;
@@ -84,6 +85,7 @@ fn Page() -> impl IntoView {
                 <timeline::TimelinePanel />
                 <memory::MemoryPanel />
                 <passes::PassesPanel />
+                <sensitivity::SensitivityPanel />
                 <frontier::FrontierPanel />
                 <compare::Compare />
                 <layouts::LayoutsPanel />

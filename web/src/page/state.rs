@@ -26,7 +26,7 @@ use crate::form::{Form, Kind, limit_text};
 use crate::frontier::FROM_CHART;
 use crate::kept;
 use crate::message::{
-    Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Timed,
+    Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Sensed, Timed,
     TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
@@ -87,6 +87,10 @@ pub struct Planner {
     pub no_plan: RwSignal<Option<String>>,
     /// What to change where the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
+    /// What the time of the plan on screen hangs on, as far as it has been asked for.
+    pub sensed: RwSignal<Option<Sensed>>,
+    /// Whether that is shown.
+    pub sensing_open: RwSignal<bool>,
     /// What the passes did to the plan on screen, as far as it has been asked for.
     pub passes: RwSignal<String>,
     /// Whether it is shown.
@@ -149,6 +153,8 @@ pub struct Planner {
     ahead: StoredValue<(u32, Vec<Lane>)>,
     /// The question of where time went that is under way, or whose answer is shown.
     calibrating: StoredValue<Option<u32>>,
+    /// The question after what the plan's time hangs on.
+    sensing: StoredValue<Option<u32>>,
     /// Of files that are opened together.
     batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
@@ -174,6 +180,8 @@ impl Planner {
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
             unfit: RwSignal::new(None),
+            sensed: RwSignal::new(None),
+            sensing_open: RwSignal::new(false),
             passes: RwSignal::new(String::new()),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
@@ -205,6 +213,7 @@ impl Planner {
             remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
             calibrating: StoredValue::new(None),
+            sensing: StoredValue::new(None),
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
@@ -459,6 +468,9 @@ impl Planner {
                 self.show(None);
             }
             Said::Passes(text) => self.passes.set(text),
+            // Of a plan before the one on screen nothing is shown.
+            Said::Sensed(found) if self.sensing.get_value() == Some(id) => self.sensed.set(Some(found)),
+            Said::Sensed(_) => {}
             Said::Tuned(layouts) => self.layouts.set(Some(Arc::new(*layouts))),
             Said::NotTuned(faults) => {
                 self.layouts.set(None);
@@ -610,6 +622,18 @@ impl Planner {
         self.forget_calibration();
         self.carry_view(before);
         self.ask_passes();
+        self.ask_sensitivity();
+    }
+
+    /// Asks what the time of the plan on screen hangs on, where that is shown.
+    pub fn ask_sensitivity(self) {
+        let order = if self.sensing_open.get_untracked() { self.shown_order() } else { None };
+        self.sensed.set(None);
+        if order.is_some() || self.sensing.get_value().is_some() {
+            let asked = order.is_some();
+            let id = self.ask(Ask::Sense(order), false);
+            self.sensing.set_value(id.filter(|_| asked));
+        }
     }
 
     /// Asks what the passes did to the plan on screen, where that is shown.
