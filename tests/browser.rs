@@ -678,7 +678,7 @@ fn a_point_of_the_chart_gives_what_it_shows() {
     browser.goto(&address);
     let finished = || {
         browser.until("the whole chart", || {
-            let state = "return [document.querySelector(\"[data-test='frontier']\").dataset.state, document.querySelector(\"[data-test='status']\").dataset.state]";
+            let state = "return ['frontier', 'status'].map(name => document.querySelector(`[data-test='${name}']`)?.dataset.state)";
             (browser.script(state, json!([])) == json!(["finished", "idle"])).then_some(())
         });
     };

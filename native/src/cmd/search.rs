@@ -1,5 +1,6 @@
 //! Planning with progress on standard error, and Ctrl-C for the best so far.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -114,13 +115,19 @@ impl Jitter {
     }
 }
 
-/// For arguments: percent, kept in thousandths.
+/// For arguments.
 fn jitter(text: &str) -> Result<u16, String> {
+    permille(text, 0..=MAX_PERMILLE.into()).map(|permille| permille as u16)
+}
+
+/// For arguments: percent, kept in thousandths, of which those are accepted.
+pub fn permille(text: &str, accepted: RangeInclusive<u32>) -> Result<u32, String> {
     let percent = text.trim_end_matches('%').trim_end().parse::<f64>().ok();
     let permille = percent.map(|percent| (10.0 * percent).round());
-    match permille.filter(|permille| (0.0..=f64::from(MAX_PERMILLE)).contains(permille)) {
-        Some(permille) => Ok(permille as u16),
-        None => Err("accepted is a number from 0 to 100, in percent".to_owned()),
+    let [least, most] = [accepted.start(), accepted.end()].map(|permille| f64::from(*permille));
+    match permille.filter(|permille| (least..=most).contains(permille)) {
+        Some(permille) => Ok(permille as u32),
+        None => Err(format!("accepted is a number from {} to {}, in percent", least / 10.0, most / 10.0)),
     }
 }
 

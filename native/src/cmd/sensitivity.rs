@@ -12,7 +12,7 @@ use pipeplan_core::units::Nanos;
 use super::fail::Failure;
 use super::order::Order;
 use super::search::Effort;
-use super::{human, input, interrupt, output};
+use super::{human, input, interrupt, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,14 +46,9 @@ pub struct Args {
     json: bool,
 }
 
-/// For arguments: percent, kept in thousandths.
+/// For arguments.
 fn permille(text: &str) -> Result<u32, String> {
-    let percent = text.trim_end_matches('%').trim_end().parse::<f64>().ok();
-    let permille = percent.map(|percent| (10.0 * percent).round());
-    match permille.filter(|permille| (1.0..=f64::from(MAX_PERMILLE)).contains(permille)) {
-        Some(permille) => Ok(permille as u32),
-        None => Err(format!("accepted is a number from 0.1 to {}, in percent", MAX_PERMILLE / 10)),
-    }
+    search::permille(text, 1..=MAX_PERMILLE)
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -74,7 +69,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// Plans those changes anew that matter most, and memory.
 fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Failure> {
-    if args.anew == 0 {
+    // A person who has ended the first part does not wait for a second one.
+    if args.anew == 0 || found.left() > 0 {
         return Ok(());
     }
     let mut at = found.most_first();
@@ -90,6 +86,9 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
         watch.went_on();
     }
     watch.finish();
+    if watch.is_stopped() {
+        output::tell("the search ended early: there may be a better schedule");
+    }
     Ok(())
 }
 

@@ -100,10 +100,20 @@ pub fn gallop<T>(items: &[T], from: usize, before: impl Fn(&T) -> bool) -> usize
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use pipeplan_core::op::OpKind;
     use proptest::prelude::*;
+
+    /// Forwards of one stage, with these starts and ends.
+    pub(crate) fn lane(times: &[(u64, u64)]) -> Lane {
+        let span = |(index, &(start_ns, end_ns)): (usize, &(u64, u64))| Span {
+            op: Op::new(0, OpKind::F, index),
+            start_ns,
+            end_ns,
+        };
+        Lane::new(times.iter().enumerate().map(span).collect())
+    }
 
     fn span(start_ns: u64, end_ns: u64) -> Span {
         Span { op: Op::new(0, OpKind::F, start_ns as usize), start_ns, end_ns }

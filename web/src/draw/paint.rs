@@ -337,16 +337,8 @@ pub fn labels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipeplan_core::op::{Op, OpKind};
-
-    fn lane(times: &[(u64, u64)]) -> Lane {
-        let span = |(index, &(start_ns, end_ns)): (usize, &(u64, u64))| Span {
-            op: Op::new(0, OpKind::F, index),
-            start_ns,
-            end_ns,
-        };
-        Lane::new(times.iter().enumerate().map(span).collect())
-    }
+    use crate::draw::lane::tests::lane;
+    use pipeplan_core::op::OpKind;
 
     fn subject<'s>(planned: &'s [Lane], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {

@@ -89,17 +89,7 @@ impl Ranks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipeplan_core::op::{Op, OpKind};
-    use pipeplan_core::timeline::Span;
-
-    fn lane(times: &[(u64, u64)]) -> Lane {
-        let span = |(index, &(start_ns, end_ns)): (usize, &(u64, u64))| Span {
-            op: Op::new(0, OpKind::F, index),
-            start_ns,
-            end_ns,
-        };
-        Lane::new(times.iter().enumerate().map(span).collect())
-    }
+    use crate::draw::lane::tests::lane;
 
     #[test]
     fn keys_go_along_a_row_and_to_what_stands_nearest_in_the_next_one() {
