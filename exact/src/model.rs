@@ -8,10 +8,13 @@
 //! - Dependencies with durations and hops; microbatches in order for each kind and stage. Microbatches that
 //!   travel the same way are alike, so any schedule can be renumbered to be so: the n-th B starts no sooner
 //!   than n F have ended, whichever they were. Of W only those of cut backwards are in order.
-//! - On each rank the ops exclude each other.
+//! - On each rank the ops exclude each other. Those that take no time have a place in an order besides.
 //! - Memory: what is held when an op starts depends only on which ops of its rank came before. One literal
 //!   for each pair of ops whose order matters and is open; then one linear row an op.
-//! - The objective's variable lies above every span that it measures.
+//! - The objective's variable lies above every span that it measures. A span begins when some microbatch arrives, not
+//!   when it suits.
+
+use std::collections::BTreeMap;
 
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
@@ -60,6 +63,8 @@ struct Jobs {
     microbatches: usize,
     stages: usize,
     unit_ns: Nanos,
+    /// Whether times were too fine for the solver, and were rounded down.
+    is_rounded: bool,
     /// How many ticks a cost may grow by where times were rounded: a span lies between two roundings.
     slack: u64,
 }
@@ -84,7 +89,8 @@ impl Jobs {
         // Durations too fine for the solver are rounded down: its bound stays a bound.
         let fine_ns = unit_ns.max(1);
         let unit_ns = fine_ns.max(horizon_ns.div_ceil(MOST_TICKS));
-        let slack = u64::from(unit_ns > fine_ns && problem.objective() == Objective::LongestSpan);
+        let is_rounded = unit_ns > fine_ns;
+        let slack = u64::from(is_rounded && problem.objective() == Objective::LongestSpan);
         let mut jobs = Vec::with_capacity(kinds.len() * stages * microbatches);
         let mut index = vec![usize::MAX; 3 * stages * microbatches];
         for (row, kind) in kinds.iter().enumerate() {
@@ -106,7 +112,7 @@ impl Jobs {
                 }
             }
         }
-        Jobs { jobs, index, microbatches, stages, unit_ns, slack }
+        Jobs { jobs, index, microbatches, stages, unit_ns, is_rounded, slack }
     }
 
     fn at(&self, row: usize, stage: usize, microbatch: usize) -> Option<usize> {
@@ -132,6 +138,19 @@ impl Jobs {
                         found.push((forward, next, hop(stage, stage + 1)));
                         found.push((from, backward, hop(stage + 1, stage)));
                     }
+                }
+            }
+        }
+        found
+    }
+
+    /// Pairs of jobs of a kind and stage of which the first runs before the second: microbatches in order.
+    fn in_turn(&self, problem: &Problem) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
+        for lane in self.lanes(problem) {
+            for (row, stage) in (0..3).flat_map(|row| (0..self.stages).map(move |stage| (row, stage))) {
+                for microbatch in lane.clone().skip(1).filter(|_| row < 2 || !may_fuse(problem, stage)) {
+                    found.extend(self.at(row, stage, microbatch - 1).zip(self.at(row, stage, microbatch)));
                 }
             }
         }
@@ -183,20 +202,10 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
             after(&mut solver, a, (hop / unit_ns) as i32, b);
         }
     }
-    for lane in jobs.lanes(problem) {
-        for row in 0..3 {
-            for stage in 0..jobs.stages {
-                for microbatch in lane.clone().skip(1) {
-                    if let (Some(a), Some(b)) = (jobs.at(row, stage, microbatch - 1), jobs.at(row, stage, microbatch))
-                        && (row < 2 || !may_fuse(problem, stage))
-                    {
-                        after(&mut solver, a, 0, b);
-                    }
-                }
-            }
-        }
+    for (a, b) in jobs.in_turn(problem) {
+        after(&mut solver, a, 0, b);
     }
-    pin_first_starts(problem, &jobs, &times, &mut solver);
+    let mut order = Orders { known: BTreeMap::new() };
     for rank in 0..problem.ranks() {
         let tasks: Vec<_> = (0..jobs.jobs.len())
             .filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0)
@@ -209,14 +218,16 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
             let tag = solver.new_constraint_tag();
             solver.add_constraint(constraints::disjunctive_strict(tasks, tag)).post();
         }
-        let mut order = Orders { known: std::collections::BTreeMap::new() };
         post_apart(problem, &jobs, &times, rank, &mut order, &mut solver);
         post_objective(problem, &jobs, &times, rank, cost, &mut solver);
         post_memory(problem, &jobs, &times, rank, &mut order, &mut solver)?;
         post_order_of_cut(problem, &jobs, &times, rank, &mut order, &mut solver);
-        post_whole(problem, &jobs, &times, &mut order, &mut solver);
     }
-    probe(problem, &jobs, &times, cost, &mut solver, best, clock)
+    post_whole(problem, &jobs, &times, &mut order, &mut solver);
+    post_places(problem, &jobs, &order, &mut solver);
+    // Last, when the most is known of what cannot be.
+    post_first_starts(problem, &jobs, &times, &mut solver);
+    probe(problem, &Model { jobs, times, order, cost }, &mut solver, best, clock)
 }
 
 /// When jobs start and end. Where a backward is whole its B ends with all of it, and W stands where its share of that
@@ -265,36 +276,122 @@ fn post_times(problem: &Problem, jobs: &Jobs, horizon: i32, solver: &mut Solver)
     times
 }
 
-/// Ops start as soon as they can, so under the longest span no rank puts off its first op. Where the first
-/// `P` stages lie on different ranks, that op starts as soon as the path through them allows, whatever the
-/// order: it is the first op of each rank on its way.
-///
-/// That leaves orders out in which another microbatch overtakes the first one, so that a rank starts later and its span is
-/// shorter. It is rarely of use: two ranks and microbatches, hops of 1, stages of F 14, B 0, W 6 and of 0, 0, 21 cost 43 so,
-/// and 42 with the second microbatch first on the second rank. Until the model knows them, a proof by the longest span
-/// holds but for such orders.
-fn pin_first_starts(problem: &Problem, jobs: &Jobs, times: &[Times], solver: &mut Solver) {
+/// The stages whose first F is the first op of a rank, each the next on the way of a microbatch: the first `P`, where they
+/// lie on different ranks. None where it does not matter when a rank starts.
+fn heads(problem: &Problem) -> std::ops::Range<usize> {
     let ranks = problem.ranks();
     let mut seen = vec![false; ranks];
     (0..ranks).for_each(|stage| seen[problem.rank_of(stage, 0)] = true);
-    if problem.objective() == Objective::Makespan
+    let is_open = problem.objective() == Objective::Makespan
         || *problem.placement() == Placement::TwoWay
-        || seen.contains(&false)
-    {
-        return;
-    }
-    let mut head = 0;
-    for stage in 0..ranks {
-        if let Some(job) = jobs.at(0, stage, 0) {
-            let tag = solver.new_constraint_tag();
-            solver.add_clause([times[job].start.upper_bound_predicate(head)], tag);
-            head += jobs.jobs[job].ticks;
-            if stage + 1 < ranks {
-                let hop = problem.hop(problem.rank_of(stage, 0), problem.rank_of(stage + 1, 0));
-                head += (hop / jobs.unit_ns) as i32;
+        || seen.contains(&false);
+    0..if is_open { 0 } else { ranks }
+}
+
+/// Ops start as soon as they can, so under the longest span no rank puts off its first op: it starts when some
+/// microbatch arrives. That need not be the first to leave the stage before: where another overtakes it, a rank starts
+/// later, and its span may be shorter.
+///
+/// Until a rank sends its first microbatch on, it runs nothing but F, and of those up to that one each starts when the one
+/// before ends or when a microbatch arrives. Jobs keep the order in which their stage runs them, so any start that follows
+/// these rules is that of an order: [`rows`] says of which microbatches.
+fn post_first_starts(problem: &Problem, jobs: &Jobs, times: &[Times], solver: &mut Solver) {
+    let heads = heads(problem);
+    // Each length is rounded by itself, so starts that are equal may be a tick apart for each of two lengths.
+    let loose = if jobs.is_rounded { 1 } else { 0 };
+    // Whether the n-th F of the stage is one of those whose start has to be exact.
+    let mut exact: Vec<Option<Literal>> = vec![None; jobs.microbatches];
+    for stage in heads.rev() {
+        let mut before: Vec<Option<Literal>> = vec![None; jobs.microbatches];
+        let always = solver.get_true_literal();
+        exact[0] = Some(always);
+        for microbatch in (0..jobs.microbatches).rev() {
+            let (Some(is_exact), Some(job)) = (exact[microbatch], jobs.at(0, stage, microbatch)) else { continue };
+            let start = times[job].start;
+            let mut reasons = vec![is_exact.get_false_predicate()];
+            let previous = microbatch.checked_sub(1).and_then(|previous| jobs.at(0, stage, previous));
+            if let (Some(previous), Some(at)) = (previous, microbatch.checked_sub(1)) {
+                let follows = solver.new_literal();
+                let tag = solver.new_constraint_tag();
+                let end = times[previous].end.offset(loose);
+                solver
+                    .add_constraint(constraints::binary_less_than_or_equals(start.scaled(1), end, tag))
+                    .implied_by(follows);
+                reasons.push(follows.get_true_predicate());
+                let is_exact_before = *exact[at].get_or_insert_with(|| solver.new_literal());
+                implies(is_exact, is_exact_before, solver);
             }
+            if stage == 0 && microbatch == 0 {
+                reasons.push(start.upper_bound_predicate(0));
+            }
+            for arrived in (microbatch..jobs.microbatches).filter(|_| stage > 0) {
+                let Some(from) = jobs.at(0, stage - 1, arrived) else { continue };
+                let hop = problem.hop(jobs.jobs[from].rank, jobs.jobs[job].rank);
+                let arrival = times[from].end.offset((hop / jobs.unit_ns) as i32);
+                if solver.lower_bound(&arrival) > solver.upper_bound(&start) + 2 * loose {
+                    // Nor does any that arrives later start it.
+                    break;
+                }
+                let starts_it = solver.new_literal();
+                let [tag, other] = [(); 2].map(|()| solver.new_constraint_tag());
+                let latest = arrival.offset(2 * loose);
+                solver
+                    .add_constraint(constraints::binary_less_than_or_equals(start.scaled(1), latest, tag))
+                    .implied_by(starts_it);
+                solver
+                    .add_constraint(constraints::binary_less_than_or_equals(arrival, start.scaled(1), other))
+                    .implied_by(starts_it);
+                let is_exact_before = *before[arrived].get_or_insert_with(|| solver.new_literal());
+                implies(starts_it, is_exact_before, solver);
+                reasons.push(starts_it.get_true_predicate());
+            }
+            let tag = solver.new_constraint_tag();
+            solver.add_clause(reasons, tag);
         }
+        exact = before;
     }
+}
+
+fn implies(a: Literal, b: Literal, solver: &mut Solver) {
+    let tag = solver.new_constraint_tag();
+    solver.add_clause([a.get_false_predicate(), b.get_true_predicate()], tag);
+}
+
+/// Which microbatch the n-th F of each stage is of, by starts that keep [`post_first_starts`]. The first stage runs them by
+/// their numbers, and others as they arrive, but where a start that has to be exact waits for one that overtakes.
+fn microbatches(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32) -> Vec<Vec<usize>> {
+    let heads = heads(problem);
+    let mut all = vec![(0..jobs.microbatches).collect::<Vec<usize>>(); jobs.stages];
+    let arrivals = |stage: usize, at: usize| {
+        let job = jobs.at(0, stage, at)?;
+        let from = jobs.at(0, stage.checked_sub(1)?, at)?;
+        let hop = (problem.hop(jobs.jobs[from].rank, jobs.jobs[job].rank) / jobs.unit_ns) as i32;
+        Some(start(from) + jobs.jobs[from].ticks + hop)
+    };
+    // For each stage the n-th F that the stage before ran that is the n-th here.
+    let mut from: Vec<Vec<usize>> = all.clone();
+    let mut exact = 1;
+    for stage in heads.skip(1).rev() {
+        let mut left: Vec<usize> = (0..jobs.microbatches).collect();
+        let mut farthest = 1;
+        for at in 0..jobs.microbatches {
+            let Some(job) = jobs.at(0, stage, at) else { continue };
+            let ended = at.checked_sub(1).and_then(|before| jobs.at(0, stage, before));
+            let waits = ended.is_none_or(|ended| start(ended) + jobs.jobs[ended].ticks < start(job));
+            let mut taken = 0;
+            if at < exact && waits {
+                let last = left.iter().filter_map(|from| arrivals(stage, *from)).filter(|at| *at <= start(job)).max();
+                taken = left.iter().position(|from| arrivals(stage, *from) == last).unwrap_or(0);
+                farthest = farthest.max(left[taken] + 1);
+            }
+            from[stage][at] = left.remove(taken);
+        }
+        exact = farthest;
+    }
+    for stage in 1..jobs.stages {
+        all[stage] = from[stage].iter().map(|before| all[stage - 1][*before]).collect();
+    }
+    all
 }
 
 /// The time of `microbatch` alone.
@@ -414,6 +511,34 @@ fn post_whole(problem: &Problem, jobs: &Jobs, times: &[Times], order: &mut Order
     }
 }
 
+/// Starts say nothing of the order of ops that take no time, and literals by twos may go round in a circle. So each such op
+/// has a place, above that of every one before it.
+fn post_places(problem: &Problem, jobs: &Jobs, order: &Orders, solver: &mut Solver) {
+    let most = jobs.jobs.iter().filter(|job| job.ticks == 0).count() as i32;
+    let places: Vec<Option<DomainId>> =
+        jobs.jobs.iter().map(|job| (job.ticks == 0).then(|| solver.new_bounded_integer(0, most))).collect();
+    let mut before = |a: usize, b: usize, when: Option<Literal>| {
+        let (Some(first), Some(second)) = (places[a], places[b]) else { return };
+        let tag = solver.new_constraint_tag();
+        let row =
+            solver.add_constraint(constraints::binary_less_than_or_equals(first.offset(1), second.scaled(1), tag));
+        match when {
+            Some(literal) => row.implied_by(literal),
+            None => row.post(),
+        }
+    };
+    for (a, b, _) in jobs.dependencies(problem) {
+        before(a, b, None);
+    }
+    for (a, b, literal) in order.known.iter().map(|((a, b), literal)| (*a, *b, *literal)) {
+        before(a, b, Some(literal));
+        before(b, a, Some(!literal));
+    }
+    for (a, b) in jobs.in_turn(problem) {
+        before(a, b, None);
+    }
+}
+
 /// For each op of the rank: what the ops before it have left held, and what it takes itself, fit the limit.
 fn post_memory(
     problem: &Problem,
@@ -494,7 +619,7 @@ fn may_fuse(problem: &Problem, stage: usize) -> bool {
 }
 
 struct Orders {
-    known: std::collections::BTreeMap<(usize, usize), Literal>,
+    known: BTreeMap<(usize, usize), Literal>,
 }
 
 impl Orders {
@@ -548,17 +673,24 @@ fn known_order(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> Option<boo
     }
 }
 
+/// All that the solver was given.
+struct Model {
+    jobs: Jobs,
+    times: Vec<Times>,
+    order: Orders,
+    cost: DomainId,
+}
+
 /// Asks for cheaper and cheaper schedules: first one that meets the bound, then ever a little better than
 /// the best.
 fn probe(
     problem: &Problem,
-    jobs: &Jobs,
-    times: &[Times],
-    cost: DomainId,
+    model: &Model,
     solver: &mut Solver,
     best: &mut Exact,
     clock: &mut Clock<'_>,
 ) -> Result<(), Refused> {
+    let (jobs, cost) = (&model.jobs, model.cost);
     let unit_ns = jobs.unit_ns;
     let mut brancher = solver.default_brancher();
     let mut resolver = ResolutionResolver::default();
@@ -581,9 +713,7 @@ fn probe(
                 let solution = satisfiable.solution();
                 let ticks = solution.get_integer_value(cost) as u64;
                 seen = Some(ticks);
-                let is_whole = |job: usize| times[job].whole.is_some_and(|whole| solution.get_literal_value(whole));
-                let start = |job: usize| solution.get_integer_value(times[job].start);
-                let schedule = rows(problem, jobs, start, is_whole);
+                let schedule = rows(problem, model, &solution);
                 if let Some(value_ns) = value(problem, &schedule)
                     && value_ns < best.value_ns
                 {
@@ -618,28 +748,63 @@ fn probe(
     }
 }
 
-fn rows(problem: &Problem, jobs: &Jobs, start: impl Fn(usize) -> i32, is_whole: impl Fn(usize) -> bool) -> Schedule {
-    // By start; ops without duration at the same time in an order that keeps dependencies.
-    type Place = (i32, bool, usize, usize, usize);
-    let mut rows: Vec<Vec<(Place, Op)>> = vec![Vec::new(); problem.ranks()];
+/// The order of each rank's ops that a solution tells: by start, and of those that start at the same time, as those do
+/// that take none, by dependencies and by what the solver assumed.
+fn rows(problem: &Problem, model: &Model, solution: &impl ProblemSolution) -> Schedule {
+    let Model { jobs, times, order, .. } = model;
+    let start = |job: usize| solution.get_integer_value(times[job].start);
+    let is_whole = |job: usize| times[job].whole.is_some_and(|whole| solution.get_literal_value(whole));
+    let microbatches = microbatches(problem, jobs, start);
+    // Backwards keep the order in which the last stage has forwards.
+    let last = &microbatches[jobs.stages - 1];
+    let mut place = vec![0; jobs.microbatches];
+    last.iter().enumerate().for_each(|(at, microbatch)| place[*microbatch] = at);
+    // What is chosen of the ops that could come next.
+    type Choice = (bool, usize, usize, usize);
+    let mut together: BTreeMap<i32, Vec<(usize, Op, Choice)>> = BTreeMap::new();
     for (index, job) in jobs.jobs.iter().enumerate() {
+        let (stage, at) = (job.op.stage(), job.op.microbatch());
         let (op, ticks) = match job.op.kind() {
-            OpKind::B if is_whole(index) => {
-                (Op::new(job.op.stage(), OpKind::BW, job.op.microbatch()), job.whole_ticks)
-            }
+            OpKind::B if is_whole(index) => (Op::new(stage, OpKind::BW, last[at]), job.whole_ticks),
             OpKind::W if is_whole(index) => continue,
-            _ => (job.op, job.cut_ticks),
+            OpKind::F => (Op::new(stage, OpKind::F, microbatches[stage][at]), job.cut_ticks),
+            kind => (Op::new(stage, kind, last[at]), job.cut_ticks),
         };
         let (kind, along) = match op.kind() {
-            OpKind::F => (0, op.stage()),
-            OpKind::B | OpKind::BW => (1, jobs.stages - op.stage()),
-            OpKind::W => (2, op.stage()),
+            OpKind::F => (0, stage),
+            OpKind::B | OpKind::BW => (1, jobs.stages - stage),
+            OpKind::W => (2, stage),
         };
-        rows[job.rank].push(((start(index), ticks > 0, op.microbatch(), kind, along), op));
+        let choice = (ticks > 0, at.min(place[op.microbatch()]), kind, along);
+        together.entry(start(index)).or_default().push((index, op, choice));
     }
-    let in_order = rows.into_iter().map(|mut row| {
-        row.sort();
-        row.into_iter().map(|(_, op)| op).collect()
-    });
-    Schedule::of(in_order.collect())
+    // Of two ops with the same start, whether the second waits for the first.
+    let waits = |(a, first, (takes_time, ..)): (usize, Op, Choice), (b, second, (last, ..)): (usize, Op, Choice)| {
+        let is_needed = first.microbatch() == second.microbatch()
+            && match (first.kind(), second.kind()) {
+                (OpKind::F, OpKind::F) => first.stage() < second.stage(),
+                (OpKind::F, _) => true,
+                (_, OpKind::F) | (OpKind::W, _) => false,
+                (_, OpKind::W) => first.stage() >= second.stage(),
+                _ => first.stage() > second.stage(),
+            };
+        let is_before = || {
+            let literal =
+                |a: usize, b: usize| order.known.get(&(a, b)).map(|known| solution.get_literal_value(*known));
+            let known = literal(a, b).or_else(|| literal(b, a).map(|is_behind| !is_behind));
+            known_order(jobs, problem, a, b).or(known) == Some(true)
+        };
+        is_needed
+            || jobs.jobs[a].rank == jobs.jobs[b].rank && ((!takes_time && last) || takes_time == last && is_before())
+    };
+    let mut rows: Vec<Vec<Op>> = vec![Vec::new(); problem.ranks()];
+    for mut left in together.into_values() {
+        left.sort_by_key(|(.., choice)| *choice);
+        while !left.is_empty() {
+            let is_ready = |at: &usize| left.iter().all(|other| other.0 == left[*at].0 || !waits(*other, left[*at]));
+            let (index, op, _) = left.remove((0..left.len()).find(is_ready).unwrap_or(0));
+            rows[jobs.jobs[index].rank].push(op);
+        }
+    }
+    Schedule::of(rows)
 }

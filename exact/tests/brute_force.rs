@@ -211,6 +211,22 @@ fn middling() -> impl Strategy<Value = Problem> {
     ])
 }
 
+/// Of 12 ops, with forwards that take little or no time: there microbatches overtake each other to advantage.
+fn steep() -> impl Strategy<Value = Problem> {
+    let time = || prop_oneof![4 => Just(0u64), 2 => 1u64..8, 2 => 10u64..30];
+    let stage = (time(), time()).prop_map(|(forward, backward)| {
+        json!({ "forward_ns": forward, "backward_input_ns": backward, "backward_weight_ns": 0 })
+    });
+    let shape = proptest::sample::select(vec![(3usize, 2usize), (2, 3)]);
+    (shape, proptest::collection::vec(stage, 3), 0u64..6).prop_map(|((ranks, microbatches), stages, hop)| {
+        let value = json!({
+            "ranks": ranks, "microbatches": microbatches, "placement": "linear", "stages": stages[..ranks],
+            "transfer_ns": hop, "objective": "longest_span", "backward": "fused",
+        });
+        Statement::read(&value).expect("a valid statement").problem(Placement::Linear).expect("one that fits")
+    })
+}
+
 /// Few, for each takes a proof; `PROPTEST_CASES` asks for more.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
@@ -226,6 +242,21 @@ fn ops_without_duration_lie_within_no_other() {
     let problem = Statement::read(&value).unwrap().problem(Placement::List(vec![0, 1, 1, 0])).unwrap();
     let exact = solve_from(&problem, None, 0, &Budget { steps: Some(200_000), ..Budget::default() }).unwrap();
     assert_eq!((exact.value_ns, exact.lower_ns, Some(exact.value_ns)), (30, 30, Brute::of(&problem)));
+}
+
+/// A rank that lets the second microbatch overtake the first starts later, by more than that costs it.
+#[test]
+fn a_microbatch_may_overtake_the_first() {
+    let stage = |forward: u64, weight: u64| json!({ "forward_ns": forward, "backward_input_ns": 0, "backward_weight_ns": weight });
+    let value = json!({
+        "ranks": 2, "microbatches": 2, "placement": "linear", "objective": "longest_span",
+        "stages": [stage(14, 6), stage(0, 21)], "transfer_ns": 1,
+    });
+    let problem = Statement::read(&value).unwrap().problem(Placement::Linear).unwrap();
+    let exact = solve_from(&problem, None, 0, &Budget::default()).unwrap();
+    assert_eq!((exact.value_ns, exact.lower_ns, Some(exact.value_ns)), (42, 42, Brute::of(&problem)));
+    let first = exact.schedule.expect("a schedule").rows[1][0];
+    assert_eq!(first, Op::new(1, OpKind::F, 1));
 }
 
 proptest! {
@@ -276,5 +307,13 @@ proptest! {
             // Proved or not, a schedule is a witness.
             prop_assert!(bound.value_ns <= exact.value_ns, "{bound:?} above a schedule of {}", exact.value_ns);
         }
+    }
+
+    #[test]
+    fn a_proof_knows_what_overtaking_gains(problem in steep()) {
+        let budget = Budget { steps: Some(200_000), ..Budget::default() };
+        let exact = solve_from(&problem, None, 0, &budget).expect("no limit");
+        let cheapest = Brute::of(&problem).expect("no limit");
+        prop_assert_eq!((exact.value_ns, exact.lower_ns), (cheapest, cheapest));
     }
 }
