@@ -348,6 +348,40 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
     browser.no_errors();
 }
 
+/// A column says what waits at transfers cost, the plan on screen too, as the command does; and neither where they cost
+/// nothing.
+#[test]
+fn what_transfers_cost_is_said_where_they_cost_something() {
+    let (_served, address) = serve(&[]);
+    let link = printed(["link", "examples/zero-bubble-1.5b.toml"]);
+    let fragment = link.trim().split_once('#').unwrap().1.to_owned();
+    let browser = Browser::open("carried", 1440, 1000);
+    browser.goto(&format!("{address}/#{fragment}"));
+    let status = || browser.text("[data-test='status']");
+    let carried = || {
+        let script = "return [...document.querySelectorAll(\"[data-test='carried']\")].map(cell => cell.textContent)";
+        browser.script(script, json!([])).as_array().cloned().unwrap_or_default()
+    };
+    let cells = browser.until("what they cost", || {
+        let is_best = browser.text("[data-test='row-best']").contains("found");
+        Some(carried()).filter(|cells| cells.len() > 4 && is_best && status().is_empty())
+    });
+    browser.picture("carried.png");
+    let told = printed(["compare", "examples/zero-bubble-1.5b.toml"]);
+    assert!(told.contains("as carried"), "{told}");
+    for cell in &cells {
+        assert!(told.contains(cell.as_str().unwrap()), "{cells:?} are not those of\n{told}");
+    }
+    let shown = browser.text("[data-test='carried-shown']");
+    assert!(shown.contains(cells[0].as_str().unwrap()), "{shown} is not of {cells:?}");
+    choose(&browser, "messages.lowering", "overlapped");
+    browser.until("nothing to be said of it", || {
+        let left = "return document.querySelectorAll(\"[data-test^='carried']\").length";
+        (browser.script(left, json!([])) == json!(0)).then_some(())
+    });
+    browser.no_errors();
+}
+
 #[test]
 fn a_damaged_link_says_which_part_is_wrong() {
     let (_served, address) = serve(&[]);

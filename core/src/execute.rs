@@ -54,8 +54,9 @@ pub fn execute(problem: &Problem, program: &Program, carrier: Carrier) -> Option
     let mut world = World {
         problem,
         carrier,
-        ends: BTreeMap::new(),
-        channels: BTreeMap::new(),
+        ends: vec![None; 4 * problem.stage_count() * problem.microbatches()],
+        numbers: BTreeMap::new(),
+        channels: Vec::new(),
         made: vec![0; 2 * problem.stage_count() * problem.microbatches()],
     };
     let mut timeline = Timeline { rows: vec![Vec::new(); ranks] };
@@ -120,10 +121,12 @@ type Channel = (usize, usize, bool);
 struct World<'p> {
     problem: &'p Problem,
     carrier: Carrier,
-    /// By started message: its channel and its number among those of its end.
-    ends: BTreeMap<Message, (Channel, usize)>,
-    /// When each message was started: by the sender, by the receiver.
-    channels: BTreeMap<Channel, [Vec<Nanos>; 2]>,
+    /// By [`World::end_of`] of a started message: the number of its channel, and its own among those of its end.
+    ends: Vec<Option<(u32, u32)>>,
+    /// The numbers of channels.
+    numbers: BTreeMap<Channel, u32>,
+    /// By number of the channel, when each message was started: by the sender, by the receiver.
+    channels: Vec<[Vec<Nanos>; 2]>,
     /// When what a message carries was made, by [`World::slot`].
     made: Vec<Nanos>,
 }
@@ -132,6 +135,13 @@ impl World<'_> {
     /// Of the output of F, or of the gradient that B makes.
     fn slot(&self, stage: usize, is_gradient: bool, microbatch: usize) -> usize {
         (2 * stage + usize::from(is_gradient)) * self.problem.microbatches() + microbatch
+    }
+
+    /// Each message has two ends.
+    fn end_of(&self, message: Message) -> usize {
+        let is_gradient = message.payload == Payload::Gradient;
+        let slot = self.slot(message.stage.into(), is_gradient, message.microbatch as usize);
+        2 * slot + usize::from(message.way == Way::Receive)
     }
 
     /// When the input of `op` from another rank may be used.
@@ -148,28 +158,33 @@ impl World<'_> {
 
     /// Starts `message` on `rank` unless it has been started. Its other end may go on.
     fn start(&mut self, rank: usize, message: Message, now: Nanos, look: &mut VecDeque<usize>) {
-        if self.ends.contains_key(&message) {
+        let at = self.end_of(message);
+        if self.ends[at].is_some() {
             return;
         }
         let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
         let (from, to) = if message.way == Way::Send { (rank, peer) } else { (peer, rank) };
         let channel = (from, to, message.payload == Payload::Gradient);
-        let starts = &mut self.channels.entry(channel).or_default()[usize::from(message.way == Way::Receive)];
-        self.ends.insert(message, (channel, starts.len()));
+        let number = *self.numbers.entry(channel).or_insert_with(|| {
+            self.channels.push([Vec::new(), Vec::new()]);
+            self.channels.len() as u32 - 1
+        });
+        let starts = &mut self.channels[number as usize][usize::from(message.way == Way::Receive)];
+        self.ends[at] = Some((number, starts.len() as u32));
         starts.push(now);
         look.push_back(peer);
     }
 
     /// When `message` ends, where that is known.
     fn end(&self, message: Message) -> Option<Nanos> {
-        let (channel, number) = self.ends.get(&message)?;
-        let [sent, received] = self.channels.get(channel)?;
+        let (channel, number) = self.ends[self.end_of(message)]?;
+        let ([sent, received], number) = (&self.channels[channel as usize], number as usize);
         // Both ends list a channel's messages in the same order.
         let met = |number: usize| Some((*sent.get(number)?).max(*received.get(number)?));
         match message.way {
-            Way::Receive => met(*number),
+            Way::Receive => met(number),
             Way::Send => {
-                let own = *sent.get(*number)?;
+                let own = *sent.get(number)?;
                 number.checked_sub(self.carrier.slots).map_or(Some(own), |taken| Some(own.max(met(taken)?)))
             }
         }

@@ -114,7 +114,14 @@ pub fn lower(problem: &Problem, schedule: &Schedule) -> Result<Program, Deadlock
 /// # Errors
 /// [`Deadlock`] where the order cannot be run at all.
 pub fn lower_as(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Result<Program, Deadlock> {
-    Ok(passes(problem, schedule, lowering)?.pop().map(|pass| pass.program).unwrap_or_default())
+    let timeline = simulate(problem, schedule)?;
+    let program = match lowering {
+        Lowering::InPieces => in_pieces(problem, schedule),
+        Lowering::ReceiveFirst => receive_first(in_pieces(problem, schedule)),
+        Lowering::Grouped => grouped(problem, schedule, &timeline),
+        Lowering::Overlapped { prefetch } => overlapped(problem, &grouped(problem, schedule, &timeline), prefetch),
+    };
+    Ok(with_optimizer(program))
 }
 
 /// The passes by which [`lower_as`] gets to its program, each with the program after it; the last one's is the result.
@@ -149,12 +156,14 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
             program: overlapped(problem, &grouped.program, prefetch),
         });
     }
-    let mut program = passes.last().map(|pass| pass.program.clone()).unwrap_or_default();
-    for row in &mut program.rows {
-        row.push(Step::Optimizer);
-    }
+    let program = with_optimizer(passes.last().map(|pass| pass.program.clone()).unwrap_or_default());
     passes.push(Pass { name: "optimizer", does: "each rank ends with its update of weights", program });
     Ok(passes)
+}
+
+fn with_optimizer(mut program: Program) -> Program {
+    program.rows.iter_mut().for_each(|row| row.push(Step::Optimizer));
+    program
 }
 
 /// The messages of `op` that cross ranks: what it needs, what it makes.

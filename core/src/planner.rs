@@ -178,6 +178,15 @@ impl Answer {
         self.outcomes.map_or(cost_ns, |outcomes| outcomes.late_ns).saturating_add(end_ns)
     }
 
+    /// The cost where ranks wait for their transfers, placed and carried as `spec`, which this answers, says
+    /// ([`Messages`]); none where that could hang.
+    pub fn carried_ns(&self, spec: &Spec) -> Option<Nanos> {
+        let (Messages { lowering, transport }, problem) = (spec.messages, &self.case.problem);
+        let program = lower_as(problem, &self.schedule, lowering).ok()?;
+        let carried = execute(problem, &program, Carrier::of(transport))?;
+        Some(carried.cost_ns(problem.objective()))
+    }
+
     /// The whole training step, where `spec`, which this answers, is of a model.
     pub fn step(&self, spec: &Spec) -> Option<Step> {
         match (&spec.work, &self.case.derived) {
@@ -365,18 +374,11 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
         gap: gap(answer.cost_ns(), bound),
         typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
-        carried_ns: carried_ns(spec.messages, problem, &answer.schedule),
+        carried_ns: answer.carried_ns(spec),
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
         mfu: step.map(|step| step.mfu),
     }
-}
-
-/// What `schedule` costs with its transfers placed and carried so; none where that could hang.
-fn carried_ns(messages: Messages, problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
-    let program = lower_as(problem, schedule, messages.lowering).ok()?;
-    let carried = execute(problem, &program, Carrier::of(messages.transport))?;
-    Some(carried.cost_ns(problem.objective()))
 }
 
 /// `cost / bound − 1`; none where the bound is 0 and says nothing.

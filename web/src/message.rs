@@ -450,6 +450,8 @@ pub struct Figures {
     pub gap: Option<f64>,
     /// With the jitter that the spec says: what one step of twenty costs more than.
     pub late_ns: Option<u64>,
+    /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
+    pub carried_ns: Option<u64>,
     /// What binds the bound, as a sentence.
     pub binding: String,
     /// The whole training step; of a model only.
@@ -497,6 +499,8 @@ pub struct RowCosts {
     pub gap: Option<f64>,
     /// With the jitter that the spec says: what one step of twenty costs more than.
     pub late_ns: Option<u64>,
+    /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
+    pub carried_ns: Option<u64>,
 }
 
 /// What a trace file holds.

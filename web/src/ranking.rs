@@ -22,6 +22,8 @@ pub enum Column {
     Gap,
     /// What one step of twenty costs more than.
     Late,
+    /// What it costs with waits at transfers.
+    Carried,
 }
 
 /// Rows sorted by a column, or in the order in which they came.
@@ -88,6 +90,8 @@ fn by_column(column: Column, objective: Objective, one: &Row, other: &Row) -> Or
         // No gap is known of what has no bound: it counts as the largest.
         Column::Gap => here.gap.unwrap_or(f64::INFINITY).total_cmp(&there.gap.unwrap_or(f64::INFINITY)),
         Column::Late => here.late_ns.cmp(&there.late_ns),
+        // What could hang takes longest.
+        Column::Carried => here.carried_ns.unwrap_or(u64::MAX).cmp(&there.carried_ns.unwrap_or(u64::MAX)),
     }
 }
 
@@ -103,6 +107,7 @@ mod tests {
             peak_bytes,
             gap: (gap >= 0.0).then_some(gap),
             late_ns: Some(1000 - makespan_ns),
+            carried_ns: (makespan_ns != 300).then_some(makespan_ns / 100 % 4),
         });
         Row {
             schedule: schedule.to_owned(),
@@ -134,6 +139,7 @@ mod tests {
         assert_eq!(order(Some((Column::Peak, false))), ["v-min", "1f1b", "best", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Gap, false))), ["best", "v-min", "1f1b", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Late, false))), ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
+        assert_eq!(order(Some((Column::Carried, false))), ["v-min", "best", "zb-v", "1f1b", "gpipe"]);
         let spans = Ranking { by: Some((Column::Cost, false)) }.names(&rows(), Objective::LongestSpan);
         assert_eq!(spans, ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
     }

@@ -106,6 +106,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
     picture.figures.step = answer.step(spec).map(step);
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
+    picture.figures.carried_ns = answer.carried_ns(spec);
     picture
 }
 
@@ -234,13 +235,14 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         bound_ns: bound.value_ns,
         gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
         late_ns: None,
+        carried_ns: None,
         binding: text::sentence(&text::humanised(&bound.binding.to_string())),
         step: None,
     }
 }
 
-/// The row of a comparison for an answer.
-pub fn row(name: &str, answer: &Answer) -> Row {
+/// The row of a comparison for an answer to `spec`.
+pub fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
     let bound_ns = bounds::lower_bound(problem).value_ns;
     let costs = RowCosts {
@@ -250,6 +252,7 @@ pub fn row(name: &str, answer: &Answer) -> Row {
         peak_bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
         gap: gap(answer.cost_ns(), bound_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
+        carried_ns: answer.carried_ns(spec),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pipeplan_core::accounts::Accounts;
 use pipeplan_core::calibrate;
 use pipeplan_core::derive::coverage;
+use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::{Fault, Faults};
 use pipeplan_core::format::order;
 use pipeplan_core::format::torch_profile::{self, Recording};
@@ -404,6 +405,8 @@ impl Work {
         let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
         picture.figures.step = plan.step().map(wire::step);
         picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
+        let carried = execute(&plan.problem, &plan.program, Carrier::of(plan.spec.messages.transport));
+        picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
         // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
         if let Some(derived) = case.and_then(|case| case.derived) {
@@ -589,7 +592,7 @@ impl Comparison {
                 chart.offer(answer);
             }
             let row = match &answer {
-                Ok(answer) => wire::row(published.name, answer),
+                Ok(answer) => wire::row(published.name, &self.spec, answer),
                 Err(absent) => wire::absent_row(published.name, Some(absent.reason.clone())),
             };
             self.best.offer(published.name, answer);
@@ -616,7 +619,7 @@ impl Comparison {
             // A published schedule that nothing beats is named; what the search found has no name.
             Some(answer) => {
                 let won = if answer.name == BEST { "found by search".to_owned() } else { wire::title(&answer.name) };
-                Row { reason: Some(won), ..wire::row(BEST, answer) }
+                Row { reason: Some(won), ..wire::row(BEST, &self.spec, answer) }
             }
             None => wire::absent_row(BEST, Some(self.why_none())),
         }

@@ -166,8 +166,13 @@ pub fn summary(plan: &Plan) -> String {
         let beside = beside.map(|timeline| timeline.cost_ns(objective)).filter(|beside| *beside < carried);
         let _ = writeln!(
             text,
-            "as carried    {}, waits at transfers included: {lowering} messages on {transport} transport{}",
+            "as carried    {}, waits at transfers included{}: {lowering} messages on {transport} transport{}",
             duration(carried),
+            if plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) {
+                " and pairs one op after the other"
+            } else {
+                ""
+            },
             beside.map_or_else(String::new, |ns| format!("; {} with `--lowering {overlapped}`", duration(ns)))
         );
     }

@@ -17,6 +17,7 @@ pub fn Compare() -> impl IntoView {
     let ranking = RwSignal::new(Ranking::default());
     let names = Memo::new(move |_| planner.rows.with(|rows| ranking.get().names(rows, objective.get())));
     let with_jitter = jitters(planner);
+    let with_waits = waits(planner);
     let cost = move || match objective.get() {
         Objective::Makespan => "Makespan",
         Objective::LongestSpan => "Longest span",
@@ -40,6 +41,10 @@ pub fn Compare() -> impl IntoView {
                             <Head ranking column=Column::Peak>"Peak memory"</Head>
                             <Head ranking column=Column::Gap
                                 title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</Head>
+                            <Show when=move || with_waits.get()>
+                                <Head ranking column=Column::Carried
+                                    title="With waits at transfers, placed and carried as Messages says: nothing else here counts them">"As carried"</Head>
+                            </Show>
                             <Show when=move || with_jitter.get()>
                                 <Head ranking column=Column::Late
                                     title="One step of twenty takes longer, where ops differ as the field Jitter says">"1 in 20"</Head>
@@ -98,7 +103,8 @@ fn CompareRow(name: String) -> impl IntoView {
     };
     let objective = judged(planner);
     let with_jitter = jitters(planner);
-    let columns = move || if with_jitter.get() { "6" } else { "5" };
+    let with_waits = waits(planner);
+    let columns = move || (5 + u8::from(with_jitter.get()) + u8::from(with_waits.get())).to_string();
     let longest = Memo::new(move |_| {
         let costs = |row: &Row| row.costs.map(|costs| cost_ns(&costs, objective.get()));
         planner.rows.with(|rows| rows.iter().filter_map(costs).max().unwrap_or(1).max(1))
@@ -125,7 +131,7 @@ fn CompareRow(name: String) -> impl IntoView {
                 {move || won().map(|won| view! { <span class="won">{won}</span> })}
             </th>
             {move || match row.get().and_then(|row| row.costs.ok_or(row.reason).map_or_else(|reason| reason.map(Err), |costs| Some(Ok(costs)))) {
-                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() with_jitter=with_jitter.get() /> }.into_any(),
+                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() with_waits=with_waits.get() with_jitter=with_jitter.get() /> }.into_any(),
                 Some(Err(reason)) => view! { <td class="reason" colspan=columns data-test="reason">{reason}</td> }.into_any(),
                 None => view! { <td colspan=columns></td> }.into_any(),
             }}
@@ -134,7 +140,7 @@ fn CompareRow(name: String) -> impl IntoView {
 }
 
 #[component]
-fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_jitter: bool) -> impl IntoView {
+fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_waits: bool, with_jitter: bool) -> impl IntoView {
     let cost = cost_ns(&costs, objective);
     let width = 100.0 * cost as f64 / longest as f64;
     let busy = width * (1.0 - costs.bubble_ratio).clamp(0.0, 1.0);
@@ -146,6 +152,10 @@ fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_jitter: bool)
         <td class="number" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
         <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}</td>
         <td class="number" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
+        {with_waits.then(|| {
+            let carried = costs.carried_ns.map_or_else(|| "hangs".to_owned(), |ns| text::duration(ns as f64));
+            view! { <td class="number" data-test="carried">{carried}</td> }
+        })}
         {with_jitter.then(|| {
             let late = costs.late_ns.map_or_else(|| "—".to_owned(), |ns| text::duration(ns as f64));
             view! { <td class="number" data-test="late">{late}</td> }
@@ -156,6 +166,14 @@ fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_jitter: bool)
 /// Whether the spec says that times of ops differ.
 fn jitters(planner: Planner) -> Memo<bool> {
     Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.jitter_permille > 0)))
+}
+
+/// Whether waits at transfers cost any row anything.
+fn waits(planner: Planner) -> Memo<bool> {
+    let objective = judged(planner);
+    let waits =
+        move |row: &Row| row.costs.is_some_and(|costs| costs.carried_ns != Some(cost_ns(&costs, objective.get())));
+    Memo::new(move |_| planner.rows.with(|rows| rows.iter().any(waits)))
 }
 
 /// What the rows are judged by.

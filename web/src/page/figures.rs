@@ -25,6 +25,9 @@ pub fn FigureRow() -> impl IntoView {
                     {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
                 })}</p>
                 <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
+                {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
+                    <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Messages say; Overlapped sends them beside compute. Pairs run one op after the other. No other figure counts that.">{carried}</p>
+                })}
                 {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
                     <p class="note">"1 step in 20 takes more than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
                 })}
@@ -141,6 +144,15 @@ fn gap(planner: Planner, scene: &Scene) -> String {
 fn longest_span(scene: &Scene) -> Option<String> {
     let judged = scene.figures.objective == Objective::LongestSpan.name();
     judged.then(|| format!("longest span of a rank {}", text::duration(scene.figures.longest_span_ns as f64)))
+}
+
+/// What waits at transfers make of the cost, where they cost anything.
+fn carried(scene: &Scene) -> Option<String> {
+    match scene.figures.carried_ns {
+        Some(carried) if carried <= scene.cost_ns() => None,
+        Some(carried) => Some(format!("as carried {}, waits at transfers included", text::duration(carried as f64))),
+        None => Some("hangs as its transfers are carried".to_owned()),
+    }
 }
 
 /// What a whole training step comes to, where the spec is of a model.

@@ -1103,6 +1103,7 @@ fn own_row(scene: &Scene, source: &str) -> Row {
             peak_bytes: scene.peak_bytes(),
             gap: figures.gap,
             late_ns: figures.late_ns,
+            carried_ns: figures.carried_ns,
         }),
     }
 }
