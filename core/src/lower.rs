@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::fmt;
 
+use crate::check::Transport;
 use crate::op::{Op, OpKind};
 use crate::problem::Problem;
 use crate::program::{Message, Payload, Program, Step, Way};
@@ -32,7 +33,10 @@ use crate::units::Nanos;
 
 /// How transfers are placed. As text: `in-pieces`, `receive-first`, `grouped`, `overlapped` and, with a prefetch,
 /// `overlapped:2`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+///
+/// [`Lowering::Overlapped`] is the usual one: there a program takes the time of its order. In groups the best orders may
+/// take longer than 1F1B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
     /// Each op receives, computes and sends, one message at a time: what schedulers that ignore transfers
     /// write. Two ranks that send to each other first wait for ever where a send waits for its receive.
@@ -42,7 +46,6 @@ pub enum Lowering {
     ReceiveFirst,
     /// All messages between two ops of a rank in one group, placed by the line (see the module). Completes on
     /// every transport.
-    #[default]
     Grouped,
     /// Messages run beside compute, each direction of a link on its own stream. Receives of a link are started
     /// `prefetch` messages ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
@@ -55,7 +58,22 @@ pub enum Lowering {
 /// The deepest prefetch: more than any rank has messages to wait for at once.
 pub const MAX_PREFETCH: usize = 1024;
 
+impl Default for Lowering {
+    fn default() -> Lowering {
+        Lowering::Overlapped { prefetch: 0 }
+    }
+}
+
 impl Lowering {
+    /// The usual one on `transport`: where both directions of a pair of ranks keep one order, messages that start beside
+    /// compute could wait for each other, so there they go in groups.
+    pub fn usual_on(transport: Transport) -> Lowering {
+        match transport {
+            Transport::PairOrdered => Lowering::Grouped,
+            _ => Lowering::default(),
+        }
+    }
+
     /// What [`Lowering::read`] takes, for error texts.
     pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the messages of a \
         link that are received ahead, up to 1024, such as overlapped:2";
@@ -100,13 +118,13 @@ pub struct Pass {
     pub program: Program,
 }
 
-/// The program of a schedule that `check` accepts: its ops, the transfers between ranks and the optimizer
+/// The program of a schedule that `check` accepts: its ops, the transfers between ranks beside them and the optimizer
 /// step. Takes `n log n` time for `n` ops.
 ///
 /// # Errors
 /// [`Deadlock`] where the order cannot be run at all.
 pub fn lower(problem: &Problem, schedule: &Schedule) -> Result<Program, Deadlock> {
-    lower_as(problem, schedule, Lowering::Grouped)
+    lower_as(problem, schedule, Lowering::default())
 }
 
 /// As [`lower`], with transfers placed as `lowering` says.

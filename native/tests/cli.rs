@@ -96,6 +96,11 @@ fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
 
     let value: Value = serde_json::from_str(&written).unwrap();
     assert_eq!(value["schedule"]["name"], "zb-v");
+    // Where both directions of a pair keep one order, the messages have to go in groups, and do where that is asked for.
+    assert_eq!(json_of(&["check", &plan, "--json"], "")["transports"]["pair-ordered"], false);
+    let (plain, plan) = (plan, path(&folder, "grouped.json"));
+    printed(&["plan", &problem, "--schedule", "zb-v", "--transport", "pair-ordered", "-o", &plan], "");
+    let value: Value = serde_json::from_str(&std::fs::read_to_string(&plan).unwrap()).unwrap();
     let checked = json_of(&["check", &plan, "--json"], "");
     assert_eq!(
         checked,
@@ -103,9 +108,9 @@ fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
                 "stuck": {}, "transports": { "rendezvous": true, "buffered": true, "grouped": true, "pair-ordered": true, "streams": true } })
     );
     assert!(printed(&["check", "-"], &written).starts_with("valid: 192 ops on 4 ranks"));
-    let shown = printed(&["show", &plan], "");
+    let shown = printed(&["show", &plain], "");
     assert!(shown.contains("0 | ") && shown.contains("makespan"), "{shown}");
-    let spans = json_of(&["show", &plan, "--json"], "");
+    let spans = json_of(&["show", &plain, "--json"], "");
     assert_eq!(spans["rows"][0][0], json!({ "op": "0F0", "start_ns": 0, "end_ns": 50 }));
     assert_eq!(spans["prediction"], value["prediction"]);
 }
@@ -189,7 +194,7 @@ makespan 12, bubble 3/12 on each rank, in-flight 2 1";
 #[test]
 fn a_link_opens_the_page_that_is_asked_for_and_reads_back() {
     let link = printed(&["link", "-", "--base", "http://127.0.0.1:8080/#old"], TINY);
-    assert!(link.starts_with("http://127.0.0.1:8080/#v1."), "{link}");
+    assert!(link.starts_with("http://127.0.0.1:8080/#v2."), "{link}");
     let spec = json_of(&["link", link.trim(), "--json"], "");
     assert_eq!(spec["spec"]["model"]["layers"], 2);
     assert_eq!(spec["link"].as_str().map(|fragment| link.trim().ends_with(fragment)), Some(true));
@@ -214,7 +219,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     let mut changed = link.trim().to_owned();
     let other = if &changed[12..13] == "A" { "B" } else { "A" };
     changed.replace_range(12..13, other);
-    let broken = link.trim().replace("#v1", "#v7");
+    let broken = link.trim().replace("#v2", "#v7");
     for (arguments, input, says) in [
         (&["plan", "no-such-file.toml"][..], "", "no-such-file.toml cannot be read"),
         (&["plan", "."], "", ". cannot be read"),

@@ -133,9 +133,9 @@ fn a_run_repeats_bit_for_bit_and_its_seed_matters() {
     assert_ne!(train(&workload, &other).losses(), first.losses());
 }
 
-/// Messages that run beside compute, at several depths of prefetch, change nothing that is computed.
+/// Messages in groups between ops, or beside compute at several depths of prefetch, change nothing that is computed.
 #[test]
-fn overlapped_transfers_train_the_same() {
+fn wherever_transfers_are_placed_training_is_the_same() {
     use pipeplan_core::lower::{Lowering, lower_as};
     for name in ["1f1b", "interleaved-1f1b", "zb-v"] {
         let workload = published(&work(4, 8), name, Precision::Single).expect("it exists");
@@ -148,10 +148,11 @@ fn overlapped_transfers_train_the_same() {
             row.iter().filter_map(op).collect()
         });
         let schedule = Schedule::of(ops.collect());
-        for prefetch in [0, 1, 4] {
-            let program = lower_as(&workload.problem, &schedule, Lowering::Overlapped { prefetch }).expect("lowers");
-            let overlapped = pipeplan::runner::Workload { program, ..workload.clone() };
-            assert_same_bits(&train(&overlapped, &options(4)), &expected, &format!("{name}, {prefetch} ahead"));
+        let overlapped = [0, 1, 4].map(|prefetch| Lowering::Overlapped { prefetch });
+        for lowering in overlapped.into_iter().chain([Lowering::Grouped, Lowering::ReceiveFirst]) {
+            let program = lower_as(&workload.problem, &schedule, lowering).expect("lowers");
+            let placed = pipeplan::runner::Workload { program, ..workload.clone() };
+            assert_same_bits(&train(&placed, &options(4)), &expected, &format!("{name}, {lowering}"));
         }
     }
 }

@@ -367,7 +367,7 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         });
         more.extend(reduce.map(WireMore::ReduceGradients));
     }
-    if spec.messages != Messages::default() {
+    if spec.messages != MESSAGES {
         more.push(WireMore::Messages(messages_to_wire(spec.messages)));
     }
     if spec.jitter_permille > 0 {
@@ -450,6 +450,9 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
     }
 }
 
+/// How transfers go where a link says nothing of it: they were grouped when `v1` was new.
+const MESSAGES: Messages = Messages { lowering: Lowering::Grouped, transport: Transport::Grouped };
+
 fn messages_to_wire(messages: Messages) -> WireMessages {
     WireMessages {
         lowering: match messages.lowering {
@@ -494,7 +497,7 @@ fn spec_from_wire(wire: WireSpec) -> Spec {
             WireWork::Model(model) => Work::Model(model_from_wire(model)),
             WireWork::Typed(statement) => Work::Typed(statement_from_wire(statement)),
         },
-        messages: Messages::default(),
+        messages: MESSAGES,
         jitter_permille: 0,
     }
 }

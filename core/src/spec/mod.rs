@@ -65,7 +65,7 @@
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter), and `best` is [what costs least then](crate::planner::Best) | 0 |
-//! | `messages.lowering` | [where transfers go](crate::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `grouped` |
+//! | `messages.lowering` | [where transfers go](crate::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `overlapped`; on a `pair-ordered` transport `grouped` |
 //! | `messages.transport` | [what the transport that is to carry them promises](crate::check::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
 //!
 //! Bytes may be text: `80 GiB`.

@@ -90,16 +90,18 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
 
 fn read_messages(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Messages {
     let mut messages = Messages::default();
+    if let Some(text) = table.text("transport", faults) {
+        match Transport::read(text) {
+            Some(transport) => {
+                messages = Messages { lowering: Lowering::usual_on(transport), transport };
+            }
+            None => faults.push(Fault::new(table.path("transport"), shown(&text.into()), Transport::ACCEPTED)),
+        }
+    }
     if let Some(text) = table.text("lowering", faults) {
         match Lowering::read(text) {
             Some(lowering) => messages.lowering = lowering,
             None => faults.push(Fault::new(table.path("lowering"), shown(&text.into()), Lowering::ACCEPTED)),
-        }
-    }
-    if let Some(text) = table.text("transport", faults) {
-        match Transport::read(text) {
-            Some(transport) => messages.transport = transport,
-            None => faults.push(Fault::new(table.path("transport"), shown(&text.into()), Transport::ACCEPTED)),
         }
     }
     table.finish(faults);

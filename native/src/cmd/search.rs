@@ -76,7 +76,7 @@ pub fn read_profile(path: &str) -> Result<Profile, Failure> {
 /// How transfers go.
 #[derive(clap::Args, Clone)]
 pub struct Messages {
-    /// Where transfers go among the ops: grouped, overlapped, overlapped:2 (two received ahead), receive-first or
+    /// Where transfers go among the ops: overlapped, overlapped:2 (two received ahead), grouped, receive-first or
     /// in-pieces; what the spec says where not given
     #[arg(long, value_name = "HOW", value_parser = lowering)]
     lowering: Option<Lowering>,
@@ -90,10 +90,10 @@ impl Messages {
     /// `spec` with these.
     pub fn apply(&self, mut spec: Spec) -> Spec {
         let spec::Messages { lowering, transport } = spec.messages;
-        spec.messages = spec::Messages {
-            lowering: self.lowering.unwrap_or(lowering),
-            transport: self.transport.unwrap_or(transport),
-        };
+        let transport = self.transport.unwrap_or(transport);
+        let says_nothing = spec.messages == spec::Messages::default();
+        let lowering = if says_nothing { Lowering::usual_on(transport) } else { lowering };
+        spec.messages = spec::Messages { lowering: self.lowering.unwrap_or(lowering), transport };
         spec
     }
 }

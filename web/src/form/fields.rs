@@ -382,8 +382,8 @@ pub const FIELDS: &[Field] = &[
         "Placed",
         Unit::Text,
         Group::Messages,
-        "grouped between ops; overlapped with compute, overlapped:2 with two received ahead; or as published systems do, \
-         receive-first or in-pieces, which can hang",
+        "overlapped with compute, overlapped:2 with two received ahead; grouped between ops, where ranks wait for each \
+         other; or as published systems do, receive-first or in-pieces, which can hang",
     ),
     of(
         "messages.transport",

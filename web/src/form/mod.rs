@@ -196,7 +196,7 @@ impl Form {
             ("objective", "makespan"),
             ("problem.objective", "makespan"),
             ("problem.backward", "split"),
-            ("messages.lowering", "grouped"),
+            ("messages.lowering", "overlapped"),
             ("messages.transport", "grouped"),
         ] {
             if at(&value, path).and_then(Value::as_str) == Some(default) {

@@ -39,7 +39,7 @@ pub fn SpecForm() -> impl IntoView {
                 <Select alone=true path="schedule" choices=schedules() />
                 <GroupSize />
                 <Folded title="Transfers" groups=&[Group::Messages]>
-                    <Text path="messages.lowering" list="grouped overlapped overlapped:2 receive-first in-pieces" />
+                    <Text path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
                     <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
                 </Folded>
                 <Text path="jitter_permille" />
