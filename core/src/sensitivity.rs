@@ -175,8 +175,41 @@ fn scaled(ns: Nanos, by_permille: i64) -> Nanos {
     ((u128::from(ns) * times + 500) / 1000) as Nanos
 }
 
-/// What the order takes with that change.
+/// What the order takes with that change, to the nearest nanosecond: where times are so short that rounding each would be
+/// seen, it is reckoned in picoseconds.
 fn cost_of(problem: &Problem, schedule: &Schedule, what: What, by: i64) -> Nanos {
+    match finer(problem) {
+        Some(fine) => (cost_as_is(&fine, schedule, what, by) + FINER / 2) / FINER,
+        None => cost_as_is(problem, schedule, what, by),
+    }
+}
+
+/// How much finer times are where the longest is shorter than [`SHORT_NS`]: a change in thousandths then needs no rounding.
+const FINER: Nanos = 1000;
+const SHORT_NS: Nanos = 1_000_000;
+
+/// `problem` with times in picoseconds, where they are short.
+fn finer(problem: &Problem) -> Option<Problem> {
+    let mut statement = problem.statement();
+    let mut longest = 0;
+    let mut fine = |ns: &mut Nanos| {
+        longest = longest.max(*ns);
+        *ns = ns.saturating_mul(FINER);
+    };
+    for cost in &mut statement.stages {
+        [&mut cost.forward_ns, &mut cost.backward_input_ns, &mut cost.backward_weight_ns]
+            .into_iter()
+            .for_each(&mut fine);
+        cost.backward_ns.iter_mut().for_each(&mut fine);
+    }
+    match &mut statement.transfers {
+        Transfers::Uniform(hop) => fine(hop),
+        Transfers::Links(links) => links.iter_mut().flatten().for_each(&mut fine),
+    }
+    (longest < SHORT_NS).then(|| statement.problem(problem.placement().clone()).ok())?
+}
+
+fn cost_as_is(problem: &Problem, schedule: &Schedule, what: What, by: i64) -> Nanos {
     let of_ranks;
     let (problem, slow) = match what {
         What::Rank(rank) => (problem, Some(rank)),

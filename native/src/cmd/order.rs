@@ -5,7 +5,7 @@ use std::path::Path;
 use pipeplan_core::format::order;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
-use pipeplan_core::schedule::Schedule;
+use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::spec::Spec;
 
 use super::fail::Failure;
@@ -41,11 +41,13 @@ fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
     planner::plan_order(spec, &name, order).map_err(|error| Failure::input(human::spelled(&error.to_string())))
 }
 
-/// The order in the file `from`, called as that is.
+/// The order in the file `from`, called as that is; `own NAME` where a published schedule has that name.
 pub fn read(from: &str) -> Result<(String, Schedule), Failure> {
     let source = input::read(from)?;
     let order =
         order::read(&source.text).map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
     let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    Ok((stem.chars().take(100).collect(), order))
+    let name: String = stem.chars().take(100).collect();
+    let is_taken = name == planner::BEST || schedule::find(&name).is_some();
+    Ok((if is_taken { format!("own {name}") } else { name }, order))
 }
