@@ -6,6 +6,11 @@ use clap::Parser;
 
 mod cmd;
 
+/// Tensors come and go with every job. What the C library frees it gives back to the system, which then fills each page with
+/// zeros again: a run so took up to a fifth longer, and differently often.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     #[cfg(feature = "cuda")]
     #[allow(unsafe_code, reason = "the driver hears this only from the environment")]

@@ -38,6 +38,11 @@ pub fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 0.05 { format!("{} %", trimmed(percent, 3)) } else { format!("{percent:.1} %") }
 }
 
+/// Model FLOPs utilisation. Above 100 % it is of another device than the one that was measured.
+pub fn mfu(share: f64) -> String {
+    if share > 1.0 { "over 100 %".to_owned() } else { percent(share) }
+}
+
 /// How much more or less than `of`.
 pub fn change(ns: u64, of: u64) -> String {
     let share = ns as f64 / of.max(1) as f64 - 1.0;

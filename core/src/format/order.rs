@@ -8,6 +8,7 @@
 //! | [torch's compute-only CSV](super::torch_csv) | `0F0,0F1,0I0,0W0,0B1` | a comma; kinds are torch's, whose B is our BW |
 //! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which nothing but the order is read | `[` or `{` at the start |
 
+use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 use super::torch_csv::{self, CsvSyntax};
 use crate::json::{self, Syntax};
-use crate::op::OpSyntax;
+use crate::op::{Op, OpKind, OpSyntax};
 use crate::problem::MAX_RANKS;
 use crate::schedule::Schedule;
 
@@ -40,6 +41,8 @@ pub enum OrderSyntax {
     Empty,
     /// More rows than a problem may have ranks.
     TooManyRows,
+    /// A row of torch's CSV with a W beside a B that has done its work already.
+    Whole(Op),
 }
 
 impl fmt::Display for OrderSyntax {
@@ -53,6 +56,15 @@ impl fmt::Display for OrderSyntax {
             }
             OrderSyntax::Empty => {
                 f.write_str("found no op; accepted is one line a rank, such as `0F0 0F1 0BW0 0BW1`")
+            }
+            OrderSyntax::Whole(op) => {
+                let (stage, microbatch) = (op.stage(), op.microbatch());
+                write!(
+                    f,
+                    "found {stage}W{microbatch} beside {stage}B{microbatch}: with commas this is torch's CSV, whose B is the \
+                     whole backward; accepted is {stage}I{microbatch} for the half before {stage}W{microbatch}, or blanks \
+                     between ops"
+                )
             }
             OrderSyntax::TooManyRows => write!(f, "found more than {MAX_RANKS} rows; accepted is one row a rank"),
         }
@@ -77,8 +89,17 @@ pub fn read(text: &str) -> Result<Schedule, OrderSyntax> {
     let order = match text.trim_start().chars().next() {
         Some('[' | '{') => of_json(text)?,
         _ if lines(text).any(|(_, line)| line.contains(',')) => {
-            let rows: Vec<&str> = lines(text).map(|(_, line)| line).collect();
-            torch_csv::read(&rows.join("\n")).map_err(OrderSyntax::Csv)?
+            let (numbers, rows): (Vec<usize>, Vec<&str>) = lines(text).take(MAX_RANKS + 1).unzip();
+            if rows.len() > MAX_RANKS {
+                return Err(OrderSyntax::TooManyRows);
+            }
+            let line = |row: usize| numbers.get(row - 1).copied().unwrap_or(row);
+            let order = torch_csv::read(&rows.join("\n"))
+                .map_err(|csv| OrderSyntax::Csv(CsvSyntax { row: line(csv.row), ..csv }))?;
+            match twice(&order) {
+                Some(op) => return Err(OrderSyntax::Whole(op)),
+                None => order,
+            }
         }
         _ => of_rows(lines(text))?,
     };
@@ -86,6 +107,17 @@ pub fn read(text: &str) -> Result<Schedule, OrderSyntax> {
         0 => Err(OrderSyntax::Empty),
         _ => Ok(order),
     }
+}
+
+/// A W whose backward is whole already.
+fn twice(order: &Schedule) -> Option<Op> {
+    let whole: BTreeSet<(usize, usize)> =
+        order.rows.iter().flatten().filter(|op| op.kind() == OpKind::BW).map(key).collect();
+    order.rows.iter().flatten().find(|op| op.kind() == OpKind::W && whole.contains(&key(op))).copied()
+}
+
+fn key(op: &Op) -> (usize, usize) {
+    (op.stage(), op.microbatch())
 }
 
 /// Lines with something in them, by their number from 1, without comments and numbers of ranks.
@@ -126,10 +158,10 @@ fn of_json(text: &str) -> Result<Schedule, OrderSyntax> {
     let places = |row: &Value| -> Option<Vec<u32>> {
         row.as_array()?.iter().map(|place| u32::try_from(place.as_u64()?).ok()).collect()
     };
-    Ok(match table.get("pairs").and_then(Value::as_array) {
+    Ok(match table.get("pairs").filter(|pairs| !pairs.is_null()) {
         None => order,
         Some(pairs) => {
-            let pairs: Option<Vec<Vec<u32>>> = pairs.iter().map(places).collect();
+            let pairs: Option<Vec<Vec<u32>>> = pairs.as_array().and_then(|pairs| pairs.iter().map(places).collect());
             let wrong = || OrderSyntax::Json("`pairs` that are no places".to_string());
             Schedule { pairs: pairs.ok_or_else(wrong)?, ..order }
         }
@@ -181,11 +213,14 @@ mod tests {
     fn what_is_no_order_is_told_with_its_place() {
         for (text, says) in [
             ("0F0 0BW0\n\n1F0 1X0", "line 3: `1X0` is not an op"),
-            ("0F0,0SEND_F0", "row 1, cell 2"),
+            ("0F0,0SEND_X0", "line 1, cell 2"),
+            ("# torch\n\n0F0,0SEND_X0", "line 3, cell 2"),
+            ("0F0,0B0,0W0", "found 0W0 beside 0B0: with commas this is torch's CSV"),
             ("[[1]]", "found a list of 1"),
             ("{}", "found a table"),
             ("[\"0F0\", \"1G0\"]", "line 2: `1G0`"),
             ("{\"rows\": [\"0F0\"], \"pairs\": [[-1]]}", "`pairs`"),
+            ("{\"rows\": [\"0F0\"], \"pairs\": {\"0\": [1]}}", "`pairs`"),
             ("", "found no op"),
             ("# nothing\n", "found no op"),
             ("[", "this is no JSON: line 1"),
@@ -195,6 +230,7 @@ mod tests {
             assert!(error.contains(says), "{text}: {error}");
         }
         assert_eq!(read(&"0F0\n".repeat(MAX_RANKS + 1)), Err(OrderSyntax::TooManyRows));
+        assert_eq!(read(&"0F0,0B0\n".repeat(MAX_RANKS + 1)), Err(OrderSyntax::TooManyRows));
         for text in
             ["", "name = \"x\"", "[model]\nname = \"1F1B\"", "{ \"ranks\": 4 }", "1F1B is a schedule", "ranks = 4"]
         {

@@ -1,8 +1,9 @@
 //! Orders for torch.distributed.pipelining: the compute-only CSV that `_PipelineScheduleRuntime._load_csv`
-//! reads (2.7 and later; 2.11 and 2.15 were tried).
+//! reads (2.7 and later, with pairs 2.9 and later; 2.11 and 2.15 were tried).
 //!
 //! A row a rank and a cell an action, `0F0,0F1,0B0`: torch writes `I` for our B, and `B` for our BW. It works
-//! the transfers out by itself, from any map of stages to ranks that the rows imply. What torch asks of an
+//! the transfers out by itself, from any map of stages to ranks that the rows imply; so where a file has them, as those
+//! with its communication do, they are left out here. What torch asks of an
 //! order beyond a valid one is checked here, because it finds out too late or not at all:
 //! every stage on one rank, an action on every rank, and on the last stage the forwards in order.
 
@@ -72,7 +73,7 @@ pub(super) fn action(op: Op) -> String {
 /// A cell that is no compute action, or a file that is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CsvSyntax {
-    /// The row, from 1.
+    /// The line, from 1: a row a rank.
     pub row: usize,
     /// The cell, from 1.
     pub cell: usize,
@@ -85,13 +86,33 @@ impl fmt::Display for CsvSyntax {
         let CsvSyntax { row, cell, text } = self;
         write!(
             f,
-            "row {row}, cell {cell}: `{text}` is no compute action of torch: write stage, kind and microbatch, such \
+            "line {row}, cell {cell}: `{text}` is no compute action of torch: write stage, kind and microbatch, such \
              as `0F3`, with kind F, B, I or W, or `(0F3;7B1)OVERLAP_F_B`"
         )
     }
 }
 
 impl core::error::Error for CsvSyntax {}
+
+/// Actions that torch works out by itself: transfers, and what keeps parameters and gradients among replicas.
+const WORKED_OUT: [&str; 10] = [
+    "SEND_F",
+    "RECV_F",
+    "SEND_B",
+    "RECV_B",
+    "UNSHARD",
+    "RESHARD",
+    "WAIT_UNSHARD",
+    "WAIT_RESHARD",
+    "REDUCE_GRAD",
+    "WAIT_REDUCE_GRAD",
+];
+
+/// Whether `action` is one of those, of a stage and perhaps a microbatch.
+fn is_worked_out(action: &str) -> bool {
+    let name = action.trim_start_matches(|c: char| c.is_ascii_digit());
+    name.len() < action.len() && WORKED_OUT.contains(&name.trim_end_matches(|c: char| c.is_ascii_digit()))
+}
 
 /// Reads a compute-only file. Idle cells are dropped.
 ///
@@ -115,7 +136,7 @@ pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
                     row.push(op(first).ok_or_else(wrong)?);
                     row.push(op(second).ok_or_else(wrong)?);
                 }
-                None if action.is_empty() => {}
+                None if action.is_empty() || is_worked_out(action) => {}
                 None => row.push(op(action).ok_or_else(wrong)?),
             }
         }
@@ -215,7 +236,13 @@ mod tests {
         let schedule = read("0F0, ,\"0F1\",(0F2;0B0)OVERLAP_F_B\r\n1F0,1I0,1W0").unwrap();
         assert_eq!(schedule.text_rows(), ["0F0 0F1 0F2 0BW0", "1F0 1B0 1W0"]);
         assert_eq!(schedule.pairs, [alloc::vec![2], Vec::new()]);
-        for (text, row, cell) in [("0F0,0SEND_F0", 1, 2), ("0F0\n1X0", 2, 1), ("0F0junk", 1, 1), ("0é1", 1, 1)] {
+        // What torch 2.15 writes of its own orders, with what it works out by itself.
+        let with_communication =
+            "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0";
+        assert_eq!(read(with_communication).unwrap().text_rows(), ["0F0 0BW0", "1F0 1BW0"]);
+        for (text, row, cell) in
+            [("0F0,0SEND_X0", 1, 2), ("0F0\n1X0", 2, 1), ("0F0,SEND_F0", 1, 2), ("0F0junk", 1, 1), ("0é1", 1, 1)]
+        {
             let error = read(text).unwrap_err();
             assert_eq!((error.row, error.cell), (row, cell), "{error}");
         }

@@ -94,7 +94,7 @@ impl fmt::Display for PlanFileError {
             PlanFileError::Digest { written, computed } => write!(
                 f,
                 "the plan was changed after it was written: its digest is {written}, and its content gives \
-                 {computed}; export it again"
+                 {computed}; plan it again, or give it with `--order` to a spec, to have its order as it stands there now"
             ),
             PlanFileError::Faults(faults) => write!(f, "the plan has faults:\n{faults}"),
             PlanFileError::Schedule(violations) => list(f, "schedule", violations),

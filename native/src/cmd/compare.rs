@@ -1,9 +1,9 @@
 //! `pipeplan compare`
 
 use pipeplan_core::lower::Lowering;
-use pipeplan_core::planner::{BEST, Comparison, Row, Status};
+use pipeplan_core::planner::{Comparison, Row, Status};
 use pipeplan_core::problem::Objective;
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::{Messages, Spec};
 
 use super::fail::Failure;
@@ -39,7 +39,9 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.jitter.apply(args.measured.apply(input::spec(&args.spec)?)?);
-    let orders = args.order.iter().map(|from| own(from)).collect::<Result<_, _>>()?;
+    let orders: Vec<(String, Schedule)> =
+        args.order.iter().map(|from| order::read(from)).collect::<Result<_, _>>()?;
+    let own: Vec<String> = orders.iter().map(|(name, _)| name.clone()).collect();
     let comparison = search::compare(&spec, orders, args.effort);
     if args.json {
         let mut text = serde_json::to_string_pretty(&comparison)
@@ -49,18 +51,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     } else {
         output::print(&drawn(&comparison, &spec))?;
     }
+    let absent = comparison.rows.iter().find(|row| row.status == Status::Absent && own.contains(&row.schedule));
+    if let Some(absent) = absent {
+        return Err(Failure::input(format!("{} has no plan here; the reason stands above", absent.schedule)));
+    }
     if comparison.rows.iter().any(|row| row.status == Status::Ok) {
         return Ok(());
     }
     // For scripts: the table was printed, and still there is nothing to plan.
     Err(Failure::input("no schedule is valid here; each is absent with its reason"))
-}
-
-/// An order of one's own, under a name that no schedule has.
-fn own(from: &str) -> Result<(String, Schedule), Failure> {
-    let (name, order) = order::read(from)?;
-    let is_taken = name == BEST || schedule::find(&name).is_some();
-    Ok((if is_taken { format!("own {name}") } else { name }, order))
 }
 
 fn drawn(comparison: &Comparison, spec: &Spec) -> String {
@@ -138,7 +137,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         text.push_str("\nabsent:\n");
     }
     for (reason, names) in absent {
-        text.push_str(&format!("  {}: {reason}\n", names.join(", ")));
+        text.push_str(&format!("  {}: {}\n", names.join(", "), reason.replace('\n', "\n    ")));
     }
     text
 }
@@ -165,7 +164,7 @@ fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
         cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), human::duration));
     }
     if let (Some(tokens), Some(mfu)) = (row.tokens_per_s, row.mfu) {
-        cells.extend([tokens.round().to_string(), human::percent(mfu)]);
+        cells.extend([tokens.round().to_string(), human::mfu(mfu)]);
     }
     cells
 }

@@ -62,6 +62,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
     let format = args.format.of_core();
     let text = if format_of(&source.text) == Some("pipeplan-trace") {
+        if args.order.is_given() {
+            return Err(Failure::input("--order is for plans: a trace holds what was run"));
+        }
         export::of_trace(&input::trace_of(&source)?, format)
     } else {
         export::of_plan(&args.order.plan_of(&source)?, format)

@@ -59,6 +59,11 @@ pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
+/// Model FLOPs utilisation. Above 100 % it is of another device than the one that was measured.
+pub fn mfu(share: f64) -> String {
+    if share > 1.0 { "over 100 %".to_owned() } else { percent(share) }
+}
+
 /// Characters of a line: those of the terminal, or 100 where there is none.
 pub fn width() -> usize {
     terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0)).max(40)
@@ -203,7 +208,7 @@ pub fn summary(plan: &Plan) -> String {
             "step          {} with its optimizer: {} tokens/s, MFU {}",
             duration(step.step_ns),
             step.tokens_per_s.round(),
-            percent(step.mfu)
+            mfu(step.mfu)
         );
     }
     if let Some(accounts) = plan.accounts() {

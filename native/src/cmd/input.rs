@@ -3,9 +3,10 @@
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pipeplan_core::fields::Faults;
-use pipeplan_core::format::torch_profile;
+use pipeplan_core::format::{order, torch_profile};
 use pipeplan_core::json::{self, Syntax, format_of};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
@@ -27,24 +28,39 @@ pub struct Source {
 
 /// Reads what `argument` names.
 pub fn read(argument: &str) -> Result<Source, Failure> {
-    let name = if argument == "-" { "standard input" } else { argument };
     if argument != "-" && !Path::new(argument).exists() && link::looks_like_one(argument) {
         return Ok(Source { name: "the link".to_owned(), text: argument.to_owned() });
+    }
+    file_or_standard_input(argument).map_err(|failure| match argument == "-" || Path::new(argument).is_file() {
+        true => failure,
+        false => failure.with_help("give a file, `-` for standard input, or a link with `#v1.`"),
+    })
+}
+
+/// Reads the file of that name, or standard input for `-`.
+pub fn file_or_standard_input(argument: &str) -> Result<Source, Failure> {
+    let name = if argument == "-" { "standard input" } else { argument };
+    if argument == "-" && STANDARD_INPUT_IS_READ.swap(true, Ordering::Relaxed) {
+        return Err(Failure::input(
+            "standard input is wanted twice, and can be read once: give one of the two as a file",
+        ));
     }
     let limit = plan::MAX_FILE_BYTES as u64;
     let bytes = match argument {
         "-" => bounded(name, limit, Ok(std::io::stdin().lock())),
-        path => file(path, limit).map_err(|failure| match Path::new(path).is_file() {
-            true => failure,
-            false => failure.with_help("give a file, `-` for standard input, or a link with `#v1.`"),
-        }),
+        path => file(path, limit),
     }?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::input(format!("{name} is no text: byte {} is not UTF-8", at + 1))
     })?;
+    // Some editors begin a text with a mark of its encoding.
+    let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
     Ok(Source { name: name.to_owned(), text })
 }
+
+/// Whether somebody has read standard input to its end.
+static STANDARD_INPUT_IS_READ: AtomicBool = AtomicBool::new(false);
 
 /// The bytes of a file of at most `limit` bytes.
 pub fn file(path: &str, limit: u64) -> Result<Vec<u8>, Failure> {
@@ -74,7 +90,15 @@ pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
         return Ok(plan_of(source)?.spec);
     }
     read_spec(source)?.map_err(|error| match error {
-        SpecError::Syntax(syntax) => syntax_failure(&source.name, &source.text, &syntax),
+        SpecError::Syntax(syntax) => {
+            let failure = syntax_failure(&source.name, &source.text, &syntax);
+            match order::looks_like_one(&source.text) {
+                true => {
+                    failure.with_help("an order of compute goes with the spec that it is for: `SPEC --order FILE`")
+                }
+                false => failure,
+            }
+        }
         SpecError::Link(error) => Failure::input(error),
         SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
     })

@@ -22,6 +22,11 @@ pub struct Order {
 }
 
 impl Order {
+    /// Whether there is one.
+    pub fn is_given(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// The plan of `source` with this order; what `source` says by itself where there is none.
     pub fn plan_of(&self, source: &Source) -> Result<Plan, Failure> {
         match &self.order {
@@ -43,7 +48,7 @@ fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
 
 /// The order in the file `from`, called as that is; `own NAME` where a published schedule has that name.
 pub fn read(from: &str) -> Result<(String, Schedule), Failure> {
-    let source = input::read(from)?;
+    let source = input::file_or_standard_input(from)?;
     let order =
         order::read(&source.text).map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
     let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

@@ -95,8 +95,10 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
 fn report(plan: &Plan, found: &Sensitivity) -> String {
     let objective = plan.problem.objective().name().replace('_', " ");
     let by = human::percent(f64::from(found.permille) / 1000.0);
+    // Nothing takes less than nothing.
+    let less = if found.permille < 1000 { format!("{by} less") } else { "nothing".to_owned() };
     let mut text = format!(
-        "{}: {objective} {}. What the same order takes where this takes {by} longer, or {by} less:\n\n",
+        "{}: {objective} {}. What the same order takes where this takes {by} longer, or {less}:\n\n",
         plan.schedule_name,
         human::duration(found.cost_ns)
     );

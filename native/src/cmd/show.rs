@@ -52,6 +52,9 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
     if format_of(&source.text) == Some("pipeplan-trace") {
+        if args.passes || args.order.is_given() {
+            return Err(Failure::input("--order and --passes are for plans: a trace holds what was run"));
+        }
         return show_trace(&input::trace_of(&source)?, &args);
     }
     if args.step.is_some() {

@@ -192,7 +192,7 @@ fn table(shown: &[(String, &Tuned)]) -> String {
             format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
             human::duration(row.step.step_ns),
             row.step.tokens_per_s.round().to_string(),
-            human::percent(row.step.mfu),
+            human::mfu(row.step.mfu),
             human::bytes(row.peak),
             row.spec.schedule.clone(),
             row.recompute.clone(),

@@ -270,7 +270,12 @@ impl Workload {
     /// [`Refusal`], where the plan has no model or its stages cannot be worked out.
     pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
         let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
-        Ok(Workload::new(work, &plan.problem, &plan.program, precision)?.with_prediction_of(plan))
+        let workload = Workload::new(work, &plan.problem, &plan.program, precision)?;
+        Ok(match in_precision(work, precision).dtype == work.dtype {
+            true => workload.with_prediction_of(plan),
+            // Times and bytes of another type say nothing of it.
+            false => Workload { plan_digest: plan.digest(), ..workload },
+        })
     }
 
     /// Whether no plan of `spec` could be run on `device`, whatever its schedule: what is known before a long search.

@@ -168,5 +168,5 @@ fn whole_step(scene: &Scene) -> String {
 
 /// The share of the devices' arithmetic that a whole training step makes use of.
 fn mfu(scene: &Scene) -> Option<String> {
-    scene.figures.step.map(|step| text::percent(step.mfu))
+    scene.figures.step.map(|step| text::mfu(step.mfu))
 }

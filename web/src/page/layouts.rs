@@ -120,7 +120,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                         <td class="number">{format!("{microbatches} × {size}")}</td>
                         <td class="number" data-test="step">{text::duration(row.step.step_ns as f64)}</td>
                         <td class="number">{format!("{:.0}", row.step.tokens_per_s)}</td>
-                        <td class="number">{text::percent(row.step.mfu)}</td>
+                        <td class="number">{text::mfu(row.step.mfu)}</td>
                         <td class="number">{text::bytes(row.peak)}</td>
                         <td>{row.schedule}</td>
                         <td>{row.recompute}</td>
