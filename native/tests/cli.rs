@@ -655,7 +655,10 @@ fn own_orders_are_compared_with_the_others() {
     let spec = r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 3, "backward_input_ns": 4,
         "backward_weight_ns": 2, "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 } }"#;
     let arguments = ["compare", "-", "--json", "--order", &mine, "--order", &named, "--order", &wrong];
-    let comparison = json_of(&arguments, spec);
+    // The whole table is printed, and a script hears that one of its orders has no plan.
+    let (code, table, said) = run(&arguments, spec);
+    assert!(code == Some(2) && said.contains("wrong has no plan here"), "{code:?} {said}");
+    let comparison: Value = serde_json::from_str(&table).unwrap();
     let compared = comparison["rows"].as_array().unwrap();
     let row = |name: &str| compared.iter().find(|row| row["schedule"] == name).unwrap();
     let own = json_of(&["plan", "-", "--json", "--order", &mine], spec);
@@ -670,6 +673,11 @@ fn own_orders_are_compared_with_the_others() {
     assert!(best["schedule"] == "best" && best["makespan_ns"].as_u64() <= row("mine")["makespan_ns"].as_u64());
     assert_eq!(compared.len(), json_of(&["compare", "-", "--json"], spec)["rows"].as_array().unwrap().len() + 3);
     assert!(refused(&["compare", "-", "--order", &path(&folder, "none.txt")], spec).contains("none.txt"));
+    // A plan of it has no published schedule's name either, and says so.
+    let plan = json_of(&["plan", "-", "--json", "--order", &named], spec);
+    assert_eq!(plan["schedule"]["name"], "own gpipe");
+    assert!(refused(&["plan", "-", "--order", "-"], spec).contains("standard input is wanted twice"));
+    assert!(refused(&["plan", &mine], "").contains("`SPEC --order FILE`"));
 }
 
 /// Measured, and planned with it: nothing is left to be estimated, the stages of the plan take together what the microbatch

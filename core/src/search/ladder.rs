@@ -100,6 +100,20 @@ pub(super) fn climb(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
+    // Whoever ends a long search gets no less than the usual one finds: that comes first.
+    let mut known: Option<Found> = None;
+    if effort.0 > Effort::default().0 {
+        let mut stopped = false;
+        let usual = climb(problem, Effort::default(), &mut |progress| {
+            let flow = observer(progress);
+            stopped |= flow == Flow::Stop;
+            flow
+        })?;
+        if stopped || usual.cost_ns == usual.bound_ns {
+            return Ok(usual);
+        }
+        known = Some(usual);
+    }
     let limits: Vec<Option<Bytes>> = (0..problem.ranks()).map(|rank| problem.limit_bytes(rank)).collect();
     let asked = limits.iter().flatten().copied().min().unwrap_or(NO_LIMIT);
     let published = Library::of(problem);
@@ -120,9 +134,9 @@ pub(super) fn climb(
         searches: BTreeMap::new(),
         values: BTreeMap::new(),
         bounds: BTreeMap::new(),
-        known: None,
         bound_ns: first.bound_ns,
-        spent: 0,
+        spent: known.as_ref().map_or(0, |known| known.ops),
+        known,
         stopped: false,
         problem,
         effort,
@@ -135,6 +149,7 @@ impl<'a> Ladder<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
         // Something to show at once, and to answer with when stopped.
         let first = self.look(Scope { quick: true, ..Scope::default() })?;
+        let first = self.known.take().filter(|known| known.cost_ns <= first.cost_ns).unwrap_or(first);
         self.report(&first);
         self.known = Some(Found { bound_ns: self.bound_ns, ..first });
         if self.stopped {

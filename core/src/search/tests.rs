@@ -7,6 +7,7 @@ use serde_json::json;
 use super::eval::Eval;
 use super::list::List;
 use super::*;
+use crate::placement::Placement;
 use crate::problem::Objective;
 use crate::random::Random;
 use crate::simulate::simulate;
@@ -359,6 +360,27 @@ fn many_microbatches_cost_no_more_than_fewer_again_and_again() {
     };
     let (few, many) = (cost(1024), cost(4096));
     assert!(many <= 4 * few, "1024 in {few}, 4096 in {many}");
+}
+
+/// A search with more effort begins with the usual one, so whoever ends it later has at least what that finds.
+#[test]
+fn a_long_search_that_is_stopped_is_no_worse_than_the_usual_one() {
+    let value = json!({
+        "ranks": 4, "chunks": 2, "microbatches": 12, "placement": "v", "limit_bytes": 9, "transfer_ns": 5,
+        "stages": { "forward_ns": 51, "backward_input_ns": 55, "backward_weight_ns": 45,
+            "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+    });
+    let problem = Statement::read(&value).unwrap().problem(Placement::V).unwrap();
+    let mut usual_ops = 0;
+    let usual = best(&problem, Effort::default(), &mut |_| Flow::Continue).unwrap();
+    assert!(usual.cost_ns > usual.bound_ns, "nothing is left to be found");
+    for more in [0, 1, 10] {
+        let stopped = best(&problem, Effort(100 * Effort::default().0), &mut |progress| {
+            usual_ops = progress.ops;
+            if progress.ops > usual.ops + more * 1_000_000 { Flow::Stop } else { Flow::Continue }
+        });
+        assert!(stopped.unwrap().cost_ns <= usual.cost_ns, "stopped after {usual_ops} ops");
+    }
 }
 
 #[test]
