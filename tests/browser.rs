@@ -353,7 +353,11 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
 #[test]
 fn what_transfers_cost_is_said_where_they_cost_something() {
     let (_served, address) = serve(&[]);
-    let link = printed(["link", "examples/zero-bubble-1.5b.toml"]);
+    let spec = std::fs::read_to_string(process::top().join("examples/zero-bubble-1.5b.toml")).expect("an example");
+    let grouped = process::output("grouped.toml");
+    std::fs::write(&grouped, format!("messages.lowering = \"grouped\"\n{spec}")).expect("room for a file");
+    let grouped = grouped.to_str().expect("a path");
+    let link = printed(["link", grouped]);
     let fragment = link.trim().split_once('#').unwrap().1.to_owned();
     let browser = Browser::open("carried", 1440, 1000);
     browser.goto(&format!("{address}/#{fragment}"));
@@ -363,18 +367,21 @@ fn what_transfers_cost_is_said_where_they_cost_something() {
         browser.script(script, json!([])).as_array().cloned().unwrap_or_default()
     };
     let cells = browser.until("what they cost", || {
-        let is_best = browser.text("[data-test='row-best']").contains("found");
-        Some(carried()).filter(|cells| cells.len() > 4 && is_best && status().is_empty())
+        let best = browser.text("[data-test='row-best']");
+        Some(carried()).filter(|cells| cells.len() > 4 && best.contains("found") && status().is_empty())
     });
     browser.picture("carried.png");
-    let told = printed(["compare", "examples/zero-bubble-1.5b.toml"]);
+    let told = printed(["compare", grouped]);
     assert!(told.contains("as carried"), "{told}");
     for cell in &cells {
-        assert!(told.contains(cell.as_str().unwrap()), "{cells:?} are not those of\n{told}");
+        // The page leaves zeros at the end out.
+        let number = cell.as_str().and_then(|cell| cell.split(' ').next()).unwrap();
+        assert!(told.contains(number), "{cells:?} are not those of\n{told}");
     }
     let shown = browser.text("[data-test='carried-shown']");
     assert!(shown.contains(cells[0].as_str().unwrap()), "{shown} is not of {cells:?}");
-    choose(&browser, "messages.lowering", "overlapped");
+    let typed = "arguments[0].value = arguments[1]; ['input', 'change'].forEach(name => arguments[0].dispatchEvent(new Event(name, { bubbles: true })))";
+    browser.find(&field("messages.lowering")).script_with(typed, json!("overlapped"));
     browser.until("nothing to be said of it", || {
         let left = "return document.querySelectorAll(\"[data-test^='carried']\").length";
         (browser.script(left, json!([])) == json!(0)).then_some(())
@@ -393,7 +400,7 @@ fn a_damaged_link_says_which_part_is_wrong() {
     let cases = [
         (flipped, "checksum"),
         (fragment[..fragment.len() / 4 * 2].to_string(), "checksum"),
-        (fragment.replacen("v1.", "v9.", 1), "version"),
+        (fragment.replacen("v2.", "v9.", 1), "version"),
         (fragment.replacen('a', "!", 1), "character"),
         ("v1.".to_string(), "cut off"),
     ];

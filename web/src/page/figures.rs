@@ -26,7 +26,7 @@ pub fn FigureRow() -> impl IntoView {
                 })}</p>
                 <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
                 {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
-                    <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Messages say; Overlapped sends them beside compute. Pairs run one op after the other. No other figure counts that.">{carried}</p>
+                    <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Transfers say; overlapped sends them beside compute. Pairs run one op after the other. No other figure counts that.">{carried}</p>
                 })}
                 {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
                     <p class="note">"1 step in 20 takes more than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
