@@ -94,24 +94,16 @@ impl fmt::Display for CsvSyntax {
 
 impl core::error::Error for CsvSyntax {}
 
-/// Actions that torch works out by itself: transfers, and what keeps parameters and gradients among replicas.
-const WORKED_OUT: [&str; 10] = [
-    "SEND_F",
-    "RECV_F",
-    "SEND_B",
-    "RECV_B",
-    "UNSHARD",
-    "RESHARD",
-    "WAIT_UNSHARD",
-    "WAIT_RESHARD",
-    "REDUCE_GRAD",
-    "WAIT_REDUCE_GRAD",
-];
+/// Actions that torch works out by itself: transfers, and what keeps parameters and gradients among replicas. From 2.15 on
+/// it waits for them apart.
+const WORKED_OUT: [&str; 7] = ["SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"];
 
 /// Whether `action` is one of those, of a stage and perhaps a microbatch.
 fn is_worked_out(action: &str) -> bool {
-    let name = action.trim_start_matches(|c: char| c.is_ascii_digit());
-    name.len() < action.len() && WORKED_OUT.contains(&name.trim_end_matches(|c: char| c.is_ascii_digit()))
+    let is_digit = |c: char| c.is_ascii_digit();
+    let name = action.trim_start_matches(is_digit);
+    let begun = name.strip_prefix("WAIT_").unwrap_or(name);
+    name.len() < action.len() && WORKED_OUT.contains(&begun.trim_end_matches(is_digit))
 }
 
 /// Reads a compute-only file. Idle cells are dropped.
@@ -237,8 +229,7 @@ mod tests {
         assert_eq!(schedule.text_rows(), ["0F0 0F1 0F2 0BW0", "1F0 1B0 1W0"]);
         assert_eq!(schedule.pairs, [alloc::vec![2], Vec::new()]);
         // What torch 2.15 writes of its own orders, with what it works out by itself.
-        let with_communication =
-            "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0";
+        let with_communication = "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0WAIT_SEND_F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0";
         assert_eq!(read(with_communication).unwrap().text_rows(), ["0F0 0BW0", "1F0 1BW0"]);
         for (text, row, cell) in
             [("0F0,0SEND_X0", 1, 2), ("0F0\n1X0", 2, 1), ("0F0,SEND_F0", 1, 2), ("0F0junk", 1, 1), ("0é1", 1, 1)]
