@@ -73,7 +73,12 @@ pub fn width() -> usize {
 pub fn table(header: &[&str], rows: &[Vec<String>], right: usize) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width() as u16);
+    // Text in the last column goes on in a further line; figures broken in two could not be read.
+    let arrangement = match right + 1 < header.len() {
+        true => ContentArrangement::Dynamic,
+        false => ContentArrangement::Disabled,
+    };
+    table.set_content_arrangement(arrangement).set_width(width() as u16);
     let align = |column: usize| match column {
         column if (1..=right).contains(&column) => CellAlignment::Right,
         _ => CellAlignment::Left,
