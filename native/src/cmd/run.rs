@@ -249,6 +249,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         cuda_graphs: args.cuda_graphs == Switch::On,
         ..RunOptions::default()
     };
+    if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
+        let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
+        output::tell(&format!("going on from {folder}, after step {step} of {}", args.steps));
+    }
     let report = if args.json || processes::is_silent() {
         execute(engine, &workload, &options, &mut Silent)
     } else {
@@ -266,8 +270,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print_json(&summary(&report))?;
     } else {
         let mut text = drawn(&report);
-        if let Some(folder) = &report.checkpoint {
-            text.push_str(&format!("checkpoint    {}\n", folder.display()));
+        match (&report.checkpoint, options.saving.is_some()) {
+            (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
+            (None, true) => text.push_str("checkpoint    none written: no step was made\n"),
+            // Whoever goes on from a checkpoint takes care to keep what is trained.
+            (None, false) if options.resume.is_some() => {
+                text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
+            }
+            (None, false) => {}
         }
         if let Some(path) = &args.trace {
             text.push_str(&format!("trace         {path}\n"));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -72,6 +73,12 @@ impl Shared {
         }
     }
 
+    /// The last checkpoint that this run has written.
+    fn written_checkpoint(&self) -> Option<PathBuf> {
+        let resumed = self.options.resume.as_ref().map(|checkpoint| &checkpoint.folder);
+        self.last_checkpoint().folder().filter(|folder| resumed != Some(folder))
+    }
+
     /// Where the run can be gone on from.
     pub(super) fn last_checkpoint(&self) -> LastCheckpoint {
         self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -98,6 +105,7 @@ pub(super) enum Carriage {
 /// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
     let batches = workload.check(options, Carries::Threads)?;
+    let _held = options.hold_folder().map_err(super::Refusal::from)?;
     let ranks = workload.world();
     let shared = Arc::new(Shared::new(workload, options, batches));
     let (tell, hear) = mpsc::channel();
@@ -477,7 +485,7 @@ impl<'a> Coordinator<'a> {
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: predicted.bubble_ratio,
             processors: shared,
-            checkpoint: self.shared.last_checkpoint().folder(),
+            checkpoint: self.shared.written_checkpoint(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,
             memory,

@@ -45,7 +45,7 @@ pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
-use checkpoint::{Checkpoint, Saving};
+use checkpoint::{Checkpoint, CheckpointError, Saving};
 use optimizer::AdamW;
 
 /// In which type a run computes.
@@ -134,6 +134,14 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
+    /// Takes the folder of checkpoints for this run alone, where it writes any.
+    ///
+    /// # Errors
+    /// As [`checkpoint::hold`].
+    fn hold_folder(&self) -> Result<Option<checkpoint::Held>, CheckpointError> {
+        self.saving.as_ref().map(|saving| checkpoint::hold(saving, self.first_step())).transpose()
+    }
+
     /// The first training step that is made, counted from 0.
     pub fn first_step(&self) -> u32 {
         self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)

@@ -17,6 +17,7 @@ use pipeplan_core::units::Nanos;
 #[cfg(feature = "cuda")]
 use super::Device;
 use super::board::State;
+use super::checkpoint::Held;
 use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
@@ -150,12 +151,21 @@ impl Rank<'_> {
         transport: &mut dyn Transport,
         observer: &mut dyn Observer,
     ) -> Result<Option<RunReport>, Ended> {
-        self.agree(transport)?;
+        // To the end of the run, whatever that is.
+        let _held = self.agree(transport)?;
         #[cfg(feature = "cuda")]
         if self.shared.options.nccl {
             return self.walk_over_nccl(transport, observer);
         }
         self.train(transport, &Carriage::Host, observer)
+    }
+
+    /// What one rank does for all of them before the first step: rank 0 takes the folder of checkpoints.
+    fn prepare(&self) -> Result<Option<Held>, Refusal> {
+        match self.rank {
+            0 => Ok(self.shared.options.hold_folder()?),
+            _ => Ok(None),
+        }
     }
 
     /// The same, with tensors of GPUs over NCCL.
@@ -257,8 +267,9 @@ impl Rank<'_> {
         Ok(Some(coordinator.report()))
     }
 
-    /// Whether all processes run the same thing.
-    fn agree(&mut self, transport: &mut dyn Transport) -> Result<(), Ended> {
+    /// Whether all processes run the same thing, and each has found all well that it alone has looked at; then what this
+    /// one holds for the run's life.
+    fn agree(&mut self, transport: &mut dyn Transport) -> Result<Option<Held>, Ended> {
         let Shared { workload, options, .. } = self.shared;
         let what = format!(
             "{:?} {:?} {:?} {} {} {:?}",
@@ -272,13 +283,19 @@ impl Rank<'_> {
         let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
+        let prepared = self.prepare();
         // Halves of 32 bits are exact as f64.
-        let halves = [(digest >> 32) as f64, (digest & 0xffff_ffff) as f64];
-        let counts = vec![2; self.everyone.size()];
-        let all = transport.all_gather(&mut self.everyone, &halves, &counts)?;
-        match all.chunks(2).position(|other| *other != all[..2]) {
-            Some(rank) => Err(Ended::Refused(Refusal::Disagree { rank })),
-            None => Ok(()),
+        let own = [(digest >> 32) as f64, (digest & 0xffff_ffff) as f64, f64::from(u8::from(prepared.is_err()))];
+        let counts = vec![own.len(); self.everyone.size()];
+        let all = transport.all_gather(&mut self.everyone, &own, &counts)?;
+        let (all, _) = all.as_chunks::<3>();
+        if let Some(rank) = all.iter().position(|other| other[..2] != all[0][..2]) {
+            return Err(Ended::Refused(Refusal::Disagree { rank }));
+        }
+        match (prepared, all.iter().position(|[.., refused]| *refused > 0.0)) {
+            (Err(refusal), _) => Err(Ended::Refused(refusal)),
+            (Ok(_), Some(rank)) => Err(Ended::Refused(Refusal::Elsewhere { rank })),
+            (Ok(held), None) => Ok(held),
         }
     }
 

@@ -98,7 +98,7 @@ pub struct RunReport {
     pub trace: Trace,
     /// The final weights by name, where they were asked for.
     pub weights: BTreeMap<String, Buffer>,
-    /// The last checkpoint that is whole: from here the run can go on.
+    /// The last checkpoint that this run has written, which is whole: from here it can be gone on from.
     pub checkpoint: Option<PathBuf>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,

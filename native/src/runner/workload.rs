@@ -249,6 +249,12 @@ pub enum Refusal {
         /// The first rank that differs.
         rank: usize,
     },
+    /// Another rank has refused the run.
+    #[error("rank {rank} has refused the run, and says why")]
+    Elsewhere {
+        /// That rank.
+        rank: usize,
+    },
     /// The machine has no thread left.
     #[error("rank {rank} has no thread: {error}")]
     NoThread {

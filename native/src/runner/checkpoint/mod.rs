@@ -24,10 +24,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+mod folder;
 mod names;
 mod read;
 mod write;
 
+pub use folder::{Held, hold};
 pub use read::Reader;
 pub use write::{Together, Writer};
 
@@ -151,6 +153,14 @@ pub enum CheckpointError {
         /// What is wrong.
         what: String,
     },
+    /// Checkpoints of this run would come among, or instead of, what is there.
+    #[error("{} cannot take the checkpoints of this run: {what}", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+        /// What is there, and what to do.
+        what: String,
+    },
     /// The run is another one.
     #[error("this run cannot go on from {}: {what}", path.display())]
     OtherRun {
@@ -177,11 +187,10 @@ impl Checkpoint {
             return Checkpoint::read(path);
         }
         let entries = std::fs::read_dir(path).map_err(CheckpointError::file(path, "read"))?;
-        let step = |name: &str| name.strip_prefix("step-")?.parse::<u32>().ok();
         let latest = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|folder| folder.join(MANIFEST).is_file())
-            .filter_map(|folder| Some((step(folder.file_name()?.to_str()?)?, folder)))
+            .filter_map(|folder| Some((step_of(folder.file_name()?.to_str()?)?, folder)))
             .max();
         let (_, folder) = latest.ok_or_else(|| CheckpointError::None { path: path.to_path_buf() })?;
         Checkpoint::read(&folder)
@@ -211,6 +220,17 @@ impl Checkpoint {
 /// The name of the folder after `step` training steps.
 fn folder_name(step: u32) -> String {
     format!("step-{step:06}")
+}
+
+/// The training steps that a folder of this name is said to hold.
+fn step_of(name: &str) -> Option<u32> {
+    name.strip_prefix("step-")?.parse().ok()
+}
+
+/// Whether there is a manifest in `folder` that says it is one of ours.
+fn manifest_of_ours(folder: &Path) -> bool {
+    let text = std::fs::read(folder.join(MANIFEST)).unwrap_or_default();
+    serde_json::from_slice(&text).is_ok_and(|value: Value| value["format"] == FORMAT)
 }
 
 /// The model as `transformers` reads it, weights being in `precision`.

@@ -227,15 +227,14 @@ impl Writer {
             .map_err(|error| CheckpointError::Damaged { path: path.clone(), what: error.to_string() })?;
         write_json(&path, &value)?;
         sync(partial)?;
-        // One of an earlier run: it goes when the new one is whole.
-        let old = self.saving.folder.join(format!(".{}.old", folder_name(step)));
-        remove(&old)?;
-        if folder.exists() {
-            fs::rename(folder, &old).map_err(CheckpointError::file(folder, "replaced"))?;
+        // There was nothing when the run began, so somebody has put it there since: it is not this run's to remove. A
+        // folder that is empty would be replaced without a word.
+        if folder.symlink_metadata().is_ok() {
+            let what = format!("{} has come there since the run began: move it away", folder_name(step));
+            return Err(CheckpointError::Occupied { path: self.saving.folder.clone(), what });
         }
         fs::rename(partial, folder).map_err(CheckpointError::file(folder, "named"))?;
-        sync(&self.saving.folder)?;
-        remove(&old)
+        sync(&self.saving.folder)
     }
 }
 
