@@ -293,7 +293,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = Checkpoint::open(folder.path()).expect_err("empty");
     assert!(missing.to_string().contains("holds no checkpoint"), "{missing}");
-    train(&workload, &saving(folder.path(), 2, 0));
+    train(&workload, &saving(folder.path(), 2, 1));
     let good = || resuming(folder.path(), 4);
     let mut wider = laid_out(2, 1, 0);
     wider.model.ffn = 32;
@@ -305,7 +305,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         (&workload, RunOptions { seed: 1, ..good() }, "its seed is 42"),
         (&workload, RunOptions { text: other_text, ..good() }, "its text is"),
         (&fewer, good(), "its sequences of a training step is 16, and this run's is 8"),
-        (&wider, good(), "its model is"),
+        (&wider, good(), "its model is another one: intermediate_size is 24 there and 32 in the plan; plan"),
     ];
     for (workload, options, says) in cases {
         let refusal = refused(workload, &options);
@@ -327,13 +327,37 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         assert!(refused(&workload, &opened).contains("its header is said to have"));
         fs::remove_file(step.join(file)).expect("removed");
         assert!(refused(&workload, &opened).contains(&format!("{file} cannot be read")));
+        // As whole as any to whoever reads its header: a bit that has turned, and the file of another step.
+        let mut turned = whole.clone();
+        *turned.last_mut().expect("a byte") ^= 1;
+        let other = fs::read(folder.path().join("step-000001").join(file)).expect("a file");
+        assert_ne!(other, whole);
+        for bytes in [turned, other] {
+            fs::write(step.join(file), bytes).expect("written");
+            let refusal = refused(&workload, &opened);
+            assert!(refusal.contains(file) && refusal.contains("its CRC-32 is"), "{refusal}");
+        }
+        if file.starts_with("model") {
+            let error =
+                evaluate::<f32>(opened.resume.as_ref().expect("one"), &common::text(), 1).expect_err("damaged");
+            assert!(error.to_string().contains("its CRC-32 is"), "{error}");
+        }
         fs::write(step.join(file), whole).expect("written");
     }
+    // Those of before sums were kept are read as they are.
+    let manifest = fs::read_to_string(step.join("manifest.json")).expect("a file");
+    let mut old: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    let files = old.as_object_mut().and_then(|fields| fields.remove("files")).expect("there are sums");
+    assert_eq!(files.as_object().expect("a map").len(), 4, "two files of weights, and two of the optimizer");
+    fs::write(step.join("manifest.json"), old.to_string()).expect("written");
+    train(&workload, &good());
+    fs::write(step.join("manifest.json"), manifest).expect("written");
     let manifest = fs::read_to_string(step.join("manifest.json")).expect("a file");
     for (from, to, says) in [
         ("\"version\": 1", "\"version\": 2", "version is 2"),
         ("pipeplan checkpoint", "something", "`format`"),
-        ("\"optimizer-0-0-0.", "\"../optimizer-0-0-0.", "no file of this folder"),
+        ("\"optimizer_state\": [", "\"optimizer_state\": [\"../x\", ", "no file of this folder"),
+        ("\"beta1\": 0.9", "\"beta1\": 1.5", "beta1 is 1.5"),
         ("\"seed\"", "\"sead\"", "missing field `seed`"),
         ("{", "", "manifest.json is not what it should be"),
     ] {

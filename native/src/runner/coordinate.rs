@@ -105,6 +105,7 @@ pub(super) enum Carriage {
 /// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
     let batches = workload.check(options, Carries::Threads)?;
+    options.check_resumed(0, 1).map_err(super::Refusal::from)?;
     let _held = options.hold_folder().map_err(super::Refusal::from)?;
     let ranks = workload.world();
     let shared = Arc::new(Shared::new(workload, options, batches));

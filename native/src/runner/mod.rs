@@ -142,6 +142,14 @@ impl RunOptions {
         self.saving.as_ref().map(|saving| checkpoint::hold(saving, self.first_step())).transpose()
     }
 
+    /// Looks through the files of the checkpoint that is gone on from: as rank `part`, through one in `parts` of them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::check_files`].
+    fn check_resumed(&self, part: usize, parts: usize) -> Result<(), CheckpointError> {
+        self.resume.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check_files(true, part, parts))
+    }
+
     /// The first training step that is made, counted from 0.
     pub fn first_step(&self) -> u32 {
         self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)

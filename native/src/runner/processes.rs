@@ -160,8 +160,10 @@ impl Rank<'_> {
         self.train(transport, &Carriage::Host, observer)
     }
 
-    /// What one rank does for all of them before the first step: rank 0 takes the folder of checkpoints.
+    /// What one rank does for all of them before the first step: each looks through a share of the files of the checkpoint
+    /// that is gone on from, and rank 0 takes the folder of those to come.
     fn prepare(&self) -> Result<Option<Held>, Refusal> {
+        self.shared.options.check_resumed(self.rank, self.everyone.size())?;
         match self.rank {
             0 => Ok(self.shared.options.hold_folder()?),
             _ => Ok(None),
