@@ -6,7 +6,7 @@ use std::time::Duration;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Device, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Device, Ending, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::json::format_of;
@@ -177,6 +177,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::input("--split-gpu shares out a GPU among the ranks of one process")
             .with_help("Give --backend cuda --transport threads with it."));
     }
+    processes::end_with_parent();
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
@@ -261,8 +262,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         progress.finish();
         result
     }?;
-    // Rank 0 has the report, and it alone.
-    let Some(report) = report else { return Ok(()) };
+    let report = match report {
+        Ending::First(report) => report,
+        Ending::Other { stopped: false, .. } => return Ok(()),
+        Ending::Other { rank, stopped: true } => {
+            // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
+            std::thread::sleep(Duration::from_secs(1));
+            return Err(Failure::stopped(format!(
+                "rank {rank} was stopped with the run; rank 0 says after which step"
+            )));
+        }
+    };
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
@@ -310,9 +320,11 @@ fn execute(
     workload: &Workload,
     options: &RunOptions,
     observer: &mut dyn Observer,
-) -> Result<Option<RunReport>, Failure> {
+) -> Result<Ending, Failure> {
     let result = match engine {
-        Engine::Threads => pipeplan::runner::run(workload, options, observer).map(Some),
+        Engine::Threads => {
+            pipeplan::runner::run(workload, options, observer).map(|report| Ending::First(Box::new(report)))
+        }
         Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };

@@ -38,7 +38,7 @@ pub use board::{RankReport, State};
 pub use coordinate::run;
 pub use overhead::Overhead;
 pub use processes::run_process;
-pub use report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
+pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;
 pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Workload};

@@ -21,7 +21,7 @@ use super::checkpoint::Held;
 use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
-use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
+use super::report::{Cause, Ending, Failure, RankMemory, RunError};
 use super::walk::StepRecord;
 use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
@@ -36,7 +36,7 @@ use crate::transport::{Transport, TransportError};
 use pipeplan_core::graph::Axis;
 
 /// Trains as `workload` says, as the rank that `transport` is; every other rank does the same in its own process. Rank
-/// 0 gets the report and is the one whose `observer` hears of steps. Final weights stay where they are.
+/// 0 gets the report and is the one whose `observer` hears of steps; the others learn whether the run was stopped. Final weights stay where they are.
 ///
 /// # Errors
 /// As [`super::run`]. Where the run fails, the lowest rank that is still there gets the [`Failure`], and the others
@@ -46,7 +46,7 @@ pub fn run_process<L: Link + 'static>(
     options: &RunOptions,
     transport: Processes<L>,
     observer: &mut dyn Observer,
-) -> Result<Option<RunReport>, RunError> {
+) -> Result<Ending, RunError> {
     let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
     let ranks = workload.world();
     let checked = if world == ranks {
@@ -146,11 +146,7 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    fn walk(
-        &mut self,
-        transport: &mut dyn Transport,
-        observer: &mut dyn Observer,
-    ) -> Result<Option<RunReport>, Ended> {
+    fn walk(&mut self, transport: &mut dyn Transport, observer: &mut dyn Observer) -> Result<Ending, Ended> {
         // To the end of the run, whatever that is.
         let _held = self.agree(transport)?;
         #[cfg(feature = "cuda")]
@@ -176,7 +172,7 @@ impl Rank<'_> {
         &mut self,
         transport: &mut dyn Transport,
         observer: &mut dyn Observer,
-    ) -> Result<Option<RunReport>, Ended> {
+    ) -> Result<Ending, Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let refused = |reason: String| Ended::Refused(Refusal::Device { reason });
         if options.device == Device::Cpu {
@@ -225,7 +221,7 @@ impl Rank<'_> {
         transport: &mut dyn Transport,
         carriage: &Carriage,
         observer: &mut dyn Observer,
-    ) -> Result<Option<RunReport>, Ended> {
+    ) -> Result<Ending, Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
         let row = workload.row(rank);
@@ -260,13 +256,13 @@ impl Rank<'_> {
         let all = transport.gather(&mut self.everyone, 0, numbers_of(&memory))?;
         transport.barrier()?;
         board.note_state(rank, State::Ended);
-        let Some(all) = all else { return Ok(None) };
+        let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps }) };
         let memory = |(rank, numbers): (usize, &Vec<f64>)| match memory_from(numbers) {
             Some(memory) => Ok(Some((memory, BTreeMap::new()))),
             None => Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "5".to_string() }),
         };
         coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
-        Ok(Some(coordinator.report()))
+        Ok(Ending::First(Box::new(coordinator.report())))
     }
 
     /// Whether all processes run the same thing, and each has found all well that it alone has looked at; then what this

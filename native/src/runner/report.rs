@@ -122,6 +122,20 @@ impl RunReport {
     }
 }
 
+/// How a run ended as it should, for one of its processes.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// Rank 0 has the report.
+    First(Box<RunReport>),
+    /// Any other rank knows how far it came.
+    Other {
+        /// This rank.
+        rank: usize,
+        /// Whether the run was stopped before its last step.
+        stopped: bool,
+    },
+}
+
 /// Why a run did not end as it should.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
