@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 mod cmd;
 
 fn main() -> ExitCode {
@@ -14,7 +12,7 @@ fn main() -> ExitCode {
         pipeplan::backend::cuda::driver::set_up_libraries();
     }
     cmd::fail::install();
-    let cli = cmd::Cli::parse();
+    let cli = cmd::Cli::read();
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -342,6 +342,21 @@ fn every_failure_among_threads_has_one_report_and_a_second_start_goes_on() {
     });
 }
 
+/// A rehearsal that has not taken place says so, on whichever rank it was to be.
+#[test]
+fn a_fault_that_is_not_reached_is_told() {
+    let plan = tiny::plan("not-reached", 2, "1f1b");
+    let plan = plan.to_str().expect("a path");
+    for transport in ["threads", "tcp"] {
+        for (fault, is_told) in [("1:death@99999", true), ("1:short@99999", true), ("1:delay@1", false)] {
+            let output = run(&["run", plan, "--steps", "1", "--transport", transport, "--fault", fault]);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{transport} {fault}: {text}");
+            assert_eq!(text.contains("--fault for rank 1 was not reached"), is_told, "{transport} {fault}: {text}");
+        }
+    }
+}
+
 /// As a terminal does it: every process of the run gets the signal at once.
 #[test]
 fn an_interrupt_of_all_processes_leaves_a_checkpoint_and_no_process() {

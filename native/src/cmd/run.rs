@@ -47,10 +47,11 @@ pub struct Args {
     /// AdamW's step size; 0.001, or the checkpoint's, where not given
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
-    /// Steps over which the step size rises in a line
+    /// Steps over which the step size rises in a line; 0: it does not rise
     #[arg(long, value_name = "STEPS")]
     warm_up: Option<u32>,
-    /// Let the step size fall along a cosine, to a tenth of it at this step
+    /// Let the step size fall along a cosine, to a tenth of it at this step, which comes after the warm-up; 0: it does not
+    /// fall
     #[arg(long, value_name = "STEP")]
     decay_until: Option<u32>,
     /// Write a checkpoint into this folder at the end, after Ctrl-C or SIGUSR1 too
@@ -124,7 +125,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
     /// How many of the last steps the trace holds
-    #[arg(long, value_name = "STEPS", default_value_t = 20)]
+    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     traced_steps: u32,
     /// Print the summary as JSON
     #[arg(long)]
@@ -227,6 +228,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
             optimizer.learning_rate
         )));
     }
+    // What a checkpoint says was run as it is.
+    let is_asked = args.warm_up.is_some() || args.decay_until.is_some();
+    if is_asked && optimizer.decay_until > 0 && optimizer.decay_until <= optimizer.warm_up {
+        let AdamW { decay_until, warm_up, .. } = optimizer;
+        let what = format!("the step size rises over {warm_up} steps, and is to have fallen at step {decay_until}");
+        return Err(Failure::input(what).with_help(
+            "Give --decay-until a step after --warm-up, where it begins to fall, or 0, and it does not fall.",
+        ));
+    }
     let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
     let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
     let saving = args.checkpoint_dir.map(|folder| Saving { folder, every: args.checkpoint_every.unwrap_or(0) });
@@ -293,6 +303,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
             text.push_str(&format!("trace         {path}\n"));
         }
         output::print(&text)?;
+    }
+    for (rank, exchanges) in &report.missed_faults {
+        let made = human::count(*exchanges as usize, "exchange");
+        output::tell(&format!("--fault for rank {rank} was not reached: it made {made}, so name an earlier one"));
     }
     if report.stopped {
         let done = options.first_step() as usize + report.steps.len();

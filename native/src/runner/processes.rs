@@ -18,7 +18,7 @@ use pipeplan_core::units::Nanos;
 use super::Device;
 use super::board::State;
 use super::checkpoint::Held;
-use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker};
+use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
 use super::report::{Cause, Ending, Failure, RankMemory, RunError};
@@ -26,7 +26,7 @@ use super::walk::StepRecord;
 use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
-use crate::transport::faulty::Faulty;
+use crate::transport::faulty::Missed;
 #[cfg(feature = "cuda")]
 use crate::transport::nccl::{self, Nccl, StartError, Ties};
 use crate::transport::processes::{Control, Link, Processes};
@@ -57,12 +57,11 @@ pub fn run_process<L: Link + 'static>(
     let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
     let shared = Arc::new(Shared::new(workload, options, batches));
     let watch = control.launcher_ends_all().then(|| Watch::start(rank, &shared));
-    let mut transport: Box<dyn Transport> = match options.faults.iter().find(|(faulty, _)| *faulty == rank) {
-        Some((_, faults)) => Box::new(Faulty::new(transport, *faults)),
-        None => Box::new(transport),
-    };
+    let faults = options.faults.iter().find(|(faulty, _)| *faulty == rank).map(|(_, faults)| *faults);
+    let (mut transport, missed) = with_faults(transport, faults);
     let walked = catch_unwind(AssertUnwindSafe(|| {
-        let mut rank = Rank { rank, shared: &shared, everyone: Group::world(&transport), name: control.name() };
+        let everyone = Group::world(&transport);
+        let mut rank = Rank { rank, shared: &shared, everyone, name: control.name(), missed };
         rank.walk(&mut *transport, observer)
     }));
     let cause = match walked {
@@ -143,6 +142,7 @@ struct Rank<'a> {
     shared: &'a Shared,
     everyone: Group,
     name: &'static str,
+    missed: Missed,
 }
 
 impl Rank<'_> {
@@ -253,13 +253,21 @@ impl Rank<'_> {
         }
         walker.finish(done, transport)?;
         let memory = memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), workload);
-        let all = transport.gather(&mut self.everyone, 0, numbers_of(&memory))?;
+        let mut numbers = numbers_of(&memory);
+        numbers.push(self.missed.exchanges().map_or(-1.0, |exchanges| exchanges as f64));
+        let all = transport.gather(&mut self.everyone, 0, numbers)?;
         transport.barrier()?;
         board.note_state(rank, State::Ended);
         let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps }) };
-        let memory = |(rank, numbers): (usize, &Vec<f64>)| match memory_from(numbers) {
-            Some(memory) => Ok(Some((memory, BTreeMap::new()))),
-            None => Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "5".to_string() }),
+        let memory = |(rank, numbers): (usize, &Vec<f64>)| {
+            let told = numbers.split_last().and_then(|(missed, memory)| Some((*missed, memory_from(memory)?)));
+            let Some((missed, memory)) = told else {
+                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "7".to_string() });
+            };
+            if missed >= 0.0 {
+                self.shared.note_missed_fault(rank, missed as u64);
+            }
+            Ok(Some((memory, BTreeMap::new())))
         };
         coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
         Ok(Ending::First(Box::new(coordinator.report())))

@@ -100,6 +100,8 @@ pub struct RunReport {
     pub weights: BTreeMap<String, Buffer>,
     /// The last checkpoint that this run has written, which is whole: from here it can be gone on from.
     pub checkpoint: Option<PathBuf>,
+    /// Ranks on which something was to go wrong and has not, with the exchanges that they have made.
+    pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
 }
