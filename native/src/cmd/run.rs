@@ -58,6 +58,9 @@ pub struct Args {
     ///
     /// Either ends a run after the step that is under way. Under mpirun take SIGUSR1, which it hands on to all ranks: a
     /// second after Ctrl-C it kills them.
+    ///
+    /// The folder is this run's while it lasts. One that holds a later checkpoint than the run starts from is refused, so
+    /// that the latest in a folder is always that of the run which wrote there last: `--resume` goes on from it.
     #[arg(long, value_name = "FOLDER")]
     checkpoint_dir: Option<PathBuf>,
     /// And one every so many steps
