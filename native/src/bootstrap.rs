@@ -120,12 +120,20 @@ const LAUNCHERS: [Names; 3] = [
     },
 ];
 
-/// The place that the variables give, as `read` reads them; none where no launcher has set its rank.
+/// The place that the variables give, as `read` reads them; none where no launcher has set its rank, unless
+/// `WORLD_SIZE` says that there are several.
 ///
 /// # Errors
 /// [`BootstrapError`], naming the variable.
 pub fn place(read: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, BootstrapError> {
-    let Some(names) = LAUNCHERS.iter().find(|names| read(names.rank).is_some()) else { return Ok(None) };
+    let Some(names) = LAUNCHERS.iter().find(|names| read(names.rank).is_some()) else {
+        // As one of several that does not know which it is, each process would make the whole run.
+        let Names { launcher, rank: missing, world: found, .. } = LAUNCHERS[0];
+        return match read(found).and_then(|world| world.trim().parse::<usize>().ok()) {
+            Some(world) if world > 1 => Err(BootstrapError::Missing { launcher, found, missing }),
+            _ => Ok(None),
+        };
+    };
     let launcher = names.launcher;
     let rank = number(&read, names.rank, "from 0")?.unwrap_or(0);
     let missing = BootstrapError::Missing { launcher, found: names.rank, missing: names.world };
@@ -294,6 +302,13 @@ mod tests {
             text(&[("RANK", "0")]),
             "RANK is set and WORLD_SIZE is not: torchrun sets both, so set both or neither"
         );
+        assert_eq!(
+            text(&[("WORLD_SIZE", "2")]),
+            "WORLD_SIZE is set and RANK is not: torchrun sets both, so set both or neither"
+        );
+        // One alone is no mistake, and whoever has set a rank of its own says how many there are.
+        assert_eq!(read(&[("WORLD_SIZE", "1")]), Ok(None));
+        assert_eq!(found(&[&SLURM[..], &[("WORLD_SIZE", "2")]].concat()).world, 16);
         assert_eq!(
             text(&[("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "2")]),
             "OMPI_COMM_WORLD_RANK is `x`: it must be a whole number from 0"

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 mod cmd;
 
 /// Tensors come and go with every job. What the C library frees it gives back to the system, which then fills each page with
@@ -19,7 +17,7 @@ fn main() -> ExitCode {
         pipeplan::backend::cuda::driver::set_up_libraries();
     }
     cmd::fail::install();
-    let cli = cmd::Cli::parse();
+    let cli = cmd::Cli::read();
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

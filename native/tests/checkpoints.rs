@@ -32,6 +32,14 @@ fn resuming(folder: &Path, steps: u32) -> RunOptions {
     RunOptions { resume: Some(Checkpoint::open(folder).expect("a checkpoint")), ..options(steps) }
 }
 
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
 fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
@@ -67,11 +75,8 @@ fn a_run_goes_on_to_the_same_bits_on_its_own_layout() {
             assert_eq!(rest.steps[0].step as usize, 7 - left, "{what}");
             assert_same(&rest, &whole, &what);
         }
-        let names: Vec<String> = fs::read_dir(folder.path())
-            .expect("a folder")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
-            .collect();
-        assert_eq!(names.len(), 2, "nothing half-written is left: {names:?}");
+        let names = names_in(folder.path());
+        assert_eq!(names, [".lock", "step-000002", "step-000004"], "nothing half-written is left");
     }
 }
 
@@ -154,10 +159,61 @@ fn a_run_that_is_stopped_leaves_a_checkpoint_and_so_does_one_that_fails() {
     let whole = train(&workload, &common::options(found.manifest.step + 2));
     assert_same(&train(&workload, &resuming(last, found.manifest.step + 2)), &whole, "after a death");
 
+    let folder = tempfile::tempdir().expect("a folder");
     let death = Faults { death: Some(3), ..Faults::default() };
     let early = RunOptions { faults: vec![(1, death)], ..saving(folder.path(), 5, 1) };
     let Err(RunError::Failed(failure)) = run(&workload, &early, &mut Silent) else { panic!("it dies") };
     assert!(failure.to_string().ends_with("no checkpoint has been written"), "{failure}");
+}
+
+/// Whoever asks a folder for its latest checkpoint gets that of the run which wrote into it last, or is told.
+#[test]
+fn a_folder_of_another_run_is_refused_and_left_as_it_is() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = train(&workload, &saving(folder.path(), 4, 2));
+    let last = first.checkpoint.expect("one");
+    let manifest = || fs::read(last.join("manifest.json")).expect("a file");
+    let before = manifest();
+    let again = refused(&workload, &RunOptions { seed: 7, ..saving(folder.path(), 4, 2) });
+    assert!(again.contains("it holds step-000004, and this run starts from the beginning"), "{again}");
+    assert!(again.contains(&format!("--resume {}", folder.path().display())), "{again}");
+    // From step 2, the run would come to step 4 once more.
+    let back = resuming(&folder.path().join("step-000002"), 6);
+    let refusal = refused(&workload, &RunOptions { saving: saving(folder.path(), 6, 0).saving, ..back });
+    assert!(refusal.contains("it holds step-000004, and this run starts from step 2"), "{refusal}");
+    assert_eq!(manifest(), before);
+    // Nothing is in the way of a run that goes on from the latest.
+    let on = RunOptions { saving: saving(folder.path(), 6, 0).saving, ..resuming(folder.path(), 6) };
+    assert_eq!(train(&workload, &on).checkpoint, Some(folder.path().join("step-000006")));
+    // Without a folder to write into, nothing is written, whatever was gone on from.
+    assert_eq!(train(&workload, &resuming(folder.path(), 7)).checkpoint, None);
+}
+
+/// Puts a folder of its own where the run's next checkpoint belongs.
+struct InTheWay<'f>(&'f Path);
+
+impl pipeplan::runner::Observer for InTheWay<'_> {
+    fn step_ended(&mut self, step: &pipeplan::runner::StepReport) {
+        if step.step == 0 {
+            fs::create_dir(self.0).expect("made");
+            fs::write(self.0.join("notes.txt"), "mine").expect("written");
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_is_no_checkpoint_is_never_removed() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    let other = folder.path().join("step-000300");
+    let Err(RunError::Failed(failure)) = run(&workload, &saving(folder.path(), 300, 0), &mut InTheWay(&other)) else {
+        panic!("it cannot be written")
+    };
+    assert!(failure.cause.to_string().contains("step-000300 has come there since"), "{failure}");
+    assert_eq!(fs::read_to_string(other.join("notes.txt")).expect("still there"), "mine");
+    let refusal = refused(&workload, &saving(folder.path(), 2, 0));
+    assert!(refusal.contains("it holds step-000300") && refusal.contains("no checkpoint"), "{refusal}");
 }
 
 #[test]
@@ -237,7 +293,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = Checkpoint::open(folder.path()).expect_err("empty");
     assert!(missing.to_string().contains("holds no checkpoint"), "{missing}");
-    train(&workload, &saving(folder.path(), 2, 0));
+    train(&workload, &saving(folder.path(), 2, 1));
     let good = || resuming(folder.path(), 4);
     let mut wider = laid_out(2, 1, 0);
     wider.model.ffn = 32;
@@ -249,7 +305,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         (&workload, RunOptions { seed: 1, ..good() }, "its seed is 42"),
         (&workload, RunOptions { text: other_text, ..good() }, "its text is"),
         (&fewer, good(), "its sequences of a training step is 16, and this run's is 8"),
-        (&wider, good(), "its model is"),
+        (&wider, good(), "its model is another one: intermediate_size is 24 there and 32 in the plan; plan"),
     ];
     for (workload, options, says) in cases {
         let refusal = refused(workload, &options);
@@ -271,13 +327,37 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         assert!(refused(&workload, &opened).contains("its header is said to have"));
         fs::remove_file(step.join(file)).expect("removed");
         assert!(refused(&workload, &opened).contains(&format!("{file} cannot be read")));
+        // As whole as any to whoever reads its header: a bit that has turned, and the file of another step.
+        let mut turned = whole.clone();
+        *turned.last_mut().expect("a byte") ^= 1;
+        let other = fs::read(folder.path().join("step-000001").join(file)).expect("a file");
+        assert_ne!(other, whole);
+        for bytes in [turned, other] {
+            fs::write(step.join(file), bytes).expect("written");
+            let refusal = refused(&workload, &opened);
+            assert!(refusal.contains(file) && refusal.contains("its CRC-32 is"), "{refusal}");
+        }
+        if file.starts_with("model") {
+            let error =
+                evaluate::<f32>(opened.resume.as_ref().expect("one"), &common::text(), 1).expect_err("damaged");
+            assert!(error.to_string().contains("its CRC-32 is"), "{error}");
+        }
         fs::write(step.join(file), whole).expect("written");
     }
+    // Those of before sums were kept are read as they are.
+    let manifest = fs::read_to_string(step.join("manifest.json")).expect("a file");
+    let mut old: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    let files = old.as_object_mut().and_then(|fields| fields.remove("files")).expect("there are sums");
+    assert_eq!(files.as_object().expect("a map").len(), 4, "two files of weights, and two of the optimizer");
+    fs::write(step.join("manifest.json"), old.to_string()).expect("written");
+    train(&workload, &good());
+    fs::write(step.join("manifest.json"), manifest).expect("written");
     let manifest = fs::read_to_string(step.join("manifest.json")).expect("a file");
     for (from, to, says) in [
         ("\"version\": 1", "\"version\": 2", "version is 2"),
         ("pipeplan checkpoint", "something", "`format`"),
-        ("\"optimizer-0-0-0.", "\"../optimizer-0-0-0.", "no file of this folder"),
+        ("\"optimizer_state\": [", "\"optimizer_state\": [\"../x\", ", "no file of this folder"),
+        ("\"beta1\": 0.9", "\"beta1\": 1.5", "beta1 is 1.5"),
         ("\"seed\"", "\"sead\"", "missing field `seed`"),
         ("{", "", "manifest.json is not what it should be"),
     ] {

@@ -879,6 +879,29 @@ fn ctrl_c_ends_a_search_with_the_best_so_far() {
     assert!(printed(&["check", &plan], "").starts_with("valid"));
 }
 
+#[test]
+fn numbers_that_no_run_takes_are_refused_by_their_options() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
+    for (arguments, says) in [
+        (&["--steps", "-1"][..], "'-1' for '--steps <STEPS>': -1 is not in 1.."),
+        (&["--learning-rate", "-1"], "--learning-rate is -1; write a number above 0"),
+        (&["--patience", "-3"], "'-3' for '--patience <SECONDS>'"),
+        (&["--seed", "-1"], "'-1' for '--seed <SEED>'"),
+        (&["--clip-norm", "-0.5"], "to a norm of -0.5"),
+        (&["--traced-steps", "0"], "0 is not in 1.."),
+        (&["--warm-up", "100", "--decay-until", "3"], "rises over 100 steps, and is to have fallen at step 3"),
+        (&["--warm-up", "3", "--decay-until", "3"], "rises over 3 steps"),
+    ] {
+        let output = command(&["run", example]).args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(says) && !text.contains("to pass"), "{arguments:?}: {text}");
+    }
+    let output = command(&["tune", example, "--devices", "-4"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("'-4' for '--devices"), "{text}");
+}
+
 /// After the step that is under way, with a checkpoint.
 #[cfg(unix)]
 #[test]

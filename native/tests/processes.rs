@@ -219,7 +219,36 @@ fn a_stop_asked_of_one_process_stops_all_after_the_same_step() {
     let ends = run.end(None);
     assert_eq!(ends[0].0, Some(130), "{}", ends[0].1);
     assert!(ends[0].1.contains("stopped after"), "{}", ends[0].1);
-    assert_eq!(ends[1].0, Some(0), "{}", ends[1].1);
+    assert_eq!(ends[1].0, Some(130), "{}", ends[1].1);
+    assert!(ends[1].1.contains("rank 1 was stopped with the run"), "{}", ends[1].1);
+}
+
+/// One of the ranks that the command has started is asked alone: the command says the same of the run.
+#[test]
+fn a_stop_asked_of_a_rank_that_was_started_is_that_of_the_command() {
+    let plan = tiny::plan("stop-started", 2, "1f1b");
+    let arguments = ["run", plan.to_str().expect("a path"), "--transport", "tcp", "--steps", "100000"];
+    let child = pipeplan(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let launched = Launched(vec![child]).in_training();
+    let ranks = children(launched.0[0].id());
+    let sent = Command::new("kill").args(["-TERM", &ranks[1].to_string()]).status();
+    assert!(sent.expect("there is a kill").success());
+    let (code, text) = launched.end(None).remove(0);
+    assert_eq!(code, Some(130), "{text}");
+    assert!(text.contains("stopped after"), "{text}");
+}
+
+#[test]
+fn no_rank_outlives_a_command_that_is_killed() {
+    let plan = tiny::plan("killed", 3, "1f1b");
+    let arguments = ["run", plan.to_str().expect("a path"), "--transport", "tcp", "--steps", "100000"];
+    let child = pipeplan(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut launched = Launched(vec![child]).in_training();
+    let ranks = children(launched.0[0].id());
+    assert_eq!(ranks.len(), 3);
+    launched.0[0].kill().expect("it is there");
+    launched.0[0].wait().expect("it ends");
+    assert_gone(&ranks, Duration::from_secs(5));
 }
 
 #[test]
@@ -274,6 +303,23 @@ fn variables_that_make_no_rank_are_refused_by_name() {
         text.contains("torchrun does not say where rank 0 is to be met") && text.contains("MASTER_ADDR"),
         "{text}"
     );
+    // Said before anybody waits for ranks that there are not.
+    let started = Instant::now();
+    let output =
+        pipeplan(&["run", plan]).env("RANK", "0").env("WORLD_SIZE", "3").env("MASTER_ADDR", "127.0.0.1").output();
+    let output = output.expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("the plan is for 2 ranks, and 3 processes were started"), "{text}");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    let output = pipeplan(&["run", plan]).env("WORLD_SIZE", "2").output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("WORLD_SIZE is set and RANK is not"), "{text}");
+    let output = run(&["selftest", "--transport", "tcp"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("which rank this process is") && text.contains("torchrun --no-python"), "{text}");
     let output = run(&["run", "-", "--transport", "tcp"]);
     assert_eq!(output.status.code(), Some(2));
 }
@@ -294,6 +340,21 @@ fn every_failure_among_threads_has_one_report_and_a_second_start_goes_on() {
         command.args(more);
         command
     });
+}
+
+/// A rehearsal that has not taken place says so, on whichever rank it was to be.
+#[test]
+fn a_fault_that_is_not_reached_is_told() {
+    let plan = tiny::plan("not-reached", 2, "1f1b");
+    let plan = plan.to_str().expect("a path");
+    for transport in ["threads", "tcp"] {
+        for (fault, is_told) in [("1:death@99999", true), ("1:short@99999", true), ("1:delay@1", false)] {
+            let output = run(&["run", plan, "--steps", "1", "--transport", transport, "--fault", fault]);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{transport} {fault}: {text}");
+            assert_eq!(text.contains("--fault for rank 1 was not reached"), is_told, "{transport} {fault}: {text}");
+        }
+    }
 }
 
 /// As a terminal does it: every process of the run gets the signal at once.
@@ -318,7 +379,7 @@ fn an_interrupt_of_all_processes_leaves_a_checkpoint_and_no_process() {
     assert_eq!(code, Some(130), "{text}");
     assert!(text.contains("stopped after"), "{text}");
     assert_gone(&processes, Duration::from_secs(5));
-    let written = std::fs::read_dir(folder.path()).expect("it is there").count();
+    let written = tiny::checkpoints(folder.path());
     assert_eq!(written, 1, "one checkpoint, of the last whole step");
 }
 
@@ -353,7 +414,7 @@ fn a_signal_to_the_first_process_alone_reaches_all() {
         assert_eq!(code, Some(130), "{signals:?}: {text}");
         assert_gone(&processes, Duration::from_secs(5));
         // A rank that stands still is not waited for, and leaves nothing.
-        let written = std::fs::read_dir(folder.path()).expect("it is there").count();
+        let written = tiny::checkpoints(folder.path());
         assert_eq!(written, usize::from(!stands_still), "{signals:?}: {text}");
     }
 }

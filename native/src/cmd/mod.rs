@@ -1,6 +1,6 @@
 //! One file a command, and what they share: where input comes from, where output goes, how things fail.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod calibrate;
 mod check;
@@ -109,6 +109,19 @@ struct Completions {
 }
 
 impl Cli {
+    /// What this process was called with. Where it cannot be read, or only asks for help, that is said and the process ends.
+    ///
+    /// A number below 0 is told to the option that it follows, which says what it takes; else it would be taken for an
+    /// option of its own.
+    pub fn read() -> Cli {
+        let takes_numbers = |arg: clap::Arg| {
+            let is_option = !arg.is_positional() && arg.get_action().takes_values();
+            if is_option { arg.allow_negative_numbers(true) } else { arg }
+        };
+        let command = Cli::command().mut_subcommands(|command| command.mut_args(takes_numbers));
+        Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the command.
     pub fn run(self) -> Result<(), Failure> {
         match self.command {

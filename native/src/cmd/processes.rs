@@ -1,12 +1,12 @@
 //! `pipeplan run` with a process for each rank.
 
 use std::net::TcpListener;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan::bootstrap::{self, Launcher, Place};
-use pipeplan::runner::{Observer, RunError, RunOptions, RunReport, StopFlag, Workload, run_process};
+use pipeplan::runner::{Ending, Observer, Refusal, RunError, RunOptions, StopFlag, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::tcp::Tcp;
 
@@ -16,7 +16,7 @@ use super::fail::Failure;
 use super::{input, interrupt};
 
 /// What a run over processes comes to: refused by the command, or ended by the runner.
-type Outcome = Result<Result<Option<RunReport>, RunError>, Failure>;
+type Outcome = Result<Result<Ending, RunError>, Failure>;
 
 /// Where this process stands, as its launcher says.
 pub fn place() -> Result<Option<Place>, Failure> {
@@ -59,7 +59,12 @@ pub enum Engine {
 
 /// This process' connections to all others, over TCP.
 pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
-    let place = place()?.ok_or_else(|| Failure::input("no launcher has said which rank this process is"))?;
+    let place = place()?.ok_or_else(|| {
+        Failure::input("no launcher has said which rank this process is").with_help(
+            "Start it as one of several: `torchrun --no-python --nproc-per-node 4 pipeplan …` or `srun -n 4 pipeplan …`; \
+             or by hand, once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.",
+        )
+    })?;
     let Some((host, port)) = &place.meeting else {
         return Err(Failure::input(format!("{} does not say where rank 0 is to be met", place.launcher))
             .with_help(
@@ -72,6 +77,10 @@ pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
 /// This process as one rank, over TCP.
 pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
     let patience = options.transport.patience;
+    // Whoever waited for the others first would wait for ranks that there are not.
+    if let Some(place) = place()?.filter(|place| place.world != workload.world()) {
+        return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
+    }
     Ok(run_process(workload, options, Processes::new(tcp_link(patience)?, patience), observer))
 }
 
@@ -102,8 +111,25 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long the others may take to end once one has: each has waited for all others' reports by then.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Tells a rank that it was started by [`launch`], whose end is that of its standard input.
+const ENDS_WITH_INPUT: &str = "PIPEPLAN_ENDS_WITH_INPUT";
+
+/// Ends this process where it is a rank that [`launch`] has started, and that process has ended in whatever way: it holds
+/// the other end of the standard input, in which there is nothing to read.
+pub fn end_with_parent() {
+    if std::env::var_os(ENDS_WITH_INPUT).is_none() {
+        return;
+    }
+    // Without a thread, only a parent that is killed leaves this process behind.
+    let _ = thread::Builder::new().name("parent".to_string()).spawn(|| {
+        // An error is no parent, either.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        std::process::exit(1);
+    });
+}
+
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it. Where the run `trains`, ranks that share matrices or sequences have a process each.
+/// outlives it, even where it is killed. Where the run `trains`, ranks that share matrices or sequences have a process each.
 pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, and standard input can be read once")
@@ -136,6 +162,7 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
         command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
+        command.env(ENDS_WITH_INPUT, "1").stdin(Stdio::piped());
         let child = command.spawn();
         family
             .children
@@ -144,13 +171,14 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     let code = family.wait(&interrupted, &again);
     match code {
         0 => Ok(()),
-        130 if interrupted.is_raised() => Err(Failure::stopped("stopped before the last step")),
+        // This process was asked to stop, or one of the ranks was.
+        130 => Err(Failure::stopped("stopped before the last step")),
         2 => Err(Failure::input("the ranks refused the run")),
         _ => Err(Failure::work("the run has failed")),
     }
 }
 
-/// The processes of all ranks, while they run.
+/// The processes of all ranks, while they run, with the ends of their standard inputs.
 struct Family {
     children: Vec<Option<Child>>,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Device, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Device, Ending, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::json::format_of;
@@ -47,16 +47,20 @@ pub struct Args {
     /// AdamW's step size; 0.001, or the checkpoint's, where not given
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
-    /// Steps over which the step size rises in a line
+    /// Steps over which the step size rises in a line; 0: it does not rise
     #[arg(long, value_name = "STEPS")]
     warm_up: Option<u32>,
-    /// Let the step size fall along a cosine, to a tenth of it at this step
+    /// Let the step size fall along a cosine, to a tenth of it at this step, which comes after the warm-up; 0: it does not
+    /// fall
     #[arg(long, value_name = "STEP")]
     decay_until: Option<u32>,
     /// Write a checkpoint into this folder at the end, after Ctrl-C or SIGUSR1 too
     ///
     /// Either ends a run after the step that is under way. Under mpirun take SIGUSR1, which it hands on to all ranks: a
     /// second after Ctrl-C it kills them.
+    ///
+    /// The folder is this run's while it lasts. One that holds a later checkpoint than the run starts from is refused, so
+    /// that the latest in a folder is always that of the run which wrote there last: `--resume` goes on from it.
     #[arg(long, value_name = "FOLDER")]
     checkpoint_dir: Option<PathBuf>,
     /// And one every so many steps
@@ -124,7 +128,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
     /// How many of the last steps the trace holds
-    #[arg(long, value_name = "STEPS", default_value_t = 20)]
+    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     traced_steps: u32,
     /// Print the summary as JSON
     #[arg(long)]
@@ -177,6 +181,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::input("--split-gpu shares out a GPU among the ranks of one process")
             .with_help("Give --backend cuda --transport threads with it."));
     }
+    processes::end_with_parent();
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
@@ -226,6 +231,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
             optimizer.learning_rate
         )));
     }
+    // What a checkpoint says was run as it is.
+    let is_asked = args.warm_up.is_some() || args.decay_until.is_some();
+    if is_asked && optimizer.decay_until > 0 && optimizer.decay_until <= optimizer.warm_up {
+        let AdamW { decay_until, warm_up, .. } = optimizer;
+        let what = format!("the step size rises over {warm_up} steps, and is to have fallen at step {decay_until}");
+        return Err(Failure::input(what).with_help(
+            "Give --decay-until a step after --warm-up, where it begins to fall, or 0, and it does not fall.",
+        ));
+    }
     let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
     let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
     let saving = args.checkpoint_dir.map(|folder| Saving { folder, every: args.checkpoint_every.unwrap_or(0) });
@@ -249,6 +263,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         cuda_graphs: args.cuda_graphs == Switch::On,
         ..RunOptions::default()
     };
+    if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
+        let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
+        output::tell(&format!("going on from {folder}, after step {step} of {}", args.steps));
+    }
     let report = if args.json || processes::is_silent() {
         execute(engine, &workload, &options, &mut Silent)
     } else {
@@ -257,8 +275,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         progress.finish();
         result
     }?;
-    // Rank 0 has the report, and it alone.
-    let Some(report) = report else { return Ok(()) };
+    let report = match report {
+        Ending::First(report) => report,
+        Ending::Other { stopped: false, .. } => return Ok(()),
+        Ending::Other { rank, stopped: true } => {
+            // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
+            std::thread::sleep(Duration::from_secs(1));
+            return Err(Failure::stopped(format!(
+                "rank {rank} was stopped with the run; rank 0 says after which step"
+            )));
+        }
+    };
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
@@ -266,13 +293,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print_json(&summary(&report))?;
     } else {
         let mut text = drawn(&report);
-        if let Some(folder) = &report.checkpoint {
-            text.push_str(&format!("checkpoint    {}\n", folder.display()));
+        match (&report.checkpoint, options.saving.is_some()) {
+            (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
+            (None, true) => text.push_str("checkpoint    none written: no step was made\n"),
+            // Whoever goes on from a checkpoint takes care to keep what is trained.
+            (None, false) if options.resume.is_some() => {
+                text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
+            }
+            (None, false) => {}
         }
         if let Some(path) = &args.trace {
             text.push_str(&format!("trace         {path}\n"));
         }
         output::print(&text)?;
+    }
+    for (rank, exchanges) in &report.missed_faults {
+        let made = human::count(*exchanges as usize, "exchange");
+        output::tell(&format!("--fault for rank {rank} was not reached: it made {made}, so name an earlier one"));
     }
     if report.stopped {
         let done = options.first_step() as usize + report.steps.len();
@@ -300,9 +337,11 @@ fn execute(
     workload: &Workload,
     options: &RunOptions,
     observer: &mut dyn Observer,
-) -> Result<Option<RunReport>, Failure> {
+) -> Result<Ending, Failure> {
     let result = match engine {
-        Engine::Threads => pipeplan::runner::run(workload, options, observer).map(Some),
+        Engine::Threads => {
+            pipeplan::runner::run(workload, options, observer).map(|report| Ending::First(Box::new(report)))
+        }
         Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };

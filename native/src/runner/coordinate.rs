@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -28,7 +29,7 @@ use crate::backend::stages::Training;
 use crate::backend::{Backend, Kind, Meter, Store};
 #[cfg(feature = "cuda")]
 use crate::backend::{BackendError, cuda};
-use crate::transport::faulty::Faulty;
+use crate::transport::faulty::{Faults, Faulty, Missed};
 use crate::transport::threads::{Threads, world};
 use crate::transport::{Buffer, Transport, TransportError};
 
@@ -51,6 +52,8 @@ pub(super) struct Shared {
     pub(super) verdict: Verdict,
     pub(super) board: Board,
     pub(super) last_checkpoint: Mutex<LastCheckpoint>,
+    /// By rank whose fault has not come: the exchanges that it has made.
+    pub(super) missed_faults: Mutex<BTreeMap<usize, u64>>,
     pub(super) start: Instant,
 }
 
@@ -63,6 +66,7 @@ impl Shared {
         };
         Shared {
             last_checkpoint: Mutex::new(last_checkpoint),
+            missed_faults: Mutex::default(),
             workload: workload.clone(),
             options: options.clone(),
             batches: batches.map(Arc::new),
@@ -70,6 +74,17 @@ impl Shared {
             board: Board::new(workload.positions()),
             start: Instant::now(),
         }
+    }
+
+    /// Notes that the fault of `rank` has not come in all its `exchanges`.
+    pub(super) fn note_missed_fault(&self, rank: usize, exchanges: u64) {
+        self.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, exchanges);
+    }
+
+    /// The last checkpoint that this run has written.
+    fn written_checkpoint(&self) -> Option<PathBuf> {
+        let resumed = self.options.resume.as_ref().map(|checkpoint| &checkpoint.folder);
+        self.last_checkpoint().folder().filter(|folder| resumed != Some(folder))
     }
 
     /// Where the run can be gone on from.
@@ -98,6 +113,8 @@ pub(super) enum Carriage {
 /// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
     let batches = workload.check(options, Carries::Threads)?;
+    options.check_resumed(0, 1).map_err(super::Refusal::from)?;
+    let _held = options.hold_folder().map_err(super::Refusal::from)?;
     let ranks = workload.world();
     let shared = Arc::new(Shared::new(workload, options, batches));
     let (tell, hear) = mpsc::channel();
@@ -116,10 +133,7 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
 /// The life of one rank. Whatever happens in it, it tells how it ended.
 fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>) {
     let faults = shared.options.faults.iter().find(|(faulty, _)| *faulty == rank);
-    let mut transport: Box<dyn Transport> = match faults {
-        Some((_, faults)) => Box::new(Faulty::new(end, *faults)),
-        None => Box::new(end),
-    };
+    let (mut transport, missed) = with_faults(end, faults.map(|(_, faults)| *faults));
     let walk = catch_unwind(AssertUnwindSafe(|| {
         let mut walker = walker(rank, shared, &Carriage::Threads)?;
         walker.run(&mut *transport, &shared.verdict, |record| {
@@ -133,6 +147,9 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
     let ended = match walk {
         Ok(figures) => {
             shared.board.note_state(rank, State::Ended);
+            if let Some(exchanges) = missed.exchanges() {
+                shared.note_missed_fault(rank, exchanges);
+            }
             Some(figures)
         }
         Err(cause) => {
@@ -144,6 +161,18 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
         }
     };
     let _ = tell.send(Event::Ended(rank, ended));
+}
+
+/// `end` with what goes wrong there, and what tells whether it has not come.
+pub(super) fn with_faults<T: Transport + 'static>(end: T, faults: Option<Faults>) -> (Box<dyn Transport>, Missed) {
+    match faults {
+        Some(faults) => {
+            let faulty = Faulty::new(end, faults);
+            let missed = faulty.missed();
+            (Box::new(faulty), missed)
+        }
+        None => (Box::new(end), Missed::default()),
+    }
 }
 
 /// Rank `rank` of the world, ready for its first step.
@@ -477,7 +506,8 @@ impl<'a> Coordinator<'a> {
             bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
             predicted_bubble_ratio: predicted.bubble_ratio,
             processors: shared,
-            checkpoint: self.shared.last_checkpoint().folder(),
+            checkpoint: self.shared.written_checkpoint(),
+            missed_faults: self.shared.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
             steps: self.steps,
             memory,

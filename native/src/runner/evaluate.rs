@@ -72,6 +72,7 @@ pub fn evaluate<T: Element>(
     let mut model = model.ok_or(EvaluateError::Model(Faults(faults)))?;
     // What is predicted further on changes nothing of the next token.
     model.variant.multi_token = 0;
+    checkpoint.check_files(false, 0, 1)?;
     let mut forward = Forward::<T>::new(&model, checkpoint)?;
     let starts = (0..text.len() - sequence).step_by(sequence).take(windows.max(1));
     let windows: Vec<Vec<u8>> = starts.map(|start| text[start..=start + sequence].to_vec()).collect();

@@ -38,14 +38,14 @@ pub use board::{RankReport, State};
 pub use coordinate::run;
 pub use overhead::Overhead;
 pub use processes::run_process;
-pub use report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
+pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use stop::StopFlag;
 pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
-use checkpoint::{Checkpoint, Saving};
+use checkpoint::{Checkpoint, CheckpointError, Saving};
 use optimizer::AdamW;
 
 /// In which type a run computes.
@@ -134,6 +134,22 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
+    /// Takes the folder of checkpoints for this run alone, where it writes any.
+    ///
+    /// # Errors
+    /// As [`checkpoint::hold`].
+    fn hold_folder(&self) -> Result<Option<checkpoint::Held>, CheckpointError> {
+        self.saving.as_ref().map(|saving| checkpoint::hold(saving, self.first_step())).transpose()
+    }
+
+    /// Looks through the files of the checkpoint that is gone on from: as rank `part`, through one in `parts` of them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::check_files`].
+    fn check_resumed(&self, part: usize, parts: usize) -> Result<(), CheckpointError> {
+        self.resume.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check_files(true, part, parts))
+    }
+
     /// The first training step that is made, counted from 0.
     pub fn first_step(&self) -> u32 {
         self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)

@@ -66,6 +66,28 @@ impl<T: Element> Moments<T> {
 }
 
 impl AdamW {
+    /// Whether the settings are such as steps can be made with.
+    ///
+    /// # Errors
+    /// The first that is not, and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        let AdamW { learning_rate, final_share, beta1, beta2, epsilon, weight_decay, .. } = *self;
+        let share = |value: f64| (0.0..1.0).contains(&value);
+        let positive = |value: f64| value > 0.0 && value.is_finite();
+        let fields = [
+            ("learning_rate", learning_rate, positive(learning_rate), "above 0"),
+            ("final_share", final_share, (0.0..=1.0).contains(&final_share), "from 0 to 1"),
+            ("beta1", beta1, share(beta1), "from 0 to less than 1"),
+            ("beta2", beta2, share(beta2), "from 0 to less than 1"),
+            ("epsilon", epsilon, positive(epsilon), "above 0"),
+            ("weight_decay", weight_decay, weight_decay == 0.0 || positive(weight_decay), "0 or more"),
+        ];
+        match fields.into_iter().find(|(_, _, is_good, _)| !is_good) {
+            Some((name, value, _, accepted)) => Err(format!("{name} is {value}, and it must be a number {accepted}")),
+            None => Ok(()),
+        }
+    }
+
     /// The step size of training step `step` (from 0).
     pub fn rate(&self, step: u32) -> f64 {
         if step < self.warm_up {
@@ -140,6 +162,24 @@ mod tests {
         let mut weight = [2.0f64];
         adam.update(0, &mut weight, &[0.0], &mut Moments::new(1), true);
         assert!((weight[0] - 2.0 * (1.0 - 0.001)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn settings_that_make_no_steps_are_named() {
+        let usual = AdamW::default();
+        assert_eq!(usual.check(), Ok(()));
+        assert_eq!(AdamW { beta1: 0.0, weight_decay: 0.0, ..usual }.check(), Ok(()));
+        for (settings, says) in [
+            (AdamW { beta1: 1.0, ..usual }, "beta1 is 1, and it must be a number from 0 to less than 1"),
+            (AdamW { beta2: -0.1, ..usual }, "beta2 is -0.1"),
+            (AdamW { epsilon: 0.0, ..usual }, "epsilon is 0"),
+            (AdamW { weight_decay: -0.1, ..usual }, "weight_decay is -0.1"),
+            (AdamW { learning_rate: f64::NAN, ..usual }, "learning_rate is NaN"),
+            (AdamW { final_share: 2.0, ..usual }, "final_share is 2"),
+        ] {
+            let error = settings.check().expect_err("refused");
+            assert!(error.starts_with(says), "{error}");
+        }
     }
 
     #[test]

@@ -17,15 +17,16 @@ use pipeplan_core::units::Nanos;
 #[cfg(feature = "cuda")]
 use super::Device;
 use super::board::State;
-use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker};
+use super::checkpoint::Held;
+use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
-use super::report::{Cause, Failure, RankMemory, RunError, RunReport};
+use super::report::{Cause, Ending, Failure, RankMemory, RunError};
 use super::walk::StepRecord;
 use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
-use crate::transport::faulty::Faulty;
+use crate::transport::faulty::Missed;
 #[cfg(feature = "cuda")]
 use crate::transport::nccl::{self, Nccl, StartError, Ties};
 use crate::transport::processes::{Control, Link, Processes};
@@ -35,7 +36,7 @@ use crate::transport::{Transport, TransportError};
 use pipeplan_core::graph::Axis;
 
 /// Trains as `workload` says, as the rank that `transport` is; every other rank does the same in its own process. Rank
-/// 0 gets the report and is the one whose `observer` hears of steps. Final weights stay where they are.
+/// 0 gets the report and is the one whose `observer` hears of steps; the others learn whether the run was stopped. Final weights stay where they are.
 ///
 /// # Errors
 /// As [`super::run`]. Where the run fails, the lowest rank that is still there gets the [`Failure`], and the others
@@ -45,7 +46,7 @@ pub fn run_process<L: Link + 'static>(
     options: &RunOptions,
     transport: Processes<L>,
     observer: &mut dyn Observer,
-) -> Result<Option<RunReport>, RunError> {
+) -> Result<Ending, RunError> {
     let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
     let ranks = workload.world();
     let checked = if world == ranks {
@@ -56,12 +57,11 @@ pub fn run_process<L: Link + 'static>(
     let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
     let shared = Arc::new(Shared::new(workload, options, batches));
     let watch = control.launcher_ends_all().then(|| Watch::start(rank, &shared));
-    let mut transport: Box<dyn Transport> = match options.faults.iter().find(|(faulty, _)| *faulty == rank) {
-        Some((_, faults)) => Box::new(Faulty::new(transport, *faults)),
-        None => Box::new(transport),
-    };
+    let faults = options.faults.iter().find(|(faulty, _)| *faulty == rank).map(|(_, faults)| *faults);
+    let (mut transport, missed) = with_faults(transport, faults);
     let walked = catch_unwind(AssertUnwindSafe(|| {
-        let mut rank = Rank { rank, shared: &shared, everyone: Group::world(&transport), name: control.name() };
+        let everyone = Group::world(&transport);
+        let mut rank = Rank { rank, shared: &shared, everyone, name: control.name(), missed };
         rank.walk(&mut *transport, observer)
     }));
     let cause = match walked {
@@ -142,20 +142,28 @@ struct Rank<'a> {
     shared: &'a Shared,
     everyone: Group,
     name: &'static str,
+    missed: Missed,
 }
 
 impl Rank<'_> {
-    fn walk(
-        &mut self,
-        transport: &mut dyn Transport,
-        observer: &mut dyn Observer,
-    ) -> Result<Option<RunReport>, Ended> {
-        self.agree(transport)?;
+    fn walk(&mut self, transport: &mut dyn Transport, observer: &mut dyn Observer) -> Result<Ending, Ended> {
+        // To the end of the run, whatever that is.
+        let _held = self.agree(transport)?;
         #[cfg(feature = "cuda")]
         if self.shared.options.nccl {
             return self.walk_over_nccl(transport, observer);
         }
         self.train(transport, &Carriage::Host, observer)
+    }
+
+    /// What one rank does for all of them before the first step: each looks through a share of the files of the checkpoint
+    /// that is gone on from, and rank 0 takes the folder of those to come.
+    fn prepare(&self) -> Result<Option<Held>, Refusal> {
+        self.shared.options.check_resumed(self.rank, self.everyone.size())?;
+        match self.rank {
+            0 => Ok(self.shared.options.hold_folder()?),
+            _ => Ok(None),
+        }
     }
 
     /// The same, with tensors of GPUs over NCCL.
@@ -164,7 +172,7 @@ impl Rank<'_> {
         &mut self,
         transport: &mut dyn Transport,
         observer: &mut dyn Observer,
-    ) -> Result<Option<RunReport>, Ended> {
+    ) -> Result<Ending, Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let refused = |reason: String| Ended::Refused(Refusal::Device { reason });
         if options.device == Device::Cpu {
@@ -213,7 +221,7 @@ impl Rank<'_> {
         transport: &mut dyn Transport,
         carriage: &Carriage,
         observer: &mut dyn Observer,
-    ) -> Result<Option<RunReport>, Ended> {
+    ) -> Result<Ending, Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
         let row = workload.row(rank);
@@ -245,20 +253,29 @@ impl Rank<'_> {
         }
         walker.finish(done, transport)?;
         let memory = memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), workload);
-        let all = transport.gather(&mut self.everyone, 0, numbers_of(&memory))?;
+        let mut numbers = numbers_of(&memory);
+        numbers.push(self.missed.exchanges().map_or(-1.0, |exchanges| exchanges as f64));
+        let all = transport.gather(&mut self.everyone, 0, numbers)?;
         transport.barrier()?;
         board.note_state(rank, State::Ended);
-        let Some(all) = all else { return Ok(None) };
-        let memory = |(rank, numbers): (usize, &Vec<f64>)| match memory_from(numbers) {
-            Some(memory) => Ok(Some((memory, BTreeMap::new()))),
-            None => Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "5".to_string() }),
+        let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps }) };
+        let memory = |(rank, numbers): (usize, &Vec<f64>)| {
+            let told = numbers.split_last().and_then(|(missed, memory)| Some((*missed, memory_from(memory)?)));
+            let Some((missed, memory)) = told else {
+                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "7".to_string() });
+            };
+            if missed >= 0.0 {
+                self.shared.note_missed_fault(rank, missed as u64);
+            }
+            Ok(Some((memory, BTreeMap::new())))
         };
         coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
-        Ok(Some(coordinator.report()))
+        Ok(Ending::First(Box::new(coordinator.report())))
     }
 
-    /// Whether all processes run the same thing.
-    fn agree(&mut self, transport: &mut dyn Transport) -> Result<(), Ended> {
+    /// Whether all processes run the same thing, and each has found all well that it alone has looked at; then what this
+    /// one holds for the run's life.
+    fn agree(&mut self, transport: &mut dyn Transport) -> Result<Option<Held>, Ended> {
         let Shared { workload, options, .. } = self.shared;
         let what = format!(
             "{:?} {:?} {:?} {} {} {:?}",
@@ -272,13 +289,19 @@ impl Rank<'_> {
         let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
+        let prepared = self.prepare();
         // Halves of 32 bits are exact as f64.
-        let halves = [(digest >> 32) as f64, (digest & 0xffff_ffff) as f64];
-        let counts = vec![2; self.everyone.size()];
-        let all = transport.all_gather(&mut self.everyone, &halves, &counts)?;
-        match all.chunks(2).position(|other| *other != all[..2]) {
-            Some(rank) => Err(Ended::Refused(Refusal::Disagree { rank })),
-            None => Ok(()),
+        let own = [(digest >> 32) as f64, (digest & 0xffff_ffff) as f64, f64::from(u8::from(prepared.is_err()))];
+        let counts = vec![own.len(); self.everyone.size()];
+        let all = transport.all_gather(&mut self.everyone, &own, &counts)?;
+        let (all, _) = all.as_chunks::<3>();
+        if let Some(rank) = all.iter().position(|other| other[..2] != all[0][..2]) {
+            return Err(Ended::Refused(Refusal::Disagree { rank }));
+        }
+        match (prepared, all.iter().position(|[.., refused]| *refused > 0.0)) {
+            (Err(refusal), _) => Err(Ended::Refused(refusal)),
+            (Ok(_), Some(rank)) => Err(Ended::Refused(Refusal::Elsewhere { rank })),
+            (Ok(held), None) => Ok(held),
         }
     }
 

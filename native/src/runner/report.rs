@@ -98,8 +98,10 @@ pub struct RunReport {
     pub trace: Trace,
     /// The final weights by name, where they were asked for.
     pub weights: BTreeMap<String, Buffer>,
-    /// The last checkpoint that is whole: from here the run can go on.
+    /// The last checkpoint that this run has written, which is whole: from here it can be gone on from.
     pub checkpoint: Option<PathBuf>,
+    /// Ranks on which something was to go wrong and has not, with the exchanges that they have made.
+    pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
 }
@@ -120,6 +122,20 @@ impl RunReport {
     pub fn exit_status(&self) -> u8 {
         if self.stopped { 130 } else { 0 }
     }
+}
+
+/// How a run ended as it should, for one of its processes.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// Rank 0 has the report.
+    First(Box<RunReport>),
+    /// Any other rank knows how far it came.
+    Other {
+        /// This rank.
+        rank: usize,
+        /// Whether the run was stopped before its last step.
+        stopped: bool,
+    },
 }
 
 /// Why a run did not end as it should.

@@ -17,6 +17,7 @@ use pipeplan_core::spec::{ModelWork, Spec, Work};
 use pipeplan_core::step::Ends;
 use pipeplan_core::timeline::in_turns_ns;
 use pipeplan_core::units::{Bytes, Nanos};
+use serde_json::Value;
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
@@ -25,6 +26,7 @@ use super::{Device, Precision, RunOptions};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::mesh::{Mesh, MeshError};
+use crate::transport::collectives::Group;
 
 /// Most ranks of a run: every two of them have a mailbox for each other.
 const MAX_WORLD: usize = 1024;
@@ -247,6 +249,12 @@ pub enum Refusal {
     )]
     Disagree {
         /// The first rank that differs.
+        rank: usize,
+    },
+    /// Another rank has refused the run.
+    #[error("rank {rank} has refused the run, and says why")]
+    Elsewhere {
+        /// That rank.
         rank: usize,
     },
     /// The machine has no thread left.
@@ -612,7 +620,7 @@ impl Workload {
         }
         // Its number format may be another one; whatever else the model is decides what is computed. What it says of itself
         // once more need not be there.
-        let same = |value: &serde_json::Value| {
+        let same = |value: &Value| {
             let mut value = value.clone();
             for field in ["torch_dtype", checkpoint::OWN_WORDS] {
                 value.as_object_mut().map(|fields| fields.remove(field));
@@ -620,7 +628,8 @@ impl Workload {
             value
         };
         if same(&was.model) != same(&is.model) {
-            return Err(other(format!("its model is {}, and the plan's is {}", was.model, is.model)).into());
+            let differs = differences(&same(&was.model), &same(&is.model));
+            return Err(other(format!("its model is another one: {differs}; plan the same model")).into());
         }
         Ok(Reader::open(checkpoint)?.check(&self.places())?)
     }
@@ -652,6 +661,7 @@ impl Workload {
             },
             weights: BTreeMap::new(),
             optimizer_state: Vec::new(),
+            files: BTreeMap::new(),
         }
     }
 
@@ -663,6 +673,7 @@ impl Workload {
             saving: saving.clone(),
             position,
             places: self.places(),
+            everyone: Group::of_all(rank, self.world()),
             together: Together::new(position, false),
             experts_together: position.deals_experts().then(|| Together::new(position, true)),
             manifest: self.manifest(model, options, batches),
@@ -757,6 +768,19 @@ impl ModelStages {
         let vocabulary = u64::from(self.model.vocab);
         if vocabulary < BYTE_VOCABULARY { Err(Refusal::Vocabulary { vocabulary }) } else { Ok(()) }
     }
+}
+
+/// The fields in which the models `there`, of a checkpoint, and `here`, of a plan, differ, with what both say.
+fn differences(there: &Value, here: &Value) -> String {
+    let fields = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let (there, here) = (fields(there), fields(here));
+    let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+    let says = |value: Option<&Value>| value.map_or_else(|| "not said".to_string(), Value::to_string);
+    let differing = names.into_iter().filter_map(|name| {
+        let (was, is) = (there.get(name), here.get(name));
+        (was != is).then(|| format!("{name} is {} there and {} in the plan", says(was), says(is)))
+    });
+    differing.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether gradients and states are shared out in a way that is run.

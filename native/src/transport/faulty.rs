@@ -1,6 +1,8 @@
 //! A transport that breaks on purpose, the same way for the same seed: for tests of what a run does when
 //! the world breaks its promise.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -62,10 +64,30 @@ pub fn read(text: &str) -> Result<(usize, Faults), String> {
 /// The text with which a rank dies that was told to.
 pub const DEATH: &str = "this rank was told to die here";
 
+/// Whether a fault still has to come, for whoever no longer has the transport in hands.
+#[derive(Clone, Debug)]
+pub struct Missed(Arc<AtomicU64>);
+
+impl Missed {
+    const NOTHING: u64 = u64::MAX;
+
+    /// The exchanges that the rank has made, where a fault has not come in them.
+    pub fn exchanges(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::SeqCst)).filter(|exchanges| *exchanges != Missed::NOTHING)
+    }
+}
+
+impl Default for Missed {
+    fn default() -> Missed {
+        Missed(Arc::new(AtomicU64::new(Missed::NOTHING)))
+    }
+}
+
 /// `inner` with `faults`.
 pub struct Faulty<T> {
     inner: T,
     faults: Faults,
+    missed: Missed,
     random: SplitMix64,
     exchanges: u64,
 }
@@ -74,7 +96,22 @@ impl<T: Transport> Faulty<T> {
     /// Wraps `inner`.
     pub fn new(inner: T, faults: Faults) -> Faulty<T> {
         let random = SplitMix64::new(faults.seed ^ (inner.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Faulty { inner, faults, random, exchanges: 0 }
+        let faulty = Faulty { inner, faults, missed: Missed::default(), random, exchanges: 0 };
+        faulty.note_missed();
+        faulty
+    }
+
+    /// What still has to come, now and later.
+    pub fn missed(&self) -> Missed {
+        self.missed.clone()
+    }
+
+    fn note_missed(&self) {
+        let Faults { stall, death, lost, short, .. } = self.faults;
+        let later = [death, stall.map(|(at, _)| at)].into_iter().flatten().any(|at| at >= self.exchanges);
+        // Those two are taken when they come.
+        let is_missed = later || lost.is_some() || short.is_some();
+        self.missed.0.store(if is_missed { self.exchanges } else { Missed::NOTHING }, Ordering::SeqCst);
     }
 
     fn happens(&mut self, per_mille: u32) -> bool {
@@ -129,6 +166,7 @@ impl<T: Transport> Faulty<T> {
             }
             kept.push(send);
         }
+        self.note_missed();
         kept
     }
 }

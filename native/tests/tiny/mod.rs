@@ -49,6 +49,12 @@ pub fn assert_selftest(output: &Output, what: &str) {
     }
 }
 
+/// How many checkpoints are in `folder`.
+pub fn checkpoints(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).expect("it is there").flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("step-")).count()
+}
+
 /// The processes that `parent` has started.
 pub fn children(parent: u32) -> Vec<u32> {
     let path = format!("/proc/{parent}/task/{parent}/children");

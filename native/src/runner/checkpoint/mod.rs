@@ -4,14 +4,14 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `manifest.json` | [`Manifest`]: what was trained, how far, and which file holds which weight |
+//! | `manifest.json` | [`Manifest`]: what was trained, how far, which file holds which weight, and the size and CRC-32 of each file of tensors |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
 //! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once; where no library has the model, experts' matrices in one |
 //! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are dealt to ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
-//! folder `step-…` is always whole. `examples/transformers_check.py` compares the logits with `transformers`.
+//! folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while it lives. `examples/transformers_check.py` compares the logits with `transformers`.
 
 use std::path::{Path, PathBuf};
 
@@ -24,11 +24,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+mod folder;
 mod names;
 mod read;
+mod sums;
 mod write;
 
+pub use folder::{Held, hold};
 pub use read::Reader;
+pub use sums::Sum;
 pub use write::{Together, Writer};
 
 use super::optimizer::AdamW;
@@ -75,6 +79,9 @@ pub struct Manifest {
     pub weights: BTreeMap<String, String>,
     /// The files of the optimizer's state.
     pub optimizer_state: Vec<String>,
+    /// What each of these files was when it was written; nothing in checkpoints from before that was kept.
+    #[serde(default)]
+    pub files: BTreeMap<String, Sum>,
 }
 
 /// How a run was laid out.
@@ -151,6 +158,14 @@ pub enum CheckpointError {
         /// What is wrong.
         what: String,
     },
+    /// Checkpoints of this run would come among, or instead of, what is there.
+    #[error("{} cannot take the checkpoints of this run: {what}", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+        /// What is there, and what to do.
+        what: String,
+    },
     /// The run is another one.
     #[error("this run cannot go on from {}: {what}", path.display())]
     OtherRun {
@@ -177,11 +192,10 @@ impl Checkpoint {
             return Checkpoint::read(path);
         }
         let entries = std::fs::read_dir(path).map_err(CheckpointError::file(path, "read"))?;
-        let step = |name: &str| name.strip_prefix("step-")?.parse::<u32>().ok();
         let latest = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|folder| folder.join(MANIFEST).is_file())
-            .filter_map(|folder| Some((step(folder.file_name()?.to_str()?)?, folder)))
+            .filter_map(|folder| Some((step_of(folder.file_name()?.to_str()?)?, folder)))
             .max();
         let (_, folder) = latest.ok_or_else(|| CheckpointError::None { path: path.to_path_buf() })?;
         Checkpoint::read(&folder)
@@ -199,6 +213,7 @@ impl Checkpoint {
             return Err(damaged(format!("its version is {}, and this pipeplan reads {VERSION}", value["version"])));
         }
         let manifest: Manifest = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+        manifest.optimizer.check().map_err(|what| damaged(format!("`optimizer` is none that there is: {what}")))?;
         // Names of files lead nowhere but into the folder.
         let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
         if let Some(name) = manifest.weights.values().chain(&manifest.optimizer_state).find(|name| !plain(name)) {
@@ -211,6 +226,17 @@ impl Checkpoint {
 /// The name of the folder after `step` training steps.
 fn folder_name(step: u32) -> String {
     format!("step-{step:06}")
+}
+
+/// The training steps that a folder of this name is said to hold.
+fn step_of(name: &str) -> Option<u32> {
+    name.strip_prefix("step-")?.parse().ok()
+}
+
+/// Whether there is a manifest in `folder` that says it is one of ours.
+fn manifest_of_ours(folder: &Path) -> bool {
+    let text = std::fs::read(folder.join(MANIFEST)).unwrap_or_default();
+    serde_json::from_slice(&text).is_ok_and(|value: Value| value["format"] == FORMAT)
 }
 
 /// The model as `transformers` reads it, weights being in `precision`.

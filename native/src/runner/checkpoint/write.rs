@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Value, json};
 
 use super::names::{self, Names};
-use super::{CheckpointError, MANIFEST, Manifest, Saving, folder_name};
+use super::{CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
@@ -26,6 +26,8 @@ pub struct Writer {
     pub position: Position,
     /// Where weights lie; owners write them.
     pub places: Places,
+    /// All ranks, which tell the first what they have written.
+    pub everyone: Group,
     /// The ranks that hold whole weights together, of which the first writes them.
     pub together: Together,
     /// The same for weights of experts, where those are others.
@@ -116,23 +118,31 @@ impl Writer {
             fs::create_dir_all(&partial).map_err(CheckpointError::file(&partial, "made"))?;
         }
         transport.barrier()?;
-        self.write_part(&partial, backend, transport)?;
-        transport.barrier()?;
-        if is_first {
-            self.publish(step, &partial, &folder)?;
+        let written = self.write_part(&partial, backend, transport)?;
+        self.everyone.begin(step);
+        let numbers: Vec<f64> = written.iter().flat_map(Written::numbers).collect();
+        // Nobody's has come before its files are on disk.
+        if let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? {
+            let mut files = BTreeMap::new();
+            for (rank, numbers) in all.iter().enumerate() {
+                files.extend(named(rank, numbers, &weight_files(&self.places))?);
+            }
+            self.publish(step, files, &partial, &folder)?;
         }
         transport.barrier()?;
         self.written = step;
         Ok(folder)
     }
 
-    /// The weights that this rank owns, gathered over those that share matrices, and its share of their optimizer state.
+    /// The weights that this rank owns, gathered over those that share matrices, and its share of their optimizer state;
+    /// then what the files are that it has written.
     fn write_part(
         &mut self,
         partial: &Path,
         backend: &mut dyn Backend,
         transport: &mut dyn Transport,
-    ) -> Result<(), Cause> {
+    ) -> Result<Vec<Written>, Cause> {
+        let mut written = Vec::new();
         let Writer { position, places, together, experts_together, manifest, .. } = self;
         let names = Names::of(&manifest.model);
         let Position { rank, member, members, shares_optimizer, .. } = *position;
@@ -167,7 +177,8 @@ impl Writer {
                 }
             }
             if writes {
-                save(&partial.join(file), tensors)?;
+                let sum = save(&partial.join(file), tensors)?;
+                written.push(Written { of_optimizer: false, copy: 0, rank, member, sum });
             }
         }
         if position.copy() < copies_that_write(*position) && !owned.is_empty() {
@@ -187,15 +198,23 @@ impl Writer {
                     tensors.push((format!("{what}/{start}/{piece}{name}"), stored));
                 }
             }
-            save(&partial.join(optimizer_file(position.copy(), rank, member)), tensors)?;
+            let copy = position.copy();
+            let sum = save(&partial.join(optimizer_file(copy, rank, member)), tensors)?;
+            written.push(Written { of_optimizer: true, copy, rank, member, sum });
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Once all ranks have written: what describes it, and its name.
-    fn publish(&self, step: u32, partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
-        let files = weight_files(&self.places);
-        let file_of = |placed: &Placed| files.get(&placed.at.first()?.0).cloned();
+    fn publish(
+        &self,
+        step: u32,
+        files: BTreeMap<String, Sum>,
+        partial: &Path,
+        folder: &Path,
+    ) -> Result<(), CheckpointError> {
+        let of_weights = weight_files(&self.places);
+        let file_of = |placed: &Placed| of_weights.get(&placed.at.first()?.0).cloned();
         let names = Names::of(&self.manifest.model);
         let mut weights: BTreeMap<String, String> = BTreeMap::new();
         for (name, placed) in &self.places {
@@ -205,38 +224,73 @@ impl Writer {
         }
         let mut optimizer_state: Vec<String> = Vec::new();
         for copy in 0..copies_that_write(self.position) {
-            for rank in files.keys() {
+            for rank in of_weights.keys() {
                 optimizer_state.extend((0..self.position.members).map(|member| optimizer_file(copy, *rank, member)));
             }
         }
         let mut total = 0;
-        for file in files.values().chain(&optimizer_state) {
+        for file in of_weights.values().chain(&optimizer_state) {
             let path = partial.join(file);
             let size =
                 fs::metadata(&path).map_err(CheckpointError::file(&path, "found: all ranks write to one folder"))?;
             total += if file.starts_with("model") { size.len() } else { 0 };
         }
-        if files.len() > 1 {
+        if of_weights.len() > 1 {
             let index = json!({ "metadata": { "total_size": total }, "weight_map": weights });
             write_json(&partial.join("model.safetensors.index.json"), &index)?;
         }
         write_json(&partial.join("config.json"), &self.manifest.model)?;
-        let manifest = Manifest { step, weights, optimizer_state, ..self.manifest.clone() };
+        let manifest = Manifest { step, weights, optimizer_state, files, ..self.manifest.clone() };
         let path = partial.join(MANIFEST);
         let value = serde_json::to_value(&manifest)
             .map_err(|error| CheckpointError::Damaged { path: path.clone(), what: error.to_string() })?;
         write_json(&path, &value)?;
         sync(partial)?;
-        // One of an earlier run: it goes when the new one is whole.
-        let old = self.saving.folder.join(format!(".{}.old", folder_name(step)));
-        remove(&old)?;
-        if folder.exists() {
-            fs::rename(folder, &old).map_err(CheckpointError::file(folder, "replaced"))?;
+        // There was nothing when the run began, so somebody has put it there since: it is not this run's to remove. A
+        // folder that is empty would be replaced without a word.
+        if folder.symlink_metadata().is_ok() {
+            let what = format!("{} has come there since the run began: move it away", folder_name(step));
+            return Err(CheckpointError::Occupied { path: self.saving.folder.clone(), what });
         }
         fs::rename(partial, folder).map_err(CheckpointError::file(folder, "named"))?;
-        sync(&self.saving.folder)?;
-        remove(&old)
+        sync(&self.saving.folder)
     }
+}
+
+/// A file that a rank has written.
+struct Written {
+    /// Of the optimizer's state; else of weights.
+    of_optimizer: bool,
+    copy: usize,
+    rank: usize,
+    member: usize,
+    sum: Sum,
+}
+
+impl Written {
+    /// As it is told: ranks, bytes and sums are exact as f64.
+    fn numbers(&self) -> [f64; 6] {
+        let Written { of_optimizer, copy, rank, member, sum } = self;
+        let kind = f64::from(u8::from(*of_optimizer));
+        [kind, *copy as f64, *rank as f64, *member as f64, sum.bytes as f64, f64::from(sum.crc32)]
+    }
+}
+
+/// The files that a rank of the world tells of, by name; those of weights are called as `of_weights` says.
+fn named(teller: usize, numbers: &[f64], of_weights: &BTreeMap<usize, String>) -> Result<Vec<(String, Sum)>, Cause> {
+    let (told, rest) = numbers.as_chunks::<6>();
+    let file = |[kind, copy, rank, member, bytes, crc32]: &[f64; 6]| {
+        let name = match *kind > 0.0 {
+            true => Some(optimizer_file(*copy as usize, *rank as usize, *member as usize)),
+            false => of_weights.get(&(*rank as usize)).cloned(),
+        };
+        Some((name?, Sum { bytes: *bytes as u64, crc32: *crc32 as u32 }))
+    };
+    let files: Option<Vec<_>> = told.iter().map(file).collect();
+    files.filter(|_| rest.is_empty()).ok_or_else(|| {
+        let expected = "six for each file that it has written".to_string();
+        Cause::WrongRecord { rank: teller, found: numbers.len(), expected }
+    })
 }
 
 /// The file of the weights of each rank that owns some.
@@ -320,12 +374,14 @@ impl View for Stored {
     }
 }
 
-fn save(path: &Path, tensors: Vec<(String, Stored)>) -> Result<(), CheckpointError> {
+/// Writes a file, and says what it is then.
+fn save(path: &Path, tensors: Vec<(String, Stored)>) -> Result<Sum, CheckpointError> {
     // Readers of other frameworks ask for it.
     let about = HashMap::from([("format".to_string(), "pt".to_string())]);
     let failed = |error: String| CheckpointError::File { path: path.to_path_buf(), done: "written", error };
     serialize_to_file(tensors, Some(about), path).map_err(|error| failed(error.to_string()))?;
-    sync(path)
+    sync(path)?;
+    Sum::of(path)
 }
 
 fn write_json(path: &Path, value: &Value) -> Result<(), CheckpointError> {
