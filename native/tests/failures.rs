@@ -51,7 +51,10 @@ fn a_rank_that_dies_ends_the_run_at_once() {
     assert!(matches!(failure.cause, Cause::Died { .. }), "{failure}");
     assert_eq!((failure.ranks.len(), failure.silent.len()), (4, 0), "{failure}");
     assert_eq!(failure.ranks[2].state, State::Failed);
-    assert!(matches!(failure.ranks[2].pending, Some(Step::Transfer(_))), "{failure}");
+    assert!(
+        matches!(failure.ranks[2].pending, Some(Step::Transfer(_) | Step::Start(_) | Step::Wait(_))),
+        "{failure}"
+    );
     assert!(!failure.ranks[2].peers.is_empty(), "{failure}");
     let text = failure.to_string();
     assert!(text.starts_with("rank 2 failed: its thread died: this rank was told to die here"), "{text}");
@@ -174,7 +177,7 @@ fn in_format(dtype: Dtype) -> Workload {
 fn without_a_message() -> Workload {
     let mut workload = four_ranks();
     let row = &mut workload.program.rows[1];
-    let first = row.iter().position(|step| matches!(step, Step::Transfer(_))).expect("a transfer");
+    let first = row.iter().position(|step| matches!(step, Step::Transfer(_) | Step::Start(_))).expect("a transfer");
     row.remove(first);
     workload
 }

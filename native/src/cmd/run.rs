@@ -412,15 +412,20 @@ fn drawn(report: &RunReport) -> String {
     if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
         text.push_str(&format!("loss          {first:.4} to {last:.4}\n"));
     }
+    // Of times in another type than the plan's nothing is predicted.
+    let beside = |predicted_ns| match predicted_ns {
+        0 => String::new(),
+        predicted_ns => format!(", {} predicted", human::duration(predicted_ns)),
+    };
     text.push_str(&format!(
-        "makespan      {} measured, {} predicted\n",
+        "makespan      {} measured{}\n",
         human::duration(report.makespan_ns),
-        human::duration(report.predicted_makespan_ns)
+        beside(report.predicted_makespan_ns)
     ));
     text.push_str(&format!(
-        "step          {} measured, {} predicted\n",
+        "step          {} measured{}\n",
         human::duration(report.step_ns),
-        human::duration(report.predicted_step_ns)
+        beside(report.predicted_step_ns)
     ));
     if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
         text.push_str(&format!(
@@ -440,7 +445,8 @@ fn drawn(report: &RunReport) -> String {
             "cpu" => human::count(processors, "core"),
             _ => String::from("one GPU (--split-gpu gives each a part)"),
         };
-        text.push_str(&format!("turns         {ranks} on {on}, and predicted as such\n"));
+        let predicted = if report.predicted_step_ns > 0 { ", and predicted as such" } else { "" };
+        text.push_str(&format!("turns         {ranks} on {on}{predicted}\n"));
     }
     text.push('\n');
     let told = |at: usize, of: fn(&(&'static str, usize, bool)) -> String| {
@@ -459,7 +465,7 @@ fn drawn(report: &RunReport) -> String {
             let mut row = vec![
                 told(rank, |(_, number, _)| number.to_string()),
                 human::bytes(memory.high_water_bytes),
-                human::bytes(memory.predicted_bytes),
+                if memory.predicted_bytes > 0 { human::bytes(memory.predicted_bytes) } else { String::new() },
                 error,
                 human::bytes(memory.persistent_bytes),
                 human::bytes(memory.activation_bytes),
