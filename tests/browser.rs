@@ -218,7 +218,10 @@ fn what_torch_recorded_is_laid_under_its_plan() {
     let Recorded { plan, packed: [first, second], files: [unpacked, _] } = recorded("page");
     let browser = Browser::open("torch", 1440, 1000);
     browser.goto(&address);
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    browser.until("the first plan, and nothing under way", || {
+        let idle = browser.text("[data-test='status']").is_empty();
+        (idle && !browser.text("[data-test='makespan']").is_empty()).then_some(())
+    });
     let trace = process::output("page-torch-trace.json");
     let trace = trace.to_str().unwrap();
     printed(["trace", &plan, &first, &second, "-o", trace]);
