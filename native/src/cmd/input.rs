@@ -55,7 +55,10 @@ pub fn file_or_standard_input(argument: &str) -> Result<Source, Failure> {
         Failure::input(format!("{name} is no text: byte {} is not UTF-8", at + 1))
     })?;
     // Some editors begin a text with a mark of its encoding.
-    let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
+    let text = match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    };
     Ok(Source { name: name.to_owned(), text })
 }
 
