@@ -160,10 +160,18 @@ fn an_exact_search_finds_the_best_and_says_that_it_is() {
                   "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 },
       "objective": "longest_span" }"#;
     let folder = folder();
-    let file = path(&folder, "plan.json");
-    let said = printed(&["plan", "-", "--schedule", "best", "--prove", "60", "-o", &file], problem);
+    let (file, proof) = (path(&folder, "plan.json"), path(&folder, "proof.json"));
+    let best = ["plan", "-", "--schedule", "best", "--prove", "60", "-o", &file, "--proof", &proof];
+    let said = printed(&best, problem);
     assert!(said.contains("proved        no schedule of this placement costs less"), "{said}");
+    assert!(said.contains("bound         31 ns, by exact search: proven the best for this placement"), "{said}");
     let plan = json_of(&["plan", &file, "--json"], "");
+    let proof: Value = serde_json::from_str(&std::fs::read_to_string(&proof).unwrap()).unwrap();
+    let schema = json_of(&["schema", "proof"], "");
+    jsonschema::validate(&schema, &proof).unwrap_or_else(|error| panic!("{error}\n{proof}"));
+    assert_eq!(proof["plan"], plan["digest"], "{proof}");
+    let proved = ["cost_ns", "found_ns", "lower_ns", "optimal"].map(|key| proof[key].clone());
+    assert_eq!(proved, [json!(31), json!(31), json!(31), json!(true)]);
     assert_eq!(plan["prediction"]["longest_span_ns"], json!(31), "{said}");
     printed(&["check", &file], "");
     // A schedule that was asked for by name is kept, and told how far it is from the best: without a limit ZB-H2 leaves no
@@ -172,6 +180,11 @@ fn an_exact_search_finds_the_best_and_says_that_it_is() {
         printed(&["plan", "-", "--schedule", "1f1b", "--prove", "60"], &problem.replace("\"limit_bytes\": 3,", ""));
     let than = "proved        a schedule of this placement costs 24 ns, 27.27 % less, and none costs less";
     assert!(kept.contains("1f1b (1F1B)") && kept.contains(than), "{kept}");
+    let proof = ["plan", "-", "--schedule", "1f1b", "--prove", "60", "--proof", "-"];
+    let proof = json_of(&proof, &problem.replace("\"limit_bytes\": 3,", ""));
+    jsonschema::validate(&schema, &proof).unwrap_or_else(|error| panic!("{error}\n{proof}"));
+    assert_eq!((&proof["cost_ns"], &proof["lower_ns"], &proof["optimal"]), (&json!(33), &json!(24), &json!(false)));
+    assert!(refused(&["plan", "-", "--proof", &file], problem).contains("--prove"));
     for seconds in ["0", "-1", "NaN", "1e9"] {
         let seconds = format!("--prove={seconds}");
         assert!(refused(&["plan", "-", &seconds], problem).contains("--prove takes seconds"));

@@ -12,6 +12,7 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
 use pipeplan_core::spec::Messages;
 use pipeplan_core::timeline::Timeline;
+use pipeplan_core::units::Nanos;
 
 /// A duration with three or four digits: `1.234 ms`.
 pub fn duration(ns: u64) -> String {
@@ -135,8 +136,9 @@ fn figures(timeline: &Timeline) -> String {
     )
 }
 
-/// A plan in a few lines: what it costs, what it holds, how far it is from the best.
-pub fn summary(plan: &Plan) -> String {
+/// A plan in a few lines: what it costs, what it holds, how far it is from the best. `proved_ns` is what an exact search
+/// has proved that no schedule goes under, where there was one.
+pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     let (problem, prediction) = (&plan.problem, &plan.prediction);
     let objective = problem.objective();
     let (cost, other) = match objective {
@@ -196,12 +198,16 @@ pub fn summary(plan: &Plan) -> String {
         );
     }
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
-    let gap = planner::gap(cost, prediction.bound_ns);
+    let (bound_ns, by_search) = match proved_ns {
+        Some(proved_ns) if proved_ns > prediction.bound_ns => (proved_ns, ", by exact search"),
+        _ => (prediction.bound_ns, ""),
+    };
+    let gap = planner::gap(cost, bound_ns);
     let gap = gap.map_or_else(String::new, |gap| match gap {
         0.0 => ": proven the best for this placement".to_owned(),
         gap => format!(": at most {} from the best for this placement", percent(gap)),
     });
-    let _ = writeln!(text, "bound         {}{gap}", duration(prediction.bound_ns));
+    let _ = writeln!(text, "bound         {}{by_search}{gap}", duration(bound_ns));
     let most = (0..problem.ranks()).max_by_key(|rank| prediction.peak_bytes[*rank]).unwrap_or(0);
     let limit = match problem.limit_bytes(most) {
         Some(limit) => format!("of {}", bytes(limit)),

@@ -1,5 +1,6 @@
 //! `pipeplan plan`
 
+use pipeplan_core::canonical;
 use pipeplan_core::planner::BEST;
 
 use super::fail::Failure;
@@ -45,10 +46,17 @@ pub struct Args {
     /// For some hundred ops; Ctrl-C ends it early
     #[arg(long, value_name = "SECONDS")]
     prove: Option<f64>,
+    /// With --prove: write what was proved of the plan here, as JSON (`pipeplan schema proof`); - for standard output
+    #[arg(long, value_name = "FILE", requires = "prove")]
+    proof: Option<String>,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    if let Some(path) = &args.output {
+    let prints_plan = args.json || args.output.as_deref() == Some("-");
+    if prints_plan && args.proof.as_deref() == Some("-") {
+        return Err(Failure::input("--proof - and the plan cannot both go to standard output: give one a file"));
+    }
+    for path in args.output.iter().chain(&args.proof) {
         output::expect_room_at(path)?;
     }
     let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
@@ -57,17 +65,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.
     let may_replace = own.is_none() && schedule.as_str() == BEST && spec.jitter_permille == 0;
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
-    let mut proof = String::new();
+    let mut proved = None;
     if let Some(seconds) = args.prove {
-        let mut proved = prove::prove(&plan, seconds)?;
-        if let (true, Some(better)) = (may_replace, proved.better.take()) {
+        let mut found = prove::prove(&plan, seconds)?;
+        if let (true, Some(better)) = (may_replace, found.better.take()) {
             plan = better;
         }
-        proof = proved.sentence(&plan);
-        // A plan file says what everybody can work out again.
-        if args.json || args.output.as_deref() == Some("-") {
-            output::tell(proof.trim_end());
+        if prints_plan {
+            output::tell(found.sentence(&plan).trim_end());
         }
+        proved = Some(found);
+    }
+    if let (Some(path), Some(proved)) = (&args.proof, &proved) {
+        output::write(path, canonical::pretty(&proved.to_value(&plan)).as_bytes())?;
     }
     match args.output.as_deref() {
         Some(path) if args.json && path != "-" => {
@@ -77,13 +87,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Some("-") => output::print_bytes(plan.to_json().as_bytes()),
         None if args.json => output::print_bytes(plan.to_json().as_bytes()),
+        // Nothing but the proof.
+        None if args.proof.as_deref() == Some("-") => Ok(()),
         Some(path) => {
             output::write(path, plan.to_json().as_bytes())?;
-            output::print(&format!("{}{proof}plan          {path}\n", human::summary(&plan)))
+            let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
+            let summary = human::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
+            output::print(&format!("{summary}{proof}plan          {path}\n"))
         }
-        None => {
-            super::show::print_plan(&plan)?;
-            output::print(&proof)
-        }
+        None => super::show::print_plan(&plan, proved.as_ref()),
     }
 }

@@ -8,9 +8,13 @@ use pipeplan_core::planner::{self, BEST};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::units::Nanos;
 use pipeplan_exact::{Budget, solve};
+use serde_json::{Value, json};
 
 use super::fail::Failure;
 use super::{human, interrupt};
+
+/// The schema of [`Proved::to_value`].
+pub const SCHEMA: &str = include_str!("proof.schema.json");
 
 /// What an exact search says of a plan.
 pub struct Proved {
@@ -19,7 +23,7 @@ pub struct Proved {
     /// What that plan costs, or else the one that was given.
     value_ns: Nanos,
     /// No plan of this problem and placement costs less.
-    lower_ns: Nanos,
+    pub lower_ns: Nanos,
 }
 
 fn cost(plan: &Plan) -> Nanos {
@@ -79,5 +83,20 @@ impl Proved {
             format!("no schedule of this placement costs less than {bound}, {}", less(self.lower_ns, cost_ns))
         };
         format!("proved        {text}\n")
+    }
+
+    /// The same for programs: a file of its own, since a plan file says only what everybody can work out again.
+    pub fn to_value(&self, plan: &Plan) -> Value {
+        let cost_ns = cost(plan);
+        json!({
+            "format": "pipeplan-proof",
+            "version": 1,
+            "plan": plan.digest(),
+            "objective": plan.problem.objective().name(),
+            "cost_ns": cost_ns,
+            "found_ns": self.value_ns,
+            "lower_ns": self.lower_ns,
+            "optimal": self.lower_ns >= cost_ns,
+        })
     }
 }

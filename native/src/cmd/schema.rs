@@ -4,7 +4,7 @@ use pipeplan_core::{plan, profile, trace};
 use serde_json::{Value, json};
 
 use super::fail::Failure;
-use super::output;
+use super::{output, prove};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +32,8 @@ enum File {
     Trace,
     /// What `pipeplan profile -o` writes, and `--profile` reads
     Profile,
+    /// What `pipeplan plan --prove --proof` writes
+    Proof,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -39,6 +41,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         File::Plan => return output::print_bytes(plan::SCHEMA.as_bytes()),
         File::Trace => return output::print_bytes(trace::SCHEMA.as_bytes()),
         File::Profile => return output::print_bytes(profile::SCHEMA.as_bytes()),
+        File::Proof => return output::print_bytes(prove::SCHEMA.as_bytes()),
         File::Spec => "spec",
         File::Problem => "problem",
     };

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::fail::Failure;
 use super::order::Order;
+use super::prove::Proved;
 use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return show_passes(&plan, &args);
     }
     if !args.json {
-        return print_plan(&plan);
+        return print_plan(&plan, None);
     }
     let timeline = timeline(&plan)?;
     let mut value = json!({ "schedule": plan.schedule_name, "digest": plan.digest(), "rows": rows_of(&timeline) });
@@ -73,14 +74,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
     output::print_json(&value)
 }
 
-/// Prints a plan for a person.
-pub fn print_plan(plan: &Plan) -> Result<(), Failure> {
+/// Prints a plan for a person, with what was proved of it.
+pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
     let timeline = timeline(plan)?;
     let mut shown = human::drawing(&timeline);
     shown.push('\n');
-    shown.push_str(&human::summary(plan));
-    let binding = lower_bound(&plan.problem).binding.to_string();
-    shown.push_str(&format!("because       {}\n", human::spelled(&binding)));
+    let proved_ns = proved.map(|proved| proved.lower_ns);
+    shown.push_str(&human::summary(plan, proved_ns));
+    let bound = lower_bound(&plan.problem);
+    // An exact search has no reason that a line could give.
+    if proved_ns.is_none_or(|proved_ns| proved_ns <= bound.value_ns) {
+        shown.push_str(&format!("because       {}\n", human::spelled(&bound.binding.to_string())));
+    }
+    if let Some(proved) = proved {
+        shown.push_str(&proved.sentence(plan));
+    }
     output::print(&shown)
 }
 
