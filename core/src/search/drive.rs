@@ -207,6 +207,8 @@ pub(super) struct Search<'a, 'b> {
     /// Both together, as the best now known has it.
     allowed: u64,
     pub best: Option<(Rows, Cost, &'static str)>,
+    /// The best that the climb has found, best first.
+    recipes: Vec<Recipe>,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     reported: u64,
     stopped: bool,
@@ -230,6 +232,11 @@ const KEPT: usize = 6;
 /// Orders that microbatches are taken out of and put in again; and the share of the other effort that this adds.
 const REFITTED: usize = 8;
 const REFIT_SHARE: u64 = 3;
+
+/// Where an order of the whole problem is built by a recipe only a few times: so many at first, and so many of those that
+/// were best with fewer microbatches.
+const SEEDS_OF_MANY: usize = 4;
+const RECIPES_OF_FEWER: usize = 4;
 
 /// Orders that building blocks lead to and are run.
 const BLOCKS: usize = 40;
@@ -276,6 +283,7 @@ impl<'a, 'b> Search<'a, 'b> {
             effort,
             for_size,
             best: None,
+            recipes: Vec::new(),
             observer,
             reported: 0,
             stopped: false,
@@ -332,11 +340,9 @@ impl<'a, 'b> Search<'a, 'b> {
         });
         self.full.eval.ops += ops;
         let many = if quick { None } else { many_fewer(problem, &self.full) };
-        if many.is_none()
-            && let Some(first) = policies::seeds(&self.full.flat, &self.full.shape).first()
-            && let Some(candidate) = self.full.build(*first)
-        {
-            self.offer(candidate.rows, "list");
+        let first = if many.is_some() { SEEDS_OF_MANY } else { 1 };
+        for seed in policies::seeds(&self.full.flat, &self.full.shape).into_iter().take(first) {
+            self.list(seed);
         }
         if quick || self.is_over() {
             return;
@@ -380,6 +386,7 @@ impl<'a, 'b> Search<'a, 'b> {
                     3
                 };
                 let mut known = self.climb(None, effort / share);
+                self.recipes = known.iter().filter_map(|candidate| candidate.recipe).collect();
                 self.add_waves(&mut known, grown);
                 if is_refitted(&self.full.flat) {
                     let until = self.ops() + effort / (REFIT_SHARE + 1);
@@ -394,6 +401,7 @@ impl<'a, 'b> Search<'a, 'b> {
             Some(mut small) => {
                 let effort = self.allowed;
                 let mut known = self.climb(Some(&mut small), effort * 3 / 10);
+                self.recipes = known.iter().filter_map(|candidate| candidate.recipe).collect();
                 let effort = self.allowed;
                 if small.flat.chains.len() > 1 {
                     let until = self.ops() + small.ops() + effort / (REFIT_SHARE + 1);
@@ -475,9 +483,11 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut search = Search::new(fewer, bound_ns, self.effort, scope, &mut tell);
         search.run(fewer, library.fewer.get_or_init(|| Box::new(Library::of(fewer))), scope);
         let (ops, stopped) = (search.all_ops(), search.stopped);
-        let found = search.best.take();
+        let (found, recipes) = (search.best.take(), core::mem::take(&mut search.recipes));
         self.full.eval.ops += ops;
         self.stopped |= stopped;
+        // What is best in the middle shows late: with fewer microbatches filling and draining weigh more.
+        recipes.into_iter().take(RECIPES_OF_FEWER).for_each(|recipe| self.list(recipe));
         let Some((rows, cost, _)) = found else { return false };
         let candidate = Candidate { score: cost, cost, recipe: None, rows };
         let before = self.best.as_ref().map(|(_, cost, _)| *cost);
@@ -501,6 +511,13 @@ impl<'a, 'b> Search<'a, 'b> {
             {
                 self.offer(rows, known.name);
             }
+        }
+    }
+
+    /// Builds an order of the whole problem by a recipe.
+    fn list(&mut self, recipe: Recipe) {
+        if let Some(candidate) = self.full.build(recipe) {
+            self.offer(candidate.rows, "list");
         }
     }
 
@@ -684,10 +701,8 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Offers what a candidate of a smaller problem becomes for the real one.
     fn extend(&mut self, small: &mut Bench, candidate: &Candidate) {
-        if let Some(recipe) = candidate.recipe
-            && let Some(candidate) = self.full.build(recipe)
-        {
-            self.offer(candidate.rows, "list");
+        if let Some(recipe) = candidate.recipe {
+            self.list(recipe);
         }
         let mut starts: Vec<Vec<u64>> = candidate.rows.iter().map(|row| alloc::vec![0; row.len()]).collect();
         let visit = |rank: usize, at: usize, start| starts[rank][at] = start;
