@@ -147,6 +147,10 @@ pub(super) struct Recipe {
     pub memory: i64,
 }
 
+/// Caps that are tried, in thousandths.
+const LOWEST_CAP: i64 = 300;
+const HIGHEST_CAP: i64 = 8000;
+
 /// As much as can be.
 pub(super) const FREE: i64 = i64::MAX;
 
@@ -248,12 +252,12 @@ impl Recipe {
                         0 if !free => [FREE; 2],
                         1..4 => {
                             let mut pair = pair;
-                            pair[end] = random.scaled(pair[end], 300, 8000);
+                            pair[end] = random.scaled(pair[end], LOWEST_CAP, HIGHEST_CAP);
                             pair
                         }
                         _ => {
-                            let both = random.scaled(pair[0], 300, 8000);
-                            [both, (pair[1] * both / pair[0].max(1)).clamp(300, 8000)]
+                            let both = random.scaled(pair[0], LOWEST_CAP, HIGHEST_CAP);
+                            [both, (pair[1] * both / pair[0].max(1)).clamp(LOWEST_CAP, HIGHEST_CAP)]
                         }
                     };
                 }
@@ -304,6 +308,20 @@ impl Recipe {
     }
 }
 
+/// The cap, in thousandths of round trip ÷ period, with which the forwards in flight just fit in memory.
+fn cap_that_fits(flat: &Flat, shape: &Shape) -> i64 {
+    let mut cap = i128::from(HIGHEST_CAP);
+    for (rank, lanes) in flat.lanes_of.iter().enumerate() {
+        if flat.limit[rank] >= super::flat::UNLIMITED {
+            continue;
+        }
+        let held = |lane: &usize| i128::from(flat.lanes[*lane].net(F).max(0)) * i128::from(shape.round_trip[*lane]);
+        let held: i128 = lanes.iter().map(held).sum::<i128>() / i128::from(shape.period);
+        cap = cap.min(i128::from(flat.limit[rank]) * 1000 / held.max(1));
+    }
+    cap.max(i128::from(LOWEST_CAP)) as i64
+}
+
 /// Where the climb starts: what the published schedules do, and the corners of the ranges. What suits the
 /// memory comes first.
 pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
@@ -327,6 +345,17 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
     };
     let mut seeds = Vec::new();
     let planned = |slack: i64| Recipe { planned: true, forward: [slack; 2], backward: [slack; 2], ..base };
+    if flat.chains.len() > 1 {
+        // Two ways meet on every rank: without a cap each fills what the other one needs.
+        let fits = cap_that_fits(flat, shape);
+        if fits < 2000 {
+            for (cap, slack) in [(fits, 1500), (fits, 1000), (fits * 5 / 4, 1500)] {
+                for w_fit in [1000, 0] {
+                    seeds.push(Recipe { cap: [cap; 2], w_fit, ..planned(slack) });
+                }
+            }
+        }
+    }
     for slack in [1500, 3000, 1000, 2000, 4500] {
         for w_fit in [0, 1000] {
             for bias in [0, 1700] {

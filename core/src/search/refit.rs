@@ -21,6 +21,8 @@ use super::flat::{B, BW, Code, F, Flat, Rows, W, code, kind_of, lane_of};
 use super::tabu::Tabu;
 use crate::random::Random;
 
+/// The first order from nothing may take so many times the effort that there is for those.
+const MOST_BUILT: u64 = 8;
 /// How often an op that lacks memory goes behind another before a microbatch is given up.
 const MOST_TRIES: usize = 300;
 /// Microbatches that are taken out at once.
@@ -71,8 +73,8 @@ pub(super) struct Refit {
     new: Vec<New>,
     /// By lane, its F and B (or BW) and W among the new ones.
     at: Vec<[usize; 3]>,
-    /// New ops on a rank, in the order of their row.
-    on_rank: Vec<usize>,
+    /// By rank, its new ops, in the order of its row once [`Refit::sort`] has been there.
+    on_rank: Vec<Vec<usize>>,
     /// Ops looked at so far.
     pub ops: u64,
 }
@@ -94,7 +96,7 @@ impl Refit {
             starts: vec![Vec::new(); flat.ranks],
             new: Vec::new(),
             at: vec![[0; 3]; flat.lanes.len()],
-            on_rank: Vec::new(),
+            on_rank: vec![Vec::new(); flat.ranks],
             ops: 0,
         }
     }
@@ -108,6 +110,11 @@ impl Refit {
     /// at about `effort` ops at most, and says at how many.
     pub fn built(flat: &Flat, eval: &mut Eval, effort: u64, mut offer: impl FnMut(Rows)) -> u64 {
         let most = flat.chains.iter().map(|chain| chain.microbatches).max().unwrap_or(0);
+        // Every microbatch is put into all those before it: with many of them one order takes more than there is.
+        let all: usize = flat.chains.iter().map(|chain| chain.microbatches).sum();
+        if flat.ops as u64 / 2 * all as u64 > MOST_BUILT * effort {
+            return 0;
+        }
         let mut ops = 0;
         let mut run = 1;
         while run <= most {
@@ -263,10 +270,10 @@ impl Refit {
             self.wait(flat, way);
         }
         for rank in 0..flat.ranks {
-            self.sort(flat, rank);
+            self.sort(rank);
             // From the last, so that places before it stay.
-            for at in (0..self.on_rank.len()).rev() {
-                let New { lane, kind, place, .. } = self.new[self.on_rank[at]];
+            for at in self.on_rank[rank].iter().rev() {
+                let New { lane, kind, place, .. } = self.new[*at];
                 self.rows[rank].insert(place, code(lane, kind));
             }
         }
@@ -292,6 +299,10 @@ impl Refit {
                 self.at[lane][2] = self.new.len() + 1;
                 self.new.extend([new(lane, B), new(lane, W)]);
             }
+        }
+        self.on_rank.iter_mut().for_each(Vec::clear);
+        for (at, new) in self.new.iter().enumerate() {
+            self.on_rank[flat.lanes[new.lane].rank].push(at);
         }
     }
 
@@ -371,18 +382,16 @@ impl Refit {
     }
 
     /// Puts the new ops of a rank in the order of its row.
-    fn sort(&mut self, flat: &Flat, rank: usize) {
-        self.on_rank.clear();
+    fn sort(&mut self, rank: usize) {
         let new = &self.new;
-        self.on_rank.extend((0..new.len()).filter(|at| flat.lanes[new[*at].lane].rank == rank));
-        self.on_rank.sort_unstable_by_key(|at| (new[*at].place, new[*at].time, *at));
+        self.on_rank[rank].sort_unstable_by_key(|at| (new[*at].place, new[*at].time, *at));
     }
 
     /// The new op that takes memory which another lacks, and the time from which on it stands behind that one: none
     /// where there is no such time.
     fn lacks(&mut self, flat: &Flat, rank: usize) -> Option<(usize, Option<u64>)> {
-        self.sort(flat, rank);
-        let (row, starts) = (&self.rows[rank], &self.starts[rank]);
+        self.sort(rank);
+        let (row, starts, on_rank) = (&self.rows[rank], &self.starts[rank], &self.on_rank[rank]);
         let limit = flat.limit[rank];
         let (mut before, mut held) = (0i64, 0i64);
         let mut next = 0;
@@ -390,7 +399,7 @@ impl Refit {
         let mut taker: Option<usize> = None;
         let mut found: Option<(usize, Option<u64>)> = None;
         for place in 0..=row.len() {
-            while let Some(&at) = self.on_rank.get(next)
+            while let Some(&at) = on_rank.get(next)
                 && self.new[at].place == place
             {
                 let New { lane, kind, .. } = self.new[at];
