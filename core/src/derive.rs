@@ -7,6 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use crate::cluster::Link;
 use crate::cost::{self, JobTimes, Peers};
 use crate::deal::{self, Group, Needs};
 use crate::fields::{Fault, Faults};
@@ -262,6 +263,8 @@ struct Part {
     before_own: StaticBytes,
     /// Before anything is shared out among copies: all but experts, and experts.
     whole: (StaticBytes, StaticBytes),
+    /// Gradients of tables that another stage holds too.
+    tables: Bytes,
 }
 
 impl Part {
@@ -343,6 +346,7 @@ impl Parts<'_> {
             apart: shared_out(false),
             before_own: shared_out(true),
             whole: StaticBytes::of_stage(&graph, false),
+            tables: memory::gradients_of_tables(&graph),
         };
         self.known.insert(key, part);
         part
@@ -557,18 +561,44 @@ impl Parts<'_> {
     }
 }
 
-/// Two-way placement keeps two of each stage, each for half of the microbatches: its tail is that of both.
+/// What ends the step of each rank. Two-way placement keeps two of each stage, each for half of the microbatches: a rank's
+/// tail is that of both, and what they have added up is summed with the rank at the other end. A table that the first stage
+/// and the last one hold is summed between their ranks.
 fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<Tail> {
     let ranks = work.pipeline as usize;
+    let rank_of_stage = placement.ranks(ranks, chunks);
+    let two_way = *placement == Placement::TwoWay;
     let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
+    // By rank, gradients that another rank has parts of.
+    let mut elsewhere: Vec<Bytes> = vec![0; ranks];
+    let (first, last) = (usize::from(rank_of_stage[0]), usize::from(rank_of_stage[parts.len() - 1]));
     for (stage, part) in parts.iter().enumerate() {
-        let rank = usize::from(placement.ranks(ranks, chunks)[stage]);
-        let mirrored = (*placement == Placement::TwoWay).then(|| ranks - 1 - rank);
+        let rank = usize::from(rank_of_stage[stage]);
+        let mirrored = two_way.then(|| ranks - 1 - rank);
+        let gradients = part.whole.0.gradients.saturating_add(part.whole.1.gradients);
         for rank in core::iter::once(rank).chain(mirrored) {
             whole[rank] = (whole[rank].0.plus(&part.whole.0), whole[rank].1.plus(&part.whole.1));
+            let summed = match two_way {
+                // A table in both of a rank's stages is one.
+                true if stage == 0 => gradients.saturating_sub(part.tables),
+                true => gradients,
+                false if first != last => part.tables,
+                false => 0,
+            };
+            elsewhere[rank] = elsewhere[rank].saturating_add(summed);
         }
     }
-    whole.iter().map(|(dense, experts)| step::tail(work, dense, experts)).collect()
+    let tail = |(rank, (dense, experts)): (usize, &(StaticBytes, StaticBytes))| {
+        let other = match two_way {
+            true => ranks - 1 - rank,
+            false if rank == first => last,
+            false => first,
+        };
+        let tail = step::tail(work, dense, experts);
+        let between = step::sum_of_two(work, elsewhere[rank], &link_between(work, rank, other));
+        Tail { reduce_ns: tail.reduce_ns.saturating_add(between), ..tail }
+    };
+    whole.iter().enumerate().map(tail).collect()
 }
 
 fn static_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<StaticBytes> {
@@ -696,26 +726,28 @@ fn boundary_bytes(work: &ModelWork) -> Bytes {
     tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes())
 }
 
-/// Hop times from the bytes of a boundary: ranks fill nodes in order, each with all of its devices. Every device sends
-/// its own part to the one in its place on the next rank.
+/// Hop times from the bytes of a boundary. Every device sends its own part to the one in its place on the next rank.
 fn transfers(work: &ModelWork) -> Transfers {
     let bytes = boundary_bytes(work);
-    let (within, between) = (work.link.time(bytes), work.node_link.time(bytes));
-    // Ranks of one node; where a rank alone fills it, every hop leaves the node.
-    let per_node = u64::from(work.devices_per_node) / work.layout.devices_per_rank();
-    let (ranks, per_node) = (work.pipeline as usize, per_node.max(1) as usize);
-    if within == between || ranks <= per_node && per_node > 1 {
-        return Transfers::Uniform(within);
+    let ranks = work.pipeline as usize;
+    let hop = |from: usize, to: usize| if from == to { 0 } else { link_between(work, from, to).time(bytes) };
+    let per_node = ranks_per_node(work);
+    if work.link.time(bytes) == work.node_link.time(bytes) || ranks <= per_node || per_node == 1 {
+        return Transfers::Uniform(hop(0, 1));
     }
-    if per_node == 1 {
-        return Transfers::Uniform(between);
-    }
-    let hop = |from: usize, to: usize| match from / per_node == to / per_node {
-        _ if from == to => 0,
-        true => within,
-        false => between,
-    };
     Transfers::Links((0..ranks).map(|from| (0..ranks).map(|to| hop(from, to)).collect()).collect())
+}
+
+/// Whole ranks in a node, at least one: they fill nodes in order, each with all of its devices.
+fn ranks_per_node(work: &ModelWork) -> usize {
+    let per_node = u64::from(work.devices_per_node) / work.layout.devices_per_rank();
+    per_node.max(1) as usize
+}
+
+/// What joins the devices of one rank with those of another. Where a rank alone fills a node, every hop leaves it.
+fn link_between(work: &ModelWork, from: usize, to: usize) -> Link {
+    let per_node = ranks_per_node(work);
+    if from / per_node == to / per_node { work.link } else { work.node_link }
 }
 
 fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {

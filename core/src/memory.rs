@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use crate::cost::JobTimes;
 use crate::graph::liveness::JobMemory;
-use crate::graph::{Graph, Job, Role};
+use crate::graph::{Graph, Job, Role, Tensor};
 use crate::layout::{Layout, ReduceGradients};
 use crate::model::Dtype;
 use crate::problem::StageCost;
@@ -158,6 +158,15 @@ pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
     let most =
         |experts| by_layer.iter().filter(|(key, _)| key.0 == experts).map(|(_, bytes)| *bytes).max().unwrap_or(0);
     (most(false), most(true))
+}
+
+/// Bytes of the gradients of tables that another stage holds too.
+pub fn gradients_of_tables(graph: &Graph) -> Bytes {
+    let of_table = |tensor: &Tensor| match tensor.role {
+        Role::WeightGradient { of } => matches!(graph[of].role, Role::Weight { shared: true, .. }),
+        _ => false,
+    };
+    graph.tensors().filter(|(_, tensor)| of_table(tensor)).fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes()))
 }
 
 /// What a scheduler may know of a stage: times and bytes of F, B, W and the fused BW.

@@ -25,8 +25,8 @@ use crate::units::{Bytes, Nanos};
 /// What follows a rank's last op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Tail {
-    /// Summing gradients over the copies of the pipeline, but for those that are reduced after each microbatch, and handing
-    /// weights back where one copy steps for all.
+    /// Summing gradients that another rank of the pipeline has parts of, and those of the copies of the pipeline, but for
+    /// those that are reduced after each microbatch; and handing weights back where one copy steps for all.
     pub reduce_ns: Nanos,
     /// The optimizer's step.
     pub optimizer_ns: Nanos,
@@ -71,6 +71,17 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
         tail.optimizer_ns = tail.optimizer_ns.saturating_add(update);
     }
     tail
+}
+
+/// Summing gradients of `bytes` that two ranks of a pipeline have parts of, an all-reduce once a step before that over
+/// copies; of what copies share out, each its share.
+pub fn sum_of_two(work: &ModelWork, bytes: Bytes, link: &Link) -> Nanos {
+    let layout = &work.layout;
+    let bytes = if layout.zero >= 2 { bytes.div_ceil(layout.copies()) } else { bytes };
+    match around(bytes, 2).saturating_mul(2) {
+        0 => 0,
+        sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
+    }
 }
 
 /// What the optimizer's step moves: gradient, moments and the weight (or its f32 copy) are read; all but the gradient are
@@ -262,6 +273,60 @@ mod tests {
             assert!(sharded.reduce_ns < plain.reduce_ns, "bf16 weights come back instead of f32 gradients");
             assert!(sharded.optimizer_ns < plain.optimizer_ns);
         }
+    }
+
+    /// The ends of a pipeline of four ranks of eight devices, a node each.
+    fn ends(model: &str, placement: Placement, parallel: &str) -> (Derived, Link) {
+        let head = "[cluster]\ndevice = \"h100\"\n[training]\nmicrobatches = 16\n[memory]\nlimit_bytes = \"900 GB\"\n\
+                    [parallel]\npipeline = 4\ntensor = 8\n";
+        let spec = Spec::read(&format!("{model}\n{head}{parallel}")).unwrap_or_else(|error| panic!("{error}"));
+        let Work::Model(work) = spec.work else { panic!("a model") };
+        let chunks = if placement == Placement::V { 2 } else { 1 };
+        (derive(&work, placement, chunks).unwrap_or_else(|faults| panic!("{faults}")), work.node_link)
+    }
+
+    /// Going two ways, each rank of a pair sends the other half of the gradients of both of their stages and gets the rest of
+    /// the sum: as many bytes as they have.
+    #[test]
+    fn going_two_ways_stages_are_summed_between_their_ranks() {
+        let model = "[model]\nname = \"llama-2-7b\"";
+        let (one_way, link) = ends(model, Placement::Linear, "");
+        let (two_ways, _) = ends(model, Placement::TwoWay, "");
+        assert!(one_way.ends.tails.iter().all(|tail| tail.reduce_ns == 0));
+        for (rank, tail) in two_ways.ends.tails.iter().enumerate() {
+            let held = one_way.static_bytes[rank].gradients + one_way.static_bytes[3 - rank].gradients;
+            assert_eq!(two_ways.static_bytes[rank].gradients, held);
+            assert_eq!(tail.reduce_ns, cost::collective_time(held, &link, COLLECTIVE_PER_MILLE), "rank {rank}");
+        }
+        // Before what copies sum.
+        let (copied, _) = ends(model, Placement::TwoWay, "data = 8");
+        let (one_way, _) = ends(model, Placement::Linear, "data = 8");
+        for (rank, tail) in copied.ends.tails.iter().enumerate() {
+            let apart = one_way.ends.tails[rank].reduce_ns + one_way.ends.tails[3 - rank].reduce_ns;
+            let over = two_ways.ends.tails[rank].reduce_ns;
+            assert!(tail.reduce_ns.abs_diff(apart + over) < 20_000, "rank {rank}: {tail:?} {apart} {over}");
+        }
+    }
+
+    /// The table of a tied model is summed between the first rank and the last, but where one rank holds both ends.
+    #[test]
+    fn a_tied_table_is_summed_between_the_ends() {
+        let model = |tied: bool| format!("[model]\nname = \"llama-2-7b\"\ntied = {tied}");
+        let reduces = |tied: bool, placement: Placement| {
+            let (derived, link) = ends(&model(tied), placement, "");
+            (derived.ends.tails.iter().map(|tail| tail.reduce_ns).collect::<Vec<_>>(), link)
+        };
+        let (tied, link) = reduces(true, Placement::Linear);
+        // 32,000 tokens by 4096, an eighth on each device, in f32.
+        let table = cost::collective_time(32_000 * 4096 / 8 * 4, &link, COLLECTIVE_PER_MILLE);
+        assert_eq!(tied, [table, 0, 0, table]);
+        assert_eq!(reduces(false, Placement::Linear).0, [0; 4]);
+        assert_eq!(reduces(true, Placement::V).0, [0; 4]);
+        // Going two ways both ends hold it anyway, once.
+        let (two_ways, untied) = (reduces(true, Placement::TwoWay).0, reduces(false, Placement::TwoWay).0);
+        let latency = link.latency_ns;
+        assert!(untied[0].abs_diff(two_ways[0] + table - latency) <= 2, "{untied:?} {two_ways:?} {table}");
+        assert_eq!(two_ways[1], untied[1]);
     }
 
     /// A measured update counts for weights in its format, of whatever number: what takes three times its traffic in one
