@@ -160,6 +160,35 @@ pub struct Answer {
     pub timeline: Timeline,
     /// What it costs with the jitter of its spec, see [`jitter::outcomes`].
     pub outcomes: Option<Outcomes>,
+    /// The same where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
+    /// could hang.
+    pub carried: Option<Carried>,
+}
+
+/// What a schedule takes where ranks wait for transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The figure that the problem's objective asks to be small.
+    pub cost_ns: Nanos,
+    /// The same with the end of the step, where there is one.
+    with_end_ns: Nanos,
+    /// The whole step: from the first op to the end of the last rank's optimizer.
+    step_ns: Nanos,
+}
+
+impl Carried {
+    fn of(spec: &Spec, case: &Case, schedule: &Schedule) -> Option<Carried> {
+        let (Messages { lowering, transport }, problem) = (spec.messages, &case.problem);
+        let program = lower_as(problem, schedule, lowering).ok()?;
+        let timeline = execute(problem, &program, Carrier::of(transport))?;
+        let cost_ns = timeline.cost_ns(problem.objective());
+        let ends = case.derived.as_ref().map(|derived| &derived.ends);
+        Some(Carried {
+            cost_ns,
+            with_end_ns: ends.map_or(cost_ns, |ends| ends.cost_ns(&timeline, problem.objective())),
+            step_ns: ends.map_or_else(|| timeline.makespan_ns(), |ends| ends.step_ns(&timeline)),
+        })
+    }
 }
 
 impl Answer {
@@ -168,31 +197,24 @@ impl Answer {
         self.timeline.cost_ns(self.case.problem.objective())
     }
 
-    /// What the best is chosen by: the cost with the end of the step, which ranks that hold more weights, or more copies of
-    /// them, take longer for; with jitter, what one step in twenty takes longer than.
+    /// What the best is chosen by: the cost where ranks wait for their transfers, with the end of the step, which ranks that
+    /// hold more weights, or more copies of them, take longer for; with jitter, as much more as one step in twenty takes
+    /// more than. What could hang comes behind all else.
     fn judged_ns(&self) -> Nanos {
         let cost_ns = self.cost_ns();
-        let ends = self.case.derived.as_ref().map(|derived| &derived.ends);
-        let whole_ns = ends.map(|ends| ends.cost_ns(&self.timeline, self.case.problem.objective()));
-        let end_ns = whole_ns.unwrap_or(cost_ns).saturating_sub(cost_ns);
-        self.outcomes.map_or(cost_ns, |outcomes| outcomes.late_ns).saturating_add(end_ns)
-    }
-
-    /// The cost where ranks wait for their transfers, placed and carried as `spec`, which this answers, says
-    /// ([`Messages`]); none where that could hang.
-    pub fn carried_ns(&self, spec: &Spec) -> Option<Nanos> {
-        let (Messages { lowering, transport }, problem) = (spec.messages, &self.case.problem);
-        let program = lower_as(problem, &self.schedule, lowering).ok()?;
-        let carried = execute(problem, &program, Carrier::of(transport))?;
-        Some(carried.cost_ns(problem.objective()))
-    }
-
-    /// The whole training step, where `spec`, which this answers, is of a model.
-    pub fn step(&self, spec: &Spec) -> Option<Step> {
-        match (&spec.work, &self.case.derived) {
-            (Work::Model(work), Some(derived)) => Some(Step::of(work, derived, &self.timeline)),
-            _ => None,
+        let late_ns = self.outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
+        match self.carried {
+            Some(carried) => carried.with_end_ns.saturating_add(late_ns),
+            None => (Nanos::MAX / 2).saturating_add(cost_ns),
         }
+    }
+
+    /// The whole training step with its transfers, where `spec`, which this answers, is of a model; where they could hang, as
+    /// if they did not.
+    pub fn step(&self, spec: &Spec) -> Option<Step> {
+        let (Work::Model(work), Some(derived)) = (&spec.work, &self.case.derived) else { return None };
+        let step_ns = self.carried.map_or_else(|| derived.ends.step_ns(&self.timeline), |carried| carried.step_ns);
+        Some(Step::taking(work, derived, self.timeline.rows.len(), step_ns))
     }
 }
 
@@ -203,15 +225,21 @@ impl Answer {
 pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     let case = case(spec, published)?;
     let schedule = case.build(published)?;
-    judge(case, published.name, schedule, spec.jitter_permille)
+    judge(spec, case, published.name, schedule)
 }
 
-/// `schedule` with its times and what jitter does to it, where `check` accepts it.
-fn judge(case: Case, name: &str, schedule: Schedule, jitter_permille: u16) -> Result<Answer, Absent> {
+/// `schedule` with its times and what jitter and transfers do to it, where `check` accepts it.
+fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
-    let outcomes = jitter::outcomes(&case.problem, &schedule, jitter_permille);
-    Ok(Answer { name: name.to_string(), case, schedule, timeline, outcomes })
+    Ok(timed(spec, case, name, schedule, timeline))
+}
+
+/// A valid schedule whose times are known.
+fn timed(spec: &Spec, case: Case, name: &str, schedule: Schedule, timeline: Timeline) -> Answer {
+    let outcomes = jitter::outcomes(&case.problem, &schedule, spec.jitter_permille);
+    let carried = Carried::of(spec, &case, &schedule);
+    Answer { name: name.to_string(), case, schedule, timeline, outcomes, carried }
 }
 
 /// What a person needs to know of a schedule that `check` refuses: for a limit, by how much it is missed.
@@ -263,7 +291,7 @@ pub struct Row {
     /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
     /// could hang.
     pub carried_ns: Option<Nanos>,
-    /// The whole step, gradients summed over copies and the optimizer's step included; of a model only.
+    /// The whole step as carried, gradients summed over copies and the optimizer's step included; of a model only.
     pub step_ns: Option<Nanos>,
     /// Tokens a second of all copies in such steps; of a model only.
     pub tokens_per_s: Option<f64>,
@@ -374,7 +402,7 @@ fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
         gap: gap(answer.cost_ns(), bound),
         typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
-        carried_ns: answer.carried_ns(spec),
+        carried_ns: answer.carried.map(|carried| carried.cost_ns),
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
         mfu: step.map(|step| step.mfu),
@@ -621,7 +649,7 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
 /// [`PlanError::Absent`] where `check` refuses the schedule.
 pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
     let case = Case::typed(plan.problem.clone());
-    let answer = judge(case, name, schedule, plan.spec.jitter_permille)
+    let answer = judge(&plan.spec, case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
     // The stages are the same, and so is what ends their steps.
     Ok(Plan { ends: plan.ends.clone(), ..plan_of(&plan.spec, answer)? })

@@ -324,6 +324,7 @@ fn choices(work: &ModelWork) -> Vec<Choice> {
         choices.add("training.attention", from, to, |work| work.layout.form.attention = AttentionForm::Flash);
     }
     add_smaller_microbatches(work, &mut choices);
+    add_dealt_experts(work, &mut choices);
     if form.tensor > 1 && !form.sequence_parallel {
         choices.add("parallel.sequence_parallel", false, true, |work| work.layout.form.sequence_parallel = true);
     }
@@ -403,6 +404,42 @@ fn add_smaller_microbatches(work: &ModelWork, choices: &mut Choices) {
     }
 }
 
+/// Experts dealt to more of the devices that hold other tokens; or where these are too few, to as many copies as deal them.
+fn add_dealt_experts(work: &ModelWork, choices: &mut Choices) {
+    const FIELD: &str = "parallel.expert";
+    let Some(experts) = work.model.variant.experts else { return };
+    let (now, data) = (work.layout.form.expert.max(1), work.layout.data.max(1));
+    for times in [2, 4, 8, 16, 32, 64] {
+        let expert = now.saturating_mul(times);
+        if !experts.count.is_multiple_of(expert) {
+            break;
+        }
+        // The fewest copies that such experts can be dealt to, which share the microbatches of a step.
+        let with = |copies: u32| {
+            let mut layout = work.layout.clone();
+            (layout.form.expert, layout.data) = (expert, data.saturating_mul(copies));
+            let mut faults = Vec::new();
+            layout.find_faults(&work.model, work.sequence, &mut faults);
+            faults.is_empty() && work.microbatches.is_multiple_of(copies)
+        };
+        let Some(copies) = [1, 2, 4, 8].into_iter().find(|copies| with(*copies)) else { continue };
+        let (copied, microbatches) = (data.saturating_mul(copies), work.microbatches / copies);
+        let choice = choices.add(FIELD, now, expert, move |work| {
+            work.layout.form.expert = expert;
+            (work.layout.data, work.microbatches) = (copied, microbatches);
+        });
+        choice.devices = copies;
+        if copies > 1 {
+            for (field, from, to) in [
+                ("parallel.data", data, copied),
+                ("training.microbatches", work.microbatches, microbatches),
+            ] {
+                choice.changes.push(Change { field, from: from.to_string(), to: to.to_string() });
+            }
+        }
+    }
+}
+
 impl core::fmt::Display for Change {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} {} → {}", self.field, self.from, self.to)
@@ -422,6 +459,7 @@ impl Relief {
 mod tests {
     use super::*;
     use crate::schedule;
+    use alloc::borrow::ToOwned;
 
     fn spec(more: &str, memory: &str) -> Spec {
         let text = format!(
@@ -488,6 +526,31 @@ mod tests {
         }
         let same = |relief: &&Relief| relief.devices == cheapest.devices;
         assert!(found.combined.iter().filter(same).all(|relief| relief.step_ns >= cheapest.step_ns));
+    }
+
+    /// A copy of all experts on each device is what a mixture of experts first has too much of.
+    #[test]
+    fn experts_are_dealt_to_the_copies_that_there_are_or_to_more() {
+        let of_experts = |data: u32| {
+            let text = format!(
+                "[model]\nname = \"mixtral-8x7b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ndata = {data}\n\
+                 [training]\nmicrobatches = 16\n"
+            );
+            Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
+        };
+        let dealt = |data: u32| {
+            let spec = of_experts(data);
+            let single = of(&spec).single;
+            single.iter().for_each(|relief| assert_true(&spec, relief));
+            let dealt = single.into_iter().filter(|relief| relief.changes[0].field == "parallel.expert");
+            dealt.map(|relief| (relief.changes[0].to.clone(), relief.devices)).collect::<Vec<_>>()
+        };
+        let mut on_the_same = dealt(4);
+        on_the_same.sort();
+        assert_eq!(on_the_same, [("2".to_owned(), 1), ("4".to_owned(), 1), ("8".to_owned(), 2)]);
+        let mut on_more = dealt(1);
+        on_more.sort();
+        assert_eq!(on_more, [("2".to_owned(), 2), ("4".to_owned(), 4), ("8".to_owned(), 8)]);
     }
 
     #[test]

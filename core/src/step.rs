@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use crate::cluster::Link;
 use crate::cost::{self, COLLECTIVE_PER_MILLE};
 use crate::derive::{Derived, derive};
+use crate::execute::{Carrier, execute};
 use crate::layout::{Layout, ReduceGradients};
 use crate::memory::StaticBytes;
 use crate::op::OpKind;
@@ -41,7 +42,7 @@ pub struct Ends {
     pub reduces_ns: Vec<Nanos>,
 }
 
-/// A whole step of a schedule.
+/// A whole step of a schedule, its transfers as they are carried.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// From the first op to the end of the last rank's optimizer.
@@ -196,13 +197,12 @@ impl Ends {
 }
 
 impl Step {
-    /// The step that `timeline`, a schedule of `derived`'s problem, makes.
-    pub fn of(work: &ModelWork, derived: &Derived, timeline: &Timeline) -> Step {
-        let step_ns = derived.ends.step_ns(timeline);
+    /// One that takes `step_ns`, of `ranks` ranks with the problem of `derived`.
+    pub fn taking(work: &ModelWork, derived: &Derived, ranks: usize, step_ns: Nanos) -> Step {
         let seconds = step_ns.max(1) as f64 / 1e9;
         let sequences = u64::from(work.microbatches) * u64::from(work.microbatch_size);
         let tokens = sequences as f64 * f64::from(work.sequence) * f64::from(work.layout.data.max(1));
-        let could = timeline.rows.len() as f64 * work.device.matmul_flops as f64 * seconds;
+        let could = ranks as f64 * work.device.matmul_flops as f64 * seconds;
         Step {
             step_ns,
             tokens_per_s: tokens / seconds,
@@ -212,14 +212,16 @@ impl Step {
 }
 
 impl Plan {
-    /// The step that this plan makes, where its spec is of a model.
+    /// The step that this plan's program makes on its transport, where its spec is of a model.
     pub fn step(&self) -> Option<Step> {
         let Work::Model(work) = &self.spec.work else { return None };
         let mut derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
         if let Some(ends) = &self.ends {
             derived.ends.clone_from(ends);
         }
-        Some(Step::of(work, &derived, &self.timeline().ok()?))
+        let carried = execute(&self.problem, &self.program, Carrier::of(self.spec.messages.transport));
+        let timeline = carried.or_else(|| self.timeline().ok())?;
+        Some(Step::taking(work, &derived, timeline.rows.len(), derived.ends.step_ns(&timeline)))
     }
 
     /// What ends its steps: what it says itself, or else, as a plan of an earlier planner does not, what follows from its
@@ -252,7 +254,7 @@ mod tests {
         let answer = planner::answer(&spec, &schedule::find("1f1b").unwrap()).unwrap();
         let Work::Model(work) = spec.work else { panic!("a model") };
         let derived = answer.case.derived.unwrap();
-        let step = Step::of(&work, &derived, &answer.timeline);
+        let step = Step::taking(&work, &derived, 4, derived.ends.step_ns(&answer.timeline));
         (work, derived, step)
     }
 

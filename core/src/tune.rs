@@ -323,7 +323,8 @@ impl Tuner {
             open: None,
             trial: None,
             given: None,
-            given_is_searched: false,
+            // Who names a schedule has that one.
+            given_is_searched: schedule::find(&spec.schedule).is_some(),
             rows: Vec::new(),
             search: None,
             starts: BTreeMap::new(),
@@ -345,8 +346,8 @@ impl Tuner {
         &self.rows
     }
 
-    /// The spec as it was given with the fastest schedule of those allowed, or why it has none. None while that is not
-    /// known.
+    /// The spec as it was given: with the schedule that it names, or else the fastest of those allowed; or why it has none.
+    /// None while that is not known.
     pub fn given(&self) -> Option<&Result<Tuned, String>> {
         self.given.as_ref()
     }
@@ -484,7 +485,10 @@ impl Tuner {
 
     fn trial_of_given(&self, work: &ModelWork) -> Trial {
         let floor_ns = derive(work, Placement::Linear, 1).map_or(0, |derived| floor_of(work, &derived));
-        let left = self.schedules.iter().rev().map(|published| (*published, work.chunks)).collect();
+        let left = match schedule::find(&self.spec.schedule) {
+            Some(named) => vec![(named, work.chunks)],
+            None => self.schedules.iter().rev().map(|published| (*published, work.chunks)).collect(),
+        };
         Trial::new(self.spec.clone(), floor_ns, true, left)
     }
 
@@ -958,6 +962,19 @@ mod tests {
             assert!(learned > 2, "{learned}");
             assert_eq!(tuner.to_value(true), alone.to_value(true), "{kept}");
         }
+    }
+
+    /// Who names a schedule is compared with that one, and told what another makes of the same layout.
+    #[test]
+    fn a_named_schedule_is_what_was_given() {
+        let named = Spec { schedule: "1f1b".into(), ..usual() };
+        let tuner = run(&named, &Question { most: 1, ..Question::default() });
+        let given = tuner.given().unwrap().as_ref().unwrap();
+        let published = schedule::find("1f1b").unwrap();
+        let step = planner::answer(&named, &published).unwrap().step(&named).unwrap();
+        assert_eq!((given.spec.schedule.as_str(), given.step), ("1f1b", step));
+        assert!(given.changes(&named).is_empty());
+        assert!(tuner.rows()[0].step.step_ns <= step.step_ns);
     }
 
     /// A layout is what its spec says, read again from its text; and its changes, typed into the given spec, make that spec.

@@ -106,7 +106,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
     picture.figures.step = answer.step(spec).map(step);
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
-    picture.figures.carried_ns = answer.carried_ns(spec);
+    picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
     picture
 }
 
@@ -252,7 +252,7 @@ pub fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
         peak_bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
         gap: gap(answer.cost_ns(), bound_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
-        carried_ns: answer.carried_ns(spec),
+        carried_ns: answer.carried.map(|carried| carried.cost_ns),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }
 }

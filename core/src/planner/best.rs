@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Answer, BEST, Case, PlanError, judge, open_cases};
 use crate::bounds;
+use crate::lower::Lowering;
 use crate::op::{Op, OpKind};
 use crate::problem::{Backward, Problem};
 use crate::schedule::{Absent, Schedule};
@@ -16,6 +17,10 @@ use crate::units::Nanos;
 /// differs by.
 const SLACKS: [u64; 4] = [2, 4, 8, 16];
 
+/// Where ranks wait at transfers, as if a mean op differed by so many thousandths: a rank is ready to receive that much
+/// before, or after, its neighbour sends.
+const WAITS_PERMILLE: u64 = 250;
+
 /// The best of the published answers and of a search on every problem that a spec leaves open, piece by piece:
 /// a page has to listen between two pieces.
 ///
@@ -24,6 +29,8 @@ const SLACKS: [u64; 4] = [2, 4, 8, 16];
 ///
 /// A search makes the pipeline of one placement as short as it can. Among placements the best is that whose step is the
 /// shortest: where each rank holds the weights of two, twice as many gradients are summed and twice as many weights stepped.
+/// A step is as its transfers are [carried](super::Carried): where ranks wait at them, the shortest order may not make the
+/// shortest step, and orders with slack, which are searched for as with jitter, take less harm.
 ///
 /// Where the spec says that times of ops [differ](crate::jitter), the best is the order whose 95th percentile is the least:
 /// what one step in twenty costs more than. An order whose ops have their inputs a while before they start takes little harm from one that is late;
@@ -78,8 +85,8 @@ impl Best {
         }
     }
 
-    /// What the best so far is judged by: its cost, and with jitter what one step in twenty costs more than; of a model with
-    /// the end of its step. The greatest of all numbers where there is none.
+    /// What the best so far is judged by: its cost as it is carried, and with jitter what one step in twenty costs more than;
+    /// of a model with the end of its step. The greatest of all numbers where there is none.
     pub fn least_ns(&self) -> Nanos {
         self.best.as_ref().map_or(Nanos::MAX, |(judged_ns, _)| *judged_ns)
     }
@@ -127,11 +134,10 @@ impl Best {
         match found {
             Ok(found) if slack_ns > 0 || found.cost_ns.saturating_add(end_ns) < self.least_ns() => {
                 // The search has its own simulator; what it found is judged like any other schedule.
-                let jitter = self.spec.jitter_permille;
                 if let Some(fused) = fused(&case.problem, &found.schedule) {
-                    self.offer(BEST, judge(case.clone(), BEST, fused, jitter));
+                    self.offer(BEST, judge(&self.spec, case.clone(), BEST, fused));
                 }
-                self.offer(BEST, judge(case, BEST, found.schedule, jitter));
+                self.offer(BEST, judge(&self.spec, case, BEST, found.schedule));
             }
             Ok(_) => {}
             Err(infeasible) => {
@@ -172,7 +178,8 @@ fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
     // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
     plain.sort_by_key(|piece| piece.bound_ns.saturating_add(piece.end_ns));
     plain.reverse();
-    let jitter = u64::from(spec.jitter_permille);
+    let waits = if matches!(spec.messages.lowering, Lowering::Overlapped { .. }) { 0 } else { WAITS_PERMILLE };
+    let jitter = u64::from(spec.jitter_permille).max(waits);
     let with_slack = |piece: &Piece| {
         // A rank that waits for no other needs none.
         let several = u64::from(piece.case.problem.ranks() > 1);
@@ -289,6 +296,26 @@ mod tests {
             }
         }
         assert!(longer > 0, "the shortest pipeline always made the shortest step");
+    }
+
+    /// Where ranks wait at their transfers, the shortest order may not make the shortest step.
+    #[test]
+    fn the_best_is_that_of_what_is_carried() {
+        let mut shorter = 0;
+        for (placement, limit, hop) in [("any", 6, 20_000), ("linear", 4, 20_000), ("looped", 8, 5_000)] {
+            let mut grouped = spec(4, 12, placement, limit, 0, hop);
+            grouped.messages.lowering = Lowering::Grouped;
+            let rows = compare(&grouped).rows;
+            let best = rows.last().expect("the best");
+            assert!(best.carried_ns.is_some());
+            for row in &rows {
+                assert!(row.carried_ns.is_none() || best.carried_ns <= row.carried_ns, "{placement}: {row:?} {best:?}");
+            }
+            // What is best where nothing waits.
+            let rows = compare(&spec(4, 12, placement, limit, 0, hop)).rows;
+            shorter += u32::from(rows.last().is_some_and(|other| other.makespan_ns < best.makespan_ns));
+        }
+        assert!(shorter > 0, "the shortest order is always the best");
     }
 
     /// Of two orders that are planned to take as long, one passes delays on and the other does not. Judged in other runs

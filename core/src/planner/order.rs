@@ -4,11 +4,10 @@ use alloc::format;
 use alloc::string::ToString;
 use core::fmt::Write;
 
-use super::{Answer, Case, PlanError, derived_case, plan_of};
+use super::{Answer, Case, PlanError, derived_case, plan_of, timed};
 use crate::check::{Violation, check_schedule};
 use crate::fit;
 use crate::format::torch_csv;
-use crate::jitter;
 use crate::layout::RecomputeLayers;
 use crate::op::Op;
 use crate::placement::Placement;
@@ -39,8 +38,7 @@ pub(super) fn answer_order(spec: &Spec, name: &str, schedule: Schedule) -> Resul
     })?;
     check_schedule(&case.problem, &schedule).map_err(|violations| absent(told(&violations)))?;
     let timeline = simulate(&case.problem, &schedule).map_err(PlanError::Deadlock)?;
-    let outcomes = jitter::outcomes(&case.problem, &schedule, spec.jitter_permille);
-    Ok(Answer { name: name.to_string(), case, schedule, timeline, outcomes })
+    Ok(timed(spec, case, name, schedule, timeline))
 }
 
 fn told(violations: &[Violation]) -> alloc::string::String {

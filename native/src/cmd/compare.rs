@@ -119,7 +119,8 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
-                "as carried: with waits for {lowering} messages on {transport} transport, which nothing else here counts"
+                "as carried: with waits for {lowering} messages on {transport} transport, with which `best` is the least; \
+                 steps count them too, and other figures do not"
             ));
             text.push_str(match lowering {
                 Lowering::Overlapped { .. } => "\n",

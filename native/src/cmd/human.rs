@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use owo_colors::{AnsiColors, OwoColorize};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
@@ -87,6 +87,13 @@ pub fn table(header: &[&str], rows: &[Vec<String>], right: usize) -> String {
     table.set_header(header.iter().enumerate().map(|(column, name)| Cell::new(name).set_alignment(align(column))));
     for row in rows {
         table.add_row(row.iter().enumerate().map(|(column, text)| Cell::new(text).set_alignment(align(column))));
+    }
+    // A figure, or a word, in two lines could not be read.
+    for at in 0..header.len() {
+        let has_space = rows.iter().any(|row| row.get(at).is_some_and(|text| text.contains(' ')));
+        if (1..=right).contains(&at) || !has_space {
+            table.column_mut(at).map(|column| column.set_constraint(ColumnConstraint::ContentWidth));
+        }
     }
     let mut text = String::new();
     for line in table.to_string().lines() {

@@ -208,8 +208,8 @@ const LONGEST_VALUE: usize = 120;
 /// What to write into the spec for the fastest.
 fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
     let changes = fastest.changes(spec);
-    let layout: Vec<&Change> = changes.iter().filter(|change| change.field != "schedule").collect();
-    if layout.is_empty() {
+    let faster = |given: &&Tuned| given.step.step_ns > fastest.step.step_ns;
+    if changes.iter().all(|change| change.field == "schedule") && given.is_some_and(|given| !faster(&given)) {
         return format!("\nno layout is faster than the one given, with schedule = \"{}\"\n", fastest.spec.schedule);
     }
     let mut text = match given {

@@ -43,7 +43,7 @@ pub fn Compare() -> impl IntoView {
                                 title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</Head>
                             <Show when=move || with_waits.get()>
                                 <Head ranking column=Column::Carried
-                                    title="With waits at transfers, placed and carried as Transfers says: nothing else here counts them">"As carried"</Head>
+                                    title="With waits at transfers, placed and carried as Transfers says: Best is the least of these, and no other column here counts them">"As carried"</Head>
                             </Show>
                             <Show when=move || with_jitter.get()>
                                 <Head ranking column=Column::Late
