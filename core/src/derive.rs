@@ -786,7 +786,11 @@ fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
         let longest = cost.forward_ns.max(cost.backward_input_ns).max(cost.backward_weight_ns);
         if longest > MAX_NS {
             let found = format!("an op of {longest} ns on stage {stage}");
-            faults.push(Fault::new("training.microbatch_size", found, format!("ops of at most {MAX_NS} ns")));
+            let accepted = format!(
+                "ops of at most {MAX_NS} ns: a device of a higher rate (cluster.device.matmul_flops is operations a second), \
+                 or fewer tokens"
+            );
+            faults.push(Fault::new("training.microbatch_size", found, accepted));
         }
         let nets = [cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes];
         let workspaces = [

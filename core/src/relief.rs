@@ -430,10 +430,9 @@ fn add_dealt_experts(work: &ModelWork, choices: &mut Choices) {
         });
         choice.devices = copies;
         if copies > 1 {
-            for (field, from, to) in [
-                ("parallel.data", data, copied),
-                ("training.microbatches", work.microbatches, microbatches),
-            ] {
+            for (field, from, to) in
+                [("parallel.data", data, copied), ("training.microbatches", work.microbatches, microbatches)]
+            {
                 choice.changes.push(Change { field, from: from.to_string(), to: to.to_string() });
             }
         }

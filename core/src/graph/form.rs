@@ -200,6 +200,9 @@ impl Form {
             let found = f64::from(self.imbalance_permille) / 1000.0;
             let accepted = format!("a number from 1 (none) to {}", MAX_IMBALANCE_PERMILLE / 1000);
             faults.push(Fault::new("training.expert_imbalance", found, accepted));
+        } else if self.imbalance_permille != 1000 && model.variant.experts.is_none() {
+            let found = f64::from(self.imbalance_permille) / 1000.0;
+            faults.push(Fault::new("training.expert_imbalance", found, "nothing: the model has no experts"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A model's sizes from the `config.json` that Hugging Face's libraries write beside a checkpoint.
 //!
 //! Read are `model_type` and what gives a layer its sizes and operators, with the numbers that Gemma and Granite multiply
-//! with or cap by, and how experts are chosen and weighted; all the rest (dropout, tokens, versions, quantisation) says nothing about
+//! with or cap by, and how experts are chosen and weighted; all the rest (dropout, tokens, versions, quantisation, scaled positions) says nothing about
 //! bytes and operations here and is passed over. A size that is missing is a fault, and never a guess, but for those that the family's own library defines
 //! as equal to another.
 

@@ -500,11 +500,21 @@ impl ModelConfig {
         let of_gpt =
             Variant { window: variant.window, rotary: variant.rotary, arrangement, no_bias, ..Variant::USUAL };
         if self.family == Family::Gpt && *variant != of_gpt {
-            fault(
-                "family",
-                &self.family.name(),
-                "llama: biases, norms, gates, experts, latents, factors and caps are variants of it".into(),
-            );
+            let named = [
+                ("qkv_bias", variant.qkv_bias != of_gpt.qkv_bias),
+                ("qk_norm", variant.qk_norm != of_gpt.qk_norm),
+                ("post_norms", variant.post_norms != of_gpt.post_norms),
+                ("activation", variant.activation != of_gpt.activation),
+                ("experts", variant.experts != of_gpt.experts),
+                ("latent", variant.latent != of_gpt.latent),
+                ("multi_token", variant.multi_token != of_gpt.multi_token),
+                ("norm_offset", variant.norm_offset != of_gpt.norm_offset),
+                ("factors", variant.factors != of_gpt.factors),
+                ("caps", variant.caps != of_gpt.caps),
+            ];
+            let named: Vec<&str> = named.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
+            let accepted = format!("llama, of which {} is a variant", named.join(", "));
+            fault("family", &self.family.name(), accepted);
         }
         if self.family == Family::Llama && (arrangement != Arrangement::InTurn || no_bias) {
             let accepted = "nothing but in family gpt, which it is a variant of";

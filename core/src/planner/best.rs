@@ -309,7 +309,10 @@ mod tests {
             let best = rows.last().expect("the best");
             assert!(best.carried_ns.is_some());
             for row in &rows {
-                assert!(row.carried_ns.is_none() || best.carried_ns <= row.carried_ns, "{placement}: {row:?} {best:?}");
+                assert!(
+                    row.carried_ns.is_none() || best.carried_ns <= row.carried_ns,
+                    "{placement}: {row:?} {best:?}"
+                );
             }
             // What is best where nothing waits.
             let rows = compare(&spec(4, 12, placement, limit, 0, hop)).rows;

@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ use crate::jitter;
 use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, MAX_FACTOR, MAX_LAYERS,
+    Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,
     MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Routing, Scores, Variant, Window, catalog, hf_config, no_width, to_e12,
 };
 use crate::planner;
@@ -232,7 +233,10 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
     };
     if read.is_none() {
         let names: Vec<&str> = named.iter().filter_map(Partition::name).collect();
-        let accepted = format!("{}, or the number of layers of each stage as a list", one_of(&names));
+        let accepted = format!(
+            "{}, the number of layers of each stage as a list, or a layout as Megatron-LM has it, such as Et*3|t*4|t*3L",
+            one_of(&names)
+        );
         faults.push(Fault::new(parallel.path("partition"), shown(value), accepted));
     }
     read.unwrap_or_default()
@@ -298,6 +302,10 @@ fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
     let name = table.text("name", faults).unwrap_or_default();
     let entry = catalog::find(name);
     let read = read_config(&mut table, faults);
+    if entry.is_some() && table.get("config").is_some() {
+        let accepted = "nothing, or a name of its own, beside model.config";
+        faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
+    }
     let known = read.as_ref().or(entry.map(|entry| &entry.config));
     let family = table
         .choice("family", &[("llama", Family::Llama), ("gpt", Family::Gpt)], faults)
@@ -461,7 +469,17 @@ fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fa
 
 /// A size that is typed, or known; where neither says, a fault.
 fn part_size(table: &mut Table<'_>, key: &'static str, known: Option<u32>, faults: &mut Vec<Fault>) -> Option<u32> {
-    let range = 0..=u64::from(MAX_SIZE);
+    part_size_in(table, key, 0..=MAX_SIZE, known, faults)
+}
+
+fn part_size_in(
+    table: &mut Table<'_>,
+    key: &'static str,
+    range: RangeInclusive<u32>,
+    known: Option<u32>,
+    faults: &mut Vec<Fault>,
+) -> Option<u32> {
+    let range = u64::from(*range.start())..=u64::from(*range.end());
     let typed = match known {
         Some(_) => table.whole(key, range, faults),
         None => table.needed_whole(key, range, faults),
@@ -471,12 +489,12 @@ fn part_size(table: &mut Table<'_>, key: &'static str, known: Option<u32>, fault
 
 fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<Fault>) -> Option<Experts> {
     let Some(mut table) = table.table("experts", faults) else { return known };
-    let mut size = |key, known| part_size(&mut table, key, known, faults);
-    let count = size("count", known.map(|known| known.count));
-    let active = size("active", known.map(|known| known.active));
-    let ffn = size("ffn", known.map(|known| known.ffn));
-    let shared_ffn = size("shared_ffn", Some(known.map_or(0, |known| known.shared_ffn)));
-    let dense_layers = size("dense_layers", Some(known.map_or(0, |known| known.dense_layers)));
+    let mut size = |key, range, known| part_size_in(&mut table, key, range, known, faults);
+    let count = size("count", 1..=MAX_EXPERTS, known.map(|known| known.count));
+    let active = size("active", 1..=count.unwrap_or(MAX_EXPERTS), known.map(|known| known.active));
+    let ffn = size("ffn", 1..=MAX_SIZE, known.map(|known| known.ffn));
+    let shared_ffn = size("shared_ffn", 0..=MAX_SIZE, Some(known.map_or(0, |known| known.shared_ffn)));
+    let dense_layers = size("dense_layers", 0..=MAX_SIZE, Some(known.map_or(0, |known| known.dense_layers)));
     let shared_gate = table.flag("shared_gate", faults).unwrap_or(known.is_some_and(|known| known.shared_gate));
     let routing = read_routing(&mut table, known.map_or(Routing::USUAL, |known| known.routing), faults);
     table.finish(faults);

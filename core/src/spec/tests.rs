@@ -344,14 +344,44 @@ fn experts_and_latents_are_written_and_read() {
         for more in ["", "experts = \"none\"\nlatent = \"none\"\n", "qk_norm = false\nactivation = \"silu\"\n"] {
             let text = format!(
                 "[model]\nname = \"{name}\"\n{more}[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ncontext = 2\n\
-                 [training]\nmicrobatches = 8\nexpert_imbalance = 1.25\nf32_logits = true"
+                 [training]\nmicrobatches = 8\nf32_logits = true\n"
             );
-            let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let uneven = format!("{text}expert_imbalance = 1.25");
+            let is_dense = name.starts_with("gemma") || name.starts_with("qwen-2.5") || more.starts_with("experts");
+            let spec = match Spec::read(&uneven) {
+                Ok(spec) => spec,
+                Err(error) => {
+                    let told = "training.expert_imbalance: found 1.25, accepted is nothing: the model has no experts";
+                    assert!(is_dense && error.to_string().contains(told), "{name}: {error}");
+                    Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+                }
+            };
             assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec, "{name}");
             let link = crate::link::write(&spec);
             assert_eq!(crate::link::read(&link).unwrap(), spec, "{name}");
         }
     }
+}
+
+/// What a spec says twice is refused, and what is missing is asked for as it must be.
+#[test]
+fn a_model_is_said_once_and_whole() {
+    let refused = |model: &str| {
+        let text = format!("cluster.device = \"h100\"\ntraining.microbatches = 8\n[model]\n{model}\n");
+        let text = if model.contains("[parallel]") { text } else { text + "[parallel]\n" } + "pipeline = 4\n";
+        Spec::read(&text).unwrap_err().to_string()
+    };
+    let twice = refused("name = \"llama-2-7b\"\nconfig = { model_type = \"gpt2\" }");
+    assert!(twice.contains("model.name: found \"llama-2-7b\", accepted is nothing, or a name of its own"), "{twice}");
+    let experts = refused("name = \"llama-2-7b\"\nexperts = { count = 8, ffn = 100 }");
+    assert!(
+        experts.contains("model.experts.active: found nothing, accepted is") && experts.contains("from 1 to 8"),
+        "{experts}"
+    );
+    let gpt = refused("name = \"llama-2-7b\"\nfamily = \"gpt\"\npositions = 4096\nqk_norm = true");
+    assert!(gpt.contains("accepted is llama, of which qk_norm is a variant"), "{gpt}");
+    let partition = refused("name = \"llama-2-7b\"\n[parallel]\npartition = \"4,4\"");
+    assert!(partition.contains("a layout as Megatron-LM has it, such as Et*3|t*4|t*3L"), "{partition}");
 }
 
 /// Degrees that do not go into a model are refused with the nearest one that does.

@@ -20,7 +20,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
-    /// A checkpoint of a Llama, Qwen 3, Gemma 2 or Granite, or a folder of checkpoints, whose latest is taken
+    /// A checkpoint of a run, or a folder of checkpoints, whose latest is taken
     checkpoint: PathBuf,
     /// The text; a text of this project where not given
     #[arg(long, value_name = "FILE")]

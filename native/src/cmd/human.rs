@@ -70,6 +70,9 @@ pub fn width() -> usize {
     terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0)).max(40)
 }
 
+/// Characters of what is no sentence.
+const SHORT: usize = 16;
+
 /// A table with a header, its first column to the left and `right` of the others to the right.
 pub fn table(header: &[&str], rows: &[Vec<String>], right: usize) -> String {
     let mut table = Table::new();
@@ -88,10 +91,10 @@ pub fn table(header: &[&str], rows: &[Vec<String>], right: usize) -> String {
     for row in rows {
         table.add_row(row.iter().enumerate().map(|(column, text)| Cell::new(text).set_alignment(align(column))));
     }
-    // A figure, or a word, in two lines could not be read.
+    // A figure, or a word, in two lines could not be read: only sentences go on in a further line.
     for at in 0..header.len() {
-        let has_space = rows.iter().any(|row| row.get(at).is_some_and(|text| text.contains(' ')));
-        if (1..=right).contains(&at) || !has_space {
+        let is_long = rows.iter().any(|row| row.get(at).is_some_and(|text| text.contains(' ') && text.len() > SHORT));
+        if (1..=right).contains(&at) || !is_long {
             table.column_mut(at).map(|column| column.set_constraint(ColumnConstraint::ContentWidth));
         }
     }

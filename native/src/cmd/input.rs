@@ -16,6 +16,7 @@ use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
 use super::fail::Failure;
+use super::output;
 use super::search::{self, Effort};
 
 /// A text and what a person calls it.
@@ -156,7 +157,22 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let mut text = String::new();
     let file = std::fs::File::open(&path).map_err(|error| cannot(&error))?;
     file.take(MAX_CONFIG_BYTES).read_to_string(&mut text).map_err(|error| cannot(&error))?;
-    json::parse(&text).map_err(|error| cannot(&error))
+    let config = json::parse(&text).map_err(|error| cannot(&error))?;
+    if scales_positions(&config) {
+        output::tell(&format!(
+            "note: {shown} scales rotary positions, which plans do not depend on; `run` trains and saves the model without it"
+        ));
+    }
+    Ok(config)
+}
+
+/// Whether a `config.json` stretches its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and others).
+fn scales_positions(config: &Value) -> bool {
+    let kind = |table: &str| {
+        let table = config.get(table)?;
+        table.get("rope_type").or_else(|| table.get("type"))?.as_str()
+    };
+    ["rope_scaling", "rope_parameters"].into_iter().filter_map(kind).any(|kind| kind != "default")
 }
 
 /// Most bytes of a `config.json`; real ones have a few thousand.

@@ -99,7 +99,7 @@ impl Site {
             return match is_page(folder) {
                 true => Ok(Site::Folder(folder.to_owned())),
                 false => Err(Failure::input(format!("{} holds no index.html", folder.display()))
-                    .with_help("build the page first: trunk build")),
+                    .with_help("build the page first with `./dev page`, in a checkout")),
             };
         }
         #[cfg(feature = "embed-web")]
@@ -110,7 +110,7 @@ impl Site {
             let found = beside.into_iter().chain([PathBuf::from("web/dist")]).find(|folder| is_page(folder));
             found.map(Site::Folder).ok_or_else(|| {
                 Failure::input("the built page is neither beside this program (`web`) nor in `web/dist`")
-                    .with_help("build it with `trunk build`, or name it with --web")
+                    .with_help("build it with `./dev page` in a checkout, or name its folder with --web")
             })
         }
     }

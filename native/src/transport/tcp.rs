@@ -44,10 +44,12 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Some ranks have not come.
-    #[error("rank {rank} waited {:.0} s for {missing:?} of {world} ranks to connect", waited.as_secs_f64())]
+    #[error("rank {rank} waited {:.0} s at {place} for {missing:?} of {world} ranks to connect", waited.as_secs_f64())]
     Missing {
         /// This rank.
         rank: usize,
+        /// Where it listened.
+        place: String,
         /// Ranks that have not come.
         missing: Vec<usize>,
         /// Ranks in all.
@@ -64,6 +66,21 @@ pub enum ConnectError {
         found: usize,
         /// The world here.
         world: usize,
+    },
+    /// Something listens where rank 0 should, and is another program.
+    #[error(
+        "rank {rank} reached {host}:{port}, and what listens there does not answer as rank 0 does: is it another \
+         program's port? (MASTER_ADDR and MASTER_PORT say where; {source})"
+    )]
+    NotRankZero {
+        /// This rank.
+        rank: usize,
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// What was wrong with the answer.
+        source: io::Error,
     },
     /// A connection broke.
     #[error("rank {rank} lost a connection before the start: {source}")]
@@ -202,6 +219,9 @@ struct Search {
     peers: Vec<Option<TcpStream>>,
 }
 
+/// Bytes of an address and a port as text, at most.
+const LONGEST_PLACE: usize = 64;
+
 impl Search {
     fn broken(&self, source: io::Error) -> ConnectError {
         ConnectError::Broken { rank: self.rank, source }
@@ -236,7 +256,9 @@ impl Search {
             if self.left().is_none() {
                 let missing = expected.clone().filter(|rank| places[rank - expected.start].is_none()).collect();
                 let (rank, world, waited) = (self.rank, self.world, self.started.elapsed());
-                return Err(ConnectError::Missing { rank, missing, world, waited });
+                let place =
+                    listener.local_addr().map_or_else(|_| String::from("no address"), |place| place.to_string());
+                return Err(ConnectError::Missing { rank, place, missing, world, waited });
             }
             let (mut stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -270,9 +292,14 @@ impl Search {
             meeting.set_read_timeout(Some(left))?;
             let mut length = [0; 4];
             meeting.read_exact(&mut length)?;
-            Read::take(&mut meeting, u32::from_le_bytes(length).into()).read_to_end(&mut list)
+            let length = u32::from_le_bytes(length);
+            if length as usize > LONGEST_PLACE * self.world {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer is no list of ranks"));
+            }
+            Read::take(&mut meeting, length.into()).read_to_end(&mut list)?;
+            Ok(())
         })();
-        answered.map_err(|source| self.broken(source))?;
+        answered.map_err(|source| ConnectError::NotRankZero { rank: self.rank, host: host.into(), port, source })?;
         self.peers[0] = Some(meeting);
         let text = String::from_utf8_lossy(&list);
         // Ranks on rank 0's own host are known to it by an address that means another host here only if it is the

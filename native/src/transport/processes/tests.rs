@@ -187,11 +187,32 @@ fn a_silent_peer_ends_in_a_time_out_that_names_it() {
     }
 }
 
+/// A rank that meets another program where rank 0 should be says so, whether that answers or not.
+#[test]
+fn another_program_in_the_place_of_rank_zero_is_told() {
+    for answers in [false, true] {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let other = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            if answers {
+                std::io::Write::write_all(&mut stream, b"HTTP/1.0 400 Bad Request\r\n\r\n").unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(400));
+        });
+        let error = Tcp::connect(1, 2, ("127.0.0.1", port), Duration::from_millis(200)).err().expect("no rank 0");
+        let told = format!("rank 1 reached 127.0.0.1:{port}, and what listens there does not answer as rank 0 does");
+        assert!(error.to_string().starts_with(&told), "{error}");
+        other.join().unwrap();
+    }
+}
+
 #[test]
 fn ranks_that_do_not_come_are_named() {
     let port = free_port();
     let error = Tcp::connect(0, 3, ("127.0.0.1", port), Duration::from_millis(200)).err().expect("nobody comes");
-    assert_eq!(error.to_string(), "rank 0 waited 0 s for [1, 2] of 3 ranks to connect");
+    let waited = format!("rank 0 waited 0 s at 127.0.0.1:{port} for [1, 2] of 3 ranks to connect");
+    assert_eq!(error.to_string(), waited);
     let error =
         Tcp::connect(2, 3, ("127.0.0.1", free_port()), Duration::from_millis(200)).err().expect("nobody there");
     assert!(error.to_string().starts_with("rank 2 could not reach rank 0 at 127.0.0.1:"), "{error}");
