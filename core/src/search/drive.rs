@@ -202,6 +202,8 @@ pub(super) struct Search<'a, 'b> {
     /// Ops that may be run whatever is known, and those that may be run besides while the best is far from the bound.
     effort: u64,
     for_size: u64,
+    /// The most of those while it is very far.
+    for_far: u64,
     /// Ops run to grow orders of a small problem, which are not counted among those allowed.
     grown: u64,
     /// Both together, as the best now known has it.
@@ -220,8 +222,13 @@ const SMALL: u64 = 8192;
 const SIZE_EFFORT: u64 = 300;
 const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
+/// How many times the effort for its size a problem gets at most whose best stays far above the bound, and the most effort
+/// that it may get so.
+const MOST_TIMES: u128 = 8;
+const MOST_FAR_EFFORT: u64 = 48_000_000;
+
 /// Ops of a problem that is searched as it is: beyond twice as many, one of so many is searched and stretched.
-const MANY: usize = 49_152;
+pub(super) const MANY: usize = 49_152;
 
 /// Local search on the whole problem takes effort for running it so often, or it is left.
 const LEAST_POLISH: u64 = 20;
@@ -282,6 +289,7 @@ impl<'a, 'b> Search<'a, 'b> {
             below_floor: scope.below_floor,
             effort,
             for_size,
+            for_far: MOST_FAR_EFFORT >> scope.halved,
             best: None,
             recipes: Vec::new(),
             observer,
@@ -756,12 +764,15 @@ impl<'a, 'b> Search<'a, 'b> {
         self.below_floor.is_some_and(Cell::get)
     }
 
-    /// The nearer the best is to the bound, the less effort its size is worth: none where nothing is left to gain,
-    /// all from one part in two hundred on.
+    /// The nearer the best is to the bound, the less effort its size is worth: none where nothing is left to gain, all from
+    /// one part in two hundred on. Where the best is further than one in fifty, a problem that is not large is worth as many
+    /// times as much as it is further, up to [`MOST_TIMES`].
     fn allow(&mut self, cost: Nanos) {
-        let over = u128::from(cost.saturating_sub(self.bound_ns)) * 200;
-        let share = u128::from(self.for_size) * over / u128::from(self.bound_ns.max(1));
-        self.allowed = self.effort.saturating_add(share.min(u128::from(self.for_size)) as u64);
+        let over = u128::from(cost.saturating_sub(self.bound_ns));
+        let (for_size, bound) = (u128::from(self.for_size), u128::from(self.bound_ns.max(1)));
+        let share = (for_size * over * 200 / bound).min(for_size);
+        let far = (for_size * (over * 50).min(bound * MOST_TIMES) / bound).min(self.for_far.into());
+        self.allowed = self.effort.saturating_add(share.max(far) as u64);
     }
 
     /// Takes `rows` if they are better than the best so far.

@@ -85,6 +85,8 @@ pub(super) struct Ladder<'a> {
     values: BTreeMap<Bytes, Found>,
     /// By limit, what no schedule goes under.
     bounds: BTreeMap<Bytes, Nanos>,
+    /// What the usual effort finds, where more is asked for.
+    usual: Option<Found>,
     /// What is known at the limit asked for, and its bound.
     known: Option<Found>,
     bound_ns: Nanos,
@@ -101,18 +103,18 @@ pub(super) fn climb(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     // Whoever ends a long search gets no less than the usual one finds: that comes first.
-    let mut known: Option<Found> = None;
+    let mut usual: Option<Found> = None;
     if effort.0 > Effort::default().0 {
         let mut stopped = false;
-        let usual = climb(problem, Effort::default(), &mut |progress| {
+        let found = climb(problem, Effort::default(), &mut |progress| {
             let flow = observer(progress);
             stopped |= flow == Flow::Stop;
             flow
         })?;
-        if stopped || usual.cost_ns == usual.bound_ns {
-            return Ok(usual);
+        if stopped || found.cost_ns == found.bound_ns {
+            return Ok(found);
         }
-        known = Some(usual);
+        usual = Some(found);
     }
     let limits: Vec<Option<Bytes>> = (0..problem.ranks()).map(|rank| problem.limit_bytes(rank)).collect();
     let asked = limits.iter().flatten().copied().min().unwrap_or(NO_LIMIT);
@@ -135,8 +137,9 @@ pub(super) fn climb(
         values: BTreeMap::new(),
         bounds: BTreeMap::new(),
         bound_ns: first.bound_ns,
-        spent: known.as_ref().map_or(0, |known| known.ops),
-        known,
+        spent: usual.as_ref().map_or(0, |usual| usual.ops),
+        known: None,
+        usual,
         stopped: false,
         problem,
         effort,
@@ -149,7 +152,7 @@ impl<'a> Ladder<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
         // Something to show at once, and to answer with when stopped.
         let first = self.look(Scope { quick: true, ..Scope::default() })?;
-        let first = self.known.take().filter(|known| known.cost_ns <= first.cost_ns).unwrap_or(first);
+        let first = self.usual.clone().filter(|usual| usual.cost_ns <= first.cost_ns).unwrap_or(first);
         self.report(&first);
         self.known = Some(Found { bound_ns: self.bound_ns, ..first });
         if self.stopped {
@@ -204,7 +207,11 @@ impl<'a> Ladder<'a> {
         let known = self.known.take();
         let best = match (found, known) {
             (Some(found), Some(known)) if self.stopped && known.cost_ns < found.cost_ns => known,
-            (Some(found), _) => found,
+            // Neither costs more with more memory, so nor does the better of them.
+            (Some(found), _) => match self.usual.take() {
+                Some(usual) if usual.cost_ns < found.cost_ns => usual,
+                _ => found,
+            },
             (None, Some(known)) => known,
             (None, None) => return self.look(Scope::default()),
         };

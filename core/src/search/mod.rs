@@ -33,6 +33,7 @@ use core::fmt;
 
 use crate::bounds::lower_bound;
 use crate::fields::Fault;
+use crate::placement::Placement;
 use crate::problem::{Problem, Statement};
 use crate::schedule::{Schedule, published};
 use crate::units::{Bytes, Nanos};
@@ -58,8 +59,8 @@ mod zb_auto;
 mod zbv;
 
 use drive::{Library, Search};
-use eval::Cost;
-use flat::Flat;
+use eval::{Cost, Eval};
+use flat::{Flat, Rows};
 pub use frontier::{Frontier, Point, frontier};
 
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
@@ -154,6 +155,19 @@ pub fn best(
         stopped |= flow == Flow::Stop;
         flow
     });
+    if let (Ok(so_far), Some((few, times))) = (&found, again_and_again(problem))
+        && !stopped
+        && so_far.cost_ns > so_far.bound_ns
+    {
+        let (before, cost_ns, bound_ns) = (so_far.ops, so_far.cost_ns, so_far.bound_ns);
+        let of_few = ladder::climb(&few, effort, &mut |progress| {
+            let flow = observer(Progress { ops: before + progress.ops, cost_ns, bound_ns });
+            stopped |= flow == Flow::Stop;
+            flow
+        });
+        let repeated = of_few.ok().and_then(|of_few| repeated(problem, &few, times, &of_few, bound_ns));
+        found = repeated.map_or(found.clone(), |repeated| better(found, Ok(repeated)));
+    }
     for variant in whole::variants(problem) {
         if found.as_ref().is_ok_and(|found| stopped || found.cost_ns == found.bound_ns) {
             return found;
@@ -173,6 +187,35 @@ pub fn best(
         found = better(found, with_whole.map(original));
     }
     found
+}
+
+/// Of a problem with very many microbatches that with a part of them, as many as are searched as they are, and how often it
+/// has to be answered.
+fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
+    let ops = Flat::new(problem).ops;
+    if ops <= 2 * drive::MANY || problem.overlap_permille() > 0 {
+        return None;
+    }
+    let mut statement = problem.statement();
+    // Going two ways as many go each way.
+    let each = if *problem.placement() == Placement::TwoWay { 2 } else { 1 };
+    let all = statement.microbatches / each;
+    let times = (2..=all).find(|times| all.is_multiple_of(*times) && ops / times <= drive::MANY)?;
+    statement.microbatches = all / times * each;
+    Some((statement.problem(problem.placement().clone()).ok()?, times))
+}
+
+/// The answer for a part of the microbatches, given so many times: it leaves each rank as it found it.
+fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, bound_ns: Nanos) -> Option<Found> {
+    let flat = Flat::new(problem);
+    let rows: Rows = Flat::new(few).rows(&of_few.schedule)?.iter().map(|row| row.repeat(times)).collect();
+    // Where a microbatch leaves something behind, it does not.
+    if !(0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])) {
+        return None;
+    }
+    let cost = Eval::new(&flat).run(&flat, &rows, Nanos::MAX)?;
+    let (schedule, ops) = (flat.schedule(&rows), of_few.ops + flat.ops as u64);
+    Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "again and again", ops })
 }
 
 /// The answer that costs less, with the work of both; where there is none, the refusal that lacks less.

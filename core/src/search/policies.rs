@@ -345,16 +345,18 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
     };
     let mut seeds = Vec::new();
     let planned = |slack: i64| Recipe { planned: true, forward: [slack; 2], backward: [slack; 2], ..base };
-    if flat.chains.len() > 1 {
-        // Two ways meet on every rank: without a cap each fills what the other one needs.
-        let fits = cap_that_fits(flat, shape);
-        if fits < 2000 {
-            for (cap, slack) in [(fits, 1500), (fits, 1000), (fits * 5 / 4, 1500)] {
-                for w_fit in [1000, 0] {
-                    seeds.push(Recipe { cap: [cap; 2], w_fit, ..planned(slack) });
-                }
+    let fits = cap_that_fits(flat, shape);
+    let mut capped = Vec::new();
+    if fits < 2000 {
+        for (cap, slack) in [(fits, 1500), (fits, 1000), (fits * 5 / 4, 1500)] {
+            for w_fit in [1000, 0] {
+                capped.push(Recipe { cap: [cap; 2], w_fit, ..planned(slack) });
             }
         }
+    }
+    // Two ways meet on every rank: without a cap each fills what the other one needs.
+    if flat.chains.len() > 1 {
+        seeds.append(&mut capped);
     }
     for slack in [1500, 3000, 1000, 2000, 4500] {
         for w_fit in [0, 1000] {
@@ -369,6 +371,7 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
         }
     }
     seeds.push(Recipe { alternate: true, ..base });
+    seeds.append(&mut capped);
     if flat.chunks() > 1 && flat.chains.len() == 1 {
         let ranks = flat.ranks as u32;
         for group in [ranks.div_ceil(2), ranks, (3 * ranks).div_ceil(4)] {
