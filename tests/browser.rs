@@ -992,6 +992,68 @@ fn an_order_of_ones_own_is_opened() {
     browser.no_errors();
 }
 
+/// Form and figures are of one problem, whatever comes while a plan file is being read: a change of the form, or another file.
+#[test]
+fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
+    let (_served, address) = serve(&[]);
+    let file = |name: &str, ranks: u32, microbatches: u32| {
+        let spec = process::output(&format!("{name}-spec.json"));
+        let said = json!({
+            "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" }, "schedule": "zb-h1",
+            "parallel": { "pipeline": ranks }, "training": { "microbatches": microbatches, "sequence": 32 },
+        });
+        std::fs::write(&spec, said.to_string()).unwrap();
+        let plan = process::output(&format!("{name}.json"));
+        printed(["plan", spec.to_str().unwrap(), "-o", plan.to_str().unwrap()]);
+        plan
+    };
+    // Large enough that reading it takes the worker a while.
+    let (large, small) = (file("read-large", 2, 4096), file("read-small", 2, 6));
+    let browser = Browser::open("read", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    // As soon as the page waits for the file.
+    let change = "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
+        const watch = new MutationObserver(() => {
+            if (status.dataset.state !== 'planning') return;
+            watch.disconnect();
+            const field = document.querySelector(`[data-test='field-${path}']`);
+            field.value = text;
+            ['input', 'change'].forEach(name => field.dispatchEvent(new Event(name, { bubbles: true })));
+        });
+        watch.observe(status, { attributes: true });";
+    for (path, text, title) in [("schedule", "1f1b", "1F1B"), ("training.microbatches", "12", "1F1B")] {
+        browser.script(change, json!([path, text]));
+        open(&browser, &large);
+        browser.until("the change", || (browser.find(&field(path)).property("value") == text).then_some(()));
+        planned(&browser, title);
+        assert!(browser.text("[data-test='notice']").contains("is not shown"), "{path}");
+        assert_eq!(browser.find(&field("model.name")).property("value"), "llama-2-7b");
+        let subject = browser.find("[data-test='subject']").property("textContent");
+        assert!(
+            subject.as_str().is_some_and(|said| said.contains("Llama 2 7B") && said.contains("4 ranks")),
+            "{subject}"
+        );
+    }
+
+    let config = process::output("read-config.json");
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 16,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048, "rope_theta": 500_000.0, "tie_word_embeddings": true, "hidden_act": "silu",
+    });
+    std::fs::write(&config, sizes.to_string()).unwrap();
+    let together = [&small, &config].map(|path| path.display().to_string()).join("\n");
+    browser.find("[data-test='open-file']").keys(&together);
+    browser.until("the model of the one in the plan of the other", || {
+        let said = ["model.layers", "parallel.pipeline", "training.microbatches"]
+            .map(|path| browser.find(&field(path)).property("value"));
+        (said == ["16", "2", "6"].map(|text| json!(text))).then_some(())
+    });
+    planned(&browser, "ZB-H1");
+    browser.no_errors();
+}
+
 #[test]
 fn dragging_a_slider_keeps_the_page_answering() {
     let (_served, address) = serve(&[]);

@@ -166,7 +166,10 @@ pub fn gradients_of_tables(graph: &Graph) -> Bytes {
         Role::WeightGradient { of } => matches!(graph[of].role, Role::Weight { shared: true, .. }),
         _ => false,
     };
-    graph.tensors().filter(|(_, tensor)| of_table(tensor)).fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes()))
+    graph
+        .tensors()
+        .filter(|(_, tensor)| of_table(tensor))
+        .fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes()))
 }
 
 /// What a scheduler may know of a stage: times and bytes of F, B, W and the fused BW.

@@ -400,6 +400,10 @@ impl Planner {
         self.forget_proof();
         match self.read_form() {
             Some(text) => {
+                // The newer wish counts: a file that is still being read would else bring a form that is not what is planned.
+                if self.opening.try_update_value(Option::take).flatten().is_some() {
+                    self.say("What was being opened is not shown: the form has changed meanwhile.");
+                }
                 self.busy.set(true);
                 self.outdated.set(true);
                 self.ask(Ask::Plan { spec: text }, true);
@@ -502,7 +506,8 @@ impl Planner {
                 self.kept.set(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
                 self.carry_view(before);
             }
-            Said::Opened { spec, picture } if !stale => {
+            // Of a file that was opened before a change of the form, which has the plan that it asked for.
+            Said::Opened { spec, picture } if newest => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
             Said::Ordered { plan } if newest => self.open_text(&plan),
@@ -539,9 +544,11 @@ impl Planner {
                 self.calibrated.set(Some(Err(sentences(&faults))));
             }
             Said::Unreadable { what, faults } => {
-                if what == "profile" {
+                match what.as_str() {
                     // Times that are told of later are not this file's.
-                    self.opening_profile.set_value(None);
+                    "profile" => self.opening_profile.set_value(None),
+                    "plan" if newest => self.opening.set_value(None),
+                    _ => {}
                 }
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
                 lines.extend(sentences(&faults).iter().flat_map(|said| said.lines()).map(text::sentence));
@@ -574,7 +581,7 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
-        let opening = self.opening.get_value();
+        let opening = self.opening.try_update_value(Option::take).flatten();
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         let better = self.proof.with_untracked(|proof| proof.better.clone());
         let found = better.is_some_and(|better| self.shows_file(&better));
@@ -767,6 +774,11 @@ impl Planner {
     /// Whether what is shown is the plan file with this text.
     pub fn shows_file(self, text: &str) -> bool {
         self.opened.with_value(|opened| opened.as_deref() == Some(text))
+    }
+
+    /// Whether a plan file is being read.
+    pub fn is_opening(self) -> bool {
+        self.busy.get_untracked() && self.opening.with_value(Option::is_some)
     }
 
     /// Takes in what torch recorded of a rank.
