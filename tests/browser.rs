@@ -1054,6 +1054,78 @@ fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
     browser.no_errors();
 }
 
+/// While a change is worked out, all that is shown of the form before it is seen to be of that.
+#[test]
+fn what_is_of_the_form_before_is_dimmed() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("dimmed", 1280, 1400);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let panels = ["memory", "passes"];
+    for panel in panels {
+        browser.find(&format!("[data-test='{panel}'] summary")).click();
+    }
+    browser.until("what the passes did", || (!browser.text("[data-test='passes'] pre").is_empty()).then_some(()));
+    let rows = |class: &str| {
+        let script = "return document.querySelectorAll(`[data-test^='row-']${arguments[0]}`).length";
+        browser.script(script, json!([class])).as_u64().unwrap()
+    };
+    let opacities = || {
+        let script = "return [\"[data-test='memory'] .scroll\", \"[data-test='passes'] .scroll\", \"[data-test='row-1f1b'] th\"]
+            .map(css => Number(getComputedStyle(document.querySelector(css)).opacity))";
+        let read = browser.script(script, json!([]));
+        read.as_array().unwrap().iter().filter_map(Value::as_f64).collect::<Vec<_>>()
+    };
+    assert_eq!((rows(".before"), opacities()), (0, vec![1.0; 3]));
+    // Another schedule of the same problem has the same rows.
+    choose(&browser, "schedule", "1f1b");
+    assert_eq!(rows(".before"), 0);
+    planned(&browser, "1F1B");
+    choose(&browser, "schedule", "best");
+    planned(&browser, "Best");
+    let script =
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))";
+    browser.find(&field("parallel.pipeline")).script_with(script, json!("32"));
+    browser.find(&field("training.microbatches")).script_with(script, json!("4000"));
+    assert_eq!(rows(".before"), rows(""));
+    browser.until("all of it to be dimmed", || opacities().iter().all(|opacity| *opacity < 0.5).then_some(()));
+    browser.picture("dimmed.png");
+    browser.find(&field("parallel.pipeline")).script_with(script, json!("4"));
+    browser.find(&field("training.microbatches")).script_with(script, json!("12"));
+    planned(&browser, "Best");
+    browser.until("all of it to be of the form", || (opacities() == [1.0; 3]).then_some(()));
+    assert_eq!(rows(".before"), 0);
+    browser.no_errors();
+}
+
+/// Figures of a plan that is judged by its longest span are all of that.
+#[test]
+fn the_longest_span_is_what_figures_are_of_where_it_is_judged() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("span", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    assert!(browser.text("[data-test='figure-makespan'] h2").starts_with("Makespan"));
+    assert_eq!(browser.text("[data-test='whole-shown']"), "");
+    let makespan = browser.text("[data-test='makespan']");
+    choose(&browser, "objective", "longest_span");
+    browser.until("the longest span", || {
+        browser.text("[data-test='figure-makespan'] h2").starts_with("Longest span").then_some(())
+    });
+    planned(&browser, "1F1B");
+    let judged = browser.text("[data-test='makespan']");
+    assert_eq!(browser.text("[data-test='row-1f1b'] [data-test='makespan']"), judged);
+    assert_eq!(browser.text("[data-test='whole-shown']"), format!("makespan {makespan}"));
+    let percent = |text: &str| -> Vec<f64> { text.split(' ').filter_map(|word| word.parse::<f64>().ok()).collect() };
+    let (bubble, idle) = (browser.text("[data-test='bubble']"), browser.text("[data-test='idle']"));
+    let (mean, ranks) = (percent(&bubble)[0], percent(&idle));
+    assert!(ranks.len() == 2 && ranks[0] <= mean && mean <= ranks[1], "{bubble} is no mean of {idle}");
+    browser.picture("longest-span.png");
+    browser.no_errors();
+}
+
 #[test]
 fn dragging_a_slider_keeps_the_page_answering() {
     let (_served, address) = serve(&[]);

@@ -18,6 +18,7 @@ use super::browser;
 use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
+use crate::compared::Compared;
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
@@ -93,6 +94,8 @@ pub struct Planner {
     pub sensing_open: RwSignal<bool>,
     /// What the passes did to the plan on screen, as far as it has been asked for.
     pub passes: RwSignal<String>,
+    /// Whether that was said of a plan before it.
+    pub passes_before: RwSignal<bool>,
     /// Whether it is shown.
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
@@ -105,6 +108,8 @@ pub struct Planner {
     tuned_for: RwSignal<Option<Arc<Spec>>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
+    /// What those rows are of.
+    pub compared: RwSignal<Compared>,
     /// Measured times that all is planned with.
     pub timed: RwSignal<Option<Timed>>,
     /// The open trace.
@@ -155,6 +160,8 @@ pub struct Planner {
     calibrating: StoredValue<Option<u32>>,
     /// The question after what the plan's time hangs on.
     sensing: StoredValue<Option<u32>>,
+    /// The question after what the passes did.
+    passing: StoredValue<Option<u32>>,
     /// Of files that are opened together.
     batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
@@ -183,12 +190,14 @@ impl Planner {
             sensed: RwSignal::new(None),
             sensing_open: RwSignal::new(false),
             passes: RwSignal::new(String::new()),
+            passes_before: RwSignal::new(false),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             layouts: RwSignal::new(None),
             tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
+            compared: RwSignal::new(Compared::default()),
             timed: RwSignal::new(None),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
@@ -214,6 +223,7 @@ impl Planner {
             ahead: StoredValue::new((0, Vec::new())),
             calibrating: StoredValue::new(None),
             sensing: StoredValue::new(None),
+            passing: StoredValue::new(None),
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
@@ -471,7 +481,10 @@ impl Planner {
                 self.unfit.set(None);
                 self.show(None);
             }
-            Said::Passes(text) => self.passes.set(text),
+            Said::Passes(text) if self.passing.get_value() == Some(id) => {
+                self.passes.set(text);
+                self.passes_before.set(false);
+            }
             // Of a plan before the one on screen nothing is shown.
             Said::Sensed(found) if self.sensing.get_value() == Some(id) => self.sensed.set(Some(found)),
             Said::Sensed(_) => {}
@@ -488,12 +501,23 @@ impl Planner {
                 self.unfit.set(None);
                 self.show(None);
             }
-            Said::Comparing { rows } => self.progress.set((0, rows)),
+            Said::Comparing { rows } => {
+                self.progress.set((0, rows));
+                let of = if newest { self.spec.get_untracked() } else { None };
+                let known = self.rows.with_untracked(|rows| {
+                    rows.iter().map(|row| row.schedule.clone()).filter(|name| is_schedule(name)).collect::<Vec<_>>()
+                });
+                self.compared.update(|compared| compared.begin(of, known.into_iter()));
+            }
             Said::Compared(row) if !stale => {
                 self.progress.update(|(done, _)| *done += 1);
+                self.compared.update(|compared| compared.come(&row.schedule));
                 self.rows.update(|rows| put_row(rows, row));
             }
-            Said::Done if newest => self.answered(),
+            Said::Done if newest => {
+                self.compared.update(|compared| compared.end(self.spec.get_untracked()));
+                self.answered();
+            }
             Said::Exported { text, purpose: Purpose::Download } => {
                 browser::download(&self.file_name("plan.json"), "application/json", &text)
             }
@@ -647,7 +671,8 @@ impl Planner {
     pub fn ask_passes(self) {
         if self.passes_open.get_untracked() && self.faults.with_untracked(Vec::is_empty) {
             let spec = self.form.with_untracked(Form::to_value).to_string();
-            self.ask(Ask::Passes { spec }, false);
+            self.passes_before.set(true);
+            self.passing.set_value(self.ask(Ask::Passes { spec }, false));
         }
     }
 
