@@ -321,10 +321,11 @@ fn framed(field: &'static Field, alone: bool, input: impl IntoView + 'static) ->
 }
 
 fn faults_of(planner: Planner, field: &Field) -> Vec<String> {
+    let typed = planner.form.with(|form| form.text(field.path).to_owned());
     let sentence = |fault: &Fault| {
         let inside = fault.field.strip_prefix(field.path).unwrap_or_default().trim_start_matches('.');
         let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
-        field.unit.spelled(format!("{place}found {}; accepted is {}", fault.found, fault.accepted))
+        place + &field.unit.told(&typed, &fault.found, &fault.accepted)
     };
     planner.faults.with(|faults| {
         let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
