@@ -189,7 +189,12 @@ fn a_plan_and_its_trace_are_one_click_away() {
     // What four ranks take on fewer cores is not set beside what they would take on four.
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(figures.contains("4 ranks in turns on"), cores < 4, "{figures}");
-    assert!(figures.contains("of planned"), "{figures}");
+    // What they are held against is said: their planned time in turns is no other figure of the page.
+    let planned_as = if cores < 4 { " planned in turns · " } else { " planned · " };
+    let of = figures.split_once(planned_as).and_then(|(before, _)| Some(before.rsplit_once('×')?.1));
+    let (times, of) = of.and_then(|said| said.split_once(" of ")).unwrap_or_else(|| panic!("{figures}"));
+    let ratio = duration_in(&figures) / duration_in(of);
+    assert!((ratio - times.parse::<f64>().unwrap()).abs() < 0.02 * ratio, "{figures}");
     browser.picture("served.png");
 
     // Over another plan it is said to be of another, and not held against it.
@@ -197,7 +202,7 @@ fn a_plan_and_its_trace_are_one_click_away() {
     let figures = browser.until("another plan", || {
         Some(browser.text("[data-test='trace-figures']")).filter(|text| text.contains("4 ranks instead of 2"))
     });
-    assert!(!figures.contains('×') && !figures.contains("planned as such"), "{figures}");
+    assert!(!figures.contains('×') && !figures.contains(" planned"), "{figures}");
     browser.no_errors();
 
     // Of two files that are not there both are named.
@@ -989,6 +994,207 @@ fn an_order_of_ones_own_is_opened() {
     for (path, value) in [("model.layers", "16"), ("model.vocab", "128256"), ("training.sequence", "2048")] {
         assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
     }
+    browser.no_errors();
+}
+
+/// Form and figures are of one problem, whatever comes while a plan file is being read: a change of the form, or another file.
+#[test]
+fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
+    let (_served, address) = serve(&[]);
+    let file = |name: &str, ranks: u32, microbatches: u32| {
+        let spec = process::output(&format!("{name}-spec.json"));
+        let said = json!({
+            "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" }, "schedule": "zb-h1",
+            "parallel": { "pipeline": ranks }, "training": { "microbatches": microbatches, "sequence": 32 },
+        });
+        std::fs::write(&spec, said.to_string()).unwrap();
+        let plan = process::output(&format!("{name}.json"));
+        printed(["plan", spec.to_str().unwrap(), "-o", plan.to_str().unwrap()]);
+        plan
+    };
+    // Large enough that reading it takes the worker a while.
+    let (large, small) = (file("read-large", 2, 4096), file("read-small", 2, 6));
+    let browser = Browser::open("read", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    // As soon as the page waits for the file.
+    let change = "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
+        const watch = new MutationObserver(() => {
+            if (status.dataset.state !== 'planning') return;
+            watch.disconnect();
+            const field = document.querySelector(`[data-test='field-${path}']`);
+            field.value = text;
+            ['input', 'change'].forEach(name => field.dispatchEvent(new Event(name, { bubbles: true })));
+        });
+        watch.observe(status, { attributes: true });";
+    for (path, text, title) in [("schedule", "1f1b", "1F1B"), ("training.microbatches", "12", "1F1B")] {
+        browser.script(change, json!([path, text]));
+        open(&browser, &large);
+        browser.until("the change", || (browser.find(&field(path)).property("value") == text).then_some(()));
+        planned(&browser, title);
+        assert!(browser.text("[data-test='notice']").contains("is not shown"), "{path}");
+        assert_eq!(browser.find(&field("model.name")).property("value"), "llama-2-7b");
+        let subject = browser.find("[data-test='subject']").property("textContent");
+        assert!(
+            subject.as_str().is_some_and(|said| said.contains("Llama 2 7B") && said.contains("4 ranks")),
+            "{subject}"
+        );
+    }
+
+    let config = process::output("read-config.json");
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 16,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048, "rope_theta": 500_000.0, "tie_word_embeddings": true, "hidden_act": "silu",
+    });
+    std::fs::write(&config, sizes.to_string()).unwrap();
+    let together = [&small, &config].map(|path| path.display().to_string()).join("\n");
+    browser.find("[data-test='open-file']").keys(&together);
+    browser.until("the model of the one in the plan of the other", || {
+        let said = ["model.layers", "parallel.pipeline", "training.microbatches"]
+            .map(|path| browser.find(&field(path)).property("value"));
+        (said == ["16", "2", "6"].map(|text| json!(text))).then_some(())
+    });
+    planned(&browser, "ZB-H1");
+    browser.no_errors();
+}
+
+/// While a change is worked out, all that is shown of the form before it is seen to be of that.
+#[test]
+fn what_is_of_the_form_before_is_dimmed() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("dimmed", 1280, 1400);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let panels = ["memory", "passes"];
+    for panel in panels {
+        browser.find(&format!("[data-test='{panel}'] summary")).click();
+    }
+    browser.until("what the passes did", || (!browser.text("[data-test='passes'] pre").is_empty()).then_some(()));
+    let rows = |class: &str| {
+        let script = "return document.querySelectorAll(`[data-test^='row-']${arguments[0]}`).length";
+        browser.script(script, json!([class])).as_u64().unwrap()
+    };
+    let opacities = || {
+        let script = "return [\"[data-test='memory'] .scroll\", \"[data-test='passes'] .scroll\", \"[data-test='row-1f1b'] th\"]
+            .map(css => Number(getComputedStyle(document.querySelector(css)).opacity))";
+        let read = browser.script(script, json!([]));
+        read.as_array().unwrap().iter().filter_map(Value::as_f64).collect::<Vec<_>>()
+    };
+    assert_eq!((rows(".before"), opacities()), (0, vec![1.0; 3]));
+    // Another schedule of the same problem has the same rows.
+    choose(&browser, "schedule", "1f1b");
+    assert_eq!(rows(".before"), 0);
+    planned(&browser, "1F1B");
+    choose(&browser, "schedule", "best");
+    planned(&browser, "Best");
+    let script =
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))";
+    browser.find(&field("parallel.pipeline")).script_with(script, json!("32"));
+    browser.find(&field("training.microbatches")).script_with(script, json!("4000"));
+    assert_eq!(rows(".before"), rows(""));
+    browser.until("all of it to be dimmed", || opacities().iter().all(|opacity| *opacity < 0.5).then_some(()));
+    browser.picture("dimmed.png");
+    browser.find(&field("parallel.pipeline")).script_with(script, json!("4"));
+    browser.find(&field("training.microbatches")).script_with(script, json!("12"));
+    planned(&browser, "Best");
+    browser.until("all of it to be of the form", || (opacities() == [1.0; 3]).then_some(()));
+    assert_eq!(rows(".before"), 0);
+    browser.no_errors();
+}
+
+/// Figures of a plan that is judged by its longest span are all of that.
+#[test]
+fn the_longest_span_is_what_figures_are_of_where_it_is_judged() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("span", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    assert!(browser.text("[data-test='figure-makespan'] h2").starts_with("Makespan"));
+    assert_eq!(browser.text("[data-test='whole-shown']"), "");
+    let makespan = browser.text("[data-test='makespan']");
+    choose(&browser, "objective", "longest_span");
+    browser.until("the longest span", || {
+        browser.text("[data-test='figure-makespan'] h2").starts_with("Longest span").then_some(())
+    });
+    planned(&browser, "1F1B");
+    let judged = browser.text("[data-test='makespan']");
+    assert_eq!(browser.text("[data-test='row-1f1b'] [data-test='makespan']"), judged);
+    assert_eq!(browser.text("[data-test='whole-shown']"), format!("makespan {makespan}"));
+    let percent = |text: &str| -> Vec<f64> { text.split(' ').filter_map(|word| word.parse::<f64>().ok()).collect() };
+    let (bubble, idle) = (browser.text("[data-test='bubble']"), browser.text("[data-test='idle']"));
+    let (mean, ranks) = (percent(&bubble)[0], percent(&idle));
+    assert!(ranks.len() == 2 && ranks[0] <= mean && mean <= ranks[1], "{bubble} is no mean of {idle}");
+    browser.picture("longest-span.png");
+    browser.no_errors();
+}
+
+/// Whatever block of a narrow picture is tapped, all that is said of it is in sight.
+#[test]
+fn what_is_said_of_a_block_stays_on_a_phone() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("phone", 500, 844);
+    browser.screen(390, 844);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let timeline = browser.find("[data-test='timeline']");
+    // A finger is moved from the middle of what is in sight of the picture; the first rank is under ruler and title.
+    let script = "const place = arguments[0].getBoundingClientRect();
+        return [place.width, place.top + 50 - (place.top + Math.min(place.bottom, innerHeight)) / 2]";
+    let place = timeline.script_with(script, json!(null));
+    let [width, first] = [0, 1].map(|at| place[at].as_f64().unwrap() as i32);
+    assert!(width < 390, "{width}");
+    let mut said = 0;
+    for right in (-width / 2 + 40..width / 2 - 5).step_by(18) {
+        timeline.tap(right, first);
+        // Two taps at once would zoom.
+        std::thread::sleep(Duration::from_millis(500));
+        let place = "const place = document.querySelector(\"[data-test='tooltip']\")?.getBoundingClientRect();
+            return place ? [place.left, place.right, innerWidth] : null";
+        let place = browser.script(place, json!([]));
+        if let [left, right_end, screen] = place.as_array().map_or(&[][..], Vec::as_slice) {
+            let [left, end, screen] = [left, right_end, screen].map(|px| px.as_f64().unwrap());
+            assert!(left >= 0.0 && end <= screen, "{left} to {end} of {screen}, tapped {right} from the middle");
+            said += 1;
+        }
+    }
+    browser.picture("phone-tip.png");
+    assert!(said > 5, "{said} blocks were found");
+    browser.no_errors();
+}
+
+/// A plan that is still searched for is saved when it is found, and the page says so at once.
+#[test]
+fn a_plan_is_saved_when_its_search_has_ended() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("saved-later", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let script = "window.said = ''; const status = document.querySelector(\"[data-test='status']\");
+        const watch = new MutationObserver(() => {
+            if (status.dataset.state !== 'planning') return;
+            watch.disconnect();
+            document.querySelector(\"[data-test='export-plan']\").click();
+            setTimeout(() => window.said = document.querySelector(\"[data-test='notice']\")?.textContent ?? 'nothing');
+        });
+        watch.observe(status, { attributes: true });";
+    browser.script(script, json!([]));
+    browser.find(&field("training.microbatches")).script_with(
+        "arguments[0].value = '24'; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+        json!(null),
+    );
+    let said = browser.until("what is said", || {
+        browser.script("return window.said", json!([])).as_str().filter(|said| !said.is_empty()).map(str::to_owned)
+    });
+    assert!(said.contains("as soon as the search has ended"), "{said}");
+    let plan = std::fs::read_to_string(browser.downloaded("plan.json")).unwrap();
+    planned(&browser, "Best");
+    let link = link_that_says(&browser, |spec| spec["training"]["microbatches"] == 24);
+    assert!(plan == printed(["plan", &link, "-o", "-"]), "the page's plan is not the command's");
+    let left = browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]));
+    assert_eq!(left, 0, "it is saved, and nothing more to be said of it");
     browser.no_errors();
 }
 

@@ -174,7 +174,7 @@ impl Layout {
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
         self.form.find_faults(model, sequence, "parallel", faults);
         self.find_recompute_faults(model, faults);
-        let copies = self.expert_copies_of();
+        let copies = self.expert_copies_of().filter(|_| model.variant.experts.is_some());
         if let Some((devices, works)) = copies {
             let tensor = if self.form.whole_experts { " × tensor" } else { "" };
             let accepted = format!(

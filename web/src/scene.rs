@@ -188,12 +188,22 @@ impl Scene {
         (0..self.problem.ranks()).min_by_key(room).unwrap_or(0)
     }
 
+    /// Whether it is judged by its longest span and not by its makespan.
+    pub fn is_judged_by_span(&self) -> bool {
+        self.figures.objective == Objective::LongestSpan.name()
+    }
+
     /// What it is judged by.
     pub fn cost_ns(&self) -> u64 {
-        match self.figures.objective == Objective::LongestSpan.name() {
-            true => self.figures.longest_span_ns,
-            false => self.figures.makespan_ns,
-        }
+        if self.is_judged_by_span() { self.figures.longest_span_ns } else { self.figures.makespan_ns }
+    }
+
+    /// The least and the most that a rank waits, as a share of what is judged: the bubble is the mean of all ranks.
+    pub fn idle_shares(&self) -> Option<(f64, f64)> {
+        let whole = self.cost_ns() as f64;
+        let idle = |lane: &Lane| 1.0 - lane.busy_ns(0, lane.spans().len()) as f64 / whole;
+        let shares = self.lanes.iter().map(idle).filter(|share| share.is_finite());
+        shares.map(|share| (share, share)).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
     }
 
     /// What ends a step behind its pipeline; nothing of typed costs.
@@ -284,14 +294,15 @@ impl Scene {
         Some((rank, self.lanes.get(rank)?.spans().get(index)?))
     }
 
-    /// Schedule, makespan and bubble in a line.
+    /// Schedule, what it is judged by, and bubble in a line.
     pub fn headline(&self) -> String {
         let figures = &self.figures;
         format!(
-            "{}, {}: {}, bubble {}, peak {}",
+            "{}, {}: {}{}, bubble {}, peak {}",
             wire::title(&self.schedule),
             self.placement(),
-            text::duration(figures.makespan_ns as f64),
+            if self.is_judged_by_span() { "longest span " } else { "" },
+            text::duration(self.cost_ns() as f64),
             text::percent(figures.bubble_ratio),
             text::bytes(self.peak_bytes())
         )
@@ -299,7 +310,7 @@ impl Scene {
 
     /// The plan in a few words.
     pub fn summary(&self) -> String {
-        format!("{}, {}", wire::title(&self.schedule), text::duration(self.figures.makespan_ns as f64))
+        format!("{}, {}", wire::title(&self.schedule), text::duration(self.cost_ns() as f64))
     }
 
     /// What the schedule does, in a few sentences, and who published it; empty where it comes from elsewhere.
@@ -527,6 +538,20 @@ mod tests {
         assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
         assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
         assert!(scene.describe(9, 0).is_empty() && scene.describe(0, 999).is_empty());
+    }
+
+    /// Each rank is at work for 240 ns of 330 from the first op to the last; rank 0 alone is there for all of them.
+    #[test]
+    fn ranks_wait_in_what_the_plan_is_judged_by() {
+        let mut scene = example("1f1b", 1);
+        scene.figures.longest_span_ns = 300;
+        assert_eq!(scene.idle_shares(), Some((1.0 - 240.0 / 330.0, 1.0 - 240.0 / 330.0)));
+        assert!(scene.headline().contains(": 330 ns, "), "{}", scene.headline());
+        scene.figures.objective = Objective::LongestSpan.name().to_owned();
+        assert_eq!(scene.idle_shares(), Some((1.0 - 240.0 / 300.0, 1.0 - 240.0 / 300.0)));
+        assert!(scene.headline().contains(": longest span 300 ns, "), "{}", scene.headline());
+        scene.lanes[3] = Lane::new(Vec::new());
+        assert_eq!(scene.idle_shares(), Some((1.0 - 240.0 / 300.0, 1.0)));
     }
 
     #[test]

@@ -178,10 +178,12 @@ impl Form {
         }
         match model.variant.experts {
             None => {
-                for (name, said) in [("expert", self.expert != 1), ("whole_experts", self.whole_experts)] {
-                    if said {
-                        faults.push(Fault::new(field(name), "it", "nothing: the model has no experts"));
-                    }
+                let accepted = "nothing: the model has no experts";
+                if self.expert != 1 {
+                    faults.push(Fault::new(field("expert"), self.expert, accepted));
+                }
+                if self.whole_experts {
+                    faults.push(Fault::new(field("whole_experts"), "true", accepted));
                 }
             }
             Some(experts) => {

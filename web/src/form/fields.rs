@@ -54,7 +54,7 @@ pub enum Group {
 /// How a field's text becomes a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
-    /// Text as it stands.
+    /// Text as it stands: words of one's own, or choices that are never numbers.
     Words,
     /// The name of a choice, or numbers with commas between.
     Text,
@@ -340,7 +340,7 @@ pub const FIELDS: &[Field] = &[
     of(
         "training.recompute",
         "Recompute",
-        Unit::Text,
+        Unit::Words,
         Group::Operators,
         "Made again in the backward: none, selective, cheap, full; by layer, such as 3 full, 5 none; fit: the least that fits",
     ),
@@ -380,7 +380,7 @@ pub const FIELDS: &[Field] = &[
     of(
         "messages.lowering",
         "Placed",
-        Unit::Text,
+        Unit::Words,
         Group::Messages,
         "overlapped with compute, overlapped:2 with two received ahead; grouped between ops, where ranks wait for each \
          other; or as published systems do, receive-first or in-pieces, which can hang",
@@ -388,7 +388,7 @@ pub const FIELDS: &[Field] = &[
     of(
         "messages.transport",
         "Carried by",
-        Unit::Text,
+        Unit::Words,
         Group::Messages,
         "What the transport promises: grouped, rendezvous, buffered:4, pair-ordered or streams. A plan that could hang on it \
          is refused",
@@ -539,30 +539,30 @@ impl Unit {
         read.unwrap_or_else(|| json!(text))
     }
 
-    /// What is wrong with a field as its own numbers have it: `found 101; accepted is a number from 0 to 100, in %`. As it
-    /// was where a number has no short form in the field's unit.
-    pub fn spelled(self, fault: String) -> String {
-        let Unit::Of(factor, suffix) = self else { return fault };
-        let mut spelled = String::new();
-        for (index, word) in fault.replace("a whole number", "a number").split(' ').enumerate() {
-            let end = word.trim_end_matches([';', ',']);
-            if index > 0 {
-                spelled.push(' ');
-            }
-            match end.parse::<u64>() {
-                Ok(number) => {
-                    let here = number as f64 / factor;
-                    let short = crate::text::trimmed(here, 3);
-                    if short.parse::<f64>() != Ok(here) {
-                        return fault;
-                    }
-                    spelled.push_str(&short);
-                    spelled.push_str(&word[end.len()..]);
-                }
-                Err(_) => spelled.push_str(word),
-            }
+    /// What is wrong with a field that `typed` stands in, with numbers as the field has them: `found 101; accepted is a number
+    /// from 0 to 100, in %`. Bytes are said in whatever unit is short, and other numbers as they were where they have no short
+    /// form in the field's unit.
+    pub fn told(self, typed: &str, found: &str, accepted: &str) -> String {
+        let Unit::Of(factor, suffix) = self else { return format!("found {found}; accepted is {accepted}") };
+        // A spec has it in other units, and with the digits of a machine.
+        let number = Some(typed.trim()).filter(|typed| typed.parse::<f64>().is_ok_and(f64::is_finite));
+        let (found, with_unit) = match number {
+            Some(number) => (number.to_owned(), format!("{number} {suffix}")),
+            None => (found.to_owned(), found.to_owned()),
+        };
+        if let Some(bytes) = accepted.strip_prefix("bytes from ") {
+            let amount = |number: f64| Some(crate::text::bytes(number as u64));
+            let bytes = respelled(bytes, amount).unwrap_or_default();
+            return format!("found {with_unit}; accepted is {bytes}");
         }
-        format!("{spelled}, in {suffix}")
+        let short = |number: f64| {
+            let text = crate::text::trimmed(number / factor, 3);
+            (text.parse() == Ok(number / factor)).then_some(text)
+        };
+        match respelled(&accepted.replace("a whole number", "a number"), short) {
+            Some(accepted) => format!("found {found}; accepted is {accepted}, in {suffix}"),
+            None => format!("found {with_unit}; accepted is {accepted}"),
+        }
     }
 
     /// The shortest text that is read back as `number`, which is `here` in this unit.
@@ -606,6 +606,20 @@ impl Unit {
             (_, other) => other.to_string(),
         }
     }
+}
+
+/// A text with each word that is a number as `spelled` has it; none where that has no word for one.
+fn respelled(text: &str, spelled: impl Fn(f64) -> Option<String>) -> Option<String> {
+    let word = |word: &str| {
+        let end = word.trim_end_matches([';', ',']);
+        match end.parse::<f64>() {
+            Ok(number) if end.starts_with(|c: char| c.is_ascii_digit()) => {
+                Some(spelled(number)? + &word[end.len()..])
+            }
+            _ => Some(word.to_owned()),
+        }
+    };
+    text.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
 /// A stage of up to eleven numbers in a line. What is no number stays text; what is missing stays out.

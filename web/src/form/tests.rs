@@ -391,26 +391,50 @@ proptest! {
 
 #[test]
 fn faults_are_told_in_the_unit_of_their_field() {
-    for (unit, fault, told) in [
+    let gib = Unit::Of((1u64 << 30) as f64, "GiB");
+    let permille = "a whole number from 0 to 1000";
+    let bytes = "bytes from 0 to 1125899906842624, or text such as `80 GiB`";
+    for (unit, typed, found, accepted, told) in [
+        (Unit::Of(10.0, "%"), "101", "1010", permille, "found 101; accepted is a number from 0 to 100, in %"),
+        (Unit::Of(10.0, "%"), "-1", "-10.0", permille, "found -1; accepted is a number from 0 to 100, in %"),
         (
             Unit::Of(10.0, "%"),
-            "found 1010; accepted is a whole number from 0 to 1000",
-            "found 101; accepted is a number from 0 to 100, in %",
-        ),
-        (
-            Unit::Of(10.0, "%"),
-            "found \"much\"; accepted is a whole number from 0 to 1000",
+            "much",
+            "\"much\"",
+            permille,
             "found \"much\"; accepted is a number from 0 to 100, in %",
         ),
-        (Unit::Of(1e3, "µs"), "found 2500; accepted is 1", "found 2.5; accepted is 0.001, in µs"),
-        // A byte is no number of GiB that a person reads.
-        (
-            Unit::Of((1u64 << 30) as f64, "GiB"),
-            "found 0; accepted is bytes from 1",
-            "found 0; accepted is bytes from 1",
-        ),
-        (Unit::Whole, "found 0; accepted is 1 to 1024", "found 0; accepted is 1 to 1024"),
+        (Unit::Of(10.0, "%"), "", "nothing", permille, "found nothing; accepted is a number from 0 to 100, in %"),
+        (Unit::Of(1e3, "µs"), "2.5", "2500", "1", "found 2.5; accepted is 0.001, in µs"),
+        (Unit::Of(1e9, "GB/s"), "0", "0", "at least 1", "found 0 GB/s; accepted is at least 1"),
+        (gib, "-1", "-1073741824.0", bytes, "found -1 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`"),
+        (gib, "1e9", "1.073741824e+18", bytes, "found 1e9 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`"),
+        (gib, "all", "\"all\"", "bytes from 1", "found \"all\"; accepted is 1 B"),
+        (Unit::Whole, "0", "0", "1 to 1024", "found 0; accepted is 1 to 1024"),
     ] {
-        assert_eq!(unit.spelled(fault.to_owned()), told);
+        assert_eq!(unit.told(typed, found, accepted), told);
     }
+}
+
+/// Words with a comma between are no list where no list is ever meant.
+#[test]
+fn what_has_choices_is_told_its_choices() {
+    for (path, choice) in
+        [("training.recompute", "selective"), ("messages.lowering", "grouped"), ("messages.transport", "rendezvous")]
+    {
+        let mut form = Form::default();
+        form.set(path, "1,2");
+        let faults = Spec::from_value(&form.to_value()).unwrap_err().0;
+        let fault = faults.iter().find(|fault| fault.field == path).unwrap();
+        assert!(fault.found.contains("1,2") && fault.accepted.contains(choice), "{fault}");
+    }
+}
+
+/// A degree of experts is at fault once where there are none.
+#[test]
+fn a_dense_model_has_no_experts_to_deal() {
+    let mut form = Form::default();
+    form.set("parallel.expert", "7");
+    let faults = Spec::from_value(&form.to_value()).unwrap_err();
+    assert_eq!(faults.to_string(), "parallel.expert: found 7, accepted is nothing: the model has no experts");
 }

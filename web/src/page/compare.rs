@@ -18,6 +18,10 @@ pub fn Compare() -> impl IntoView {
     let names = Memo::new(move |_| planner.rows.with(|rows| ranking.get().names(rows, objective.get())));
     let with_jitter = jitters(planner);
     let with_waits = waits(planner);
+    let of_form = Memo::new(move |_| {
+        let compared = planner.compared.get();
+        planner.spec.with(|spec| spec.as_ref().is_none_or(|spec| compared.is_of(spec)))
+    });
     let cost = move || match objective.get() {
         Objective::Makespan => "Makespan",
         Objective::LongestSpan => "Longest span",
@@ -53,7 +57,7 @@ pub fn Compare() -> impl IntoView {
                     </thead>
                     <tbody>
                         <For each=move || names.get() key=|name| name.clone() let(name)>
-                            <CompareRow name />
+                            <CompareRow name of_form />
                         </For>
                     </tbody>
                 </table>
@@ -86,7 +90,7 @@ fn Head(
 }
 
 #[component]
-fn CompareRow(name: String) -> impl IntoView {
+fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
     let planner = expect_context::<Planner>();
     let row = {
         let name = name.clone();
@@ -100,6 +104,10 @@ fn CompareRow(name: String) -> impl IntoView {
             let shows_own = planner.rows.with(|rows| rows.iter().any(|row| !is_schedule(&row.schedule)));
             if shows_own { is_own } else { planner.form.with(|form| chosen_schedule(form.text("schedule")) == name) }
         })
+    };
+    let of_before = {
+        let name = name.clone();
+        move || !is_own && (!of_form.get() || !planner.compared.with(|compared| compared.has(&name)))
     };
     let objective = judged(planner);
     let with_jitter = jitters(planner);
@@ -123,7 +131,7 @@ fn CompareRow(name: String) -> impl IntoView {
     let won = move || row.get().filter(|row| row.schedule == BEST && row.costs.is_some()).and_then(|row| row.reason);
     view! {
         <tr class:chosen=chosen class:absent=move || row.get().is_some_and(|row| row.costs.is_none())
-            data-test=format!("row-{name}") on:click=choose>
+            class:before=of_before data-test=format!("row-{name}") on:click=choose>
             <th scope="row">
                 <button type="button" class="quiet" title=source aria-pressed=move || chosen.get().to_string()>
                     {title}

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use leptos::prelude::*;
-use pipeplan_core::problem::Objective;
 
 use super::state::Planner;
 use crate::proof::{Proof, State};
@@ -15,16 +14,20 @@ pub fn FigureRow() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let scene = move || planner.scene.get();
     let of = move |pick: fn(&Scene) -> String| scene().map_or_else(|| "—".to_owned(), |scene| pick(&scene));
+    let by_span = move || planner.scene.with(|scene| scene.as_ref().is_some_and(|scene| scene.is_judged_by_span()));
     view! {
         <section class="figures" aria-label="Figures of the plan">
             <div class="figure" data-test="figure-makespan">
-                <h2>"Makespan "<span class="what">"first to last op"</span></h2>
-                <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.figures.makespan_ns as f64))}</p>
+                {move || match by_span() {
+                    true => view! { <h2>"Longest span "<span class="what">"a rank’s first to last op"</span></h2> },
+                    false => view! { <h2>"Makespan "<span class="what">"first to last op"</span></h2> },
+                }}
+                <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.cost_ns() as f64))}</p>
                 <p class="note" data-test="step">{move || scene().map(|scene| view! {
                     {whole_step(&scene)}
                     {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
                 })}</p>
-                <p class="note">{move || scene().and_then(|scene| longest_span(&scene))}</p>
+                <p class="note" data-test="whole-shown">{move || scene().and_then(|scene| whole(&scene))}</p>
                 {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
                     <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Transfers say; overlapped sends them beside compute. Pairs run one op after the other. No other figure counts that.">{carried}</p>
                 })}
@@ -33,9 +36,9 @@ pub fn FigureRow() -> impl IntoView {
                 })}
             </div>
             <div class="figure" data-test="figure-bubble">
-                <h2>"Bubble "<span class="what">"time ranks wait"</span></h2>
+                <h2>"Bubble "<span class="what">{move || if by_span() { "of the longest span" } else { "time ranks wait" }}</span></h2>
                 <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
-                <p class="note">{move || scene().map(|scene| busiest(&scene))}</p>
+                <p class="note" data-test="idle">{move || scene().map(|scene| idle(&scene))}</p>
             </div>
             <div class="figure" data-test="figure-peak">
                 <h2>"Peak memory "<span class="what">"fullest rank"</span></h2>
@@ -73,20 +76,12 @@ fn MemoryMeter(scene: Arc<Scene>) -> impl IntoView {
     }
 }
 
-fn busiest(scene: &Scene) -> String {
-    let ranks = scene.lanes.len();
-    let whole = scene.figures.makespan_ns as f64;
-    let idle = |rank: usize| {
-        let lane = scene.lanes.get(rank)?;
-        Some(1.0 - lane.busy_ns(0, lane.spans().len()) as f64 / whole)
-    };
-    let shares: Vec<f64> = (0..ranks).filter_map(idle).filter(|share| share.is_finite()).collect();
-    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = shares.iter().copied().fold(0.0, f64::max);
-    match shares.len() {
-        0 => String::new(),
-        _ if most - least < 0.0005 => "the same on every rank".to_owned(),
-        _ => format!("idle {} to {} by rank", text::percent(least.max(0.0)), text::percent(most)),
+/// How long the ranks wait each.
+fn idle(scene: &Scene) -> String {
+    match scene.idle_shares() {
+        None => String::new(),
+        Some((least, most)) if most - least < 0.0005 => "the same on every rank".to_owned(),
+        Some((least, most)) => format!("idle {} to {} by rank", text::percent(least.max(0.0)), text::percent(most)),
     }
 }
 
@@ -140,10 +135,9 @@ fn gap(planner: Planner, scene: &Scene) -> String {
     }
 }
 
-/// What is judged, where that is not the makespan.
-fn longest_span(scene: &Scene) -> Option<String> {
-    let judged = scene.figures.objective == Objective::LongestSpan.name();
-    judged.then(|| format!("longest span of a rank {}", text::duration(scene.figures.longest_span_ns as f64)))
+/// How long all ranks take together, where that is not what is judged.
+fn whole(scene: &Scene) -> Option<String> {
+    scene.is_judged_by_span().then(|| format!("makespan {}", text::duration(scene.figures.makespan_ns as f64)))
 }
 
 /// What waits at transfers make of the cost, where they cost anything.

@@ -5,7 +5,6 @@ use wasm_bindgen::prelude::*;
 use web_sys::{DragEvent, FileList, HtmlInputElement};
 
 use pipeplan_core::format::torch_profile;
-use pipeplan_core::json::format_of;
 
 use super::browser;
 use super::state::Planner;
@@ -56,15 +55,17 @@ pub fn accept_dropped_files(planner: Planner) {
     drop.forget();
 }
 
-/// How long a run of a plan waits for that to be shown: a minute.
+/// How long what comes with a plan waits for that to be shown: a minute.
 const PAUSE_MS: i32 = 50;
 const MOST_PAUSES: u32 = 1200;
 
+/// Opens files in turn. Each is for the form and the plan that those before it have brought: a plan is shown first, if it
+/// ever is.
 fn open_all(planner: Planner, files: Option<FileList>) {
     let files: Vec<_> =
         files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
     leptos::task::spawn_local(async move {
-        let (batch, mut recorded, mut plan) = (planner.next_batch(), false, None);
+        let (batch, mut recorded) = (planner.next_batch(), false);
         for file in files {
             match browser::read_file(&file).await {
                 Some(text) if torch_profile::looks_like_one(&text) => {
@@ -73,19 +74,17 @@ fn open_all(planner: Planner, files: Option<FileList>) {
                 }
                 Some(text) => {
                     planner.open_text(&text);
-                    plan = format_of(&text).filter(|format| *format == "pipeplan-plan").map(|_| text).or(plan);
+                    for _ in 0..MOST_PAUSES {
+                        if !planner.is_opening() {
+                            break;
+                        }
+                        browser::pause(PAUSE_MS).await;
+                    }
                 }
                 None => planner.say_unreadable(&file.name()),
             }
         }
         if recorded {
-            // A plan that came with them is shown first, if it ever is.
-            for _ in 0..MOST_PAUSES {
-                if plan.as_ref().is_none_or(|plan| planner.shows_file(plan)) || !planner.busy.get_untracked() {
-                    break;
-                }
-                browser::pause(PAUSE_MS).await;
-            }
             planner.trace_recorded(batch);
         }
     });

@@ -52,6 +52,8 @@ pub fn Guide() -> impl IntoView {
                 <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up. More stages a rank make a smaller bubble, and more transfers."</dd>
                 <dt>"Bubble"</dt>
                 <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better."</dd>
+                <dt>"Longest span"</dt>
+                <dd>"The longest time from a rank’s own first op to its last. Ranks start and end one after the other, so it is less than the makespan, which is from the first op of any to the last. It is what counts where a rank may begin the next step while others end this one; “Shorten” says which of the two is judged."</dd>
                 <dt>"Memory"</dt>
                 <dd>"Below, for each rank over the same time: weights and optimizer (dark), and what forwards keep for their backwards. Schedules differ in it as much as in time."</dd>
                 <dt>"MFU"</dt>
@@ -175,12 +177,13 @@ fn figures(planner: Planner) -> String {
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
     if planned > 0 && differs.is_none() {
-        words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
+        let in_turns = if turns.is_some() { " in turns" } else { "" };
+        let (times, of) = (text::trimmed(took / planned as f64, 2), text::duration(planned as f64));
+        words.push(format!("×{times} of {of} planned{in_turns}"));
     }
     if let Some(processors) = turns {
         let on = text::counted(processors, "processor");
-        let planned = if differs.is_none() { ", planned as such" } else { "" };
-        words.push(format!("{} in turns on {on}{planned}", text::counted(measured.lanes.len(), "rank")));
+        words.push(format!("{} in turns on {on}", text::counted(measured.lanes.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {

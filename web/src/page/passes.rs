@@ -21,7 +21,7 @@ pub fn PassesPanel() -> impl IntoView {
                 <details class="panel" data-test="passes" on:toggle=toggled>
                     <summary>"What the passes did"</summary>
                     <p class="hint">"Layers are counted from the first of their stage, which is 0."</p>
-                    <div class="scroll"><pre>{move || planner.passes.get()}</pre></div>
+                    <div class="scroll" class:before=planner.passes_before><pre>{move || planner.passes.get()}</pre></div>
                 </details>
             }
         })

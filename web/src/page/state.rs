@@ -18,6 +18,7 @@ use super::browser;
 use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
+use crate::compared::Compared;
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
@@ -38,6 +39,8 @@ use crate::tuned;
 /// with every movement of a slider.
 const LINK_AFTER_MS: i32 = 200;
 
+/// What is said where a plan file is wanted before it is known.
+const SAVED_LATER: &str = "The plan file is saved as soon as the search has ended.";
 /// Tokens of a sequence where nothing has said how many.
 const USUAL_SEQUENCE: u64 = 4096;
 /// Pixels of a saved drawing: a page of paper.
@@ -85,6 +88,8 @@ pub struct Planner {
     pub scene: RwSignal<Option<Arc<Scene>>>,
     /// Why there is no plan on screen.
     pub no_plan: RwSignal<Option<String>>,
+    /// The field that is to blame for that: the form by itself is without faults.
+    no_plan_at: RwSignal<Option<Fault>>,
     /// What to change where the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
     /// What the time of the plan on screen hangs on, as far as it has been asked for.
@@ -93,6 +98,8 @@ pub struct Planner {
     pub sensing_open: RwSignal<bool>,
     /// What the passes did to the plan on screen, as far as it has been asked for.
     pub passes: RwSignal<String>,
+    /// Whether that was said of a plan before it.
+    pub passes_before: RwSignal<bool>,
     /// Whether it is shown.
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
@@ -105,6 +112,8 @@ pub struct Planner {
     tuned_for: RwSignal<Option<Arc<Spec>>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
+    /// What those rows are of.
+    pub compared: RwSignal<Compared>,
     /// Measured times that all is planned with.
     pub timed: RwSignal<Option<Timed>>,
     /// The open trace.
@@ -141,6 +150,8 @@ pub struct Planner {
     /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
     /// is, whoever wrote it.
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// Whether the plan file is to be saved when the search for the plan has ended.
+    saves_later: StoredValue<bool>,
     /// The plan file that the worker is reading.
     opening: StoredValue<Option<Opening>, LocalStorage>,
     /// The trace file that the worker is reading.
@@ -155,6 +166,8 @@ pub struct Planner {
     calibrating: StoredValue<Option<u32>>,
     /// The question after what the plan's time hangs on.
     sensing: StoredValue<Option<u32>>,
+    /// The question after what the passes did.
+    passing: StoredValue<Option<u32>>,
     /// Of files that are opened together.
     batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
@@ -179,16 +192,19 @@ impl Planner {
             resolved: RwSignal::new((Form::default(), Value::Null)),
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
+            no_plan_at: RwSignal::new(None),
             unfit: RwSignal::new(None),
             sensed: RwSignal::new(None),
             sensing_open: RwSignal::new(false),
             passes: RwSignal::new(String::new()),
+            passes_before: RwSignal::new(false),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             layouts: RwSignal::new(None),
             tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
+            compared: RwSignal::new(Compared::default()),
             timed: RwSignal::new(None),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
@@ -207,6 +223,7 @@ impl Planner {
             shown: StoredValue::new(0),
             promised: StoredValue::new(None),
             opened: StoredValue::new_local(None),
+            saves_later: StoredValue::new(false),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
@@ -214,6 +231,7 @@ impl Planner {
             ahead: StoredValue::new((0, Vec::new())),
             calibrating: StoredValue::new(None),
             sensing: StoredValue::new(None),
+            passing: StoredValue::new(None),
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
@@ -353,7 +371,25 @@ impl Planner {
         if !self.keep_promise() {
             self.busy.set(false);
             self.outdated.set(false);
+            if self.stop_saving_later() {
+                self.export();
+            }
         }
+    }
+
+    /// Whether the plan file was to be saved; it is no longer.
+    fn stop_saving_later(self) -> bool {
+        let wanted = self.saves_later.get_value();
+        if wanted {
+            self.saves_later.set_value(false);
+            self.notice.update(|notice| {
+                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
+                    lines.retain(|line| line != SAVED_LATER);
+                    (!lines.is_empty()).then_some(Notice { wrong, lines })
+                });
+            });
+        }
+        wanted
     }
 
     /// Opens the order behind the point that was chosen, where the best within its memory has turned out slower: the chart
@@ -388,6 +424,8 @@ impl Planner {
     fn plan_form(self) {
         self.promised.set_value(None);
         self.opened.set_value(None);
+        // It was to be of the form before.
+        self.stop_saving_later();
         if self.rows.with_untracked(|rows| rows.iter().any(|row| !is_schedule(&row.schedule))) {
             // What was said of an order from elsewhere goes with it.
             self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
@@ -400,6 +438,10 @@ impl Planner {
         self.forget_proof();
         match self.read_form() {
             Some(text) => {
+                // The newer wish counts: a file that is still being read would else bring a form that is not what is planned.
+                if self.opening.try_update_value(Option::take).flatten().is_some() {
+                    self.say("What was being opened is not shown: the form has changed meanwhile.");
+                }
                 self.busy.set(true);
                 self.outdated.set(true);
                 self.ask(Ask::Plan { spec: text }, true);
@@ -460,14 +502,18 @@ impl Planner {
                 self.shown.set_value(id);
                 self.show(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
             }
-            Said::NoPlan { schedule, reason } if schedule.is_empty() => self.complain(vec![reason]),
-            Said::NoPlan { reason, .. } if !stale => {
+            Said::NoPlan { schedule, reason, .. } if schedule.is_empty() => self.complain(vec![reason]),
+            Said::NoPlan { reason, fault, .. } if !stale => {
                 self.shown.set_value(id);
                 self.no_plan.set(Some(reason));
+                self.no_plan_at.set(fault.map(|fault| Fault::new(fault.field, fault.found, fault.accepted)));
                 self.unfit.set(None);
                 self.show(None);
             }
-            Said::Passes(text) => self.passes.set(text),
+            Said::Passes(text) if self.passing.get_value() == Some(id) => {
+                self.passes.set(text);
+                self.passes_before.set(false);
+            }
             // Of a plan before the one on screen nothing is shown.
             Said::Sensed(found) if self.sensing.get_value() == Some(id) => self.sensed.set(Some(found)),
             Said::Sensed(_) => {}
@@ -481,15 +527,27 @@ impl Planner {
             Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
             Said::Refused(faults) if newest => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
+                self.no_plan_at.set(None);
                 self.unfit.set(None);
                 self.show(None);
             }
-            Said::Comparing { rows } => self.progress.set((0, rows)),
+            Said::Comparing { rows } => {
+                self.progress.set((0, rows));
+                let of = if newest { self.spec.get_untracked() } else { None };
+                let known = self.rows.with_untracked(|rows| {
+                    rows.iter().map(|row| row.schedule.clone()).filter(|name| is_schedule(name)).collect::<Vec<_>>()
+                });
+                self.compared.update(|compared| compared.begin(of, known.into_iter()));
+            }
             Said::Compared(row) if !stale => {
                 self.progress.update(|(done, _)| *done += 1);
+                self.compared.update(|compared| compared.come(&row.schedule));
                 self.rows.update(|rows| put_row(rows, row));
             }
-            Said::Done if newest => self.answered(),
+            Said::Done if newest => {
+                self.compared.update(|compared| compared.end(self.spec.get_untracked()));
+                self.answered();
+            }
             Said::Exported { text, purpose: Purpose::Download } => {
                 browser::download(&self.file_name("plan.json"), "application/json", &text)
             }
@@ -502,7 +560,8 @@ impl Planner {
                 self.kept.set(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
                 self.carry_view(before);
             }
-            Said::Opened { spec, picture } if !stale => {
+            // Of a file that was opened before a change of the form, which has the plan that it asked for.
+            Said::Opened { spec, picture } if newest => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
             Said::Ordered { plan } if newest => self.open_text(&plan),
@@ -539,12 +598,17 @@ impl Planner {
                 self.calibrated.set(Some(Err(sentences(&faults))));
             }
             Said::Unreadable { what, faults } => {
-                if what == "profile" {
+                match what.as_str() {
                     // Times that are told of later are not this file's.
-                    self.opening_profile.set_value(None);
+                    "profile" => self.opening_profile.set_value(None),
+                    "plan" if newest => self.opening.set_value(None),
+                    _ => {}
                 }
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
-                lines.extend(sentences(&faults).iter().flat_map(|said| said.lines()).map(text::sentence));
+                let said = sentences(&faults);
+                lines.extend(
+                    said.iter().flat_map(|said| said.lines()).map(|line| text::sentence(&text::on_page(line))),
+                );
                 self.complain(lines);
                 if newest {
                     self.busy.set(false);
@@ -574,7 +638,7 @@ impl Planner {
             self.form.set(form);
             self.read_form();
         }
-        let opening = self.opening.get_value();
+        let opening = self.opening.try_update_value(Option::take).flatten();
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         let better = self.proof.with_untracked(|proof| proof.better.clone());
         let found = better.is_some_and(|better| self.shows_file(&better));
@@ -616,6 +680,7 @@ impl Planner {
         }
         if scene.is_some() {
             self.no_plan.set(None);
+            self.no_plan_at.set(None);
             self.unfit.set(None);
         }
         self.scene.set(scene);
@@ -640,7 +705,8 @@ impl Planner {
     pub fn ask_passes(self) {
         if self.passes_open.get_untracked() && self.faults.with_untracked(Vec::is_empty) {
             let spec = self.form.with_untracked(Form::to_value).to_string();
-            self.ask(Ask::Passes { spec }, false);
+            self.passes_before.set(true);
+            self.passing.set_value(self.ask(Ask::Passes { spec }, false));
         }
     }
 
@@ -769,6 +835,11 @@ impl Planner {
         self.opened.with_value(|opened| opened.as_deref() == Some(text))
     }
 
+    /// Whether a plan file is being read.
+    pub fn is_opening(self) -> bool {
+        self.busy.get_untracked() && self.opening.with_value(Option::is_some)
+    }
+
     /// Takes in what torch recorded of a rank.
     pub fn record(self, batch: u32, name: String, text: String) {
         self.ask(Ask::Record { batch, name, text }, false);
@@ -870,8 +941,7 @@ impl Planner {
             match Spec::read(text) {
                 Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
                 Err(error) => {
-                    let mut lines =
-                        vec!["This file is no plan, no trace, no profile, no order of ops and no spec.".to_owned()];
+                    let mut lines = vec![text::no_file(text, &error)];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.complain(lines);
                 }
@@ -903,10 +973,13 @@ impl Planner {
         }
     }
 
-    /// Downloads the plan file of the form.
+    /// Downloads the plan file of the form; where that is still searched for, when it is found.
     pub fn export(self) {
         if let Some(text) = self.opened.get_value() {
             browser::download(&self.file_name("plan.json"), "application/json", &text);
+        } else if self.busy.get_untracked() {
+            self.saves_later.set_value(true);
+            self.say(SAVED_LATER);
         } else if let Some(text) = self.read_form() {
             self.ask(Ask::Export { spec: text, purpose: Purpose::Download }, false);
         }
@@ -1064,6 +1137,11 @@ impl Planner {
     /// Says that a file is no text.
     pub fn say_unreadable(self, name: &str) {
         self.complain(vec![format!("{name} cannot be read as text.")]);
+    }
+
+    /// All that is wrong with fields: with the form, and with what no schedule could be made of.
+    pub fn faults_of_fields(self) -> Vec<Fault> {
+        self.faults.get().into_iter().chain(self.no_plan_at.get()).collect()
     }
 
     /// Whether the form has faults: what is shown is then of the form before them.
