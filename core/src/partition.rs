@@ -1,6 +1,7 @@
 //! Which layers each stage gets.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -235,8 +236,13 @@ pub fn by_hand(layers: u32, ranks: usize, chunks: usize, counts: &[u32]) -> Resu
     let stages = ranks * chunks;
     let field = "parallel.partition";
     if counts.len() != stages {
-        let accepted = format!("{stages} entries, one for each stage of {ranks} ranks with {chunks} chunks each");
-        return Err(Fault::new(field, format!("{} entries", counts.len()), accepted));
+        let counted =
+            |number: usize, one: &str, several: &str| format!("{number} {}", if number == 1 { one } else { several });
+        let entries = |number: usize| counted(number, "entry", "entries");
+        let each = if chunks > 1 { format!(" with {chunks} chunks each") } else { String::new() };
+        let accepted =
+            format!("{}, one for each stage of {}{each}", entries(stages), counted(ranks, "rank", "ranks"));
+        return Err(Fault::new(field, entries(counts.len()), accepted));
     }
     let sum: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     if sum != u64::from(layers) {

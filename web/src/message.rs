@@ -187,6 +187,8 @@ pub enum Said {
         schedule: String,
         /// Why there is none.
         reason: String,
+        /// The one field that is to blame for that, where there is one.
+        fault: Option<FieldFault>,
     },
     /// Where times are from: measured ones, or (none) estimates alone.
     Timed(Option<Timed>),

@@ -1,6 +1,7 @@
 //! Numbers and names as a person reads them.
 
 use crate::form::FIELDS;
+use crate::message::FieldFault;
 
 /// What MFU is, in a tip.
 pub const MFU: &str = "Model FLOPs utilisation: see How to read this";
@@ -98,6 +99,15 @@ pub fn worded(text: &str) -> String {
         said.push_str(after);
     }
     said
+}
+
+/// The fault of a field of the form that a sentence of the planner tells of, as faults are written: `FIELD: found …, accepted
+/// is …`.
+pub fn fault_of(sentence: &str) -> Option<FieldFault> {
+    let (field, fault) = sentence.split_once(": found ")?;
+    let (found, accepted) = fault.split_once(", accepted is ")?;
+    FIELDS.iter().find(|known| known.path == field)?;
+    Some(FieldFault { field: field.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() })
 }
 
 /// What the form calls a field, by its path or, where it is no word of a sentence, by the last part of it.

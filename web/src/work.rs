@@ -298,7 +298,13 @@ impl Work {
         }
         let mut said = vec![match solve(&spec, &name) {
             Ok(answer) => Said::Planned(Box::new(wire::picture_of(&spec, &answer))),
-            Err(error) => Said::NoPlan { schedule: name, reason: text::sentence(&text::worded(&error.to_string())) },
+            Err(error) => {
+                let fault = match &error {
+                    PlanError::Absent { reason, .. } => text::fault_of(reason),
+                    _ => None,
+                };
+                Said::NoPlan { schedule: name, reason: text::sentence(&text::worded(&error.to_string())), fault }
+            }
         }];
         said.extend(self.start_comparison(id, spec, false));
         said.extend(self.done());
@@ -350,7 +356,7 @@ impl Work {
         };
         match text() {
             Ok(text) => Said::Exported { text, purpose },
-            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason) },
+            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason), fault: None },
         }
     }
 
@@ -621,20 +627,23 @@ impl Comparison {
                 let won = if answer.name == BEST { "found by search".to_owned() } else { wire::title(&answer.name) };
                 Row { reason: Some(won), ..wire::row(BEST, &self.spec, answer) }
             }
-            None => wire::absent_row(BEST, Some(self.why_none())),
+            None => wire::absent_row(BEST, Some(self.why_none().0)),
         }
     }
 
     /// Why nothing fits. What each published schedule lacks stands in its row; here it is what the search says,
-    /// of the placement that comes nearest.
-    fn why_none(&self) -> String {
-        let reason = match self.best.clone().finish() {
-            Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => infeasible.to_string(),
-            Err(PlanError::NoSchedule { .. }) => "every schedule breaks a limit or lacks its shape".to_owned(),
-            Err(error) => error.to_string(),
-            Ok(_) => String::new(),
+    /// of the placement that comes nearest, or the field that is wrong for each of them.
+    fn why_none(&self) -> (String, Option<FieldFault>) {
+        let (reason, fault) = match self.best.clone().finish() {
+            Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
+            Err(PlanError::NoSchedule { reasons, .. }) => match one_fault(&reasons) {
+                Some((reason, fault)) => (reason.to_owned(), Some(fault)),
+                None => ("every schedule breaks a limit or lacks its shape".to_owned(), None),
+            },
+            Err(error) => (error.to_string(), None),
+            Ok(_) => (String::new(), None),
         };
-        text::sentence(&format!("No schedule fits: {}", text::worded(&reason)))
+        (text::sentence(&format!("No schedule fits: {}", text::worded(&reason))), fault)
     }
 
     /// The best so far, where the page shows the best and has another one.
@@ -647,7 +656,10 @@ impl Comparison {
                 self.shown_ns = Some(self.best.least_ns());
                 Some(Said::Planned(Box::new(wire::picture_of(&self.spec, answer))))
             }
-            None if self.finished => Some(Said::NoPlan { schedule: BEST.to_owned(), reason: self.why_none() }),
+            None if self.finished => {
+                let (reason, fault) = self.why_none();
+                Some(Said::NoPlan { schedule: BEST.to_owned(), reason, fault })
+            }
             _ => None,
         }
     }
@@ -692,6 +704,15 @@ impl Explanation {
         let unfit = Unfit { schedule: name.clone(), memory: wire::ranks_bytes(&ranks), reliefs: Vec::new() };
         Some((unfit, Finder::new(&self.spec, &published).ok()?))
     }
+}
+
+/// The first of these reasons and the fault that it tells of, where all of them blame one field: each schedule does it in
+/// numbers of its own.
+fn one_fault(reasons: &[(String, String)]) -> Option<(&str, FieldFault)> {
+    let mut faults = reasons.iter().map(|(_, reason)| text::fault_of(reason));
+    let first = faults.next()??;
+    let same = |fault: Option<FieldFault>| fault.is_some_and(|fault| fault.field == first.field);
+    faults.all(same).then(|| (reasons[0].1.as_str(), first))
 }
 
 /// What the page sent of a plan; none where that is none.
@@ -1097,6 +1118,30 @@ mod tests {
             _ => None,
         });
         assert!(reason.is_some_and(|reason| reason.contains("needs at least 2 B")), "{reason:?}");
+    }
+
+    /// A list of layers that is of another model, or of too few stages, is told at its field, whatever the schedule.
+    #[test]
+    fn a_field_that_no_schedule_can_have_is_named() {
+        for (schedule, partition, found, says) in [
+            ("best", "[8, 8, 8, 9]", "33 layers in all", "“Layers”: found 33 layers in all, accepted is 32"),
+            ("1f1b", "[8, 8, 8, 9]", "33 layers in all", "“Layers”: found 33 layers in all, accepted is 32"),
+            ("best", "[32]", "1 entry", "found 1 entry, accepted is 4 entries, one for each stage of 4 ranks."),
+        ] {
+            let spec = format!(
+                r#"{{ "model": {{ "name": "llama-2-7b" }}, "cluster": {{ "device": "h100" }}, "schedule": "{schedule}",
+                "parallel": {{ "pipeline": 4, "partition": {partition} }}, "training": {{ "microbatches": 8 }} }}"#
+            );
+            let mut work = Work::new(|| 0.0);
+            work.take(plan(1, &spec));
+            let said = finish(&mut work).into_iter().find_map(|reply| match reply.said {
+                Said::NoPlan { reason, fault, .. } => Some((reason, fault)),
+                _ => None,
+            });
+            let Some((reason, Some(fault))) = said else { panic!("{said:?}") };
+            assert_eq!((fault.field.as_str(), fault.found.as_str()), ("parallel.partition", found), "{fault:?}");
+            assert!(reason.contains(says), "{reason}");
+        }
     }
 
     /// What torch wrote of the ranks is gathered until its trace is asked for, and forgotten then.

@@ -408,13 +408,7 @@ fn faults_are_told_in_the_unit_of_their_field() {
         (Unit::Of(1e3, "µs"), "2.5", "2500", "1", "found 2.5; accepted is 0.001, in µs"),
         (Unit::Of(1e9, "GB/s"), "0", "0", "at least 1", "found 0 GB/s; accepted is at least 1"),
         (gib, "-1", "-1073741824.0", bytes, "found -1 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`"),
-        (
-            gib,
-            "1e9",
-            "1.073741824e+18",
-            bytes,
-            "found 1e9 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`",
-        ),
+        (gib, "1e9", "1.073741824e+18", bytes, "found 1e9 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`"),
         (gib, "all", "\"all\"", "bytes from 1", "found \"all\"; accepted is 1 B"),
         (Unit::Whole, "0", "0", "1 to 1024", "found 0; accepted is 1 to 1024"),
     ] {

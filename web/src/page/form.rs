@@ -241,7 +241,7 @@ fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> 
     });
     let faults = Memo::new(move |_| {
         let here = |fault: &&Fault| Form::field_of(fault).is_some_and(|field| groups.contains(&field.group));
-        planner.faults.with(|faults| faults.iter().filter(here).cloned().collect::<Vec<Fault>>())
+        planner.faults_of_fields().iter().filter(here).cloned().collect::<Vec<Fault>>()
     });
     // Nothing closes it but a hand: emptying the last field does not take it away from under one.
     let open = RwSignal::new(false);
@@ -327,10 +327,8 @@ fn faults_of(planner: Planner, field: &Field) -> Vec<String> {
         let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
         place + &field.unit.told(&typed, &fault.found, &fault.accepted)
     };
-    planner.faults.with(|faults| {
-        let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
-        faults.iter().filter(mine).take(4).map(sentence).collect()
-    })
+    let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
+    planner.faults_of_fields().iter().filter(mine).take(4).map(sentence).collect()
 }
 
 fn id(field: &Field) -> String {

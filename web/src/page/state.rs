@@ -86,6 +86,8 @@ pub struct Planner {
     pub scene: RwSignal<Option<Arc<Scene>>>,
     /// Why there is no plan on screen.
     pub no_plan: RwSignal<Option<String>>,
+    /// The field that is to blame for that: the form by itself is without faults.
+    no_plan_at: RwSignal<Option<Fault>>,
     /// What to change where the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
     /// What the time of the plan on screen hangs on, as far as it has been asked for.
@@ -186,6 +188,7 @@ impl Planner {
             resolved: RwSignal::new((Form::default(), Value::Null)),
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
+            no_plan_at: RwSignal::new(None),
             unfit: RwSignal::new(None),
             sensed: RwSignal::new(None),
             sensing_open: RwSignal::new(false),
@@ -474,10 +477,11 @@ impl Planner {
                 self.shown.set_value(id);
                 self.show(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
             }
-            Said::NoPlan { schedule, reason } if schedule.is_empty() => self.complain(vec![reason]),
-            Said::NoPlan { reason, .. } if !stale => {
+            Said::NoPlan { schedule, reason, .. } if schedule.is_empty() => self.complain(vec![reason]),
+            Said::NoPlan { reason, fault, .. } if !stale => {
                 self.shown.set_value(id);
                 self.no_plan.set(Some(reason));
+                self.no_plan_at.set(fault.map(|fault| Fault::new(fault.field, fault.found, fault.accepted)));
                 self.unfit.set(None);
                 self.show(None);
             }
@@ -498,6 +502,7 @@ impl Planner {
             Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
             Said::Refused(faults) if newest => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
+                self.no_plan_at.set(None);
                 self.unfit.set(None);
                 self.show(None);
             }
@@ -647,6 +652,7 @@ impl Planner {
         }
         if scene.is_some() {
             self.no_plan.set(None);
+            self.no_plan_at.set(None);
             self.unfit.set(None);
         }
         self.scene.set(scene);
@@ -1101,6 +1107,11 @@ impl Planner {
     /// Says that a file is no text.
     pub fn say_unreadable(self, name: &str) {
         self.complain(vec![format!("{name} cannot be read as text.")]);
+    }
+
+    /// All that is wrong with fields: with the form, and with what no schedule could be made of.
+    pub fn faults_of_fields(self) -> Vec<Fault> {
+        self.faults.get().into_iter().chain(self.no_plan_at.get()).collect()
     }
 
     /// Whether the form has faults: what is shown is then of the form before them.
