@@ -1144,6 +1144,40 @@ fn the_longest_span_is_what_figures_are_of_where_it_is_judged() {
     browser.no_errors();
 }
 
+/// Whatever block of a narrow picture is tapped, all that is said of it is in sight.
+#[test]
+fn what_is_said_of_a_block_stays_on_a_phone() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("phone", 500, 844);
+    browser.screen(390, 844);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let timeline = browser.find("[data-test='timeline']");
+    // A finger is moved from the middle of what is in sight of the picture; the first rank is under ruler and title.
+    let script = "const place = arguments[0].getBoundingClientRect();
+        return [place.width, place.top + 50 - (place.top + Math.min(place.bottom, innerHeight)) / 2]";
+    let place = timeline.script_with(script, json!(null));
+    let [width, first] = [0, 1].map(|at| place[at].as_f64().unwrap() as i32);
+    assert!(width < 390, "{width}");
+    let mut said = 0;
+    for right in (-width / 2 + 40..width / 2 - 5).step_by(18) {
+        timeline.tap(right, first);
+        // Two taps at once would zoom.
+        std::thread::sleep(Duration::from_millis(500));
+        let place = "const place = document.querySelector(\"[data-test='tooltip']\")?.getBoundingClientRect();
+            return place ? [place.left, place.right, innerWidth] : null";
+        let place = browser.script(place, json!([]));
+        if let [left, right_end, screen] = place.as_array().map_or(&[][..], Vec::as_slice) {
+            let [left, end, screen] = [left, right_end, screen].map(|px| px.as_f64().unwrap());
+            assert!(left >= 0.0 && end <= screen, "{left} to {end} of {screen}, tapped {right} from the middle");
+            said += 1;
+        }
+    }
+    browser.picture("phone-tip.png");
+    assert!(said > 5, "{said} blocks were found");
+    browser.no_errors();
+}
+
 #[test]
 fn dragging_a_slider_keeps_the_page_answering() {
     let (_served, address) = serve(&[]);

@@ -155,6 +155,12 @@ impl Browser {
         self.post("/goog/cdp/execute", json!({ "cmd": "Emulation.setEmulatedMedia", "params": dark }));
     }
 
+    /// A screen of this size, however narrow: windows have a least width.
+    pub fn screen(&self, width: u32, height: u32) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": true });
+        self.post("/goog/cdp/execute", json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size }));
+    }
+
     /// Everything of level error or worse in the console since the last call.
     pub fn errors(&self) -> Vec<String> {
         let entries = self.try_post("/se/log", json!({ "type": "browser" })).unwrap_or_default();

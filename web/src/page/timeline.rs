@@ -296,18 +296,21 @@ fn Tooltip(
     let lines = Memo::new(move |_| shown.get().map(|shown| details(planner, shown)).unwrap_or_default());
     let place = move || {
         let (x, y) = anchor.get().unwrap_or_default();
-        // On the side with more room, so that it never leaves the picture.
-        if x > whole_width.get() / 2.0 {
-            format!("right:{:.0}px;top:{:.0}px", whole_width.get() - x + 14.0, y + 14.0)
+        // On the side with more room. Where that is too little, as on a phone, what is left free beside it gives way first, so
+        // that it never leaves the picture.
+        let beside = |px: f64| format!("minmax(0,{:.0}px)", px + 14.0);
+        let columns = if x > whole_width.get() / 2.0 {
+            format!("minmax(0,1fr) max-content {}", beside(whole_width.get() - x))
         } else {
-            format!("left:{:.0}px;top:{:.0}px", x + 14.0, y + 14.0)
-        }
+            format!("{} max-content minmax(0,1fr)", beside(x))
+        };
+        format!("grid-template-columns:{columns};top:{:.0}px", y + 14.0)
     };
     move || {
         let lines = lines.get();
         (!lines.is_empty()).then(|| {
             let rows = lines.into_iter().map(|(name, value)| view! { <dt>{name}</dt><dd>{value}</dd> });
-            view! { <dl class="tooltip" role="tooltip" data-test="tooltip" style=place>{rows.collect_view()}</dl> }
+            view! { <div class="tip-place" style=place><dl class="tooltip" role="tooltip" data-test="tooltip">{rows.collect_view()}</dl></div> }
         })
     }
 }
