@@ -177,12 +177,13 @@ fn figures(planner: Planner) -> String {
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
     if planned > 0 && differs.is_none() {
-        words.push(format!("×{} of planned", text::trimmed(took / planned as f64, 2)));
+        let in_turns = if turns.is_some() { " in turns" } else { "" };
+        let (times, of) = (text::trimmed(took / planned as f64, 2), text::duration(planned as f64));
+        words.push(format!("×{times} of {of} planned{in_turns}"));
     }
     if let Some(processors) = turns {
         let on = text::counted(processors, "processor");
-        let planned = if differs.is_none() { ", planned as such" } else { "" };
-        words.push(format!("{} in turns on {on}{planned}", text::counted(measured.lanes.len(), "rank")));
+        words.push(format!("{} in turns on {on}", text::counted(measured.lanes.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {
