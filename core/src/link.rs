@@ -95,7 +95,7 @@ impl LinkError {
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LinkError::NoSpec => f.write_str("the address holds no spec: what follows `#v1.` is missing"),
+            LinkError::NoSpec => f.write_str("the address holds no spec: what follows `#v2.` is missing"),
             LinkError::Version { found } => {
                 write!(
                     f,

@@ -1,5 +1,7 @@
 //! Numbers and names as a person reads them.
 
+use pipeplan_core::spec::SpecError;
+
 use crate::form::FIELDS;
 use crate::message::FieldFault;
 
@@ -110,6 +112,32 @@ pub fn fault_of(sentence: &str) -> Option<FieldFault> {
     Some(FieldFault { field: field.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() })
 }
 
+/// What a file is taken for that cannot be read as a spec, after all else has been tried.
+pub fn no_file(text: &str, error: &SpecError) -> String {
+    // As drawings have ops, and as papers do: of which stage they are is said by the row.
+    let is_bare = |word: &str| {
+        let number = word.trim_start_matches(['F', 'B', 'W', 'I']);
+        number.len() < word.len() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let words = text.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
+    let bare = words.clone().filter(|word| is_bare(word)).count();
+    match error {
+        _ if 2 * bare > words.count() => {
+            "These ops do not say their stage: an order has one line a rank, such as `0F0 0F1 0BW0 0BW1`, where the first              number is the stage."
+        }
+        SpecError::Faults(faults) if faults.0.iter().all(|fault| fault.field != "the whole input") => {
+            "This file reads as a spec, with faults:"
+        }
+        _ => "This file is no plan, no trace, no profile, no order of ops and no spec.",
+    }
+    .to_owned()
+}
+
+/// A sentence of the planner that tells of the command, for those who have the page before them.
+pub fn on_page(sentence: &str) -> String {
+    sentence.replace("give it with `--order` to a spec", "open its rows as a text file over the form of its spec")
+}
+
 /// What the form calls a field, by its path or, where it is no word of a sentence, by the last part of it.
 fn label_of(name: &str) -> Option<&'static str> {
     let is_it = |path: &str| path == name || name.contains('_') && path.rsplit('.').next() == Some(name);
@@ -214,6 +242,36 @@ mod tests {
         assert_eq!(sentence("Done."), "Done.");
         assert_eq!(sentence("operators[0].ns: found -1"), "operators[0].ns: found -1.");
         assert_eq!(sentence(""), "");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_taken_for_what_it_is_most_like() {
+        use pipeplan_core::spec::Spec;
+        for (text, said) in [
+            ("F0 F1 B0 B1\nF0 B0 F1 B1", "These ops do not say their stage"),
+            ("0 | F0 F1 .. B0 W0 F2\n1 | .. F0 B0 F1 W0 B1", "These ops do not say their stage"),
+            ("parallel.pipeline = -8\ntraining.microbatchs = 32", "This file reads as a spec, with faults:"),
+            ("[1, 2]", "This file is no plan"),
+            ("Dear Sir or Madam", "This file is no plan"),
+        ] {
+            let told = no_file(text, &Spec::read(text).unwrap_err());
+            assert!(told.starts_with(said), "{text}: {told}");
+        }
+    }
+
+    /// What a plan that was changed is told, without an option of the command.
+    #[test]
+    fn the_page_is_told_of_without_options_of_the_command() {
+        use pipeplan_core::plan::Plan;
+        use pipeplan_core::planner;
+        use pipeplan_core::spec::Spec;
+        let spec =
+            Spec::read(r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 1 } }"#);
+        let plan = planner::plan(&spec.unwrap(), "1f1b").unwrap().to_json();
+        let changed = Plan::from_json(&plan.replace("1f1b", "gpipe")).unwrap_err().to_string();
+        let told = on_page(&changed);
+        assert!(changed.contains("--order") && !told.contains("--order"), "{told}");
+        assert!(told.contains("open its rows as a text file"), "{told}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub fn read(argument: &str) -> Result<Source, Failure> {
     }
     file_or_standard_input(argument).map_err(|failure| match argument == "-" || Path::new(argument).is_file() {
         true => failure,
-        false => failure.with_help("give a file, `-` for standard input, or a link with `#v1.`"),
+        false => failure.with_help("give a file, `-` for standard input, or a link with `#v2.`"),
     })
 }
 

@@ -580,7 +580,10 @@ impl Planner {
                     _ => {}
                 }
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
-                lines.extend(sentences(&faults).iter().flat_map(|said| said.lines()).map(text::sentence));
+                let said = sentences(&faults);
+                lines.extend(
+                    said.iter().flat_map(|said| said.lines()).map(|line| text::sentence(&text::on_page(line))),
+                );
                 self.complain(lines);
                 if newest {
                     self.busy.set(false);
@@ -913,8 +916,7 @@ impl Planner {
             match Spec::read(text) {
                 Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
                 Err(error) => {
-                    let mut lines =
-                        vec!["This file is no plan, no trace, no profile, no order of ops and no spec.".to_owned()];
+                    let mut lines = vec![text::no_file(text, &error)];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.complain(lines);
                 }
