@@ -1183,6 +1183,39 @@ fn what_is_said_of_a_block_stays_on_a_phone() {
     browser.no_errors();
 }
 
+/// A plan that is still searched for is saved when it is found, and the page says so at once.
+#[test]
+fn a_plan_is_saved_when_its_search_has_ended() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("saved-later", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let script = "window.said = ''; const status = document.querySelector(\"[data-test='status']\");
+        const watch = new MutationObserver(() => {
+            if (status.dataset.state !== 'planning') return;
+            watch.disconnect();
+            document.querySelector(\"[data-test='export-plan']\").click();
+            setTimeout(() => window.said = document.querySelector(\"[data-test='notice']\")?.textContent ?? 'nothing');
+        });
+        watch.observe(status, { attributes: true });";
+    browser.script(script, json!([]));
+    browser.find(&field("training.microbatches")).script_with(
+        "arguments[0].value = '24'; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+        json!(null),
+    );
+    let said = browser.until("what is said", || {
+        browser.script("return window.said", json!([])).as_str().filter(|said| !said.is_empty()).map(str::to_owned)
+    });
+    assert!(said.contains("as soon as the search has ended"), "{said}");
+    let plan = std::fs::read_to_string(browser.downloaded("plan.json")).unwrap();
+    planned(&browser, "Best");
+    let link = link_that_says(&browser, |spec| spec["training"]["microbatches"] == 24);
+    assert!(plan == printed(["plan", &link, "-o", "-"]), "the page's plan is not the command's");
+    let left = browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]));
+    assert_eq!(left, 0, "it is saved, and nothing more to be said of it");
+    browser.no_errors();
+}
+
 #[test]
 fn dragging_a_slider_keeps_the_page_answering() {
     let (_served, address) = serve(&[]);

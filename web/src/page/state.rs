@@ -39,6 +39,8 @@ use crate::tuned;
 /// with every movement of a slider.
 const LINK_AFTER_MS: i32 = 200;
 
+/// What is said where a plan file is wanted before it is known.
+const SAVED_LATER: &str = "The plan file is saved as soon as the search has ended.";
 /// Tokens of a sequence where nothing has said how many.
 const USUAL_SEQUENCE: u64 = 4096;
 /// Pixels of a saved drawing: a page of paper.
@@ -148,6 +150,8 @@ pub struct Planner {
     /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
     /// is, whoever wrote it.
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// Whether the plan file is to be saved when the search for the plan has ended.
+    saves_later: StoredValue<bool>,
     /// The plan file that the worker is reading.
     opening: StoredValue<Option<Opening>, LocalStorage>,
     /// The trace file that the worker is reading.
@@ -219,6 +223,7 @@ impl Planner {
             shown: StoredValue::new(0),
             promised: StoredValue::new(None),
             opened: StoredValue::new_local(None),
+            saves_later: StoredValue::new(false),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
@@ -366,7 +371,25 @@ impl Planner {
         if !self.keep_promise() {
             self.busy.set(false);
             self.outdated.set(false);
+            if self.stop_saving_later() {
+                self.export();
+            }
         }
+    }
+
+    /// Whether the plan file was to be saved; it is no longer.
+    fn stop_saving_later(self) -> bool {
+        let wanted = self.saves_later.get_value();
+        if wanted {
+            self.saves_later.set_value(false);
+            self.notice.update(|notice| {
+                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
+                    lines.retain(|line| line != SAVED_LATER);
+                    (!lines.is_empty()).then_some(Notice { wrong, lines })
+                });
+            });
+        }
+        wanted
     }
 
     /// Opens the order behind the point that was chosen, where the best within its memory has turned out slower: the chart
@@ -401,6 +424,8 @@ impl Planner {
     fn plan_form(self) {
         self.promised.set_value(None);
         self.opened.set_value(None);
+        // It was to be of the form before.
+        self.stop_saving_later();
         if self.rows.with_untracked(|rows| rows.iter().any(|row| !is_schedule(&row.schedule))) {
             // What was said of an order from elsewhere goes with it.
             self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
@@ -948,10 +973,13 @@ impl Planner {
         }
     }
 
-    /// Downloads the plan file of the form.
+    /// Downloads the plan file of the form; where that is still searched for, when it is found.
     pub fn export(self) {
         if let Some(text) = self.opened.get_value() {
             browser::download(&self.file_name("plan.json"), "application/json", &text);
+        } else if self.busy.get_untracked() {
+            self.saves_later.set_value(true);
+            self.say(SAVED_LATER);
         } else if let Some(text) = self.read_form() {
             self.ask(Ask::Export { spec: text, purpose: Purpose::Download }, false);
         }
