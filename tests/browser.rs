@@ -488,6 +488,24 @@ fn wrong_input_is_told_at_its_field() {
     browser.until("the plan of the form", || (is_outdated() == json!(false)).then_some(()));
     assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(false));
 
+    // What was typed is said as it was, and so is what no schedule can be made of.
+    let told = |path: &str, part: &str| {
+        let fault = format!("[data-test='fault-{path}']");
+        browser.until(part, || Some(browser.text(&fault)).filter(|text| text.contains(part)))
+    };
+    let aside = browser.find(&field("memory.overhead_bytes"));
+    aside.fill("-1");
+    told("memory.overhead_bytes", "found -1 GiB; accepted is 0 B to ");
+    aside.fill("1");
+    let layers = browser.find(&field("parallel.partition"));
+    layers.fill("8,8,8,9");
+    told("parallel.partition", "found 33 layers in all; accepted is 32, the layers of the model");
+    assert!(browser.text("[data-test='no-plan']").contains("“Layers”: found 33"));
+    browser.picture("wrong-layers.png");
+    layers.fill("8,8,8,8");
+    let fault = "[data-test='fault-parallel.partition']";
+    browser.until("the fault to go", || browser.text(fault).is_empty().then_some(()));
+
     let reliefs = || browser.script("return document.querySelectorAll(\"[data-test='reliefs']\").length", json!([]));
 
     // A fold that a person has closed does not hide a fault.
