@@ -241,8 +241,8 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
     }
 }
 
-/// The row of a comparison for an answer to `spec`.
-pub fn row(name: &str, spec: &Spec, answer: &Answer) -> Row {
+/// The row of a comparison for an answer.
+pub fn row(name: &str, answer: &Answer) -> Row {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
     let bound_ns = bounds::lower_bound(problem).value_ns;
     let costs = RowCosts {

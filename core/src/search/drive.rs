@@ -395,6 +395,8 @@ impl<'a, 'b> Search<'a, 'b> {
                 };
                 let mut known = self.climb(None, effort / share);
                 self.recipes = known.iter().filter_map(|candidate| candidate.recipe).collect();
+                // What was found may be worth less from here on.
+                let effort = self.allowed;
                 self.add_waves(&mut known, grown);
                 if is_refitted(&self.full.flat) {
                     let until = self.ops() + effort / (REFIT_SHARE + 1);
@@ -765,14 +767,17 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// The nearer the best is to the bound, the less effort its size is worth: none where nothing is left to gain, all from
-    /// one part in two hundred on. Where the best is further than one in fifty, a problem that is not large is worth as many
+    /// one part in two hundred on. Where the best is further than one in twenty, a problem that is not large is worth as many
     /// times as much as it is further, up to [`MOST_TIMES`].
     fn allow(&mut self, cost: Nanos) {
         let over = u128::from(cost.saturating_sub(self.bound_ns));
         let (for_size, bound) = (u128::from(self.for_size), u128::from(self.bound_ns.max(1)));
         let share = (for_size * over * 200 / bound).min(for_size);
-        let far = (for_size * (over * 50).min(bound * MOST_TIMES) / bound).min(self.for_far.into());
-        self.allowed = self.effort.saturating_add(share.max(far) as u64);
+        let far = (for_size * (over * 20).min(bound * MOST_TIMES) / bound).min(self.for_far.into());
+        let allowed = self.effort.saturating_add(share.max(far) as u64);
+        // What has come nearer late is worth its share from then on.
+        let late = self.ops().saturating_add(share as u64).min(self.effort.saturating_add(self.for_far));
+        self.allowed = allowed.max(late);
     }
 
     /// Takes `rows` if they are better than the best so far.

@@ -357,6 +357,8 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
     // Two ways meet on every rank: without a cap each fills what the other one needs.
     if flat.chains.len() > 1 {
         seeds.append(&mut capped);
+    } else if flat.chunks() > 1 {
+        capped.clear();
     }
     for slack in [1500, 3000, 1000, 2000, 4500] {
         for w_fit in [0, 1000] {
