@@ -1,5 +1,6 @@
 //! What ends a training step beside the pipeline: gradients are summed, between two ranks of a pipeline where both hold a
-//! weight and then over copies, and the optimizer steps. So a step's time, its tokens a second and the share of the devices' rate that the model gets.
+//! weight and then over copies, and the optimizer steps. So a step's time, its tokens a second and the share of the
+//! devices' rate that the model gets.
 //!
 //! Gradients that are reduced once, after the last microbatch, are hidden under nothing. Those that are reduced after each
 //! ([`ReduceGradients`]) go beside the ops that follow, one reduction after the other, and
