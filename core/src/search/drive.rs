@@ -3,11 +3,12 @@
 //! 1. The published schedules that fit, and a few recipes, so that there is an answer at once.
 //! 2. Of a small problem, orders grown op by op ([`beam`](super::beam)); where nothing better is left, that is all.
 //! 3. A climb through recipes of the list scheduler ([`policies`]).
-//! 4. Going two ways, and in small problems, whole microbatches taken out of the best orders and put in again
+//! 4. Going two ways, and where a problem is not large, whole microbatches taken out of the best orders and put in again
 //!    ([`refit`](super::refit)).
-//! 5. Local search on the best orders ([`tabu`](super::tabu)).
+//! 5. Ops of the best orders planned sooner or later ([`replan`](super::replan)).
+//! 6. Local search on the best orders ([`tabu`](super::tabu)).
 //!
-//! With many microbatches, 3 to 5 work on a problem with as many as it takes to fill and drain the pipe,
+//! With many microbatches, 3, 4 and 6 work on a problem with as many as it takes to fill and drain the pipe,
 //! and what they find is stretched ([`steady`]); only then is the whole problem polished. With very many, where to run
 //! an order only a few times takes all the effort, the whole search works on fewer, and its answer is stretched.
 //!
@@ -23,6 +24,7 @@ use super::flat::{Flat, Rows};
 use super::list::List;
 use super::policies::{self, Recipe, Shape};
 use super::refit::Refit;
+use super::replan::Replan;
 use super::steady::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
 use super::{Flow, Progress, Scope, blocks, grouped, v_blocks, zb_auto, zbv};
@@ -238,6 +240,7 @@ const KEPT: usize = 6;
 
 /// Orders that microbatches are taken out of and put in again; and the share of the other effort that this adds.
 const REFITTED: usize = 8;
+const MOST_REFITTED: usize = 700;
 const REFIT_SHARE: u64 = 3;
 
 /// Where an order of the whole problem is built by a recipe only a few times: so many at first, and so many of those that
@@ -406,6 +409,9 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.add_waves(&mut known, waves);
                 self.add_waves(&mut known, blocks);
                 self.add_best(&mut known);
+                let until = self.ops() + effort.saturating_sub(self.ops()) / 2;
+                let replanned = self.replan(&known, until);
+                self.add_waves(&mut known, replanned);
                 self.improve(None, known, effort);
             }
             Some(mut small) => {
@@ -625,8 +631,33 @@ impl<'a, 'b> Search<'a, 'b> {
                     self.offer(refit.best(), "refitted");
                 }
             }
-            let (rows, cost) = (refit.best(), refit.best_cost);
+            let (rows, cost) = (refit.best(), refit.best_cost());
             found[index] = Candidate { score: cost, cost, recipe: None, rows };
+        }
+        found.sort_by_key(|candidate| candidate.score);
+        found
+    }
+
+    /// Plans ops of the best orders sooner or later. What that leads to, best first.
+    fn replan(&mut self, known: &[Candidate], until: u64) -> Vec<Candidate> {
+        let mut random = Random::new(5);
+        let mut found = Vec::with_capacity(known.len());
+        for (index, candidate) in known.iter().enumerate() {
+            let Bench { flat, eval, shape, .. } = &mut self.full;
+            let Some(mut replan) = Replan::new(flat, eval, &candidate.rows, shape.period) else { continue };
+            let from = self.ops();
+            let until = from + until.saturating_sub(from) / (known.len() - index) as u64;
+            while self.ops() <= until && !self.is_over() {
+                let Bench { flat, eval, list, .. } = &mut self.full;
+                let (before, ran) = (replan.ops, eval.ops);
+                let better = replan.step(flat, eval, list, &mut random);
+                eval.ops = ran + replan.ops - before;
+                if better {
+                    self.offer(replan.best(), "replanned");
+                }
+            }
+            let cost = replan.best_cost();
+            found.push(Candidate { score: cost, cost, recipe: None, rows: replan.best() });
         }
         found.sort_by_key(|candidate| candidate.score);
         found
@@ -799,9 +830,9 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 }
 
-/// Whether microbatches are taken out and put in besides: going two ways, and in small problems.
+/// Whether microbatches are taken out and put in besides: going two ways, and where a problem is not large.
 fn is_refitted(flat: &Flat) -> bool {
-    flat.chains.len() > 1 || beam::is_small(flat)
+    flat.chains.len() > 1 || flat.ops <= MOST_REFITTED
 }
 
 /// The same problem with fewer microbatches, and how many fewer in each direction: enough to fill the pipe, to reach

@@ -29,15 +29,9 @@ pub(super) const NEVER: i64 = i64::MAX / 8;
 pub(super) struct Policy {
     /// By lane: forwards that may be in flight, that is without their B. At least 1.
     pub caps: Vec<u32>,
-    /// By lane: when the first F and B are planned; the n-th is `n · period` later. The smallest goes first.
-    pub key_f: Vec<i64>,
-    pub key_b: Vec<i64>,
-    pub period: i64,
-    /// Microbatches are planned in groups of so many, at least 1: within a group the n-th is `step` later, and
-    /// the next group starts `group · period` later. With 1 all are `period` apart.
-    pub group: u32,
-    pub step: i64,
-    /// How long after its B a W is planned; [`NEVER`] for a W that only fills gaps.
+    /// When ops are planned. What is planned first goes first.
+    pub plan: Plan,
+    /// By how much later than planned a W is before it counts; [`NEVER`] for a W that only fills gaps.
     pub w_lag: i64,
     /// The share of a W, in thousandths, that has to fit in the gap that it fills: 0 fills any gap.
     pub w_fit: u64,
@@ -54,6 +48,35 @@ pub(super) struct Policy {
     /// Whether the microbatches of two directions count as admitted in turn, or those of the second behind all of
     /// the first: see [`stays_safe`].
     pub in_turn: bool,
+}
+
+/// When ops are planned: a W with its B, or by itself.
+#[derive(Clone, Debug)]
+pub(super) enum Plan {
+    /// Microbatches one after the other, at a pace.
+    Paced(Pace),
+    /// Each op by itself.
+    Each(Times),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    /// By lane: when the first F and B are planned; the n-th is `n · period` later.
+    pub f: Vec<i64>,
+    pub b: Vec<i64>,
+    pub period: i64,
+    /// Microbatches are planned in groups of so many, at least 1: within a group the n-th is `step` later, and
+    /// the next group starts `group · period` later. With 1 all are `period` apart.
+    pub group: u32,
+    pub step: i64,
+}
+
+/// Planned times by slot.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Times {
+    pub f: Vec<i64>,
+    pub b: Vec<i64>,
+    pub w: Vec<i64>,
 }
 
 /// What puts every op of one kind behind every op of another.
@@ -80,7 +103,27 @@ pub(super) struct List {
     pub ops: u64,
 }
 
-impl Policy {
+impl Plan {
+    /// When an op of the n-th microbatch of a lane is planned.
+    fn time(&self, flat: &Flat, lane: usize, kind: u32, n: u32) -> i64 {
+        match self {
+            Plan::Paced(pace) => {
+                let first = if kind == F { pace.f[lane] } else { pace.b[lane] };
+                first.saturating_add(pace.later(n))
+            }
+            Plan::Each(times) => {
+                let of = match kind {
+                    F => &times.f,
+                    W => &times.w,
+                    _ => &times.b,
+                };
+                of[flat.lanes[lane].offset + n as usize]
+            }
+        }
+    }
+}
+
+impl Pace {
     /// By how much the n-th microbatch is planned later than the first.
     fn later(&self, n: u32) -> i64 {
         if self.group == 1 {
@@ -89,6 +132,24 @@ impl Policy {
         let (groups, within) = (n / self.group, n % self.group);
         let whole = i64::from(groups) * i64::from(self.group);
         whole.saturating_mul(self.period).saturating_add(i64::from(within).saturating_mul(self.step))
+    }
+}
+
+impl Times {
+    pub fn new(flat: &Flat) -> Times {
+        let none = || vec![0; flat.slots];
+        Times { f: none(), b: none(), w: none() }
+    }
+
+    /// Plans no microbatch before one that goes ahead of it.
+    pub fn put_in_turn(&mut self, flat: &Flat) {
+        for lane in &flat.lanes {
+            for of in [&mut self.f, &mut self.b, &mut self.w] {
+                for slot in lane.offset + 1..lane.offset + lane.count {
+                    of[slot] = of[slot].max(of[slot - 1]);
+                }
+            }
+        }
     }
 }
 
@@ -192,7 +253,7 @@ impl List {
             let [f, b, w] = self.done[index];
             if b < self.known_b[index] {
                 let kind = if flat.fused { BW } else { B };
-                let mut key = policy.key_b[index].saturating_add(policy.later(b));
+                let mut key = policy.plan.time(flat, index, B, b);
                 if policy.alternate && !self.forward[rank] {
                     key = key.saturating_add(BEHIND);
                 }
@@ -209,7 +270,7 @@ impl List {
                 }
             }
             if f < self.known_f[index] && f - b < policy.caps[index] {
-                let key = policy.key_f[index].saturating_add(policy.later(f));
+                let key = policy.plan.time(flat, index, F, f);
                 let mut arrives = self.arrive_f[lane.offset + f as usize];
                 let mut planned = key.saturating_sub(policy.early).max(0) as u64;
                 let key = if policy.alternate && self.forward[rank] { key.saturating_add(BEHIND) } else { key };
@@ -234,7 +295,7 @@ impl List {
                 }
             }
             if !flat.fused && w < b {
-                let key = policy.key_b[index].saturating_add(policy.later(w));
+                let key = policy.plan.time(flat, index, W, w);
                 if weights.is_none_or(|other| key < other.key) && held + lane.takes[W as usize] <= limit {
                     weights = Some(Choice { key, lane: index, kind: W });
                 }

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::flat::{B, BW, F, Flat, W};
-use super::list::{NEVER, Policy};
+use super::list::{NEVER, Pace, Plan, Policy};
 use crate::random::Random;
 
 /// Times of a chain when nothing is in the way, by lane.
@@ -218,9 +218,13 @@ impl Recipe {
         };
         Policy {
             caps,
-            key_f,
-            key_b,
-            period: if self.planned { period } else { 0 },
+            plan: Plan::Paced(Pace {
+                f: key_f,
+                b: key_b,
+                period: if self.planned { period } else { 0 },
+                group: if self.planned { self.group } else { 1 },
+                step: period / flat.chunks() as i64,
+            }),
             w_lag: if self.w_lag == FREE { NEVER } else { thousandths(shape.period, self.w_lag) },
             w_fit: self.w_fit as u64,
             patience: self.patience as u64,
@@ -228,8 +232,6 @@ impl Recipe {
             gap: thousandths(sustained, self.gap) as u64,
             alternate: self.alternate,
             in_turn: self.in_turn,
-            group: if self.planned { self.group } else { 1 },
-            step: period / flat.chunks() as i64,
         }
     }
 

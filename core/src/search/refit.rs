@@ -11,14 +11,14 @@
 //! needs allows, and stands before the first op that starts no sooner: so a circle of ops that wait for each other would
 //! have to go back in time, and there is none. Where an op finds its rank's memory full, or fills it for one that stands
 //! there, the op of the new microbatch that took the memory goes behind it and all times are worked out again: at the
-//! latest the new microbatch stands behind all others. Local search then mends what it holds up.
+//! latest the new microbatch stands behind all others. Local search then mends what it holds up, and [`accept`](super::accept) says which order it goes on from.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::accept::Accepted;
 use super::eval::{Cost, Eval};
 use super::flat::{B, BW, Code, F, Flat, Rows, W, code, kind_of, lane_of};
-use super::tabu::Tabu;
 use crate::random::Random;
 
 /// The first order from nothing may take so many times the effort that there is for those.
@@ -27,14 +27,6 @@ const MOST_BUILT: u64 = 8;
 const MOST_TRIES: usize = 300;
 /// Microbatches that are taken out at once.
 const MOST_OUT: u64 = 6;
-/// Steps without gain after which it goes back to the best order.
-const PATIENCE: u32 = 60;
-/// An order is worth local search where it costs no more than the best and one part in so many.
-const HOPEFUL: u64 = 16;
-/// Steps of local search on an order; four times as many on one that is no worse than the last.
-const STEPS: u32 = 8;
-/// Of so many orders that are worse than the last, it goes on from one.
-const WORSE: u64 = 8;
 
 /// How a microbatch is put in.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +55,9 @@ struct New {
 
 /// A search that stands at an order and remembers the best.
 pub(super) struct Refit {
+    accepted: Accepted,
+    /// What microbatches are taken out of and put into.
     rows: Rows,
-    cost: Cost,
-    best: Rows,
-    pub best_cost: Cost,
-    idle: u32,
     /// By rank and place, when the ops of the order start.
     starts: Vec<Vec<u64>>,
     new: Vec<New>,
@@ -82,17 +72,13 @@ pub(super) struct Refit {
 impl Refit {
     /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever.
     pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows) -> Option<Refit> {
-        let cost = eval.run(flat, rows, u64::MAX)?;
-        Some(Refit { cost, best_cost: cost, ..Refit::empty(flat, rows.clone()) })
+        Accepted::new(flat, eval, rows).map(|accepted| Refit::of(flat, accepted))
     }
 
-    fn empty(flat: &Flat, rows: Rows) -> Refit {
+    fn of(flat: &Flat, accepted: Accepted) -> Refit {
         Refit {
-            best: rows.clone(),
-            rows,
-            cost: Cost::WORST,
-            best_cost: Cost::WORST,
-            idle: 0,
+            accepted,
+            rows: vec![Vec::new(); flat.ranks],
             starts: vec![Vec::new(); flat.ranks],
             new: Vec::new(),
             at: vec![[0; 3]; flat.lanes.len()],
@@ -103,7 +89,12 @@ impl Refit {
 
     /// The best order so far.
     pub fn best(&self) -> Rows {
-        self.best.clone()
+        self.accepted.best()
+    }
+
+    /// What it costs.
+    pub fn best_cost(&self) -> Cost {
+        self.accepted.best_cost
     }
 
     /// Orders from nothing: microbatches put in one by one, so many of one direction before as many of the next. Looks
@@ -121,7 +112,7 @@ impl Refit {
             for first in 0..flat.chains.len() {
                 for fit in [0, 500, 1000] {
                     for late in [false, true] {
-                        let mut refit = Refit::empty(flat, vec![Vec::new(); flat.ranks]);
+                        let mut refit = Refit::of(flat, Accepted::none());
                         let fits = refit.fill(flat, eval, run, Way { chain: first, from: 0, fit, fit_w: fit, late });
                         ops += refit.ops + flat.ops as u64;
                         if fits {
@@ -156,61 +147,24 @@ impl Refit {
 
     /// Takes some microbatches out and puts them in again; true where that led to a new best order.
     pub fn step(&mut self, flat: &Flat, eval: &mut Eval, random: &mut Random) -> bool {
-        self.idle += 1;
-        if self.idle > PATIENCE {
-            self.idle = 0;
-            self.rows.clone_from(&self.best);
-            self.cost = self.best_cost;
-        }
-        let before = self.rows.clone();
+        self.rows.clone_from(self.accepted.next());
         let mut out = self.take_out(flat, eval, random);
         // As many of each direction as were taken out, in any sequence.
         let fit = [0, 0, 300, 600, 1000][random.below(5) as usize];
         let fit_w = [0, 0, 500, 1000][random.below(4) as usize];
         let late = random.below(2) == 0;
-        let mut fits = true;
-        while fits && !out.is_empty() {
+        while !out.is_empty() {
             let (chain, entered) = out.swap_remove(random.below(out.len() as u64) as usize);
             let from = match random.below(3) {
                 0 => 0,
                 1 => entered,
                 _ => random.below(eval.end.iter().copied().max().unwrap_or(0) + 1),
             };
-            fits = self.put(flat, eval, Way { chain, from, fit, fit_w, late });
-        }
-        let best = self.best_cost.objective;
-        let cost = if fits { eval.run(flat, &self.rows, best.saturating_add(best / HOPEFUL)) } else { None };
-        self.ops += flat.ops as u64;
-        let Some(mut cost) = cost else {
-            self.rows = before;
-            return false;
-        };
-        // Where a microbatch that was put in holds up another, local search mends that.
-        if let Some(mut search) = Tabu::new(flat, &self.rows) {
-            let steps = if cost > self.cost { STEPS } else { 4 * STEPS };
-            for _ in 0..steps {
-                search.step(flat, random);
-            }
-            self.ops += search.ops();
-            if search.best_cost < cost {
-                cost = search.best_cost;
-                self.rows = search.best();
+            if !self.put(flat, eval, Way { chain, from, fit, fit_w, late }) {
+                return false;
             }
         }
-        if cost.objective > self.cost.objective && random.below(WORSE) > 0 {
-            self.rows = before;
-            return false;
-        }
-        self.cost = cost;
-        if cost >= self.best_cost {
-            return false;
-        }
-        if cost.objective < self.best_cost.objective {
-            self.idle = 0;
-        }
-        self.best_cost = cost;
-        self.best.clone_from(&self.rows);
-        true
+        self.accepted.offer(flat, eval, self.rows.clone(), &mut self.ops, random)
     }
 
     /// Takes out some microbatches that enter one soon after the other: for each its chain and when it entered.

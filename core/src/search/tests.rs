@@ -166,10 +166,46 @@ proptest! {
         let mut search = refit::Refit::new(&flat, &mut eval, &flat.serial()).expect("one after the other runs");
         for _ in 0..10 {
             search.step(&flat, &mut eval, &mut random);
-            prop_assert_eq!(eval.run(&flat, &search.best(), u64::MAX), Some(search.best_cost));
+            prop_assert_eq!(eval.run(&flat, &search.best(), u64::MAX), Some(search.best_cost()));
         }
         orders.push(search.best());
         for rows in orders {
+            prop_assert!((0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])));
+        }
+    }
+
+    #[test]
+    fn ops_planned_anew_leave_a_valid_order(problem in problems(), seed in any::<u64>()) {
+        let flat = Flat::new(&problem);
+        let (mut eval, mut list) = (Eval::new(&flat), List::new(&flat));
+        let mut random = Random::new(seed);
+        let period = policies::Shape::new(&flat).period;
+        let mut search =
+            replan::Replan::new(&flat, &mut eval, &flat.serial(), period).expect("one after the other runs");
+        for _ in 0..20 {
+            search.step(&flat, &mut eval, &mut list, &mut random);
+            let rows = search.best();
+            prop_assert!((0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])));
+            prop_assert_eq!(eval.run(&flat, &rows, u64::MAX), Some(search.best_cost()));
+        }
+    }
+
+    /// Whatever is planned: the list scheduler is never stuck.
+    #[test]
+    fn every_plan_of_single_ops_ends_at_every_limit(problem in problems(), seed in any::<u64>()) {
+        let flat = Flat::new(&problem);
+        let (mut list, mut random) = (List::new(&flat), Random::new(seed));
+        let mut times = list::Times::new(&flat);
+        for of in [&mut times.f, &mut times.b, &mut times.w] {
+            of.iter_mut().for_each(|time| *time = random.below(1 << 20) as i64);
+        }
+        times.put_in_turn(&flat);
+        let shape = policies::Shape::new(&flat);
+        let recipe = policies::seeds(&flat, &shape)[0];
+        let policy = list::Policy { plan: list::Plan::Each(times), ..recipe.policy(&flat, &shape) };
+        for early in [list::NEVER, 0] {
+            let policy = list::Policy { early, ..policy.clone() };
+            let rows = list.build(&flat, &flat.limit, &policy).expect("never stuck");
             prop_assert!((0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])));
         }
     }
