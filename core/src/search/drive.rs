@@ -3,9 +3,9 @@
 //! 1. The published schedules that fit, and a few recipes, so that there is an answer at once.
 //! 2. Of a small problem, orders grown op by op ([`beam`](super::beam)); where nothing better is left, that is all.
 //! 3. A climb through recipes of the list scheduler ([`policies`]).
-//! 4. Going two ways, and where a problem is not large, whole microbatches taken out of the best orders and put in again
+//! 4. Going two ways, and in small problems, whole microbatches taken out of the best orders and put in again
 //!    ([`refit`](super::refit)).
-//! 5. Ops of the best orders planned sooner or later ([`replan`](super::replan)).
+//! 5. Going one way, ops of the best orders planned sooner or later ([`replan`](super::replan)).
 //! 6. Local search on the best orders ([`tabu`](super::tabu)).
 //!
 //! With many microbatches, 3, 4 and 6 work on a problem with as many as it takes to fill and drain the pipe,
@@ -240,8 +240,10 @@ const KEPT: usize = 6;
 
 /// Orders that microbatches are taken out of and put in again; and the share of the other effort that this adds.
 const REFITTED: usize = 8;
-const MOST_REFITTED: usize = 700;
 const REFIT_SHARE: u64 = 3;
+
+/// The share of what is left for local search that goes to plans of single ops.
+const REPLAN_SHARE: u64 = 3;
 
 /// Where an order of the whole problem is built by a recipe only a few times: so many at first, and so many of those that
 /// were best with fewer microbatches.
@@ -409,9 +411,12 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.add_waves(&mut known, waves);
                 self.add_waves(&mut known, blocks);
                 self.add_best(&mut known);
-                let until = self.ops() + effort.saturating_sub(self.ops()) / 2;
-                let replanned = self.replan(&known, until);
-                self.add_waves(&mut known, replanned);
+                // Going two ways, what whole microbatches were put in again for seldom gets better so.
+                if self.full.flat.chains.len() == 1 {
+                    let until = self.ops() + effort.saturating_sub(self.ops()) / REPLAN_SHARE;
+                    let replanned = self.replan(&known, until);
+                    self.add_waves(&mut known, replanned);
+                }
                 self.improve(None, known, effort);
             }
             Some(mut small) => {
@@ -830,9 +835,9 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 }
 
-/// Whether microbatches are taken out and put in besides: going two ways, and where a problem is not large.
+/// Whether microbatches are taken out and put in besides: going two ways, and in small problems.
 fn is_refitted(flat: &Flat) -> bool {
-    flat.chains.len() > 1 || flat.ops <= MOST_REFITTED
+    flat.chains.len() > 1 || beam::is_small(flat)
 }
 
 /// The same problem with fewer microbatches, and how many fewer in each direction: enough to fill the pipe, to reach
