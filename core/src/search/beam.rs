@@ -13,7 +13,8 @@
 //!
 //! What is left out so may count on an op that the better state has already missed: one that could have started before the
 //! last did. As long as there are more states than are kept, missed ops are not looked at; when there are not, states
-//! are grown once more with missed ops started late. Then, where the width is not reached, nothing better is left.
+//! are grown once more with missed ops started late, and then with ops after which no rule says that all can end: a microbatch
+//! whose B takes memory may need that a younger one goes on first. Then, where the width is not reached, nothing better is left.
 //!
 //! # What is hopeful
 //! A state counts for what no order that starts with it goes under: by the work of each rank, by the way of the next and
@@ -106,6 +107,8 @@ pub(super) struct Beam<'f> {
     lanes: Vec<About>,
     /// Whether an op may start although the last one started later than it might have.
     waits: bool,
+    /// Whether an op may start after which it is not certain that all can end.
+    dares: bool,
     /// All jobs: an op of B and W in one counts for two where both ways are open.
     jobs: usize,
     // By lane, of the state that is looked at: the soonest start of the next op and the soonest end of the last.
@@ -177,6 +180,7 @@ impl<'f> Beam<'f> {
             alone: alone(flat),
             others: others.into_iter().map(with_alone).collect(),
             waits: false,
+            dares: false,
             jobs: per_slot * flat.slots,
             head: vec![[0; 2]; lanes.len()],
             last: vec![[0; 2]; lanes.len()],
@@ -192,20 +196,21 @@ impl<'f> Beam<'f> {
     /// `offer`, which says what the next has to cost less than. True where nothing better is left.
     pub fn widen(&mut self, effort: u64, mut offer: impl FnMut(Vec<Rows>, u64) -> u64) -> bool {
         let (from, mut width, mut cutoff) = (self.ops, FIRST_WIDTH, offer(Vec::new(), 0));
-        self.waits = false;
+        (self.waits, self.dares) = (false, false);
         for pass in 0.. {
             let before = self.ops;
             let lax = if pass < LAX_PASSES { cutoff / LAX } else { 0 };
             let grown = self.grow(width, cutoff.saturating_add(lax));
             let took = self.ops - before;
             cutoff = offer(grown.orders, took);
-            if cutoff == 0 || (!grown.cut && self.waits) {
+            if cutoff == 0 || (!grown.cut && self.waits && (self.dares || !self.others.is_empty())) {
                 return true;
             }
             if self.ops - from + WIDER as u64 * took > effort || WIDER * width > MOST_WIDTH {
                 return false;
             }
             // Where hardly a state was left out, the rest is worth a look too.
+            self.dares |= !grown.cut && self.waits;
             self.waits |= !grown.cut;
             width *= WIDER;
         }
@@ -383,6 +388,9 @@ impl<'f> Beam<'f> {
             let room = Room { rank, limit, held: state.held[rank], alone: alone[rank], in_turn };
             allowed(&room, flat, &state.done, lane, kind)
         };
+        if self.dares {
+            return state.held[rank] + self.flat.lanes[lane].takes[kind as usize] <= limit;
+        }
         let turns: &[bool] = if self.flat.chains.len() > 1 { &[false, true] } else { &[false] };
         limit >= UNLIMITED
             || turns.iter().any(|in_turn| fits(self.flat, &self.alone, *in_turn))

@@ -187,14 +187,20 @@ impl Flat {
     }
 
     /// Sets apart what microbatches leave behind for good, so that below every microbatch gives back what
-    /// it took. A microbatch runs beside at most all others ended, so their share is all but one.
+    /// it took. An op runs beside at most all others ended, so that is all but what is left by one microbatch on one lane.
     fn reserve_what_stays(&mut self) {
+        let mut reserved = vec![(0, i64::MAX); self.ranks];
         for lane in &mut self.lanes {
             let stays = lane.net(F) + lane.net(B) + lane.net(W);
             lane.gives[W as usize] += stays;
             lane.gives[BW as usize] += stays;
-            if self.limit[lane.rank] != UNLIMITED {
-                self.limit[lane.rank] -= stays * (lane.count as i64 - 1);
+            let (all, least) = &mut reserved[lane.rank];
+            *all += stays * lane.count as i64;
+            *least = stays.min(*least);
+        }
+        for (limit, (all, least)) in self.limit.iter_mut().zip(reserved) {
+            if *limit != UNLIMITED {
+                *limit -= all.saturating_sub(least);
             }
         }
     }

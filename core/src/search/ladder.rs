@@ -28,7 +28,7 @@ use core::cell::Cell;
 
 use super::beam;
 use super::drive::{Known, Library};
-use super::flat::{F, Flat};
+use super::flat::{B, F, Flat};
 use super::frontier::least_bytes;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, search, whole};
 use crate::bounds::lower_bound;
@@ -229,14 +229,18 @@ impl<'a> Ladder<'a> {
     }
 
     fn units(&self, flat: &Flat) -> Units {
-        let activations = |rank: usize| -> i64 {
-            flat.lanes_of[rank].iter().map(|lane| flat.lanes[*lane].net(F)).sum::<i64>() / flat.chains.len() as i64
+        // Where F keeps nothing, B may take what W gives back.
+        let keeps = flat.lanes.iter().any(|lane| lane.net(F) > 0);
+        let kept = |lane: &usize| -> i64 {
+            let lane = &flat.lanes[*lane];
+            if keeps { lane.net(F) } else { lane.net(F) + lane.net(B) }
         };
+        let activations = |rank: usize| flat.lanes_of[rank].iter().map(kept).sum::<i64>() / flat.chains.len() as i64;
         let static_bytes = |(rank, more): (usize, Bytes)| self.problem.static_bytes(rank).saturating_sub(more);
         Units {
             base: self.limited().map(static_bytes).max().unwrap_or(0),
             microbatch: self.limited().map(|(rank, _)| activations(rank)).max().unwrap_or(0).max(0) as u64,
-            chunk: flat.lanes.iter().map(|lane| lane.net(F)).max().unwrap_or(0).max(0) as u64,
+            chunk: (0..flat.lanes.len()).map(|lane| kept(&lane)).max().unwrap_or(0).max(0) as u64,
         }
     }
 

@@ -412,7 +412,7 @@ pub(super) fn allowed(room: &Room, flat: &Flat, done: &[[u32; 3]], lane: usize, 
 fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
     let Room { rank, limit, alone, .. } = *room;
     let mut held = room.held + flat.lanes[lane].net(kind);
-    let done = |index: usize| {
+    let after = |index: usize| {
         let [mut f, mut b, mut w] = so_far[index];
         if index == lane {
             match kind {
@@ -426,6 +426,11 @@ fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: 
             }
         }
         [f, b, w]
+    };
+    let ended = end_weights(flat, rank, limit, &mut held, &after);
+    let done = |index: usize| {
+        let [f, b, w] = after(index);
+        [f, b, if ended.contains(flat, rank, index) { b } else { w }]
     };
     for chain in 0..flat.chains.len() {
         let lanes = || flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain);
@@ -486,14 +491,55 @@ fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: 
     true
 }
 
+/// Lanes of a rank, the first 64 of them at most.
+#[derive(Clone, Copy)]
+struct Lanes(u64);
+
+impl Lanes {
+    fn contains(self, flat: &Flat, rank: usize, lane: usize) -> bool {
+        self.0 != 0
+            && flat.lanes_of[rank]
+                .iter()
+                .take(64)
+                .position(|other| *other == lane)
+                .is_some_and(|at| self.0 >> at & 1 == 1)
+    }
+}
+
+/// Runs all W that only wait and give bytes back, which may be all that an older microbatch lacks; says of which lanes.
+fn end_weights(flat: &Flat, rank: usize, limit: i64, held: &mut i64, done: &impl Fn(usize) -> [u32; 3]) -> Lanes {
+    let mut ended = Lanes(0);
+    if flat.fused {
+        return ended;
+    }
+    loop {
+        let before = ended.0;
+        for (at, &index) in flat.lanes_of[rank].iter().enumerate().take(64) {
+            let (lane, [_, b, w]) = (&flat.lanes[index], done(index));
+            if b > w && lane.net(W) < 0 && ended.0 >> at & 1 == 0 && *held + lane.takes[W as usize] <= limit {
+                *held += lane.net(W) * i64::from(b - w);
+                ended.0 |= 1 << at;
+            }
+        }
+        if ended.0 == before {
+            return ended;
+        }
+    }
+}
+
 /// As [`stays_safe`], with the n-th microbatches of all directions before the next of any. At each rank those that have
 /// not come yet and count as older need room beside those that have.
 fn stays_safe_in_turn(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
     let Room { rank, limit, alone, .. } = *room;
     let mut held = room.held + flat.lanes[lane].net(kind);
-    let done = |index: usize, job: u32| {
+    let after = |index: usize, job: u32| {
         let more = index == lane && (kind == job || (kind == BW && job != F));
         so_far[index][job as usize] + u32::from(more)
+    };
+    let ended = end_weights(flat, rank, limit, &mut held, &|index| [F, B, W].map(|job| after(index, job)));
+    let done = |index: usize, job: u32| {
+        let is_ended = job == W && ended.contains(flat, rank, index);
+        after(index, if is_ended { B } else { job })
     };
     let lanes = || flat.lanes_of[rank].iter().copied();
     let oldest = lanes().map(|lane| done(lane, W)).min().unwrap_or(0);

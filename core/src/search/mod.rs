@@ -10,8 +10,8 @@
 //! | `blocks` | building blocks: one microbatch in slots, repeated |
 //! | `v_blocks` | those of a V as the public search takes and mends them |
 //! | `tabu` | local search on an order, along its critical path |
-//! | `refit` | going two ways, and where a problem is not large, takes whole microbatches out of an order and puts them in again |
-//! | `replan` | plans some ops of an order sooner or later, and lets the list scheduler make an order of that |
+//! | `refit` | going two ways, and in small problems, takes whole microbatches out of an order and puts them in again |
+//! | `replan` | going one way, plans some ops of an order sooner or later, and lets the list scheduler make an order of that |
 //! | `accept` | which order the last two go on from |
 //! | `beam` | small problems: orders grown op by op, many side by side |
 //! | `walk` | an order with the longest ways through it, kept up to date |
