@@ -503,6 +503,8 @@ pub struct RowCosts {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
+    /// The whole training step; of a model only.
+    pub step: Option<StepFigures>,
 }
 
 /// What a trace file holds.

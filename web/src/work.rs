@@ -598,7 +598,7 @@ impl Comparison {
                 chart.offer(answer);
             }
             let row = match &answer {
-                Ok(answer) => wire::row(published.name, answer),
+                Ok(answer) => wire::row(&self.spec, published.name, answer),
                 Err(absent) => wire::absent_row(published.name, Some(absent.reason.clone())),
             };
             self.best.offer(published.name, answer);
@@ -625,7 +625,7 @@ impl Comparison {
             // A published schedule that nothing beats is named; what the search found has no name.
             Some(answer) => {
                 let won = if answer.name == BEST { "found by search".to_owned() } else { wire::title(&answer.name) };
-                Row { reason: Some(won), ..wire::row(BEST, answer) }
+                Row { reason: Some(won), ..wire::row(&self.spec, BEST, answer) }
             }
             None => wire::absent_row(BEST, Some(self.why_none().0)),
         }

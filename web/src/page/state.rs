@@ -1182,6 +1182,7 @@ fn own_row(scene: &Scene, source: &str) -> Row {
             gap: figures.gap,
             late_ns: figures.late_ns,
             carried_ns: figures.carried_ns,
+            step: figures.step,
         }),
     }
 }
