@@ -426,6 +426,16 @@ fn a_damaged_link_says_which_part_is_wrong() {
         browser.until("a plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     }
     browser.picture("damaged-link.png");
+    // What a chat program takes for a part of it does no harm, and leaves the address.
+    for behind in [".", "),", "%E2%80%A6"] {
+        browser.goto("about:blank");
+        browser.goto(&format!("{address}/#{fragment}{behind}"));
+        planned(&browser, "ZB-V");
+        assert_eq!(browser.find(&field("model.name")).property("value"), "tiny-llama");
+        let notices = browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]));
+        assert_eq!(notices, json!(0), "{behind}");
+        browser.until("the link alone", || browser.address().ends_with(&format!("/#{fragment}")).then_some(()));
+    }
     browser.no_errors();
 }
 

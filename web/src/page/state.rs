@@ -18,6 +18,7 @@ use super::browser;
 use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
+use crate::address;
 use crate::compared::Compared;
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
@@ -262,7 +263,7 @@ impl Planner {
         let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
         if let Some(text) = open_plan {
             // Should the plan not be readable any more, the form is planned.
-            if let Ok(spec) = pipeplan_core::link::read(&fragment) {
+            if let Ok(spec) = address::read(&fragment) {
                 self.form.set(Form::of(&spec));
             }
             self.own_fragment.set_value(fragment);
@@ -303,7 +304,7 @@ impl Planner {
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
         self.own_fragment.set_value(fragment.to_owned());
-        match pipeplan_core::link::read(fragment) {
+        match address::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
                 self.form.set(Form::of(&spec));
