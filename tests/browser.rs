@@ -1000,11 +1000,20 @@ fn an_order_of_ones_own_is_opened() {
     browser.picture("own-order.png");
     choose(&browser, "schedule", "zb-h1");
     planned(&browser, "ZB-H1");
+    let notice = browser.text("[data-test='notice']");
+    assert!(notice.contains("(Own order) is no longer shown") && !notice.contains("the file's own"), "{notice}");
     browser.until("what the time of the other plan hangs on", || effect("all B", &rows()));
     choose(&browser, "schedule", "gpipe");
     planned(&browser, "GPipe");
     let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([own]));
     assert_eq!(left, 0);
+    // Nor is one dropped without a word that the form overtakes while it is read.
+    browser.script(CHANGE_MEANWHILE, json!(["schedule", "zb-h1"]));
+    open(&browser, &mine);
+    browser.until("the change", || (browser.find(&field("schedule")).property("value") == "zb-h1").then_some(()));
+    planned(&browser, "ZB-H1");
+    let notice = browser.text("[data-test='notice']");
+    assert!(notice.contains("What was being opened is not shown"), "{notice}");
     std::fs::write(&mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
     open(&browser, &mine);
     browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));
@@ -1029,6 +1038,17 @@ fn an_order_of_ones_own_is_opened() {
     browser.no_errors();
 }
 
+/// Changes a field as soon as the page waits for a file.
+const CHANGE_MEANWHILE: &str = "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
+    const watch = new MutationObserver(() => {
+        if (status.dataset.state !== 'planning') return;
+        watch.disconnect();
+        const field = document.querySelector(`[data-test='field-${path}']`);
+        field.value = text;
+        ['input', 'change'].forEach(name => field.dispatchEvent(new Event(name, { bubbles: true })));
+    });
+    watch.observe(status, { attributes: true });";
+
 /// Form and figures are of one problem, whatever comes while a plan file is being read: a change of the form, or another file.
 #[test]
 fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
@@ -1049,18 +1069,8 @@ fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
     let browser = Browser::open("read", 1280, 1000);
     browser.goto(&address);
     planned(&browser, "Best");
-    // As soon as the page waits for the file.
-    let change = "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
-        const watch = new MutationObserver(() => {
-            if (status.dataset.state !== 'planning') return;
-            watch.disconnect();
-            const field = document.querySelector(`[data-test='field-${path}']`);
-            field.value = text;
-            ['input', 'change'].forEach(name => field.dispatchEvent(new Event(name, { bubbles: true })));
-        });
-        watch.observe(status, { attributes: true });";
     for (path, text, title) in [("schedule", "1f1b", "1F1B"), ("training.microbatches", "12", "1F1B")] {
-        browser.script(change, json!([path, text]));
+        browser.script(CHANGE_MEANWHILE, json!([path, text]));
         open(&browser, &large);
         browser.until("the change", || (browser.find(&field(path)).property("value") == text).then_some(()));
         planned(&browser, title);

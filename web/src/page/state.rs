@@ -153,7 +153,7 @@ pub struct Planner {
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether the plan file is to be saved when the search for the plan has ended.
     saves_later: StoredValue<bool>,
-    /// The plan file that the worker is reading.
+    /// The plan file, or the order, that the worker is reading.
     opening: StoredValue<Option<Opening>, LocalStorage>,
     /// The trace file that the worker is reading.
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
@@ -427,10 +427,19 @@ impl Planner {
         self.opened.set_value(None);
         // It was to be of the form before.
         self.stop_saving_later();
-        if self.rows.with_untracked(|rows| rows.iter().any(|row| !is_schedule(&row.schedule))) {
+        let is_own = |row: &&Row| !is_schedule(&row.schedule);
+        let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
+        if let Some(own) = own {
             // What was said of an order from elsewhere goes with it.
             self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
             self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
+            // A point of the chart is a click away.
+            if own != FROM_CHART {
+                self.say(&format!(
+                    "The order of ops that was open ({own}) is no longer shown: the form has changed. Open its file \
+                     to see it again."
+                ));
+            }
         }
         if self.remembers.get_value() {
             self.remembers.set_value(false);
@@ -602,7 +611,7 @@ impl Planner {
                 match what.as_str() {
                     // Times that are told of later are not this file's.
                     "profile" => self.opening_profile.set_value(None),
-                    "plan" if newest => self.opening.set_value(None),
+                    "plan" | "order" if newest => self.opening.set_value(None),
                     _ => {}
                 }
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
@@ -935,6 +944,7 @@ impl Planner {
                 ]);
             };
             self.busy.set(true);
+            self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
         } else if let Some(config) = config_of(text) {
             self.open_config(config);
