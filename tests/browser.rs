@@ -356,6 +356,40 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
     browser.no_errors();
 }
 
+/// Schedules of a model are compared by what people decide by, as the command does, and on a phone without scrolling.
+#[test]
+fn steps_of_a_model_are_compared_also_on_a_phone() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("steps", 1440, 1400);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let compared: Value = serde_json::from_str(&printed(["compare", &browser.address(), "--json"])).unwrap();
+    let mut seen = 0;
+    for row in compared["rows"].as_array().unwrap().iter().filter(|row| row["status"] == "ok") {
+        let cell = |name: &str| format!("[data-test='row-{}'] [data-test='{name}']", row["schedule"].as_str().unwrap());
+        let near = |shown: f64, told: f64| assert!((shown - told).abs() <= 1e-3 * told, "{row}: {shown}");
+        near(duration_in(&browser.text(&cell("step"))), row["step_ns"].as_f64().unwrap());
+        let mfu = browser.text(&cell("mfu"));
+        near(mfu.trim_end_matches([' ', '%']).parse::<f64>().unwrap() / 100.0, row["mfu"].as_f64().unwrap());
+        let title = browser.find(&cell("step")).property("title");
+        assert!(title.as_str().is_some_and(|title| title.ends_with(" tokens/s") && title.len() > 10), "{title}");
+        seen += 1;
+    }
+    assert!(seen > 5, "{seen}");
+    browser.find("[data-test='sort-step']").click();
+    let first = browser.text("[data-test='compare'] tbody tr th button");
+    assert_eq!(first, "Best", "it is chosen by its step");
+    browser.screen(360, 800);
+    let wide = "const table = document.querySelector(\".compare .scroll\"); return table.scrollWidth - table.clientWidth";
+    browser.until("all of it on a phone", || (browser.script(wide, json!([])) == json!(0)).then_some(()));
+    browser.picture("steps-on-a-phone.png");
+    browser.screen(1440, 1400);
+    browser.find("[data-test='kind-typed']").click();
+    let left = "return document.querySelectorAll(\"[data-test='sort-step'], td[data-test='mfu']\").length";
+    browser.until("no steps of typed costs", || (browser.script(left, json!([])) == json!(0)).then_some(()));
+    browser.no_errors();
+}
+
 /// A column says what waits at transfers cost, the plan on screen too, as the command does; and neither where they cost
 /// nothing.
 #[test]
@@ -851,6 +885,50 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
     browser.no_errors();
 }
 
+/// Four ranks, F of 10 µs and BW of 20, hops of 2: what the first and the last rank wait for is worked out by hand.
+#[test]
+fn a_gap_says_what_its_rank_waits_for() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("gaps", 1280, 1000);
+    let spec = process::output("gaps.json");
+    let said = json!({ "schedule": "1f1b", "problem": {
+        "ranks": 4, "microbatches": 8, "transfer_ns": 2_000, "limit_bytes": 16,
+        "stages": { "forward_ns": 10_000, "backward_input_ns": 20_000, "forward_bytes": 4, "backward_input_bytes": -4 },
+    } });
+    std::fs::write(&spec, said.to_string()).unwrap();
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    planned(&browser, "1F1B");
+    let timeline = browser.find("[data-test='timeline']");
+    let becomes = |wanted: &str| {
+        browser.until(wanted, || {
+            let text = browser.find("[data-test='selected']").property("textContent");
+            text.as_str().filter(|text| *text == wanted).map(|_| ())
+        });
+    };
+    timeline.keys(ENTER);
+    timeline.keys(HOME);
+    timeline.keys(&RIGHT.repeat(4));
+    becomes(
+        "waits 72 µs, rank 0, from 40 µs, next 0BW0, needs 1BW0 of rank 1, which ends 110 µs, its transfer 2 µs, \
+         no room for 0F4 until 0BW0 ends",
+    );
+    assert!(browser.text("[data-test='tooltip']").contains("1BW0 of rank 1"));
+    browser.picture("gap.png");
+    timeline.keys(RIGHT);
+    browser.until("the block behind it", || {
+        let text = browser.find("[data-test='selected']").property("textContent");
+        text.as_str().filter(|text| text.starts_with("0BW0 backward")).map(|_| ())
+    });
+    timeline.keys(ESCAPE);
+    becomes("");
+    // The start of the last rank.
+    let width = timeline.script_with("return arguments[0].getBoundingClientRect().width", json!(null));
+    timeline.tap(70 - width.as_f64().unwrap() as i32 / 2, -32);
+    becomes("waits 36 µs, rank 3, from 0 ns, next 3F0, needs 2F0 of rank 2, which ends 34 µs, its transfer 2 µs");
+    browser.picture("gap-tapped.png");
+    browser.no_errors();
+}
+
 /// Files that a person opened, and a plan that is kept, are there again when the page is loaded anew.
 #[test]
 fn loading_anew_loses_nothing() {
@@ -1039,7 +1117,8 @@ fn an_order_of_ones_own_is_opened() {
 }
 
 /// Changes a field as soon as the page waits for a file.
-const CHANGE_MEANWHILE: &str = "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
+const CHANGE_MEANWHILE: &str =
+    "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
     const watch = new MutationObserver(() => {
         if (status.dataset.state !== 'planning') return;
         watch.disconnect();

@@ -252,10 +252,9 @@ impl Scene {
     /// own.
     pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
         let rows = self.lanes.iter().map(|lane| lane.spans().iter().map(|span| span.op).collect()).collect();
-        let is_second = |span: &Span| span.start_ns == span.end_ns && self.problem.duration(span.op) > 0;
         let firsts = |lane: &Lane| {
             let places = lane.spans().iter().enumerate().skip(1);
-            places.filter(|(_, span)| is_second(span)).map(|(place, _)| place as u32 - 1).collect()
+            places.filter(|(_, span)| self.is_second(span)).map(|(place, _)| place as u32 - 1).collect()
         };
         (Schedule::of(rows).text_rows(), self.lanes.iter().map(firsts).collect())
     }
@@ -324,7 +323,8 @@ impl Scene {
         }
     }
 
-    fn find(&self, op: Op) -> Option<(usize, usize)> {
+    /// The rank of an op and its place in that row.
+    pub(crate) fn find(&self, op: Op) -> Option<(usize, usize)> {
         let rank = self.problem.rank_of(op.stage(), op.microbatch());
         Some((rank, self.lanes.get(rank)?.position(op)?))
     }
@@ -494,6 +494,21 @@ impl Below {
                 }
                 lines
             }
+        }
+    }
+
+    /// Lines of a tooltip for the gap before a place of a rank's row. What a measured rank waited for is not in its trace.
+    pub fn describe_wait(&self, rank: usize, place: usize) -> Vec<(String, String)> {
+        match self {
+            Below::Measured(measured) => {
+                let gap = measured.lanes.get(rank).and_then(|lane| lane.gap_before(place, self.end_ns()));
+                let lines = |(from_ns, to_ns): (u64, u64)| {
+                    [("waited", to_ns - from_ns), ("from", from_ns)]
+                        .map(|(name, ns)| (name.to_owned(), text::duration(ns as f64)))
+                };
+                gap.into_iter().flat_map(lines).collect()
+            }
+            Below::Kept(kept) => kept.describe_wait(rank, place),
         }
     }
 }

@@ -51,7 +51,7 @@ pub fn Guide() -> impl IntoView {
                 <dt>"Placements"</dt>
                 <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up. More stages a rank make a smaller bubble, and more transfers."</dd>
                 <dt>"Bubble"</dt>
-                <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better."</dd>
+                <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better. Point at a gap, or tap it, to see what its rank waits for."</dd>
                 <dt>"Longest span"</dt>
                 <dd>"The longest time from a rank’s own first op to its last. Ranks start and end one after the other, so it is less than the makespan, which is from the first op of any to the last. It is what counts where a rank may begin the next step while others end this one; “Shorten” says which of the two is judged."</dd>
                 <dt>"Memory"</dt>

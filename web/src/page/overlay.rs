@@ -349,7 +349,12 @@ impl Brush<'_> {
     /// The op under the pointer, its way through the ranks, and the time as a line.
     fn pointed(&self, frame: &Frame, pointed: Option<Pointed>) {
         match pointed {
-            Some(Pointed::Block(Block { below: false, rank, index })) => {
+            Some(Pointed::Block(Block { below: false, rank, index, gap: true })) => {
+                let Some(wait) = frame.scene.wait(rank, index) else { return };
+                wait.needs.iter().for_each(|need| self.arrow(frame, need.at, (rank, index)));
+                self.outline(&self.layout.planned, frame.view, rank, wait.from_ns, wait.to_ns);
+            }
+            Some(Pointed::Block(Block { below: false, rank, index, .. })) => {
                 let scene = &frame.scene;
                 let Some(span) = scene.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return };
                 for [from, to] in scene.dependencies(span.op) {
@@ -357,10 +362,14 @@ impl Brush<'_> {
                 }
                 self.outline(&self.layout.planned, frame.view, rank, span.start_ns, span.end_ns);
             }
-            Some(Pointed::Block(Block { below: true, rank, index })) => {
+            Some(Pointed::Block(Block { below: true, rank, index, gap })) => {
                 let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
-                let Some(span) = below.lanes().get(rank).and_then(|lane| lane.spans().get(index)) else { return };
+                let Some(lane) = below.lanes().get(rank) else { return };
                 let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
+                if let (true, Some((from_ns, to_ns))) = (gap, lane.gap_before(index, below.end_ns())) {
+                    return self.outline(panel, view, rank, from_ns, to_ns);
+                }
+                let Some(span) = lane.spans().get(index) else { return };
                 self.outline(panel, view, rank, span.start_ns, span.end_ns);
                 // The same op in the plan, to compare the two.
                 if let Some((rank, same)) = frame.scene.span_of(span.op) {
