@@ -131,6 +131,8 @@ pub struct Planner {
     pub busy: RwSignal<bool>,
     /// Schedules that the comparison has looked at, and all that it will.
     pub progress: RwSignal<(u32, u32)>,
+    /// The cost of the best that a search has so far, and the bound; none where it has not taken long.
+    pub searching: RwSignal<Option<(u64, u64)>>,
     /// Whether the plan on screen is of the form before a change.
     pub outdated: RwSignal<bool>,
     /// The exact search behind the plan on screen.
@@ -214,6 +216,7 @@ impl Planner {
             kept: RwSignal::new(None),
             busy: RwSignal::new(true),
             progress: RwSignal::new((0, 0)),
+            searching: RwSignal::new(None),
             outdated: RwSignal::new(false),
             proof: RwSignal::new(Proof::default()),
             notice: RwSignal::new(None),
@@ -369,6 +372,7 @@ impl Planner {
 
     /// All that was asked for is known.
     fn answered(self) {
+        self.searching.set(None);
         if !self.keep_promise() {
             self.busy.set(false);
             self.outdated.set(false);
@@ -424,6 +428,7 @@ impl Planner {
 
     fn plan_form(self) {
         self.promised.set_value(None);
+        self.searching.set(None);
         self.opened.set_value(None);
         // It was to be of the form before.
         self.stop_saving_later();
@@ -554,6 +559,7 @@ impl Planner {
                 self.compared.update(|compared| compared.come(&row.schedule));
                 self.rows.update(|rows| put_row(rows, row));
             }
+            Said::Searching { cost_ns, bound_ns } if newest => self.searching.set(Some((cost_ns, bound_ns))),
             Said::Done if newest => {
                 self.compared.update(|compared| compared.end(self.spec.get_untracked()));
                 self.answered();
@@ -746,6 +752,11 @@ impl Planner {
             asked.zip(spec).is_some_and(|(asked, spec)| tuned::are_of(layouts, &asked, &spec))
         };
         self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
+    }
+
+    /// Ends the search for the best with what it has found.
+    pub fn stop_searching(self) {
+        self.courier.with_value(|courier| courier.iter().for_each(Courier::stop));
     }
 
     /// Ends the search for layouts with what it has found.
