@@ -941,6 +941,35 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
     browser.no_errors();
 }
 
+/// The legend says how microbatches look that go up the ranks, and their details that they do.
+#[test]
+fn the_directions_of_dualpipe_are_told_apart() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("directions", 1280, 1000);
+    browser.prefer_dark();
+    let spec = process::output("directions.json");
+    let stages = json!({ "forward_ns": 10_000, "backward_input_ns": 10_000, "backward_weight_ns": 10_000 });
+    let problem = json!({ "ranks": 4, "microbatches": 12, "placement": "any", "stages": stages });
+    std::fs::write(&spec, json!({ "schedule": "dualpipe", "problem": problem }).to_string()).unwrap();
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    planned(&browser, "DualPipe");
+    assert!(browser.text("[data-test='legend']").contains("up the ranks"));
+    let timeline = browser.find("[data-test='timeline']");
+    timeline.keys(ENTER);
+    timeline.keys(HOME);
+    for _ in 0..3 {
+        timeline.keys(DOWN);
+    }
+    timeline.keys(HOME);
+    let said = browser.find("[data-test='selected']").property("textContent");
+    assert!(said.as_str().is_some_and(|said| said.contains("rank 3, goes up the ranks")), "{said}");
+    browser.picture("directions.png");
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    assert!(!browser.text("[data-test='legend']").contains("up the ranks"));
+    browser.no_errors();
+}
+
 /// Four ranks, F of 10 µs and BW of 20, hops of 2: what the first and the last rank wait for is worked out by hand.
 #[test]
 fn a_gap_says_what_its_rank_waits_for() {

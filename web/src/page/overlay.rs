@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use pipeplan_core::op::OpKind;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
@@ -65,6 +66,7 @@ struct SubjectData {
     static_bytes: Vec<u64>,
     chunk_of_stage: Vec<usize>,
     chunk_below: Vec<usize>,
+    up_below: Option<usize>,
     top_bytes: u64,
 }
 
@@ -75,6 +77,7 @@ impl SubjectData {
             static_bytes: (0..scene.lanes.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
             chunk_of_stage: scene.chunk_of_stage(),
             chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
+            up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(scene)),
             top_bytes: memory::top_bytes(scene.peak_bytes(), scene.limit_bytes()),
         }
     }
@@ -86,12 +89,14 @@ impl SubjectData {
                 lanes: below.lanes(),
                 scale: *scale,
                 chunk_of_stage: &self.chunk_below,
+                up_from: self.up_below,
             }),
             curve,
             static_bytes: &self.static_bytes,
             limits: &frame.scene.figures.limit_bytes,
             top_bytes: self.top_bytes,
             chunk_of_stage: &self.chunk_of_stage,
+            up_from: frame.scene.up_from(),
         }
     }
 }
@@ -261,6 +266,9 @@ impl Brush<'_> {
         }
         if key.shaded {
             say(scene::SHADES_TITLE, None);
+        }
+        if key.two_way {
+            say(scene::UP_TITLE, Some(self.palette.block(OpKind::F, paint::UP_SHADE)));
         }
     }
 
