@@ -356,6 +356,96 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
     browser.no_errors();
 }
 
+/// Schedules of a model are compared by what people decide by, as the command does, and on a phone without scrolling.
+#[test]
+fn steps_of_a_model_are_compared_also_on_a_phone() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("steps", 1440, 1400);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let compared: Value = serde_json::from_str(&printed(["compare", &browser.address(), "--json"])).unwrap();
+    let mut seen = 0;
+    for row in compared["rows"].as_array().unwrap().iter().filter(|row| row["status"] == "ok") {
+        let cell =
+            |name: &str| format!("[data-test='row-{}'] [data-test='{name}']", row["schedule"].as_str().unwrap());
+        let near = |shown: f64, told: f64| assert!((shown - told).abs() <= 2e-3 * told, "{row}: {shown}");
+        near(duration_in(&browser.text(&cell("step"))), row["step_ns"].as_f64().unwrap());
+        let mfu = browser.text(&cell("mfu"));
+        near(mfu.trim_end_matches([' ', '%']).parse::<f64>().unwrap() / 100.0, row["mfu"].as_f64().unwrap());
+        let title = browser.find(&cell("step")).property("title");
+        assert!(title.as_str().is_some_and(|title| title.ends_with(" tokens/s") && title.len() > 10), "{title}");
+        seen += 1;
+    }
+    assert!(seen > 5, "{seen}");
+    browser.find("[data-test='sort-step']").click();
+    let first = browser.text("[data-test='compare'] tbody tr th button");
+    assert_eq!(first, "Best", "it is chosen by its step");
+    browser.screen(360, 800);
+    let wide =
+        "const table = document.querySelector(\".compare .scroll\"); return table.scrollWidth - table.clientWidth";
+    browser.until("all of it on a phone", || (browser.script(wide, json!([])) == json!(0)).then_some(()));
+    browser.picture("steps-on-a-phone.png");
+    browser.screen(1440, 1400);
+    browser.find("[data-test='kind-typed']").click();
+    let left = "return document.querySelectorAll(\"[data-test='sort-step'], td[data-test='mfu']\").length";
+    browser.until("no steps of typed costs", || (browser.script(left, json!([])) == json!(0)).then_some(()));
+    browser.no_errors();
+}
+
+/// A search of many seconds says how far it is, and ends with the best so far where a person has enough; who chooses the best
+/// again has it searched on.
+#[test]
+fn a_long_search_is_watched_and_ended() {
+    let (_served, address) = serve(&[]);
+    let spec = process::output("long-search.json");
+    let said = json!({ "schedule": "best", "jitter_permille": 100, "problem": {
+        "ranks": 24, "chunks": 4, "microbatches": 96, "placement": "any", "transfer_ns": 7, "limit_bytes": 400,
+        "stages": { "forward_ns": 90, "backward_input_ns": 110, "backward_weight_ns": 70,
+            "forward_bytes": 10, "backward_input_bytes": -4, "backward_weight_bytes": -6 },
+    } });
+    std::fs::write(&spec, said.to_string()).unwrap();
+    let browser = Browser::open("long-search", 1280, 1000);
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    let watched = || {
+        let gap = "return document.querySelector(\"[data-test='search-gap']\")?.innerText";
+        browser.until("what a search may still gain", || {
+            let gap = browser.script(gap, json!([]));
+            gap.as_str().filter(|gap| gap.starts_with("at most ") && gap.contains(" %")).map(str::to_owned)
+        })
+    };
+    println!("{}", watched());
+    browser.picture("searching.png");
+    let stop = || browser.script("document.querySelector(\"[data-test='stop-search']\").click()", json!([]));
+    stop();
+    // Sooner than any of its searches would end by itself.
+    let asked = std::time::Instant::now();
+    planned(&browser, "Best");
+    println!("ended within {:.1} s", asked.elapsed().as_secs_f64());
+    assert!(browser.text("[data-test='row-best']").contains("ended early"));
+    let makespan = duration_in(&browser.text("[data-test='makespan']"));
+    let count = "return document.querySelectorAll(\"[data-test='stop-search']\").length";
+    assert_eq!(browser.script(count, json!([])), json!(0));
+    // What is exported is what is shown.
+    browser.find("[data-test='export-plan']").click();
+    let plan: Value =
+        serde_json::from_str(&std::fs::read_to_string(browser.downloaded("plan.json")).unwrap()).unwrap();
+    let exported = plan["prediction"]["makespan_ns"].as_f64().unwrap();
+    assert!((exported - makespan).abs() <= 1e-3 * makespan, "{exported} {makespan}");
+
+    browser.find("[data-test='row-best'] button").click();
+    watched();
+    stop();
+    planned(&browser, "Best");
+    // Another form is searched as ever.
+    browser.find(&field("problem.ranks")).fill("4");
+    browser.until("the whole search", || {
+        let idle = browser.text("[data-test='status']").is_empty();
+        let best = browser.text("[data-test='row-best']");
+        (idle && best.contains("found by search") && !best.contains("early")).then_some(())
+    });
+    browser.no_errors();
+}
+
 /// A column says what waits at transfers cost, the plan on screen too, as the command does; and neither where they cost
 /// nothing.
 #[test]
@@ -426,6 +516,16 @@ fn a_damaged_link_says_which_part_is_wrong() {
         browser.until("a plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     }
     browser.picture("damaged-link.png");
+    // What a chat program takes for a part of it does no harm, and leaves the address.
+    for behind in [".", "),", "%E2%80%A6"] {
+        browser.goto("about:blank");
+        browser.goto(&format!("{address}/#{fragment}{behind}"));
+        planned(&browser, "ZB-V");
+        assert_eq!(browser.find(&field("model.name")).property("value"), "tiny-llama");
+        let notices = browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]));
+        assert_eq!(notices, json!(0), "{behind}");
+        browser.until("the link alone", || browser.address().ends_with(&format!("/#{fragment}")).then_some(()));
+    }
     browser.no_errors();
 }
 
@@ -841,6 +941,79 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
     browser.no_errors();
 }
 
+/// The legend says how microbatches look that go up the ranks, and their details that they do.
+#[test]
+fn the_directions_of_dualpipe_are_told_apart() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("directions", 1280, 1000);
+    browser.prefer_dark();
+    let spec = process::output("directions.json");
+    let stages = json!({ "forward_ns": 10_000, "backward_input_ns": 10_000, "backward_weight_ns": 10_000 });
+    let problem = json!({ "ranks": 4, "microbatches": 12, "placement": "any", "stages": stages });
+    std::fs::write(&spec, json!({ "schedule": "dualpipe", "problem": problem }).to_string()).unwrap();
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    planned(&browser, "DualPipe");
+    assert!(browser.text("[data-test='legend']").contains("up the ranks"));
+    let timeline = browser.find("[data-test='timeline']");
+    timeline.keys(ENTER);
+    timeline.keys(HOME);
+    for _ in 0..3 {
+        timeline.keys(DOWN);
+    }
+    timeline.keys(HOME);
+    let said = browser.find("[data-test='selected']").property("textContent");
+    assert!(said.as_str().is_some_and(|said| said.contains("rank 3, goes up the ranks")), "{said}");
+    browser.picture("directions.png");
+    choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    assert!(!browser.text("[data-test='legend']").contains("up the ranks"));
+    browser.no_errors();
+}
+
+/// Four ranks, F of 10 µs and BW of 20, hops of 2: what the first and the last rank wait for is worked out by hand.
+#[test]
+fn a_gap_says_what_its_rank_waits_for() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("gaps", 1280, 1000);
+    let spec = process::output("gaps.json");
+    let said = json!({ "schedule": "1f1b", "problem": {
+        "ranks": 4, "microbatches": 8, "transfer_ns": 2_000, "limit_bytes": 16,
+        "stages": { "forward_ns": 10_000, "backward_input_ns": 20_000, "forward_bytes": 4, "backward_input_bytes": -4 },
+    } });
+    std::fs::write(&spec, said.to_string()).unwrap();
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    planned(&browser, "1F1B");
+    let timeline = browser.find("[data-test='timeline']");
+    let becomes = |wanted: &str| {
+        browser.until(wanted, || {
+            let text = browser.find("[data-test='selected']").property("textContent");
+            text.as_str().filter(|text| *text == wanted).map(|_| ())
+        });
+    };
+    timeline.keys(ENTER);
+    timeline.keys(HOME);
+    timeline.keys(&RIGHT.repeat(4));
+    becomes(
+        "waits 72 µs, rank 0, from 40 µs, next 0BW0, needs 1BW0 of rank 1, which ends 110 µs, its transfer 2 µs, \
+         no room for 0F4 until 0BW0 ends",
+    );
+    assert!(browser.text("[data-test='tooltip']").contains("1BW0 of rank 1"));
+    browser.picture("gap.png");
+    timeline.keys(RIGHT);
+    browser.until("the block behind it", || {
+        let text = browser.find("[data-test='selected']").property("textContent");
+        text.as_str().filter(|text| text.starts_with("0BW0 backward")).map(|_| ())
+    });
+    timeline.keys(ESCAPE);
+    becomes("");
+    // The start of the last rank.
+    let width = timeline.script_with("return arguments[0].getBoundingClientRect().width", json!(null));
+    timeline.tap(70 - width.as_f64().unwrap() as i32 / 2, -32);
+    becomes("waits 36 µs, rank 3, from 0 ns, next 3F0, needs 2F0 of rank 2, which ends 34 µs, its transfer 2 µs");
+    browser.picture("gap-tapped.png");
+    browser.no_errors();
+}
+
 /// Files that a person opened, and a plan that is kept, are there again when the page is loaded anew.
 #[test]
 fn loading_anew_loses_nothing() {
@@ -990,11 +1163,20 @@ fn an_order_of_ones_own_is_opened() {
     browser.picture("own-order.png");
     choose(&browser, "schedule", "zb-h1");
     planned(&browser, "ZB-H1");
+    let notice = browser.text("[data-test='notice']");
+    assert!(notice.contains("(Own order) is no longer shown") && !notice.contains("the file's own"), "{notice}");
     browser.until("what the time of the other plan hangs on", || effect("all B", &rows()));
     choose(&browser, "schedule", "gpipe");
     planned(&browser, "GPipe");
     let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([own]));
     assert_eq!(left, 0);
+    // Nor is one dropped without a word that the form overtakes while it is read.
+    browser.script(CHANGE_MEANWHILE, json!(["schedule", "zb-h1"]));
+    open(&browser, &mine);
+    browser.until("the change", || (browser.find(&field("schedule")).property("value") == "zb-h1").then_some(()));
+    planned(&browser, "ZB-H1");
+    let notice = browser.text("[data-test='notice']");
+    assert!(notice.contains("What was being opened is not shown"), "{notice}");
     std::fs::write(&mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
     open(&browser, &mine);
     browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));
@@ -1019,6 +1201,18 @@ fn an_order_of_ones_own_is_opened() {
     browser.no_errors();
 }
 
+/// Changes a field as soon as the page waits for a file.
+const CHANGE_MEANWHILE: &str =
+    "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
+    const watch = new MutationObserver(() => {
+        if (status.dataset.state !== 'planning') return;
+        watch.disconnect();
+        const field = document.querySelector(`[data-test='field-${path}']`);
+        field.value = text;
+        ['input', 'change'].forEach(name => field.dispatchEvent(new Event(name, { bubbles: true })));
+    });
+    watch.observe(status, { attributes: true });";
+
 /// Form and figures are of one problem, whatever comes while a plan file is being read: a change of the form, or another file.
 #[test]
 fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
@@ -1039,18 +1233,8 @@ fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
     let browser = Browser::open("read", 1280, 1000);
     browser.goto(&address);
     planned(&browser, "Best");
-    // As soon as the page waits for the file.
-    let change = "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");
-        const watch = new MutationObserver(() => {
-            if (status.dataset.state !== 'planning') return;
-            watch.disconnect();
-            const field = document.querySelector(`[data-test='field-${path}']`);
-            field.value = text;
-            ['input', 'change'].forEach(name => field.dispatchEvent(new Event(name, { bubbles: true })));
-        });
-        watch.observe(status, { attributes: true });";
     for (path, text, title) in [("schedule", "1f1b", "1F1B"), ("training.microbatches", "12", "1F1B")] {
-        browser.script(change, json!([path, text]));
+        browser.script(CHANGE_MEANWHILE, json!([path, text]));
         open(&browser, &large);
         browser.until("the change", || (browser.find(&field(path)).property("value") == text).then_some(()));
         planned(&browser, title);

@@ -193,7 +193,7 @@ pub(crate) fn run_as(
 
 /// Calls `each` with every op that has to end before `op` starts and the hop from there. A needed B stands
 /// for the B or the BW of that stage and microbatch.
-pub(crate) fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
+pub fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
     let (stage, microbatch) = (op.stage(), op.microbatch());
     let rank = problem.rank_of(stage, microbatch);
     match op.kind() {

@@ -3,17 +3,19 @@
 //! All arithmetic of the page stands in plain modules that know no browser and are tested natively:
 //! [`draw`] turns spans and bytes into pixels, [`form`] turns what a person types into a spec and back,
 //! [`message`] is what page and worker say to each other, [`work`] is what the worker does about it,
-//! [`scene`] is what the page then holds, [`ranking`] orders its comparison, [`compared`], [`kept`] and [`tuned`] say whether
-//! its rows, what was kept and what was found go with it, [`edits`] tells steps of the history apart, [`packing`] makes files short. `page` and
+//! [`scene`] is what the page then holds, [`gap`] says why a rank of it waits, [`ranking`] orders its comparison, [`compared`], [`kept`] and [`tuned`] say whether
+//! its rows, what was kept and what was found go with it, [`edits`] tells steps of the history apart, [`address`] reads links, [`packing`] makes files short. `page` and
 //! `worker` connect them to the browser and exist only in WebAssembly.
 //!
 //! One WebAssembly file serves both the page and its worker, so the planner is downloaded once.
 
+pub mod address;
 pub mod compared;
 pub mod draw;
 pub mod edits;
 pub mod form;
 pub mod frontier;
+pub mod gap;
 pub mod kept;
 pub mod message;
 pub mod packing;

@@ -23,6 +23,13 @@ pub enum Ask {
         /// The spec as JSON, as a person typed it: it may be full of faults.
         spec: String,
     },
+    /// End the search for the best with what it has found.
+    Stop,
+    /// A search goes on as long as this address can be read: while it computes, no question reaches it.
+    GoOnWhile {
+        /// The address.
+        url: String,
+    },
     /// The plan file of this spec.
     Export {
         /// The spec as JSON.
@@ -130,6 +137,7 @@ impl Ask {
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
             Ask::Sense(_) => matches!(older, Ask::Sense(_)),
+            Ask::Stop | Ask::GoOnWhile { .. } => false,
             // Each is a part of what follows.
             Ask::Record { .. } | Ask::Trace { .. } => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
@@ -199,6 +207,13 @@ pub enum Said {
     },
     /// The next row of the comparison.
     Compared(Row),
+    /// How far the search for the best has come.
+    Searching {
+        /// The cost of the best so far.
+        cost_ns: u64,
+        /// What no schedule of what is being searched goes under.
+        bound_ns: u64,
+    },
     /// All that was asked for has been said. The chart of time against memory may still grow.
     Done,
     /// What is new about time against memory.
@@ -503,6 +518,8 @@ pub struct RowCosts {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
+    /// The whole training step; of a model only.
+    pub step: Option<StepFigures>,
 }
 
 /// What a trace file holds.

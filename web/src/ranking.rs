@@ -24,6 +24,10 @@ pub enum Column {
     Late,
     /// What it costs with waits at transfers.
     Carried,
+    /// The whole training step.
+    Step,
+    /// The share of the devices' arithmetic that the step makes use of.
+    Mfu,
 }
 
 /// Rows sorted by a column, or in the order in which they came.
@@ -92,12 +96,23 @@ fn by_column(column: Column, objective: Objective, one: &Row, other: &Row) -> Or
         Column::Late => here.late_ns.cmp(&there.late_ns),
         // What could hang takes longest.
         Column::Carried => here.carried_ns.unwrap_or(u64::MAX).cmp(&there.carried_ns.unwrap_or(u64::MAX)),
+        Column::Step => step_ns(here).cmp(&step_ns(there)),
+        Column::Mfu => mfu(here).total_cmp(&mfu(there)),
     }
+}
+
+fn step_ns(costs: &RowCosts) -> Option<u64> {
+    costs.step.map(|step| step.step_ns)
+}
+
+fn mfu(costs: &RowCosts) -> f64 {
+    costs.step.map_or(0.0, |step| step.mfu)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::StepFigures;
 
     fn row(schedule: &str, costs: Option<(u64, u64, f64)>) -> Row {
         let costs = costs.map(|(makespan_ns, peak_bytes, gap)| RowCosts {
@@ -108,6 +123,7 @@ mod tests {
             gap: (gap >= 0.0).then_some(gap),
             late_ns: Some(1000 - makespan_ns),
             carried_ns: (makespan_ns != 300).then_some(makespan_ns / 100 % 4),
+            step: Some(StepFigures { step_ns: makespan_ns % 300, tokens_per_s: 1.0, mfu: peak_bytes as f64 / 10.0 }),
         });
         Row {
             schedule: schedule.to_owned(),
@@ -140,6 +156,8 @@ mod tests {
         assert_eq!(order(Some((Column::Gap, false))), ["best", "v-min", "1f1b", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Late, false))), ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
         assert_eq!(order(Some((Column::Carried, false))), ["v-min", "best", "zb-v", "1f1b", "gpipe"]);
+        assert_eq!(order(Some((Column::Step, false))), ["1f1b", "best", "v-min", "zb-v", "gpipe"]);
+        assert_eq!(order(Some((Column::Mfu, true))), ["zb-v", "best", "1f1b", "v-min", "gpipe"]);
         let spans = Ranking { by: Some((Column::Cost, false)) }.names(&rows(), Objective::LongestSpan);
         assert_eq!(spans, ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
     }

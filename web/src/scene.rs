@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use pipeplan_core::cluster;
 use pipeplan_core::model::catalog;
 use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::placement::Placement;
 use pipeplan_core::planner::BEST;
 use pipeplan_core::problem::{Objective, PlacementChoice, Problem, Statement};
 use pipeplan_core::schedule::{self, Schedule};
@@ -49,6 +50,9 @@ pub const fn title_of(kind: OpKind) -> &'static str {
 /// What the legend says of shades.
 pub const SHADES_TITLE: &str = "shade: chunk";
 
+/// What the legend says of the microbatches that go up the ranks of a two-way schedule.
+pub const UP_TITLE: &str = "light, underlined: up the ranks";
+
 /// The colours that are on a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Key {
@@ -56,6 +60,8 @@ pub struct Key {
     pub kinds: Vec<OpKind>,
     /// Whether any rank has several chunks, which have shades of their own.
     pub shaded: bool,
+    /// Whether some microbatches go up the ranks.
+    pub two_way: bool,
 }
 
 impl Key {
@@ -66,7 +72,8 @@ impl Key {
         kinds.sort_unstable();
         kinds.dedup();
         let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.problem.chunks());
-        Key { kinds, shaded: chunks > 1 }
+        let up = plan.up_from().or(below.and_then(|below| below.up_from(plan)));
+        Key { kinds, shaded: chunks > 1, two_way: up.is_some() }
     }
 }
 
@@ -163,6 +170,11 @@ impl Scene {
         chunks
     }
 
+    /// The microbatches from this one on go up the ranks; none where all go one way.
+    pub fn up_from(&self) -> Option<usize> {
+        (*self.problem.placement() == Placement::TwoWay).then(|| self.problem.microbatches() / 2)
+    }
+
     /// Where its stages are, in words.
     pub fn placement(&self) -> String {
         wire::placement(&self.problem)
@@ -221,6 +233,10 @@ impl Scene {
         let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
         let mut lines = describe_op(span.op, self.problem.stage_count());
         lines.push(("rank".to_owned(), rank.to_string()));
+        if let Some(from) = self.up_from() {
+            let way = if span.op.microbatch() >= from { "up the ranks" } else { "down the ranks" };
+            lines.push(("goes".to_owned(), way.to_owned()));
+        }
         lines.push(("starts".to_owned(), text::duration(span.start_ns as f64)));
         lines.push(("takes".to_owned(), text::duration((span.end_ns - span.start_ns) as f64)));
         if let Some(curve) = self.curve(rank) {
@@ -252,10 +268,9 @@ impl Scene {
     /// own.
     pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
         let rows = self.lanes.iter().map(|lane| lane.spans().iter().map(|span| span.op).collect()).collect();
-        let is_second = |span: &Span| span.start_ns == span.end_ns && self.problem.duration(span.op) > 0;
         let firsts = |lane: &Lane| {
             let places = lane.spans().iter().enumerate().skip(1);
-            places.filter(|(_, span)| is_second(span)).map(|(place, _)| place as u32 - 1).collect()
+            places.filter(|(_, span)| self.is_second(span)).map(|(place, _)| place as u32 - 1).collect()
         };
         (Schedule::of(rows).text_rows(), self.lanes.iter().map(firsts).collect())
     }
@@ -324,7 +339,8 @@ impl Scene {
         }
     }
 
-    fn find(&self, op: Op) -> Option<(usize, usize)> {
+    /// The rank of an op and its place in that row.
+    pub(crate) fn find(&self, op: Op) -> Option<(usize, usize)> {
         let rank = self.problem.rank_of(op.stage(), op.microbatch());
         Some((rank, self.lanes.get(rank)?.position(op)?))
     }
@@ -474,6 +490,14 @@ impl Below {
         }
     }
 
+    /// As [`Scene::up_from`]; a measured step is of `plan`.
+    pub fn up_from(&self, plan: &Scene) -> Option<usize> {
+        match self {
+            Below::Measured(_) => plan.up_from(),
+            Below::Kept(kept) => kept.up_from(),
+        }
+    }
+
     /// Which of its rank's chunks a stage is; a measured step is of `plan`.
     pub fn chunk_of_stage(&self, plan: &Scene) -> Vec<usize> {
         match self {
@@ -494,6 +518,21 @@ impl Below {
                 }
                 lines
             }
+        }
+    }
+
+    /// Lines of a tooltip for the gap before a place of a rank's row. What a measured rank waited for is not in its trace.
+    pub fn describe_wait(&self, rank: usize, place: usize) -> Vec<(String, String)> {
+        match self {
+            Below::Measured(measured) => {
+                let gap = measured.lanes.get(rank).and_then(|lane| lane.gap_before(place, self.end_ns()));
+                let lines = |(from_ns, to_ns): (u64, u64)| {
+                    [("waited", to_ns - from_ns), ("from", from_ns)]
+                        .map(|(name, ns)| (name.to_owned(), text::duration(ns as f64)))
+                };
+                gap.into_iter().flat_map(lines).collect()
+            }
+            Below::Kept(kept) => kept.describe_wait(rank, place),
         }
     }
 }
@@ -557,9 +596,19 @@ mod tests {
     #[test]
     fn the_key_has_what_is_compared_too() {
         let (plan, kept) = (example("1f1b", 1), example("zb-v", 2));
-        assert_eq!(Key::of(&plan, None), Key { kinds: vec![OpKind::F, OpKind::BW], shaded: false });
+        assert_eq!(Key::of(&plan, None), Key { kinds: vec![OpKind::F, OpKind::BW], ..Key::default() });
         let both = Key::of(&plan, Some(&Below::Kept(Arc::new(kept))));
-        assert_eq!(both, Key { kinds: vec![OpKind::F, OpKind::B, OpKind::W, OpKind::BW], shaded: true });
+        let kinds = vec![OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
+        assert_eq!(both, Key { kinds, shaded: true, two_way: false });
+        let two_way = example("dualpipe", 1);
+        let keys = [Key::of(&two_way, None), Key::of(&plan, Some(&Below::Kept(Arc::new(two_way.clone()))))];
+        assert!(keys.iter().all(|key| key.two_way && !key.shaded), "{keys:?}");
+        let said: Vec<String> = (0..4)
+            .flat_map(|index| two_way.describe(0, index))
+            .filter_map(|(name, value)| (name == "goes").then_some(value))
+            .collect();
+        assert_eq!(said.len(), 4);
+        assert!(said.contains(&"down the ranks".to_owned()) && plan.up_from().is_none(), "{said:?}");
     }
 
     #[test]

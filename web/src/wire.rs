@@ -241,8 +241,8 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
     }
 }
 
-/// The row of a comparison for an answer.
-pub fn row(name: &str, answer: &Answer) -> Row {
+/// The row of a comparison for an answer to `spec`.
+pub fn row(spec: &Spec, name: &str, answer: &Answer) -> Row {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
     let bound_ns = bounds::lower_bound(problem).value_ns;
     let costs = RowCosts {
@@ -253,6 +253,7 @@ pub fn row(name: &str, answer: &Answer) -> Row {
         gap: gap(answer.cost_ns(), bound_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
         carried_ns: answer.carried.map(|carried| carried.cost_ns),
+        step: answer.step(spec).map(step),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }
 }

@@ -40,10 +40,15 @@ const TOLD_EVERY_MS: f64 = 200.0;
 /// is for plans.
 const REST_MS: i32 = 200;
 
+/// Who watches the search for the best: is told the question, the cost of the best so far and the bound, and answers
+/// whether it goes on.
+pub type Watch = Box<dyn FnMut(u32, u64, u64) -> Flow>;
+
 /// The worker's memory between questions.
 pub struct Work {
     /// Milliseconds since any moment.
     clock: fn() -> f64,
+    watch: Watch,
     questions: VecDeque<Question>,
     comparison: Option<Comparison>,
     explanation: Option<Explanation>,
@@ -107,13 +112,16 @@ struct Comparison {
     /// What the best that the page has is judged by.
     shown_ns: Option<u64>,
     finished: bool,
+    /// Whether it is to end, or has ended, with the best so far.
+    stops: bool,
 }
 
 impl Work {
     /// A worker that knows nothing yet. `clock` tells milliseconds.
-    pub fn new(clock: fn() -> f64) -> Work {
+    pub fn new(clock: fn() -> f64, watch: Watch) -> Work {
         Work {
             clock,
+            watch,
             questions: VecDeque::new(),
             comparison: None,
             explanation: None,
@@ -149,7 +157,7 @@ impl Work {
     fn go_on(&mut self) -> (u32, Vec<Said>) {
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
-            return (id, running.step(&mut self.chart));
+            return (id, running.step(&mut self.chart, &mut self.watch));
         }
         if let Some(explanation) = &mut self.explanation {
             let (id, step) = (explanation.id, explanation.step());
@@ -225,6 +233,9 @@ impl Work {
                     vec![Said::Refused(faults), Said::Done]
                 }
             },
+            Ask::Stop => self.stop(),
+            // Heard before it comes here.
+            Ask::GoOnWhile { .. } => Vec::new(),
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
             Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
@@ -246,6 +257,14 @@ impl Work {
             }
             Ask::Trace { batch, order } => self.trace_recorded(batch, &order).into_iter().collect(),
         }
+    }
+
+    /// Ends the search for the best, where there is one to end. Its answer stays that of the question before.
+    fn stop(&mut self) -> Vec<Said> {
+        if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
+            running.stops = true;
+        }
+        Vec::new()
     }
 
     fn tune(&mut self, id: u32, spec: Option<String>, devices: Option<u64>) -> Option<Said> {
@@ -289,7 +308,7 @@ impl Work {
             if let Some(running) = &mut self.comparison {
                 // Never less than all published schedules: a hand that drags on would else see nothing.
                 while !running.finished && (!running.has_offered_all() || (self.clock)() < until) {
-                    said.extend(running.step_quietly(&mut self.chart));
+                    said.extend(running.step_quietly(&mut self.chart, &mut self.watch));
                 }
                 said.extend(running.show());
             }
@@ -321,7 +340,8 @@ impl Work {
             self.chart = Some(Chart::new(&spec));
         }
         match &mut self.comparison {
-            Some(running) if same_work(&running.spec, &spec) => {
+            // Who asks for the best again wants what a search that was ended has left.
+            Some(running) if same_work(&running.spec, &spec) && !(shows_best && running.stops) => {
                 running.id = id;
                 running.shows_best = shows_best;
                 running.shown_ns = None;
@@ -335,6 +355,7 @@ impl Work {
                     best: Best::new(&spec),
                     shown_ns: None,
                     finished: false,
+                    stops: false,
                     spec,
                 });
                 vec![Said::Comparing { rows: schedule::published().len() as u32 + 1 }]
@@ -575,8 +596,8 @@ impl Comparison {
     }
 
     /// The next row or the next search, and the plan on screen where it has become better.
-    fn step(&mut self, chart: &mut Option<Chart>) -> Vec<Said> {
-        let mut said = self.step_quietly(chart);
+    fn step(&mut self, chart: &mut Option<Chart>, watch: &mut Watch) -> Vec<Said> {
+        let mut said = self.step_quietly(chart, watch);
         // A plan before all published schedules have been looked at would only flicker.
         if self.has_offered_all() {
             said.extend(self.show());
@@ -587,7 +608,7 @@ impl Comparison {
         said
     }
 
-    fn step_quietly(&mut self, chart: &mut Option<Chart>) -> Vec<Said> {
+    fn step_quietly(&mut self, chart: &mut Option<Chart>, watch: &mut Watch) -> Vec<Said> {
         if self.finished {
             return Vec::new();
         }
@@ -598,13 +619,23 @@ impl Comparison {
                 chart.offer(answer);
             }
             let row = match &answer {
-                Ok(answer) => wire::row(published.name, answer),
+                Ok(answer) => wire::row(&self.spec, published.name, answer),
                 Err(absent) => wire::absent_row(published.name, Some(absent.reason.clone())),
             };
             self.best.offer(published.name, answer);
             return vec![Said::Compared(row)];
         }
-        match self.best.search_next(Effort::default(), &mut |_| Flow::Continue) {
+        let (id, known_ns) = (self.id, self.best.so_far().map_or(u64::MAX, Answer::cost_ns));
+        let mut stopped = false;
+        let searched = match self.stops && self.best.so_far().is_some() {
+            true => Ok(false),
+            false => self.best.search_next(Effort::default(), &mut |progress| {
+                stopped = stopped || watch(id, progress.cost_ns.min(known_ns), progress.bound_ns) == Flow::Stop;
+                if stopped { Flow::Stop } else { Flow::Continue }
+            }),
+        };
+        self.stops |= stopped;
+        match searched {
             Ok(true) => Vec::new(),
             Ok(false) => {
                 self.finished = true;
@@ -624,8 +655,13 @@ impl Comparison {
         match self.best.so_far() {
             // A published schedule that nothing beats is named; what the search found has no name.
             Some(answer) => {
-                let won = if answer.name == BEST { "found by search".to_owned() } else { wire::title(&answer.name) };
-                Row { reason: Some(won), ..wire::row(BEST, answer) }
+                let won = match (answer.name == BEST, self.stops) {
+                    (true, false) => "found by search".to_owned(),
+                    (true, true) => "found by search, ended early".to_owned(),
+                    (false, false) => wire::title(&answer.name),
+                    (false, true) => format!("{}, search ended early", wire::title(&answer.name)),
+                };
+                Row { reason: Some(won), ..wire::row(&self.spec, BEST, answer) }
             }
             None => wire::absent_row(BEST, Some(self.why_none().0)),
         }
@@ -798,6 +834,64 @@ mod tests {
         Question { id, ask: Ask::Plan { spec: spec.to_owned() } }
     }
 
+    fn unwatched() -> Watch {
+        Box::new(|_, _, _| Flow::Continue)
+    }
+
+    /// What a search has found by then is shown, compared and exported; who asks for the best again has it searched on.
+    #[test]
+    fn a_search_ends_early_with_the_best_so_far() {
+        let spec =
+            r#"{ "ranks": 6, "microbatches": 12, "chunks": 2, "placement": "v", "limit_bytes": 70, "transfer_ns": 3,
+            "stages": { "forward_ns": 9, "backward_input_ns": 11, "backward_weight_ns": 7,
+            "forward_bytes": 10, "backward_input_bytes": -4, "backward_weight_bytes": -6 } }"#
+                .to_owned();
+        let best = |replies: &[Reply]| {
+            let row = replies.iter().rev().find_map(|reply| match &reply.said {
+                Said::Compared(row) if row.schedule == BEST => Some(row.clone()),
+                _ => None,
+            });
+            let row = row.expect("a row of the best");
+            (row.costs.expect("a plan").makespan_ns, row.reason.unwrap_or_default())
+        };
+        let mut whole = Work::new(|| 0.0, unwatched());
+        whole.take(plan(1, &spec));
+        let (least_ns, by) = best(&finish(&mut whole));
+        assert!(!by.contains("early"), "{by}");
+
+        // By the watch, from within a search.
+        let mut work = Work::new(
+            || 0.0,
+            Box::new(|id, cost_ns, bound_ns| {
+                assert!(id == 1 && bound_ns > 0 && bound_ns <= cost_ns);
+                Flow::Stop
+            }),
+        );
+        work.take(plan(1, &spec));
+        let replies = finish(&mut work);
+        let (stopped_ns, by) = best(&replies);
+        assert!(by.ends_with(" ended early") && stopped_ns >= least_ns, "{by} {stopped_ns} {least_ns}");
+        assert_eq!(replies.last().map(|reply| &reply.said), Some(&Said::Done));
+        work.take(Question { id: 2, ask: Ask::Export { spec: spec.clone(), purpose: Purpose::Download } });
+        let Said::Exported { text, .. } = finish(&mut work).remove(0).said else { panic!("no file") };
+        assert_eq!(Plan::from_json(&text).unwrap().prediction.makespan_ns, stopped_ns);
+
+        // By a question that comes between two pieces, and then searched on.
+        let mut work = Work::new(|| 0.0, unwatched());
+        work.take(plan(1, &spec));
+        work.take(Question { id: 2, ask: Ask::Stop });
+        let (_, by) = best(&finish(&mut work));
+        let early = by.contains("early");
+        work.take(plan(3, &spec));
+        let replies = finish(&mut work);
+        assert_eq!(replies.iter().any(|reply| matches!(reply.said, Said::Comparing { .. })), early);
+        if early {
+            assert_eq!(best(&replies).0, least_ns);
+        }
+        work.take(Question { id: 4, ask: Ask::Stop });
+        assert_eq!(finish(&mut work), []);
+    }
+
     fn finish(work: &mut Work) -> Vec<Reply> {
         let mut replies = Vec::new();
         while !work.is_answered() {
@@ -821,7 +915,7 @@ mod tests {
             };
             replies.iter().filter_map(of).collect()
         };
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         work.take(Question { id: 1, ask: tune(Some(model)) });
         assert_eq!(layouts(&work.step()).len(), 1, "it says at once how many there are");
         work.take(plan(2, SPEC));
@@ -859,7 +953,7 @@ mod tests {
 
     #[test]
     fn the_chart_reaches_from_the_least_memory_to_the_best_of_all() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let small = SPEC.replace("\"microbatches\": 8", "\"microbatches\": 4");
         work.take(plan(1, &small));
         let chart = charted(&mut work);
@@ -878,7 +972,7 @@ mod tests {
     #[test]
     fn a_point_of_the_chart_is_a_plan_where_it_is_better_than_what_is_shown() {
         let small = SPEC.replace("\"microbatches\": 8", "\"microbatches\": 4");
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         work.take(plan(1, &small));
         let chart = charted(&mut work);
         assert!(chart.curve.len() > 2, "{chart:?}");
@@ -906,7 +1000,7 @@ mod tests {
         let spec = r#"{ "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" }, "schedule": "1f1b",
             "parallel": { "pipeline": 2 }, "training": { "microbatches": 4, "microbatch_size": 2 }, "memory": { "limit_bytes": 1000 } }"#;
         for (schedule, explained) in [("1f1b", "1f1b"), ("best", "")] {
-            let mut work = Work::new(|| 0.0);
+            let mut work = Work::new(|| 0.0, unwatched());
             work.take(plan(1, &spec.replace("1f1b", schedule)));
             let replies = finish(&mut work);
             let Some(Said::Unfit(unfit)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
@@ -928,7 +1022,7 @@ mod tests {
                 r#"{{ "model": {{ "name": "tiny-llama" }}, "cluster": {{ "device": "cpu" }}, "schedule": "{schedule}",
                 "parallel": {{ "pipeline": 2 }}, "training": {{ "microbatches": 4, "recompute": "full" }} }}"#
             );
-            let mut work = Work::new(|| 0.0);
+            let mut work = Work::new(|| 0.0, unwatched());
             work.take(plan(1, &spec));
             finish(&mut work);
             work.take(Question { id: 2, ask: Ask::Passes { spec } });
@@ -943,7 +1037,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_shown_and_compared_with_every_schedule() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         work.take(plan(7, SPEC));
         let replies = finish(&mut work);
         let plans: Vec<&Reply> = replies.iter().filter(|reply| matches!(reply.said, Said::Planned(_))).collect();
@@ -956,7 +1050,7 @@ mod tests {
 
     #[test]
     fn another_schedule_of_the_same_spec_is_not_compared_again() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let spec = |schedule: &str| format!(r#"{{ "schedule": "{schedule}", "problem": {SPEC} }}"#);
         work.take(plan(1, &spec("1f1b")));
         finish(&mut work);
@@ -969,7 +1063,7 @@ mod tests {
 
     #[test]
     fn the_best_is_the_best_of_the_rows_and_the_same_as_in_the_plan_file() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         work.take(plan(1, SPEC));
         let replies = finish(&mut work);
         let makespans = replies.iter().filter_map(|reply| match &reply.said {
@@ -988,7 +1082,7 @@ mod tests {
     /// Of the order that is asked about, one kind after the other; a newer question ends an older one.
     #[test]
     fn what_a_plan_hangs_on_is_said_when_asked() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let plan = Plan::from_json(&plan_file(SPEC, Some("1f1b")).unwrap()).unwrap();
         let order = Order {
             problem: plan.problem.statement().to_value().to_string(),
@@ -1012,7 +1106,7 @@ mod tests {
 
     #[test]
     fn a_plan_keeps_the_size_of_its_groups() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let spec = SPEC.replace("\"chunks\": 1, \"placement\": \"linear\"", "\"chunks\": 2");
         work.take(plan(1, &format!(r#"{{ "schedule": "interleaved-1f1b:8", "problem": {spec} }}"#)));
         let first = work.step().remove(0).said;
@@ -1022,7 +1116,7 @@ mod tests {
 
     #[test]
     fn an_exported_plan_opens_as_the_same_plan() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let text = plan_file(SPEC, Some("1f1b")).unwrap();
         work.take(Question { id: 1, ask: Ask::OpenPlan { text } });
         let replies = finish(&mut work);
@@ -1034,7 +1128,7 @@ mod tests {
     fn what_is_exported_after_a_comparison_is_what_the_command_writes() {
         for schedule in [BEST, "zb-h1"] {
             let spec = format!(r#"{{ "schedule": "{schedule}", "problem": {SPEC} }}"#);
-            let mut work = Work::new(|| 0.0);
+            let mut work = Work::new(|| 0.0, unwatched());
             work.take(plan(1, &spec));
             finish(&mut work);
             work.take(Question { id: 2, ask: Ask::Export { spec: spec.clone(), purpose: Purpose::Keep } });
@@ -1066,7 +1160,7 @@ mod tests {
         let file = profile.to_json();
         model.profile = Some(Arc::new(profile));
         let expected = planner::plan(&spec, "1f1b").unwrap().to_json();
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let exported = |work: &mut Work| {
             work.take(plan(2, text));
             let told = finish(work).into_iter().find_map(|reply| match reply.said {
@@ -1109,7 +1203,7 @@ mod tests {
 
     #[test]
     fn where_nothing_fits_the_least_memory_is_named() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let spec = SPEC.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 1,");
         work.take(plan(1, &spec));
         let replies = finish(&mut work);
@@ -1132,7 +1226,7 @@ mod tests {
                 r#"{{ "model": {{ "name": "llama-2-7b" }}, "cluster": {{ "device": "h100" }}, "schedule": "{schedule}",
                 "parallel": {{ "pipeline": 4, "partition": {partition} }}, "training": {{ "microbatches": 8 }} }}"#
             );
-            let mut work = Work::new(|| 0.0);
+            let mut work = Work::new(|| 0.0, unwatched());
             work.take(plan(1, &spec));
             let said = finish(&mut work).into_iter().find_map(|reply| match reply.said {
                 Said::NoPlan { reason, fault, .. } => Some((reason, fault)),
@@ -1161,7 +1255,7 @@ mod tests {
             id: 1,
             ask: Ask::Record { batch: 1, name: "rank0.json".to_owned(), text: text.to_owned() },
         };
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let mut asked = |records: &[&str]| {
             records.iter().for_each(|text| work.take(record(text)));
             work.take(Question { id: 2, ask: Ask::Trace { batch: 1, order: order() } });
@@ -1197,7 +1291,7 @@ mod tests {
 
     #[test]
     fn a_newer_plan_makes_the_older_one_pointless() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         work.take(plan(1, SPEC));
         work.take(plan(2, "{}"));
         let replies = finish(&mut work);
@@ -1207,7 +1301,7 @@ mod tests {
 
     #[test]
     fn a_newer_spec_stops_the_comparison_of_the_older_one() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         work.take(plan(1, &format!(r#"{{ "schedule": "1f1b", "problem": {SPEC} }}"#)));
         work.step();
         work.step();
@@ -1218,7 +1312,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_none_is_refused_in_words() {
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         for ask in [Ask::OpenPlan { text: "{}".to_owned() }, Ask::OpenTrace { text: "nonsense".to_owned() }] {
             work.take(Question { id: 1, ask });
             let replies = finish(&mut work);
@@ -1236,7 +1330,7 @@ mod tests {
         let trace = r#"{ "format": "pipeplan-trace", "version": 1, "plan_digest": "", "backend": "cpu",
             "transport": "threads", "peak_bytes": [0], "steps": [{ "step": 0, "loss": null, "tokens": 0, "rows": [
             { "steps": "0F0 0BW0 0F1 0BW1", "start_ns": [0, 3, 7, 10], "end_ns": [3, 7, 10, 14] }] }] }"#;
-        let mut work = Work::new(|| 0.0);
+        let mut work = Work::new(|| 0.0, unwatched());
         let calibrate = |row: &str| {
             let (problem, rows) = (problem.to_owned(), vec![row.to_owned()]);
             Question { id: 1, ask: Ask::Calibrate(Order { problem, rows, pairs: vec![Vec::new()] }) }

@@ -5,11 +5,16 @@ use std::rc::Rc;
 
 use js_sys::{Array, Uint8Array};
 use wasm_bindgen::prelude::*;
-use web_sys::{DedicatedWorkerGlobalScope, MessageChannel, MessageEvent};
+use web_sys::{DedicatedWorkerGlobalScope, MessageChannel, MessageEvent, XmlHttpRequest};
 
-use crate::message::{Question, Reply};
+use pipeplan_core::search::Flow;
+
+use crate::message::{Ask, Question, Reply, Said};
 use crate::wire;
-use crate::work::Work;
+use crate::work::{Watch, Work};
+
+/// How often the page is told of a search, and asked whether it goes on.
+const WATCHED_EVERY_MS: f64 = 300.0;
 
 /// Listens for questions and works on them piece by piece.
 ///
@@ -17,7 +22,8 @@ use crate::work::Work;
 /// it in the queue, so the newest question is always the next one worked on.
 pub fn start(scope: DedicatedWorkerGlobalScope) {
     let Ok(channel) = MessageChannel::new() else { return };
-    let work = Rc::new(RefCell::new(Work::new(js_sys::Date::now)));
+    let going_on: Rc<RefCell<Option<String>>> = Rc::default();
+    let work = Rc::new(RefCell::new(Work::new(js_sys::Date::now, watch(&scope, &going_on))));
     let scheduled = Rc::new(Cell::new(false));
     let go_on = {
         let (port, scheduled) = (channel.port2(), scheduled.clone());
@@ -50,15 +56,52 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
 
     let on_question = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
         let bytes = Uint8Array::new(&event.data()).to_vec();
-        if let Ok(question) = postcard::from_bytes::<Question>(&bytes) {
-            work.borrow_mut().take(question);
-            go_on();
+        match postcard::from_bytes::<Question>(&bytes) {
+            Ok(Question { ask: Ask::GoOnWhile { url }, .. }) => {
+                // Where a host forbids such addresses, a search ends between two pieces.
+                going_on.replace(Some(url).filter(|url| can_be_read(url)));
+            }
+            Ok(question) => {
+                work.borrow_mut().take(question);
+                go_on();
+            }
+            Err(_) => {}
         }
     });
     scope.set_onmessage(Some(on_question.as_ref().unchecked_ref()));
     on_question.forget();
     // An empty message: from now on questions are heard.
     let _ = scope.post_message(&Uint8Array::new_with_length(0));
+}
+
+/// Tells the page how far a search has come. A worker that computes hears no question, and shared memory needs headers that
+/// not every host sends; but it can see whether an address of the page can still be read.
+fn watch(scope: &DedicatedWorkerGlobalScope, going_on: &Rc<RefCell<Option<String>>>) -> Watch {
+    let (scope, going_on) = (scope.clone(), going_on.clone());
+    let (mut of, mut told_ms) = (0, 0.0);
+    Box::new(move |id, cost_ns, bound_ns| {
+        let now_ms = js_sys::Date::now();
+        if of != id {
+            (of, told_ms) = (id, now_ms);
+        }
+        if now_ms - told_ms < WATCHED_EVERY_MS {
+            return Flow::Continue;
+        }
+        told_ms = now_ms;
+        post(&scope, &Reply { id, said: Said::Searching { cost_ns, bound_ns } });
+        let ended = going_on.borrow().as_ref().is_some_and(|url| !can_be_read(url));
+        if ended { Flow::Stop } else { Flow::Continue }
+    })
+}
+
+fn can_be_read(url: &str) -> bool {
+    let read = || -> Result<u16, JsValue> {
+        let request = XmlHttpRequest::new()?;
+        request.open_with_async("GET", url, false)?;
+        request.send()?;
+        request.status()
+    };
+    read() == Ok(200)
 }
 
 fn post(scope: &DedicatedWorkerGlobalScope, reply: &Reply) {

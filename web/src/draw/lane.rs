@@ -42,6 +42,16 @@ impl Lane {
         self.spans.last().map_or(0, |span| span.end_ns)
     }
 
+    /// The gap before the span at `place`, or behind the last one until `end_ns`: from when to when, where there is one.
+    pub fn gap_before(&self, place: usize, end_ns: u64) -> Option<(u64, u64)> {
+        let from_ns = match place.checked_sub(1) {
+            Some(before) => self.spans.get(before)?.end_ns,
+            None => 0,
+        };
+        let to_ns = self.spans.get(place).map_or(end_ns, |span| span.start_ns);
+        (from_ns < to_ns).then_some((from_ns, to_ns))
+    }
+
     /// Busy time of the spans `from..to`.
     pub fn busy_ns(&self, from: usize, to: usize) -> u64 {
         match (self.busy_before.get(from), self.busy_before.get(to)) {

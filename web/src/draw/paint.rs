@@ -22,6 +22,13 @@ const BETWEEN_PX: f64 = 6.0;
 /// A panel of a picture is no higher: that of a thousand ranks would be mostly lines of a few pixels.
 pub const WHOLE_PX: f64 = 1200.0;
 
+/// The line under the text of blocks that go up the ranks: from where to where above their lower edge, so that it stands on
+/// the block on dark pages too, in rows that are high enough for it.
+const LINE_PX: [f64; 2] = [4.0, 2.0];
+const LEAST_LINED_PX: f64 = 9.0;
+/// They have the shade of a second chunk, which no rank of a two-way schedule has.
+pub const UP_SHADE: usize = 1;
+
 /// One panel of ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Panel {
@@ -141,6 +148,8 @@ pub struct Below<'s> {
     pub scale: f64,
     /// Which of its rank's chunks a stage of it is.
     pub chunk_of_stage: &'s [usize],
+    /// As [`Subject::up_from`].
+    pub up_from: Option<usize>,
 }
 
 impl Below<'_> {
@@ -167,18 +176,30 @@ pub struct Subject<'s> {
     pub top_bytes: u64,
     /// Which of its rank's chunks a stage is.
     pub chunk_of_stage: &'s [usize],
+    /// In two-way schedules: the microbatches from this one on go up the ranks.
+    pub up_from: Option<usize>,
 }
 
 impl<'s> Subject<'s> {
     /// As this, with the chunks of what is compared.
     pub fn of(self, below: Below<'s>) -> Subject<'s> {
-        Subject { chunk_of_stage: below.chunk_of_stage, ..self }
+        Subject { chunk_of_stage: below.chunk_of_stage, up_from: below.up_from, ..self }
     }
 
     /// The colour of a span.
     pub fn colour(&self, shades: &Shades, span: &Span) -> Rgb {
         let chunk = self.chunk_of_stage.get(span.op.stage()).copied().unwrap_or(0);
-        shades.block(span.op.kind(), chunk)
+        shades.block(span.op.kind(), if self.goes_up(span) { UP_SHADE } else { chunk })
+    }
+
+    /// The colour of the line on a span: that of its text where it goes up the ranks, for those who tell shades apart badly.
+    fn line(&self, shades: &Shades, span: &Span) -> Rgb {
+        let colour = self.colour(shades, span);
+        if self.goes_up(span) { colour.ink() } else { colour }
+    }
+
+    fn goes_up(&self, span: &Span) -> bool {
+        self.up_from.is_some_and(|from| span.op.microbatch() >= from)
     }
 }
 
@@ -208,6 +229,11 @@ pub fn paint(
             let high = low + panel.rows.height_px;
             let clip = |y: f64| device((low + y).clamp(low, high));
             image.repeat_row(&row, clip(top), clip(bottom).max(clip(top) + 1));
+            if subject.up_from.is_some() && panel.rows.pitch_px >= LEAST_LINED_PX {
+                lane_row(lane, view, palette.idle, samples, |span| subject.line(&shades, span), &mut row);
+                let [from, to] = LINE_PX.map(|above| clip(bottom - above));
+                image.repeat_row(&row, from, to);
+            }
         }
     };
     lanes(&mut image, &layout.planned, subject, subject.planned, view);
@@ -349,6 +375,30 @@ mod tests {
             limits: &[Some(80)],
             top_bytes: 100,
             chunk_of_stage: &[0],
+            up_from: None,
+        }
+    }
+
+    /// By shade, and by a line that needs no eye for shades.
+    #[test]
+    fn the_directions_of_a_two_way_schedule_are_told_apart() {
+        let lanes = [lane(&[(0, 10), (10, 20)])];
+        let layout = Layout::new(1000.0, 1, 0, 0.0);
+        for palette in [Palette::LIGHT, Palette::DARK] {
+            let plain = subject(&lanes, &|_| None);
+            let two_way = Subject { up_from: Some(1), ..plain };
+            let view = View { start_ns: 0.0, ns_per_px: 20.0 / layout.width_px };
+            let image = paint(&two_way, &layout, view, 1.0, &palette, None);
+            let (top, bottom) = layout.planned.rows.span_of(0);
+            let pixel = |share: f64, y: f64| {
+                let (x, y) = ((layout.width_px * share) as usize, (layout.planned.top_px + y) as usize);
+                let at = 4 * (y * image.width + x);
+                Rgb(image.bytes[at], image.bytes[at + 1], image.bytes[at + 2])
+            };
+            let [down, up] = [0.25, 0.75].map(|share| pixel(share, (top + bottom) / 2.0));
+            let [down_line, up_line] = [0.25, 0.75].map(|share| pixel(share, bottom - 3.0));
+            assert!(down == palette.block(OpKind::F, 0) && up == palette.block(OpKind::F, 1));
+            assert!(down_line == down && up_line.contrast(up) >= 4.5, "{up_line:?} on {up:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 
-/// A block of the picture.
+/// A block of the picture, or a gap between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Whether it is one of what is compared with the plan.
@@ -11,22 +11,24 @@ pub struct Block {
     pub rank: usize,
     /// Its place in the row.
     pub index: usize,
+    /// Whether it is the gap before that place, which may be behind the last block.
+    pub gap: bool,
 }
 
 /// Where to go from a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To the one before it on its rank.
+    /// To what is before it on its rank, a block or a gap.
     Earlier,
-    /// To the one after it.
+    /// To what is after it.
     Later,
     /// To the row above.
     Up,
     /// To the row below.
     Down,
-    /// To the first of its rank.
+    /// To the first block of its rank.
     First,
-    /// To the last.
+    /// To the last block.
     Last,
 }
 
@@ -51,14 +53,45 @@ impl Ranks<'_> {
         let below = row >= self.planned.len();
         let index = self.lane(row)?.at(if below { time_ns / self.scale } else { time_ns }, f64::INFINITY)?;
         let rank = if below { row - self.planned.len() } else { row };
-        Some(Block { below, rank, index })
+        Some(Block { below, rank, index, gap: false })
+    }
+
+    /// The gap of a row, counted from the top, at a time of the plan.
+    pub fn gap_at(&self, row: usize, time_ns: f64) -> Option<Block> {
+        let below = row >= self.planned.len();
+        let time_ns = if below { time_ns / self.scale } else { time_ns };
+        let index = self.lane(row)?.first_ending_after(time_ns);
+        let rank = if below { row - self.planned.len() } else { row };
+        let (from_ns, to_ns) = self.lane(row)?.gap_before(index, self.end_ns(below))?;
+        let is_in = (from_ns as f64..to_ns as f64).contains(&time_ns);
+        is_in.then_some(Block { below, rank, index, gap: true })
+    }
+
+    /// When the last op of the plan, or of what is compared with it, ends.
+    fn end_ns(&self, below: bool) -> u64 {
+        let lanes = if below { self.below } else { self.planned };
+        lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+    }
+
+    /// The gap before a place of a block's row, else what `otherwise` says.
+    fn gap_or(&self, block: Block, index: usize, otherwise: usize) -> Block {
+        let gap = self.lane(self.row(block)).and_then(|lane| lane.gap_before(index, self.end_ns(block.below)));
+        match gap {
+            Some(_) => Block { index, gap: true, ..block },
+            None => Block { index: otherwise, gap: false, ..block },
+        }
     }
 
     /// When a block begins and ends, in the time of the plan.
     pub fn times(&self, block: Block) -> Option<(f64, f64)> {
-        let span = self.lane(self.row(block))?.spans().get(block.index)?;
+        let lane = self.lane(self.row(block))?;
+        let (from_ns, to_ns) = if block.gap {
+            lane.gap_before(block.index, self.end_ns(block.below))?
+        } else {
+            lane.spans().get(block.index).map(|span| (span.start_ns, span.end_ns))?
+        };
         let scale = if block.below { self.scale } else { 1.0 };
-        Some((span.start_ns as f64 * scale, span.end_ns as f64 * scale))
+        Some((from_ns as f64 * scale, to_ns as f64 * scale))
     }
 
     fn row(&self, block: Block) -> usize {
@@ -73,10 +106,16 @@ impl Ranks<'_> {
         let middle = (from_ns + to_ns) / 2.0;
         // A rank without ops has nothing to stop at.
         match step {
-            Step::Earlier => Block { index: block.index.saturating_sub(1), ..block },
-            Step::Later => Block { index: (block.index + 1).min(last), ..block },
-            Step::First => Block { index: 0, ..block },
-            Step::Last => Block { index: last, ..block },
+            Step::Earlier if block.gap => match block.index.checked_sub(1) {
+                Some(index) => Block { index, gap: false, ..block },
+                None => block,
+            },
+            Step::Earlier => self.gap_or(block, block.index, block.index.saturating_sub(1)),
+            Step::Later if block.gap && block.index > last => block,
+            Step::Later if block.gap => Block { gap: false, ..block },
+            Step::Later => self.gap_or(block, block.index + 1, (block.index + 1).min(last)),
+            Step::First => Block { index: 0, gap: false, ..block },
+            Step::Last => Block { index: last, gap: false, ..block },
             Step::Up => (0..row).rev().find_map(|row| self.nearest(row, middle)).unwrap_or(block),
             Step::Down => {
                 let rows = self.planned.len() + self.below.len();
@@ -98,23 +137,63 @@ mod tests {
         let below = [lane(&[(0, 20), (20, 120)])];
         let ranks = Ranks { planned: &planned, below: &below, scale: 0.5 };
         let mut at = ranks.nearest(0, 14.0).unwrap();
-        assert_eq!(at, Block { below: false, rank: 0, index: 1 });
+        assert_eq!(at, Block { below: false, rank: 0, index: 1, gap: false });
         for (step, below, rank, index) in [
             (Step::Earlier, false, 0, 0),
             (Step::Earlier, false, 0, 0),
             (Step::Up, false, 0, 0),
             (Step::Last, false, 0, 2),
-            (Step::Later, false, 0, 2),
             (Step::Down, false, 2, 1),
+            (Step::Later, false, 2, 1),
             (Step::Down, true, 0, 1),
             (Step::Down, true, 0, 1),
+            (Step::Later, true, 0, 1),
             (Step::First, true, 0, 0),
             (Step::Up, false, 2, 0),
             (Step::Up, false, 0, 1),
         ] {
             at = ranks.stepped(at, step);
-            assert_eq!(at, Block { below, rank, index }, "{step:?}");
+            assert_eq!(at, Block { below, rank, index, gap: false }, "{step:?}");
         }
-        assert_eq!(ranks.times(Block { below: true, rank: 0, index: 1 }), Some((10.0, 60.0)));
+        assert_eq!(ranks.times(Block { below: true, rank: 0, index: 1, gap: false }), Some((10.0, 60.0)));
+    }
+
+    #[test]
+    fn keys_and_pointers_find_the_gaps_between_blocks() {
+        let planned = [lane(&[(4, 10), (10, 20), (30, 40)]), lane(&[(40, 50)])];
+        let below = [lane(&[(0, 20), (60, 80)])];
+        let ranks = Ranks { planned: &planned, below: &below, scale: 0.5 };
+        let mut at = Block { below: false, rank: 0, index: 1, gap: false };
+        for (step, index, gap) in [
+            (Step::Later, 2, true),
+            (Step::Later, 2, false),
+            (Step::Later, 3, true),
+            (Step::Later, 3, true),
+            (Step::Earlier, 2, false),
+            (Step::Earlier, 2, true),
+            (Step::Earlier, 1, false),
+            (Step::Earlier, 0, false),
+            (Step::Earlier, 0, true),
+            (Step::Earlier, 0, true),
+            (Step::Later, 0, false),
+        ] {
+            at = ranks.stepped(at, step);
+            assert_eq!(at, Block { index, gap, ..at }, "{step:?}");
+        }
+        let gap = |below, rank, index| Some(Block { below, rank, index, gap: true });
+        assert_eq!(ranks.times(gap(false, 0, 3).unwrap()), Some((40.0, 50.0)));
+        assert_eq!(ranks.times(gap(true, 0, 1).unwrap()), Some((10.0, 30.0)));
+        for (row, time_ns, found) in [
+            (0, 1.0, gap(false, 0, 0)),
+            (0, 5.0, None),
+            (0, 25.0, gap(false, 0, 2)),
+            (0, 45.0, gap(false, 0, 3)),
+            (0, 51.0, None),
+            (0, -1.0, None),
+            (2, 25.0, gap(true, 0, 1)),
+            (3, 25.0, None),
+        ] {
+            assert_eq!(ranks.gap_at(row, time_ns), found, "{row} {time_ns}");
+        }
     }
 }

@@ -162,6 +162,16 @@ pub fn download(name: &str, content_type: &str, text: &str) {
     let _ = save();
 }
 
+/// An address that can be read until [`forget_address`] is told of it.
+pub fn readable_address() -> Option<String> {
+    Url::create_object_url_with_blob(&Blob::new().ok()?).ok()
+}
+
+/// Ends that.
+pub fn forget_address(address: &str) {
+    let _ = Url::revoke_object_url(address);
+}
+
 /// Offers a canvas as a PNG file.
 pub fn download_png(name: String, canvas: &HtmlCanvasElement) {
     let save = Closure::once_into_js(move |blob: Option<Blob>| {

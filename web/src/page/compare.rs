@@ -18,6 +18,7 @@ pub fn Compare() -> impl IntoView {
     let names = Memo::new(move |_| planner.rows.with(|rows| ranking.get().names(rows, objective.get())));
     let with_jitter = jitters(planner);
     let with_waits = waits(planner);
+    let with_steps = steps(planner);
     let of_form = Memo::new(move |_| {
         let compared = planner.compared.get();
         planner.spec.with(|spec| spec.as_ref().is_none_or(|spec| compared.is_of(spec)))
@@ -33,7 +34,7 @@ pub fn Compare() -> impl IntoView {
                 <span class="note">"Choose a schedule to see its timeline."</span>
             </div>
             <div class="scroll">
-                <table data-test="compare">
+                <table data-test="compare" class:steps=move || with_steps.get()>
                     <thead>
                         <tr>
                             <Head ranking column=Column::Schedule>"Schedule"</Head>
@@ -41,6 +42,11 @@ pub fn Compare() -> impl IntoView {
                             // Said in numbers beside it.
                             <th scope="col" class="bar" aria-hidden="true"
                                 title="As long as the time; the light part of it is the bubble">"Busy, waiting"</th>
+                            <Show when=move || with_steps.get()>
+                                <Head ranking column=Column::Step
+                                    title="The whole training step: gradients are summed and the optimizer steps">"Step"</Head>
+                                <Head ranking column=Column::Mfu title=text::MFU>"MFU"</Head>
+                            </Show>
                             <Head ranking column=Column::Bubble>"Bubble"</Head>
                             <Head ranking column=Column::Peak>"Peak memory"</Head>
                             <Head ranking column=Column::Gap
@@ -74,13 +80,15 @@ fn Head(
     #[prop(optional)] title: &'static str,
     children: Children,
 ) -> impl IntoView {
+    // What a step is made of, which a phone has no room for beside it.
+    let is_part = matches!(column, Column::Cost | Column::Bubble | Column::Gap);
     let mark = move || match ranking.get().aria(column) {
         "ascending" => " ▲",
         "descending" => " ▼",
         _ => "",
     };
     view! {
-        <th scope="col" class:number=column != Column::Schedule aria-sort=move || ranking.get().aria(column)>
+        <th scope="col" class:number=column != Column::Schedule class:part=is_part aria-sort=move || ranking.get().aria(column)>
             <button type="button" class="quiet" title=title data-test=format!("sort-{column:?}").to_lowercase()
                 on:click=move |_| ranking.update(|ranking| *ranking = ranking.pressed(column))>
                 {children()}<span aria-hidden="true">{mark}</span>
@@ -112,7 +120,11 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
     let objective = judged(planner);
     let with_jitter = jitters(planner);
     let with_waits = waits(planner);
-    let columns = move || (5 + u8::from(with_jitter.get()) + u8::from(with_waits.get())).to_string();
+    let with_steps = steps(planner);
+    let columns = move || {
+        let more = u8::from(with_jitter.get()) + u8::from(with_waits.get()) + 2 * u8::from(with_steps.get());
+        (5 + more).to_string()
+    };
     let longest = Memo::new(move |_| {
         let costs = |row: &Row| row.costs.map(|costs| cost_ns(&costs, objective.get()));
         planner.rows.with(|rows| rows.iter().filter_map(costs).max().unwrap_or(1).max(1))
@@ -139,7 +151,7 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
                 {move || won().map(|won| view! { <span class="won">{won}</span> })}
             </th>
             {move || match row.get().and_then(|row| row.costs.ok_or(row.reason).map_or_else(|reason| reason.map(Err), |costs| Some(Ok(costs)))) {
-                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() with_waits=with_waits.get() with_jitter=with_jitter.get() /> }.into_any(),
+                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() with_steps=with_steps.get() with_waits=with_waits.get() with_jitter=with_jitter.get() /> }.into_any(),
                 Some(Err(reason)) => view! { <td class="reason" colspan=columns data-test="reason">{reason}</td> }.into_any(),
                 None => view! { <td colspan=columns></td> }.into_any(),
             }}
@@ -148,18 +160,36 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
 }
 
 #[component]
-fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_waits: bool, with_jitter: bool) -> impl IntoView {
+fn Costs(
+    costs: RowCosts,
+    objective: Objective,
+    longest: u64,
+    with_steps: bool,
+    with_waits: bool,
+    with_jitter: bool,
+) -> impl IntoView {
     let cost = cost_ns(&costs, objective);
     let width = 100.0 * cost as f64 / longest as f64;
     let busy = width * (1.0 - costs.bubble_ratio).clamp(0.0, 1.0);
     view! {
-        <td class="number" data-test="makespan">{text::duration(cost as f64)}</td>
+        <td class="number part" data-test="makespan">{text::duration(cost as f64)}</td>
         <td class="bar" aria-hidden="true">
             <div style=format!("width:{width:.2}%")><span style=format!("width:{:.2}%", 100.0 * busy / width.max(0.01))></span></div>
         </td>
-        <td class="number" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
+        {with_steps.then(|| {
+            let cells = costs.step.map(|step| {
+                let tokens = format!("{} tokens/s", text::count(step.tokens_per_s.round() as u64));
+                (text::duration(step.step_ns as f64), tokens, text::mfu(step.mfu))
+            });
+            let (step, tokens, mfu) = cells.unwrap_or_else(|| ("—".to_owned(), String::new(), "—".to_owned()));
+            view! {
+                <td class="number" data-test="step" title=tokens>{step}</td>
+                <td class="number" data-test="mfu">{mfu}</td>
+            }
+        })}
+        <td class="number part" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
         <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}</td>
-        <td class="number" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
+        <td class="number part" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
         {with_waits.then(|| {
             let carried = costs.carried_ns.map_or_else(|| "hangs".to_owned(), |ns| text::duration(ns as f64));
             view! { <td class="number" data-test="carried">{carried}</td> }
@@ -174,6 +204,12 @@ fn Costs(costs: RowCosts, objective: Objective, longest: u64, with_waits: bool, 
 /// Whether the spec says that times of ops differ.
 fn jitters(planner: Planner) -> Memo<bool> {
     Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.jitter_permille > 0)))
+}
+
+/// Whether rows say what a whole training step takes: those of a model do.
+fn steps(planner: Planner) -> Memo<bool> {
+    let has_step = |row: &Row| row.costs.is_some_and(|costs| costs.step.is_some());
+    Memo::new(move |_| planner.rows.with(|rows| rows.iter().any(has_step)))
 }
 
 /// Whether waits at transfers cost any row anything.

@@ -40,6 +40,8 @@ pub struct Courier {
     open_trace: RefCell<Option<Question>>,
     /// The layouts that are being looked for: so, too.
     tuning: RefCell<Option<Question>>,
+    /// As long as it can be read, a search goes on.
+    going_on: RefCell<Option<String>>,
 }
 
 impl Courier {
@@ -56,8 +58,10 @@ impl Courier {
             newest_plan: RefCell::new(None),
             open_trace: RefCell::new(None),
             tuning: RefCell::new(None),
+            going_on: RefCell::new(None),
         });
         courier.spawn();
+        courier.let_go_on();
         courier
     }
 
@@ -83,6 +87,23 @@ impl Courier {
         }
         self.send(question);
         id
+    }
+
+    /// Ends the search for the best with what it has found.
+    pub fn stop(self: &Rc<Self>) {
+        if let Some(address) = self.going_on.take() {
+            browser::forget_address(&address);
+        }
+        self.ask(Ask::Stop);
+        self.let_go_on();
+    }
+
+    /// Gives the worker an address to watch while it searches.
+    fn let_go_on(self: &Rc<Self>) {
+        if let Some(url) = browser::readable_address() {
+            self.going_on.replace(Some(url.clone()));
+            self.ask(Ask::GoOnWhile { url });
+        }
     }
 
     fn send(&self, question: Question) {
@@ -149,7 +170,9 @@ impl Courier {
             }
             let again =
                 [&courier.open_trace, &courier.newest_plan, &courier.tuning].map(|kept| kept.borrow().clone());
-            courier.waiting.borrow_mut().extend(again.into_iter().flatten());
+            let url = courier.going_on.borrow().clone();
+            let going_on = url.map(|url| Question { id: 0, ask: Ask::GoOnWhile { url } });
+            courier.waiting.borrow_mut().extend(going_on.into_iter().chain(again.into_iter().flatten()));
             courier.spawn();
         });
     }

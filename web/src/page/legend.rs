@@ -6,7 +6,7 @@ use pipeplan_core::op::OpKind;
 
 use super::state::Planner;
 use crate::message::Calibrated;
-use crate::scene::{Key, SHADES_TITLE, Scene, title_of};
+use crate::scene::{Key, SHADES_TITLE, Scene, UP_TITLE, title_of};
 use crate::text;
 
 #[component]
@@ -29,6 +29,7 @@ pub fn Legend() -> impl IntoView {
         <ul class="legend" aria-label="Legend" data-test="legend">
             {move || key.get().kinds.into_iter().map(entry).collect_view()}
             {move || key.get().shaded.then(|| view! { <li class="chunks">{SHADES_TITLE}</li> })}
+            {move || key.get().two_way.then(|| view! { <li><span class="swatch up"></span>{UP_TITLE}</li> })}
         </ul>
     }
 }
@@ -49,9 +50,9 @@ pub fn Guide() -> impl IntoView {
                 <dt>"Microbatch"</dt>
                 <dd>"A part of a step's batch that goes through the pipeline by itself, so that ranks can work on different ones at the same time. The weights change once, after all of them."</dd>
                 <dt>"Placements"</dt>
-                <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up. More stages a rank make a smaller bubble, and more transfers."</dd>
+                <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up; blocks of microbatches that go up are lighter and underlined. More stages a rank make a smaller bubble, and more transfers."</dd>
                 <dt>"Bubble"</dt>
-                <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better."</dd>
+                <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better. Point at a gap, or tap it, to see what its rank waits for."</dd>
                 <dt>"Longest span"</dt>
                 <dd>"The longest time from a rank’s own first op to its last. Ranks start and end one after the other, so it is less than the makespan, which is from the first op of any to the last. It is what counts where a rank may begin the next step while others end this one; “Shorten” says which of the two is judged."</dd>
                 <dt>"Memory"</dt>

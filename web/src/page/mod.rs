@@ -24,6 +24,7 @@ mod timeline;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
+use crate::text;
 use state::{Notice, Planner};
 
 /// How long what the page says stays over what is scrolled under it.
@@ -70,6 +71,7 @@ fn Page() -> impl IntoView {
                     _ => String::new(),
                 }}
             </p>
+            <Searching />
             <p class="unseen" role="status">{said}</p>
             <button type="button" class="form-toggle" data-test="form-toggle" aria-expanded=move || planner.form_open.get().to_string()
                 on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Change…"</button>
@@ -100,6 +102,26 @@ fn progress((done, all): (u32, u32)) -> String {
         0 => "planning…".to_owned(),
         _ if done + 1 >= all => "searching for the best…".to_owned(),
         _ => format!("planning… {done} of {all} schedules"),
+    }
+}
+
+/// How far a search has come that takes a while, and what ends it. Not read aloud: the figure changes all the time.
+#[component]
+fn Searching() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let shown = Memo::new(move |_| planner.busy.get() && planner.searching.with(Option::is_some));
+    let gap = move || {
+        let (cost_ns, bound_ns) = planner.searching.get()?;
+        let gap = pipeplan_core::planner::gap(cost_ns, bound_ns)?;
+        Some(format!("at most {} to gain ", text::percent(gap)))
+    };
+    move || {
+        shown.get().then(|| view! {
+            <p class="note searching"><span data-test="search-gap">{gap}</span>
+                <button type="button" class="small" data-test="stop-search" on:click=move |_| planner.stop_searching()
+                    title="End the search with the best that it has found so far. Choose Best again to search on.">"Stop"</button>
+            </p>
+        })
     }
 }
 

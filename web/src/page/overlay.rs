@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use pipeplan_core::op::OpKind;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
@@ -65,6 +66,7 @@ struct SubjectData {
     static_bytes: Vec<u64>,
     chunk_of_stage: Vec<usize>,
     chunk_below: Vec<usize>,
+    up_below: Option<usize>,
     top_bytes: u64,
 }
 
@@ -75,6 +77,7 @@ impl SubjectData {
             static_bytes: (0..scene.lanes.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
             chunk_of_stage: scene.chunk_of_stage(),
             chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
+            up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(scene)),
             top_bytes: memory::top_bytes(scene.peak_bytes(), scene.limit_bytes()),
         }
     }
@@ -86,12 +89,14 @@ impl SubjectData {
                 lanes: below.lanes(),
                 scale: *scale,
                 chunk_of_stage: &self.chunk_below,
+                up_from: self.up_below,
             }),
             curve,
             static_bytes: &self.static_bytes,
             limits: &frame.scene.figures.limit_bytes,
             top_bytes: self.top_bytes,
             chunk_of_stage: &self.chunk_of_stage,
+            up_from: frame.scene.up_from(),
         }
     }
 }
@@ -262,6 +267,9 @@ impl Brush<'_> {
         if key.shaded {
             say(scene::SHADES_TITLE, None);
         }
+        if key.two_way {
+            say(scene::UP_TITLE, Some(self.palette.block(OpKind::F, paint::UP_SHADE)));
+        }
     }
 
     /// Which part of a panel's rows is in sight, where not all are.
@@ -349,7 +357,12 @@ impl Brush<'_> {
     /// The op under the pointer, its way through the ranks, and the time as a line.
     fn pointed(&self, frame: &Frame, pointed: Option<Pointed>) {
         match pointed {
-            Some(Pointed::Block(Block { below: false, rank, index })) => {
+            Some(Pointed::Block(Block { below: false, rank, index, gap: true })) => {
+                let Some(wait) = frame.scene.wait(rank, index) else { return };
+                wait.needs.iter().for_each(|need| self.arrow(frame, need.at, (rank, index)));
+                self.outline(&self.layout.planned, frame.view, rank, wait.from_ns, wait.to_ns);
+            }
+            Some(Pointed::Block(Block { below: false, rank, index, .. })) => {
                 let scene = &frame.scene;
                 let Some(span) = scene.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return };
                 for [from, to] in scene.dependencies(span.op) {
@@ -357,10 +370,14 @@ impl Brush<'_> {
                 }
                 self.outline(&self.layout.planned, frame.view, rank, span.start_ns, span.end_ns);
             }
-            Some(Pointed::Block(Block { below: true, rank, index })) => {
+            Some(Pointed::Block(Block { below: true, rank, index, gap })) => {
                 let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
-                let Some(span) = below.lanes().get(rank).and_then(|lane| lane.spans().get(index)) else { return };
+                let Some(lane) = below.lanes().get(rank) else { return };
                 let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
+                if let (true, Some((from_ns, to_ns))) = (gap, lane.gap_before(index, below.end_ns())) {
+                    return self.outline(panel, view, rank, from_ns, to_ns);
+                }
+                let Some(span) = lane.spans().get(index) else { return };
                 self.outline(panel, view, rank, span.start_ns, span.end_ns);
                 // The same op in the plan, to compare the two.
                 if let Some((rank, same)) = frame.scene.span_of(span.op) {

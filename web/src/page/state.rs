@@ -18,6 +18,7 @@ use super::browser;
 use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
+use crate::address;
 use crate::compared::Compared;
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
@@ -130,6 +131,8 @@ pub struct Planner {
     pub busy: RwSignal<bool>,
     /// Schedules that the comparison has looked at, and all that it will.
     pub progress: RwSignal<(u32, u32)>,
+    /// The cost of the best that a search has so far, and the bound; none where it has not taken long.
+    pub searching: RwSignal<Option<(u64, u64)>>,
     /// Whether the plan on screen is of the form before a change.
     pub outdated: RwSignal<bool>,
     /// The exact search behind the plan on screen.
@@ -152,7 +155,7 @@ pub struct Planner {
     opened: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether the plan file is to be saved when the search for the plan has ended.
     saves_later: StoredValue<bool>,
-    /// The plan file that the worker is reading.
+    /// The plan file, or the order, that the worker is reading.
     opening: StoredValue<Option<Opening>, LocalStorage>,
     /// The trace file that the worker is reading.
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
@@ -213,6 +216,7 @@ impl Planner {
             kept: RwSignal::new(None),
             busy: RwSignal::new(true),
             progress: RwSignal::new((0, 0)),
+            searching: RwSignal::new(None),
             outdated: RwSignal::new(false),
             proof: RwSignal::new(Proof::default()),
             notice: RwSignal::new(None),
@@ -262,7 +266,7 @@ impl Planner {
         let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
         if let Some(text) = open_plan {
             // Should the plan not be readable any more, the form is planned.
-            if let Ok(spec) = pipeplan_core::link::read(&fragment) {
+            if let Ok(spec) = address::read(&fragment) {
                 self.form.set(Form::of(&spec));
             }
             self.own_fragment.set_value(fragment);
@@ -303,7 +307,7 @@ impl Planner {
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
         self.own_fragment.set_value(fragment.to_owned());
-        match pipeplan_core::link::read(fragment) {
+        match address::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
                 self.form.set(Form::of(&spec));
@@ -368,6 +372,7 @@ impl Planner {
 
     /// All that was asked for is known.
     fn answered(self) {
+        self.searching.set(None);
         if !self.keep_promise() {
             self.busy.set(false);
             self.outdated.set(false);
@@ -423,13 +428,23 @@ impl Planner {
 
     fn plan_form(self) {
         self.promised.set_value(None);
+        self.searching.set(None);
         self.opened.set_value(None);
         // It was to be of the form before.
         self.stop_saving_later();
-        if self.rows.with_untracked(|rows| rows.iter().any(|row| !is_schedule(&row.schedule))) {
+        let is_own = |row: &&Row| !is_schedule(&row.schedule);
+        let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
+        if let Some(own) = own {
             // What was said of an order from elsewhere goes with it.
             self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
             self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
+            // A point of the chart is a click away.
+            if own != FROM_CHART {
+                self.say(&format!(
+                    "The order of ops that was open ({own}) is no longer shown: the form has changed. Open its file \
+                     to see it again."
+                ));
+            }
         }
         if self.remembers.get_value() {
             self.remembers.set_value(false);
@@ -544,6 +559,7 @@ impl Planner {
                 self.compared.update(|compared| compared.come(&row.schedule));
                 self.rows.update(|rows| put_row(rows, row));
             }
+            Said::Searching { cost_ns, bound_ns } if newest => self.searching.set(Some((cost_ns, bound_ns))),
             Said::Done if newest => {
                 self.compared.update(|compared| compared.end(self.spec.get_untracked()));
                 self.answered();
@@ -601,7 +617,7 @@ impl Planner {
                 match what.as_str() {
                     // Times that are told of later are not this file's.
                     "profile" => self.opening_profile.set_value(None),
-                    "plan" if newest => self.opening.set_value(None),
+                    "plan" | "order" if newest => self.opening.set_value(None),
                     _ => {}
                 }
                 let mut lines = vec![format!("This {what} file cannot be opened.")];
@@ -736,6 +752,11 @@ impl Planner {
             asked.zip(spec).is_some_and(|(asked, spec)| tuned::are_of(layouts, &asked, &spec))
         };
         self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
+    }
+
+    /// Ends the search for the best with what it has found.
+    pub fn stop_searching(self) {
+        self.courier.with_value(|courier| courier.iter().for_each(Courier::stop));
     }
 
     /// Ends the search for layouts with what it has found.
@@ -934,6 +955,7 @@ impl Planner {
                 ]);
             };
             self.busy.set(true);
+            self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
         } else if let Some(config) = config_of(text) {
             self.open_config(config);
@@ -1182,6 +1204,7 @@ fn own_row(scene: &Scene, source: &str) -> Row {
             gap: figures.gap,
             late_ns: figures.late_ns,
             carried_ns: figures.carried_ns,
+            step: figures.step,
         }),
     }
 }

@@ -280,8 +280,8 @@ fn Canvas() -> impl IntoView {
             <Tooltip shown anchor whole_width />
         </div>
         <p class="unseen" role="status" data-test="selected">{announced}</p>
-        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all. Click a block, or press Enter, to keep its details; arrow keys then go from block to block, Escape ends that."{move || more_ranks("wheel or drag over them, PageUp and PageDown, or press the bar beside them")}</p>
-        <p class="hint taps">"Tap a block for its details, drag to pan."{move || more_ranks("tap the bar beside them")}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all. Click a block, or press Enter, to keep its details; arrow keys then go from block to block and to the gaps between them, which say what the rank waits for; Escape ends that."{move || more_ranks("wheel or drag over them, PageUp and PageDown, or press the bar beside them")}</p>
+        <p class="hint taps">"Tap a block for its details, a gap for what the rank waits for; drag to pan."{move || more_ranks("tap the bar beside them")}</p>
         <legend::Guide />
     }
 }
@@ -319,9 +319,14 @@ fn Tooltip(
 fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
     let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
     match pointed {
-        Pointed::Block(Block { below: false, rank, index }) => scene.describe(rank, index),
-        Pointed::Block(Block { below: true, rank, index }) => {
-            untrack(|| planner.below()).map(|below| below.describe(rank, index, &scene)).unwrap_or_default()
+        Pointed::Block(Block { below: false, rank, index, gap: true }) => scene.describe_wait(rank, index),
+        Pointed::Block(Block { below: false, rank, index, .. }) => scene.describe(rank, index),
+        Pointed::Block(Block { below: true, rank, index, gap }) => {
+            let describe = |below: Below| match gap {
+                true => below.describe_wait(rank, index),
+                false => below.describe(rank, index, &scene),
+            };
+            untrack(|| planner.below()).map(describe).unwrap_or_default()
         }
         Pointed::Memory { rank, time_ns } => scene.describe_memory(rank, time_ns as f64),
     }
@@ -339,14 +344,17 @@ fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed
     }
     match layout.place_at(y)? {
         Place::Planned(rank) => {
-            let index = scene.lanes.get(rank)?.at(time_ns, reach_ns)?;
-            Some(Pointed::Block(Block { below: false, rank, index }))
+            let block = scene.lanes.get(rank)?.at(time_ns, reach_ns);
+            let block = block.map(|index| Block { below: false, rank, index, gap: false });
+            block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(rank, time_ns))).map(Pointed::Block)
         }
         Place::Below(rank) => {
             let below = planner.below()?;
             let scale = below.scale(scene.end_ns(), planner.aligned.get());
-            let index = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale)?;
-            Some(Pointed::Block(Block { below: true, rank, index }))
+            let block = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale);
+            let block = block.map(|index| Block { below: true, rank, index, gap: false });
+            let row = scene.lanes.len() + rank;
+            block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(row, time_ns))).map(Pointed::Block)
         }
         Place::Memory(rank) => {
             (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
@@ -490,7 +498,7 @@ fn describe(planner: Planner) -> String {
                 _ => String::new(),
             };
             format!(
-                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom; Enter selects a block, then they go from block to block.",
+                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom; Enter selects a block, then they go from block to block and gap to gap.",
                 crate::wire::title(&scene.schedule),
                 scene.lanes.len(),
                 crate::text::duration(scene.end_ns() as f64)
