@@ -1,7 +1,9 @@
 //! `pipeplan plan`
 
 use pipeplan_core::canonical;
-use pipeplan_core::planner::BEST;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::planner::{self, BEST};
+use pipeplan_core::problem::Objective;
 
 use super::fail::Failure;
 use super::order::Order;
@@ -76,6 +78,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         proved = Some(found);
     }
+    if may_replace && proved.is_none() && args.effort.is_usual() && !prints_plan {
+        hint(&plan);
+    }
     if let (Some(path), Some(proved)) = (&args.proof, &proved) {
         output::write(path, canonical::pretty(&proved.to_value(&plan)).as_bytes())?;
     }
@@ -97,4 +102,25 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         None => super::show::print_plan(&plan, proved.as_ref()),
     }
+}
+
+/// Where the best is further from its bound than this, a longer search has often found better.
+const FAR: f64 = 0.05;
+/// Exact search has often done so with up to so many ops.
+const MOST_EXACT: usize = 600;
+
+/// Says how to find what the usual search may have missed.
+fn hint(plan: &Plan) {
+    let prediction = &plan.prediction;
+    let cost_ns = match plan.problem.objective() {
+        Objective::Makespan => prediction.makespan_ns,
+        Objective::LongestSpan => prediction.longest_span_ns,
+    };
+    let gap = planner::gap(cost_ns, prediction.bound_ns);
+    if gap.is_none_or(|gap| gap < FAR) {
+        return;
+    }
+    let ops = plan.schedule.rows.iter().map(Vec::len).sum::<usize>();
+    let exact = if ops <= MOST_EXACT { ", and `--prove 60` exactly" } else { "" };
+    output::tell(&format!("there may be a better order: `--effort 20000000` searches ten times as long{exact}"));
 }

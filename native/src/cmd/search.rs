@@ -29,6 +29,11 @@ pub struct Effort {
 }
 
 impl Effort {
+    /// Whether none was asked for.
+    pub fn is_usual(self) -> bool {
+        self.effort.is_none()
+    }
+
     /// As the planner counts it.
     pub fn ops(self) -> pipeplan_core::search::Effort {
         self.effort.map_or_else(Default::default, pipeplan_core::search::Effort)
