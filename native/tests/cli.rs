@@ -191,6 +191,21 @@ fn an_exact_search_finds_the_best_and_says_that_it_is() {
     }
 }
 
+/// Only where the best ends far from its bound, and nothing longer was asked for.
+#[test]
+fn a_plan_far_from_its_bound_says_what_may_find_better() {
+    let far = PROBLEM.replace("\"v\"", "\"looped\"").replace("16", "8");
+    let said = |arguments: &[&str], problem: &str| run(arguments, problem).2;
+    let prediction = &json_of(&["plan", "-", "--schedule", "best", "--json"], &far)["prediction"];
+    let [cost, bound] = ["longest_span_ns", "bound_ns"].map(|key| prediction[key].as_f64().unwrap());
+    assert!(cost > 1.05 * bound, "{prediction}");
+    let hint = said(&["plan", "-", "--schedule", "best"], &far);
+    assert!(hint.contains("`--effort 20000000`") && hint.contains("`--prove 60`"), "{hint}");
+    assert_eq!(said(&["plan", "-", "--schedule", "best", "--effort", "1"], &far), "");
+    assert_eq!(said(&["plan", "-", "--schedule", "1f1b-v"], PROBLEM), "");
+    assert_eq!(said(&["plan", "-", "--schedule", "best"], &PROBLEM.replace("16", "64")), "");
+}
+
 #[test]
 fn a_small_plan_is_drawn_exactly() {
     let problem =

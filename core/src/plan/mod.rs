@@ -34,7 +34,7 @@ pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 use crate::accounts::Accounts;
 use crate::bounds;
 use crate::derive::derive;
-use crate::problem::Problem;
+use crate::problem::{Objective, Problem};
 use crate::program::Program;
 use crate::schedule::Schedule;
 use crate::simulate::{Deadlock, simulate};
@@ -99,6 +99,14 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// What the plan is judged by.
+    pub fn cost_ns(&self, objective: Objective) -> Nanos {
+        match objective {
+            Objective::Makespan => self.makespan_ns,
+            Objective::LongestSpan => self.longest_span_ns,
+        }
+    }
+
     /// What `timeline` costs.
     pub fn of(problem: &Problem, timeline: &Timeline) -> Prediction {
         Prediction {

@@ -7,8 +7,8 @@
 //!
 //! # Why it never gets stuck
 //! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that
-//! takes memory is started only if afterwards *each rank by itself* could still finish its admitted
-//! microbatches one after the other, oldest first ([`stays_safe`]). Those completions fit together: the
+//! takes memory is started only if afterwards *each rank by itself* could still finish the W that only wait, and then its
+//! admitted microbatches one after the other, oldest first ([`stays_safe`]). Those completions fit together: the
 //! order "all of microbatch 0, then all of 1, …" keeps every dependency over all ranks. So there is always an
 //! op that may start, down to the least memory at which a single microbatch fits. (This is the banker's
 //! algorithm, with one customer a microbatch.) A cap on forwards in flight holds back no microbatch that is

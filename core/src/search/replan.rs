@@ -33,7 +33,7 @@ pub(super) struct Replan {
     times: Times,
     caps: Vec<u32>,
     period: i64,
-    /// Ops looked at so far.
+    /// Ops looked at so far, besides those of the list scheduler.
     pub ops: u64,
 }
 
@@ -75,11 +75,7 @@ impl Replan {
             alternate: false,
             in_turn: flat.chains.len() > 1 && random.below(2) == 0,
         };
-        let before = list.ops;
         let rows = list.build(flat, &flat.limit, &policy);
-        // One op of the list scheduler takes about as long as five of the evaluation.
-        self.ops += 5 * (list.ops - before);
-        list.ops = before;
         self.caps = policy.caps;
         if let Plan::Each(times) = policy.plan {
             self.times = times;

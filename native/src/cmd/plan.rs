@@ -3,7 +3,6 @@
 use pipeplan_core::canonical;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, BEST};
-use pipeplan_core::problem::Objective;
 
 use super::fail::Failure;
 use super::order::Order;
@@ -112,11 +111,7 @@ const MOST_EXACT: usize = 600;
 /// Says how to find what the usual search may have missed.
 fn hint(plan: &Plan) {
     let prediction = &plan.prediction;
-    let cost_ns = match plan.problem.objective() {
-        Objective::Makespan => prediction.makespan_ns,
-        Objective::LongestSpan => prediction.longest_span_ns,
-    };
-    let gap = planner::gap(cost_ns, prediction.bound_ns);
+    let gap = planner::gap(prediction.cost_ns(plan.problem.objective()), prediction.bound_ns);
     if gap.is_none_or(|gap| gap < FAR) {
         return;
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, BEST};
-use pipeplan_core::problem::Objective;
 use pipeplan_core::units::Nanos;
 use pipeplan_exact::{Budget, solve};
 use serde_json::{Value, json};
@@ -27,10 +26,7 @@ pub struct Proved {
 }
 
 fn cost(plan: &Plan) -> Nanos {
-    match plan.problem.objective() {
-        Objective::Makespan => plan.prediction.makespan_ns,
-        Objective::LongestSpan => plan.prediction.longest_span_ns,
-    }
+    plan.prediction.cost_ns(plan.problem.objective())
 }
 
 /// How much less than `of` `ns` is.
