@@ -16,6 +16,8 @@ pub struct Device {
     pub name: String,
     /// Matmul rate in floating-point operations a second, dense, in the training's number format.
     pub matmul_flops: u64,
+    /// What the best matmuls reach of that, in thousandths.
+    pub matmul_permille: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
     /// Memory of the device that programs are given.
@@ -29,6 +31,7 @@ impl Device {
     pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
         for (field, value, least, most) in [
             ("matmul_flops", self.matmul_flops, 1, MAX_RATE),
+            ("matmul_permille", self.matmul_permille, 1, 1000),
             ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
             ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),
             ("launch_ns", self.launch_ns, 0, MAX_LATENCY_NS),
@@ -99,6 +102,19 @@ impl Nodes {
         members.map_or(self.link, |members| self.between(ways - 1, ways.saturating_sub(members)))
     }
 
+    /// The same where what a token has for several members of another node goes there once. It goes to `chosen` of them,
+    /// drawn evenly, out of `groups.0` of `groups.1` equal groups in their order.
+    pub fn in_exchange_by_node(&self, ways: u64, apart: u64, chosen: u64, groups: (u32, u32)) -> Link {
+        let Some(members) = self.members(ways, apart) else { return self.link };
+        let nodes = ways.div_ceil(members).max(2);
+        // In units of 2⁻²⁰: the share of tokens that have nothing for a node, and the nodes that one goes to.
+        const ONE: u64 = 1 << 20;
+        let passes_by = (0..chosen.min(ONE)).fold(ONE, |share, _| share * (nodes - 1) / nodes);
+        let most = u64::from(groups.0) * nodes.div_ceil(groups.1.max(1).into());
+        let goes_to = (nodes * (ONE - passes_by)).min(most.saturating_mul(ONE)).max(1);
+        self.between((ways - 1) * chosen * ONE, ways.saturating_sub(members) * goes_to)
+    }
+
     /// What a ring sees in which each member hands all that it has to the next one: the slowest hop.
     pub fn in_turn(&self, ways: u64, apart: u64) -> Link {
         self.members(ways, apart).map_or(self.link, |_| self.node_link)
@@ -128,6 +144,8 @@ pub struct Entry {
     pub title: &'static str,
     /// Dense matmul rate in each number format, in operations a second.
     pub matmul_flops: MatmulFlops,
+    /// What the best matmuls reach of that, in thousandths.
+    pub matmul_permille: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
     /// Memory of the device.
@@ -167,6 +185,7 @@ impl Entry {
                 Dtype::F32 | Dtype::I32 | Dtype::U8 => self.matmul_flops.f32,
                 Dtype::F64 => self.matmul_flops.f64,
             },
+            matmul_permille: self.matmul_permille,
             memory_bytes_per_s: self.memory_bytes_per_s,
             memory_bytes: self.memory_bytes,
             launch_ns: self.launch_ns,
@@ -184,8 +203,16 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     CATALOG.iter().find(|entry| entry.name == name)
 }
 
+/// What the best matmuls reach of the rate of a device of that name, in thousandths: the catalog's, and of other devices
+/// that of an A100, by which shares of it were fitted.
+pub fn usual_matmul_permille(name: &str) -> u64 {
+    find(name).map_or(MATMUL_PERMILLE, |entry| entry.matmul_permille)
+}
+
 const GIGA: u64 = 1_000_000_000;
 const TERA: u64 = 1000 * GIGA;
+/// The best matmuls of an A100 in bf16, over its data sheet's rate.
+const MATMUL_PERMILLE: u64 = 869;
 /// Of a kernel in a queue that never runs empty: measured figures are 2 to 5 µs.
 const GPU_LAUNCH_NS: Nanos = 3000;
 
@@ -207,11 +234,16 @@ const fn gib(hundredths: u64) -> Bytes {
 // Data sheets write GB of memory where programs are given about a hundredth less than as many GiB: what stands here is the
 // least of what PyTorch tells of such cards where their memory is full ("has a total capacity of"), since a plan that needs
 // more ends there.
+//
+// What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman, Machine
+// Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5 and 1745.0 TFLOP/s on A100, H100 and B200, H200 as
+// H100).
 static CATALOG: &[Entry] = &[
     Entry {
         name: "a100-40",
         title: "NVIDIA A100 SXM 40 GB",
         matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
+        matmul_permille: 869,
         memory_bytes_per_s: 1555 * GIGA,
         memory_bytes: gib(3938),
         launch_ns: GPU_LAUNCH_NS,
@@ -225,6 +257,7 @@ static CATALOG: &[Entry] = &[
         name: "a100-80",
         title: "NVIDIA A100 SXM 80 GB",
         matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
+        matmul_permille: 869,
         memory_bytes_per_s: 2039 * GIGA,
         memory_bytes: gib(7914),
         launch_ns: GPU_LAUNCH_NS,
@@ -238,6 +271,7 @@ static CATALOG: &[Entry] = &[
         name: "h100",
         title: "NVIDIA H100 SXM 80 GB",
         matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_permille: 803,
         memory_bytes_per_s: 3350 * GIGA,
         memory_bytes: gib(7910),
         launch_ns: GPU_LAUNCH_NS,
@@ -251,6 +285,7 @@ static CATALOG: &[Entry] = &[
         name: "h200",
         title: "NVIDIA H200 SXM 141 GB",
         matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_permille: 803,
         memory_bytes_per_s: 4800 * GIGA,
         memory_bytes: gib(13972),
         launch_ns: GPU_LAUNCH_NS,
@@ -264,6 +299,7 @@ static CATALOG: &[Entry] = &[
         name: "b200",
         title: "NVIDIA B200 SXM 180 GB",
         matmul_flops: MatmulFlops { bf16: 2250 * TERA, f32: 75 * TERA, f64: 37 * TERA },
+        matmul_permille: 776,
         memory_bytes_per_s: 7700 * GIGA,
         memory_bytes: gib(17835),
         launch_ns: GPU_LAUNCH_NS,
@@ -278,6 +314,7 @@ static CATALOG: &[Entry] = &[
         title: "One core of this CPU",
         // A recent x86 core with AVX2; a measured trace says what this machine really does.
         matmul_flops: MatmulFlops { bf16: 50 * GIGA, f32: 50 * GIGA, f64: 25 * GIGA },
+        matmul_permille: MATMUL_PERMILLE,
         memory_bytes_per_s: 10 * GIGA,
         memory_bytes: 4 << 30,
         launch_ns: 200,
@@ -391,6 +428,16 @@ mod tests {
         assert_eq!(rate(nodes.in_exchange(8, 1)), (100, 100));
         assert_eq!(rate(nodes.in_turn(16, 1)), (10, 10));
         assert_eq!(rate(nodes.in_turn(1, 1)), (100, 100));
+        // Of two nodes, eight experts of a token lie on both but for one token in 128: instead of four copies one goes.
+        assert_eq!(rate(nodes.in_exchange_by_node(16, 1, 8, (1, 1))).0, 10 * 15 * 4 / 8);
+        assert_eq!(
+            rate(nodes.in_exchange_by_node(16, 1, 1, (1, 1))),
+            rate(nodes.in_exchange(16, 1)),
+            "one copy is one"
+        );
+        assert_eq!(rate(nodes.in_exchange_by_node(8, 1, 8, (1, 1))), (100, 100));
+        // Eight of eight nodes' experts, from four nodes at most: half as much as each copy.
+        assert_eq!(rate(nodes.in_exchange_by_node(64, 1, 8, (4, 8))).0, 10 * 63 * 2 / 56);
     }
 
     #[test]

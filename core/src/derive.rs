@@ -17,9 +17,9 @@ use crate::graph::liveness::Lifetimes;
 use crate::graph::passes::recompute::Choices;
 use crate::graph::passes::{self, Account};
 use crate::graph::{Graph, Job, Operator, Role, TensorId};
-use crate::layout::{Partition, RecomputeLayers};
+use crate::layout::{Dispatch, Partition, RecomputeLayers};
 use crate::memory::{self, StaticBytes};
-use crate::model::{Dtype, Family, MAX_SIZE};
+use crate::model::{Dtype, Experts, Family, MAX_SIZE};
 use crate::op::OpKind;
 use crate::partition::{self, PartCosts, StageLayout};
 use crate::placement::Placement;
@@ -710,10 +710,18 @@ pub(crate) fn dealt_within_limit(
 fn peers(work: &ModelWork) -> Peers {
     let (form, nodes) = (work.layout.form, work.nodes());
     let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));
+    let apart = if form.whole_experts { 1 } else { tensor };
+    let by_node = work.model.variant.experts.filter(|_| work.layout.dispatch == Dispatch::OncePerNode);
     Peers {
         tensor: nodes.in_rings(tensor, 1),
         context: nodes.in_turn(context, tensor),
-        expert: nodes.in_exchange(expert, if form.whole_experts { 1 } else { tensor }),
+        expert: match by_node {
+            Some(Experts { active, routing, .. }) => {
+                let groups = (routing.active_groups, routing.groups);
+                nodes.in_exchange_by_node(expert, apart, active.into(), groups)
+            }
+            None => nodes.in_exchange(expert, apart),
+        },
     }
 }
 

@@ -135,6 +135,29 @@ impl ReduceGradients {
     }
 }
 
+/// How copies of tokens come to their experts and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dispatch {
+    /// Each copy by itself, from the device of its token to that of its expert: an all-to-all.
+    EachCopy,
+    /// Once to each node that has an expert of its token, and there from device to device; on the way back they are added up
+    /// in the node (DeepSeek-AI, arXiv:2412.19437 §3.2.2).
+    OncePerNode,
+}
+
+impl Dispatch {
+    /// All of them.
+    pub const ALL: [Dispatch; 2] = [Dispatch::EachCopy, Dispatch::OncePerNode];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dispatch::EachCopy => "each-copy",
+            Dispatch::OncePerNode => "once-per-node",
+        }
+    }
+}
+
 /// How a model is dealt to devices beyond the number of pipeline ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -147,6 +170,8 @@ pub struct Layout {
     pub zero: u32,
     /// When gradients are reduced over the copies, where that is said; see [`Layout::reduces_gradients`].
     pub reduce_gradients: Option<ReduceGradients>,
+    /// How copies of tokens come to experts that are dealt to devices.
+    pub dispatch: Dispatch,
     /// How layers are dealt to stages.
     pub partition: Partition,
     /// Which layers compute something again.
@@ -162,6 +187,7 @@ impl Default for Layout {
             data: 1,
             zero: 0,
             reduce_gradients: None,
+            dispatch: Dispatch::EachCopy,
             partition: Partition::Balanced,
             recompute_layers: RecomputeLayers::All,
             overhead_bytes: 0,
@@ -181,6 +207,10 @@ impl Layout {
                 "a number that divides the {devices} devices that hold other tokens (data × context{tensor}), such as {works}"
             );
             faults.push(Fault::new("parallel.expert", self.form.expert, accepted));
+        }
+        if self.dispatch != Dispatch::EachCopy && model.variant.experts.is_none() {
+            let accepted = format!("{}, for the model has no experts", Dispatch::EachCopy.name());
+            faults.push(Fault::new("parallel.dispatch", self.dispatch.name(), accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
             if !(least..=most).contains(&value) {

@@ -317,3 +317,103 @@ fn v_schedules_utilisation_is_near() {
     }
     errors.assert_within(0.21, 0.30);
 }
+
+/// A model of the catalog, but for modules of multi-token prediction, on so many devices, where its step is `runs` passes of a pipeline of `microbatches`.
+struct Shared {
+    model: &'static str,
+    device: &'static str,
+    parallel: String,
+    training: &'static str,
+    schedule: &'static str,
+    /// Passes of a step, each of whose microbatches flow through the pipeline by themselves.
+    runs: f64,
+    /// Seconds of a step.
+    measured: f64,
+}
+
+impl Shared {
+    fn add_to(&self, errors: &mut Errors) {
+        let text = format!(
+            "[model]\nname = \"{}\"\nmulti_token = 0\n[cluster]\ndevice = \"{}\"\n[parallel]\n{}\n[training]\n{}\n[memory]\nlimit_bytes = \"900 GB\"",
+            self.model, self.device, self.parallel, self.training
+        );
+        let ours = step_of(&text, self.schedule) * self.runs;
+        let what = format!("{} on {}, {}", self.model, self.device, self.parallel.replace('\n', ", "));
+        errors.add(format!("{what}: {ours:.2} of {:.2} s", self.measured), ours, self.measured);
+    }
+}
+
+/// Steps without a pipeline, whose devices share out weights: Llama 3 on 64 A100 with one sequence of 8192 tokens each, by
+/// tokens a second and GPU, 8B keeping every other layer, 70B none (torchtitan, docs/performance.md of 2024-06); Llama 3 70B
+/// on 64 H100 with rings of two and Qwen 3 30B-A3B on 8, nothing kept (NVIDIA NeMo AutoModel, performance summary of
+/// 2026-04, and its benchmark configurations).
+#[test]
+fn steps_with_shared_weights_are_near() {
+    let mut errors = Errors::new("torchtitan and NeMo AutoModel, ZeRO 3 without a pipeline");
+    // Half of the layers, at the start instead of every other, which costs as much.
+    let half = "microbatches = 1\nsequence = 8192\nrecompute = \"full\"\nrecompute_first = 16";
+    let shared = |model, device, parallel: &str, training, measured| Shared {
+        model,
+        device,
+        parallel: parallel.to_owned(),
+        training,
+        schedule: "1f1b",
+        runs: 1.0,
+        measured,
+    };
+    let full = "microbatches = 1\nsequence = 8192\nrecompute = \"full\"";
+    let experts = "microbatches = 16\nmicrobatch_size = 4\nsequence = 4096\nrecompute = \"full\"";
+    shared("llama-3-70b", "a100-80", "pipeline = 1\ndata = 64\nzero = 3", full, 8192.0 / 331.0).add_to(&mut errors);
+    let four = "microbatches = 4\nsequence = 8192\nrecompute = \"full\"";
+    shared("llama-3-70b", "h100", "pipeline = 1\ndata = 32\ncontext = 2\nzero = 3", four, 18.90).add_to(&mut errors);
+    shared("qwen-3-30b-a3b", "h100", "pipeline = 1\ndata = 8\nexpert = 8\nzero = 3", experts, 21.773)
+        .add_to(&mut errors);
+    shared("llama-3-8b", "a100-80", "pipeline = 1\ndata = 64\nzero = 3", half, 8192.0 / 2904.0).add_to(&mut errors);
+    errors.assert_within(0.1, 0.17);
+}
+
+/// Steps whose experts are dealt to several nodes of H100, by DeepEP's exchange and with tokens that are spread evenly:
+/// Qwen 3 235B-A22B on 256 (Megatron MoE model zoo, best_practice/Qwen3), and DeepSeek-V3 on 256
+/// and 1024 and Kimi K2 on 256 (NVIDIA NeMo AutoModel, performance summary and benchmark configurations), where a step
+/// is one, four and two passes of eight microbatches.
+#[test]
+fn experts_on_several_nodes_are_near() {
+    let mut errors = Errors::new("Megatron MoE model zoo and NeMo AutoModel, experts on several nodes");
+    let one = "microbatches = 8\nsequence = 4096\nrecompute = \"full\"";
+    let eight = "microbatches = 128\nsequence = 4096\nrecompute = \"cheap\"";
+    for (model, parallel, training, runs, measured) in [
+        (
+            "qwen-3-235b-a22b",
+            "pipeline = 8\nchunks = 4\ntensor = 2\nsequence_parallel = true\ndata = 16\nexpert = 32\nwhole_experts = true\nzero = 1",
+            eight,
+            1.0,
+            19.7,
+        ),
+        (
+            "deepseek-v3",
+            "pipeline = 4\nchunks = 8\ndata = 64\nexpert = 64\nzero = 2\nreduce_gradients = \"after-accumulation\"",
+            one,
+            1.0,
+            8.18,
+        ),
+        (
+            "deepseek-v3",
+            "pipeline = 4\nchunks = 8\ndata = 256\nexpert = 64\nzero = 2\nreduce_gradients = \"after-accumulation\"",
+            one,
+            4.0,
+            37.87,
+        ),
+        (
+            "kimi-k2",
+            "pipeline = 8\nchunks = 4\ndata = 32\nexpert = 32\nzero = 2\nreduce_gradients = \"after-accumulation\"",
+            one,
+            2.0,
+            8.86,
+        ),
+    ] {
+        let parallel = format!("{parallel}\ndispatch = \"once-per-node\"");
+        let schedule = "interleaved-1f1b";
+        Shared { model, device: "h100", parallel, training, schedule, runs, measured }.add_to(&mut errors);
+    }
+    errors.assert_within(0.07, 0.09);
+}

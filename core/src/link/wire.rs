@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::Transport;
 use crate::cluster::{Device, Link};
 use crate::graph::form::{AttentionForm, Form, Recompute};
-use crate::layout::{Layout, Partition, RecomputeLayers, ReduceGradients};
+use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, MAX_LAYERS, ModelConfig, Routing, Scores,
@@ -130,6 +130,10 @@ enum WireMore {
     Routing { sigmoid: bool, normed: bool, factor: Option<u64>, groups: [u32; 2] },
     /// How much the times of ops differ, in thousandths.
     Jitter(u16),
+    /// What the best matmuls reach of the device's rate, in thousandths.
+    MatmulPermille(u16),
+    /// Copies of tokens go once to each node.
+    DispatchOncePerNode,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -366,6 +370,12 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
             ReduceGradients::EachMicrobatch => WireReduceGradients::EachMicrobatch,
         });
         more.extend(reduce.map(WireMore::ReduceGradients));
+        if work.device.matmul_permille != MATMUL_PERMILLE {
+            more.push(WireMore::MatmulPermille(u16::try_from(work.device.matmul_permille).unwrap_or(u16::MAX)));
+        }
+        if work.layout.dispatch == Dispatch::OncePerNode {
+            more.push(WireMore::DispatchOncePerNode);
+        }
     }
     if spec.messages != MESSAGES {
         more.push(WireMore::Messages(messages_to_wire(spec.messages)));
@@ -447,8 +457,13 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             spec.jitter_permille = permille;
             Some(())
         }
+        WireMore::MatmulPermille(permille) => model(spec, &|work| work.device.matmul_permille = permille.into()),
+        WireMore::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
     }
 }
+
+/// What the best matmuls reach of a device's rate where a link says nothing of it: those of every device when `v1` was new.
+const MATMUL_PERMILLE: u64 = 869;
 
 /// How transfers go where a link says nothing of it: they were grouped when `v1` was new.
 const MESSAGES: Messages = Messages { lowering: Lowering::Grouped, transport: Transport::Grouped };
@@ -571,6 +586,7 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
         device: Device {
             name: wire.device_name,
             matmul_flops: wire.matmul_flops,
+            matmul_permille: MATMUL_PERMILLE,
             memory_bytes_per_s: wire.memory_bytes_per_s,
             memory_bytes: wire.memory_bytes,
             launch_ns: wire.launch_ns,
@@ -725,6 +741,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
         data: wire.data,
         zero: wire.zero,
         reduce_gradients: None,
+        dispatch: Dispatch::EachCopy,
         partition: match wire.partition {
             WirePartition::Balanced => Partition::Balanced,
             WirePartition::Layers => Partition::Layers,

@@ -39,7 +39,7 @@
 //! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
 //! | `model.factors`, `.caps`, `.norm_offset` | what `embedding`, `residual` (what layers add to the stream), `attention` (scores; usually 1/√head_dim) and `logits` are multiplied with, and within what `attention` and `logits` are softly capped: tables of numbers, each, as the whole, or `none`; whether norms multiply with one more than their weight | the catalog's; `none`, `none`, false by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, `launch_ns` | needed |
+//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `matmul_permille` (what the best matmuls reach of `matmul_flops`) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
@@ -51,6 +51,7 @@
 //! | `parallel.reduce_gradients` | when copies reduce gradients: `after-accumulation`, once a step, or `each-microbatch`, so that what copies share out is never kept whole ([the pass between them](crate::graph::passes::reduce)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
 //! | `parallel.context` | devices that hold parts of every sequence, [two pieces each](crate::graph::SequencePart): twice as many divide it | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
+//! | `parallel.dispatch` | how copies of tokens come to experts on other nodes: `each-copy` by itself, as the runner sends them, or `once-per-node`, for all experts of a token there, as DeepEP does | `each-copy` |
 //! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
 //! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average: as many have room there, so that 1 leaves none for uneven routing, at which a run on several devices ends | 1 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
@@ -93,7 +94,7 @@ use crate::canonical;
 use crate::check::Transport;
 use crate::cluster::{Device, Link, Nodes};
 use crate::graph::of_e12;
-use crate::layout::{Layout, Partition, RecomputeLayers};
+use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
 use crate::model::{Dtype, E12, Factors, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
@@ -281,6 +282,9 @@ impl ModelWork {
         if self.model.variant.experts.is_some() {
             parallel["expert"] = json!(form.expert);
             parallel["whole_experts"] = json!(form.whole_experts);
+            if self.layout.dispatch != Dispatch::EachCopy {
+                parallel["dispatch"] = json!(self.layout.dispatch.name());
+            }
         }
         if form.f32_logits {
             training["f32_logits"] = json!(true);
@@ -303,6 +307,7 @@ impl ModelWork {
                     "device": {
                         "name": self.device.name,
                         "matmul_flops": self.device.matmul_flops,
+                        "matmul_permille": self.device.matmul_permille,
                         "memory_bytes_per_s": self.device.memory_bytes_per_s,
                         "memory_bytes": self.device.memory_bytes,
                         "launch_ns": self.device.launch_ns,

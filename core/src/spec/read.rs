@@ -15,7 +15,7 @@ use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::format::megatron_layout::{self, Part};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
 use crate::jitter;
-use crate::layout::{Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
+use crate::layout::{Dispatch, Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,
@@ -207,9 +207,11 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
     let named = ReduceGradients::ALL.map(|reduce| (reduce.name(), reduce));
     let reduce_gradients = parallel.choice("reduce_gradients", &named, faults);
+    let named = Dispatch::ALL.map(|dispatch| (dispatch.name(), dispatch));
+    let dispatch = parallel.choice("dispatch", &named, faults).unwrap_or(Dispatch::EachCopy);
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
     let partition = read_partition(parallel, multi_token, faults);
-    Layout { form, data, zero, reduce_gradients, partition, ..Layout::default() }
+    Layout { form, data, zero, reduce_gradients, dispatch, partition, ..Layout::default() }
 }
 
 fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {
@@ -683,6 +685,8 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
     };
     let read = table.whole("matmul_flops", 1..=MAX_RATE, faults);
     let matmul_flops = figure(read, "matmul_flops", known.as_ref().map(|known| known.matmul_flops), &mut table);
+    let matmul_permille = table.whole("matmul_permille", 1..=1000, faults);
+    let matmul_permille = matmul_permille.unwrap_or_else(|| cluster::usual_matmul_permille(name));
     let read = table.bytes("memory_bytes_per_s", 1..=MAX_RATE, faults);
     let memory_bytes_per_s =
         figure(read, "memory_bytes_per_s", known.as_ref().map(|known| known.memory_bytes_per_s), &mut table);
@@ -700,6 +704,7 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
         matmul_flops.zip(memory_bytes_per_s).zip(memory_bytes).map(|((matmul_flops, rate), memory_bytes)| Device {
             name: name.to_string(),
             matmul_flops,
+            matmul_permille,
             memory_bytes_per_s: rate,
             memory_bytes,
             launch_ns,

@@ -7,7 +7,7 @@ use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::{Graph, Kernel};
-use pipeplan_core::layout::ReduceGradients;
+use pipeplan_core::layout::{Dispatch, ReduceGradients};
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::partition::StageLayout;
 use pipeplan_core::plan::Plan;
@@ -203,6 +203,12 @@ pub enum Refusal {
          \"after-accumulation\""
     )]
     EachMicrobatch,
+    /// Copies of tokens go once to each node.
+    #[error(
+        "the plan sends copies of tokens once to each node (parallel.dispatch = \"once-per-node\"), and this runner each \
+         copy by itself: plan with parallel.dispatch = \"each-copy\""
+    )]
+    OncePerNode,
     /// More ranks than threads are good for.
     #[error("{replicas} replicas of {ranks} ranks are more than {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
@@ -790,6 +796,9 @@ fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     }
     if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.copies() > 1 {
         return Err(Refusal::EachMicrobatch);
+    }
+    if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
+        return Err(Refusal::OncePerNode);
     }
     Ok(())
 }

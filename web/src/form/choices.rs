@@ -11,6 +11,7 @@ pub fn choices(path: &str) -> Choices {
         "parallel.reduce_gradients" => {
             &[("", "as they share"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]
         }
+        "parallel.dispatch" => &[("", "each copy"), ("once-per-node", "once per node")],
         "training.attention" => &[("", "flash"), ("materialised", "scores in memory")],
         _ => &[],
     }
@@ -22,7 +23,7 @@ pub fn called<'v>(path: &str, value: &'v str) -> &'v str {
     let of = |value: &str| choices.iter().find(|(known, _)| *known == value).map(|(_, title)| *title);
     // A default by its own name is the empty choice.
     match value {
-        "false" | "0" | "flash" => of("").unwrap_or(value),
+        "false" | "0" | "flash" | "each-copy" => of("").unwrap_or(value),
         _ => of(value).unwrap_or(value),
     }
 }
@@ -39,6 +40,7 @@ mod tests {
             ("parallel.zero", "0", "nothing"),
             ("parallel.zero", "3", "weights (3)"),
             ("parallel.reduce_gradients", "each-microbatch", "each microbatch"),
+            ("parallel.dispatch", "each-copy", "each copy"),
             ("training.attention", "materialised", "scores in memory"),
             ("training.attention", "flash", "flash"),
             ("parallel.pipeline", "8", "8"),

@@ -248,6 +248,13 @@ pub const FIELDS: &[Field] = &[
         "Dense, in the training's format",
     ),
     of(
+        "cluster.device.matmul_permille",
+        "Of it reached",
+        Unit::Of(10.0, "%"),
+        Group::Device,
+        "What the best matmuls reach of that",
+    ),
+    of(
         "cluster.device.memory_bytes_per_s",
         "Bandwidth",
         Unit::Of(1e9, "GB/s"),
@@ -326,6 +333,13 @@ pub const FIELDS: &[Field] = &[
         Unit::Flag,
         Group::Split,
         "Whether devices that share a stage leave experts whole",
+    ),
+    of(
+        "parallel.dispatch",
+        "Tokens to experts",
+        Unit::Text,
+        Group::Split,
+        "Between nodes: each copy by itself, or once to each node for all of a token's experts there, as DeepEP does",
     ),
     of(
         "training.microbatches",

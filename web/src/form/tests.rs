@@ -76,7 +76,7 @@ fn every_field_of_a_spec_is_in_the_form() {
             "cluster": { "device": "h100" },
             "parallel": {
                 "pipeline": 4, "partition": "within-limit", "tensor": 2, "sequence_parallel": true, "data": 8, "zero": 1,
-                "context": 2, "expert": 4, "whole_experts": true,
+                "context": 2, "expert": 4, "whole_experts": true, "dispatch": "once-per-node",
             },
             "training": { "microbatches": 12, "f32_logits": true, "expert_imbalance": 1.25 },
         }),

@@ -140,6 +140,7 @@ fn ModelFields() -> impl IntoView {
                     <Select path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <Text path="parallel.expert" />
                     <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
+                    <Select path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
                     <Text path="parallel.context" />
                 </div>
             </Folded>
