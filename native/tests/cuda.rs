@@ -222,10 +222,15 @@ fn what_is_on_the_way_to_other_cards_is_taken_at_the_start() {
         .map(|(name, value)| (name, value.to_string()));
         let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let arguments = ["run", &*plan, "--backend", "cuda", "--transport", "nccl", "--patience", "60"];
-        let ran = on_cards(&format!("on-the-way-{mebibytes}"), "", &arguments, &variables).expect("there was a card");
-        let text = String::from_utf8_lossy(&ran.output.stderr).into_owned();
-        let said = text.split("the GPU has no ").nth(1).unwrap_or_else(|| panic!("{text}"));
-        assert!(text.contains("rank 0 failed"), "{text}");
+        // Both ranks lack memory, and on a busy machine the other one may be the first to end the run.
+        let one = |_| {
+            let ran =
+                on_cards(&format!("on-the-way-{mebibytes}"), "", &arguments, &variables).expect("there was a card");
+            String::from_utf8_lossy(&ran.output.stderr).into_owned()
+        };
+        let says = |text: &String| text.contains("rank 0 failed: the GPU has no ");
+        let text = (0..10).map(one).find(says).expect("rank 0 says it in one of ten runs");
+        let said = text.split("rank 0 failed: the GPU has no ").nth(1).unwrap_or_else(|| panic!("{text}"));
         let numbers: Vec<u64> =
             said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).take(3).collect();
         let [lacks, free, all] = numbers[..] else { panic!("{text}") };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use pipeplan::backend::cuda::groups;
 use pipeplan::selftest::{Row, child};
 
 use super::selftest_worker::Variables;
@@ -50,7 +51,8 @@ fn program() -> Option<PathBuf> {
 
 /// Whether `tool` finds nothing while all operators run on GPU `gpu`, opened with `variables`, each tensor in memory of its own.
 pub fn check(tool: &str, gpu: usize, deadline: Instant, variables: Variables) -> Row {
-    let name = format!("{tool}, all {}", if tool == "racecheck" { "kernels of our own" } else { "operators" });
+    let what = if tool == "racecheck" { "kernels of our own but those by groups of warps" } else { "operators" };
+    let name = format!("{tool}, all {what}");
     let Some(program) = program() else {
         let against = "looked for it in PATH and in /usr/local/cuda".to_string();
         return Row::figure(GROUP, name, "not run".to_string(), against);
@@ -76,8 +78,12 @@ pub fn check(tool: &str, gpu: usize, deadline: Instant, variables: Variables) ->
     if tool == "memcheck" {
         command.args(["--report-api-errors", "no", "--padding", "4096"]);
     }
-    // Products' kernels wait for each other in ways that not every version knows.
+    // Products' kernels wait for each other in ways that not every version knows, and so do those of attention by groups of
+    // warps, whose products read shared memory past the threads that it watches.
     let part = if tool == "racecheck" { "kernels" } else { "operators" };
+    if tool == "racecheck" {
+        command.env(groups::VARIABLE, "warps");
+    }
     command.arg("--log-file");
     command.arg(&log).arg(this);
     command

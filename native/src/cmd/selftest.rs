@@ -190,12 +190,13 @@ fn beside(
     if has(Part::Runs) {
         add(super::over_nccl::check(gpu, deadline, variables));
     }
-    // That of the whole test starts a worker for the operators. What judges comes before what compares.
-    if args.only.is_none() {
-        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline, variables)));
-    }
+    // Checkers take all the time that there is.
     if let Some(rate) = rate {
         add(pipeplan::selftest::beside_torch(device, rate, deadline));
+    }
+    // That of the whole test starts a worker for the operators.
+    if args.only.is_none() {
+        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline, variables)));
     }
 }
 

@@ -20,8 +20,8 @@ use super::fail::Failure;
 enum Line {
     /// As it goes on.
     News(News),
-    /// Last: what was measured.
-    Measured { profile: Option<String>, rate: Option<f64> },
+    /// Last: the test has come to its end.
+    Whole,
     /// Instead of all: why the device cannot be used.
     Unusable(String),
 }
@@ -55,8 +55,8 @@ pub fn work(asked: Asked) -> Result<(), Failure> {
         say(&Line::News(news));
     });
     match report {
-        Ok(Report { profile, rate, .. }) => {
-            say(&Line::Measured { profile: profile.map(|profile| profile.to_json()), rate });
+        Ok(_) => {
+            say(&Line::Whole);
             match failed {
                 1.. if !is_watched => Err(Failure::work(format!("{failed} rows of the table failed"))),
                 _ => Ok(()),
@@ -73,7 +73,7 @@ pub fn work(asked: Asked) -> Result<(), Failure> {
 #[cfg(feature = "cuda")]
 pub fn is_whole(output: &str) -> bool {
     let last = output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
-    matches!(last, Some(Line::Measured { .. }))
+    matches!(last, Some(Line::Whole))
 }
 
 /// Where nobody listens any more there is nothing left to do.
@@ -125,7 +125,7 @@ pub fn watch(
         let is_closed = watched.report.device.is_empty();
         let blamed = |watched: &mut Watched| watched.under_way.take().unwrap_or_else(|| OPENING.to_string());
         let (section, why) = match &end {
-            End::Measured => return Ok((watched.report, variables)),
+            End::Whole => return Ok((watched.report, variables)),
             End::Unusable(why) if is_closed && (!variables.is_empty() || !is_advised(why)) => {
                 return Err(Failure::input(why));
             }
@@ -176,7 +176,7 @@ struct Watched {
 
 /// How a worker came to its end.
 enum End {
-    Measured,
+    Whole,
     Unusable(String),
     /// The device answers this process no more.
     Lost,
@@ -215,11 +215,10 @@ impl Watched {
                     self.under_way = None;
                 }
                 Ok(Line::News(News::Lost)) => return End::Lost,
-                Ok(Line::Measured { profile, rate }) => {
-                    self.report.profile = profile.and_then(|text| Profile::of_json(&text).ok());
-                    self.report.rate = rate;
-                    return End::Measured;
-                }
+                // Kept at once: what comes behind may cost the process, or all the time that is left.
+                Ok(Line::News(News::Profile(text))) => self.report.profile = Profile::of_json(&text).ok(),
+                Ok(Line::News(News::Rate(rate))) => self.report.rate = Some(rate),
+                Ok(Line::Whole) => return End::Whole,
                 Ok(Line::Unusable(why)) => return End::Unusable(why),
                 Err(RecvTimeoutError::Timeout) if left <= silence => return End::Over,
                 Err(RecvTimeoutError::Timeout) => return End::Silent,
@@ -287,8 +286,8 @@ mod tests {
     /// The names of rows and what they found, and whether they hold.
     type Shown = Vec<(String, Option<bool>)>;
 
-    /// A worker of three sections, the first of them groundwork: `second` is what becomes of the one in the middle, where
-    /// standard input does not name it.
+    /// A worker of three sections, the first of them groundwork, that tells of a rate before the one in the middle: `second` is
+    /// what becomes of that, where standard input does not name it.
     fn outcome(second: &str) -> (Shown, Result<Option<f64>, String>) {
         let row = |name: &str, passed| {
             serde_json::to_string(&Line::News(News::Found(Row {
@@ -305,17 +304,18 @@ mod tests {
         let ended = |name: &str| news(News::Ended(format!("g: {name}")));
         let script = format!(
             "past=$(cat); say() {{ echo \"$1\"; }}\nsay '{}'; say '{}'; say '{}'\n\
-             case $past in *'g: two'*) ;; *) say '{}'; {second} ;; esac\n\
+             case $past in *'g: two'*) ;; *) say '{}'; say '{}'; {second} ;; esac\n\
              case $past in *'g: three'*) exit 9 ;; esac\n\
              say 'a library says something'; say '{}'; say '{}'; say '{}'; say '{}'",
             news(News::Device("a card".to_string())),
             begins("one"),
             row("1", true).expect("JSON"),
+            news(News::Rate(1.5)),
             begins("two"),
             begins("three"),
             row("3", true).expect("JSON"),
             ended("three"),
-            line(Line::Measured { profile: None, rate: Some(1.5) }),
+            line(Line::Whole),
         );
         let script = script.replace("FAILS", &format!("say '{}'", row("2", false).expect("JSON")));
         let script = script.replace("LOST", &format!("say '{}'", news(News::Lost)));
@@ -367,7 +367,7 @@ mod tests {
             begins("one"),
             found("always", false),
             found("later", false),
-            line(Line::Measured { profile: None, rate: None }),
+            line(Line::Whole),
             found("later", true),
             begins("two"),
         );
@@ -415,7 +415,7 @@ mod tests {
         // What is on trial there is not in every build.
         let Some((variable, word)) = CAREFUL.first() else { return };
         let opens = |otherwise: &str| {
-            let device = r#"echo '{"News":{"Device":"a card"}}'; echo '{"Measured":{"profile":null,"rate":null}}'"#;
+            let device = r#"echo '{"News":{"Device":"a card"}}'; echo '"Whole"'"#;
             run(&format!("if [ \"${variable}\" = {word} ]; then {device}; else {otherwise}; fi"))
         };
         let advice = advice();

@@ -9,7 +9,7 @@ use pipeplan_core::search::Flow;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::beside::{measured_beside, share_in_turns};
-use super::{Observer, Stopwatch, Times, Wanted, floats, kept, whole_numbers};
+use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, whole_numbers};
 use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::{Opening, open_as, packed};
@@ -200,10 +200,8 @@ pub fn time(
 /// AdamW over `elements` weights in `format`, those of a matrix: its gradient is written anew in each step.
 pub fn update_time(card: &Arc<dyn Card>, format: Format, elements: u64, pace: Pace) -> Result<Nanos, CardError> {
     let context = Context::new(Arc::clone(card));
-    let numbers: Vec<f32> = floats(0, elements as usize).collect();
-    let weight = Memory::holding(card, &packed(&numbers, format))?;
-    let wide = packed(&numbers, Format::F32);
-    let [master, gradient] = [Memory::holding(card, &wide)?, Memory::holding(card, &wide)?];
+    let weight = numbers(card, 0, elements, format)?;
+    let [master, gradient] = [numbers(card, 0, elements, Format::F32)?, numbers(card, 0, elements, Format::F32)?];
     let [mean, square] = [Memory::zeros(card, 4 * elements)?, Memory::zeros(card, 4 * elements)?];
     // Weights in f32 are their own masters.
     let master = if format == Format::F32 { &weight } else { &master };
@@ -212,20 +210,25 @@ pub fn update_time(card: &Arc<dyn Card>, format: Format, elements: u64, pace: Pa
 }
 
 /// What `operators` find in the tensor `id`.
-fn content(graph: &Graph, operators: &[Operator], id: TensorId) -> Vec<u8> {
-    let elements = graph[id].elements() as usize;
-    let numbers = |format| packed(&floats(id.0, elements).collect::<Vec<f32>>(), format);
+fn content(card: &Arc<dyn Card>, graph: &Graph, operators: &[Operator], id: TensorId) -> Result<Memory, CardError> {
+    let elements = graph[id].elements();
     match graph[id].dtype {
-        Dtype::I32 => whole_numbers(graph, operators, id).into_iter().flat_map(i32::to_ne_bytes).collect(),
-        Dtype::U8 => kept(elements).collect(),
-        Dtype::Bf16 => numbers(Format::Bf16),
-        Dtype::F32 | Dtype::F64 => numbers(Format::F32),
+        Dtype::I32 => {
+            let whole = whole_numbers(graph, operators, id);
+            Memory::holding(card, &whole.into_iter().flat_map(i32::to_ne_bytes).collect::<Vec<u8>>())
+        }
+        Dtype::U8 => Memory::holding(card, &kept(elements as usize).collect::<Vec<u8>>()),
+        Dtype::Bf16 => numbers(card, id.0, elements, Format::Bf16),
+        Dtype::F32 | Dtype::F64 => numbers(card, id.0, elements, Format::F32),
     }
 }
 
-/// Numbers for a product in bf16, others for each `seed`.
-pub fn operand(seed: u32, elements: u64) -> Vec<u8> {
-    packed(&floats(seed, elements as usize).collect::<Vec<f32>>(), Format::Bf16)
+/// So many made-up numbers in `format`, others for each `seed`.
+///
+/// # Errors
+/// As [`Memory::new`].
+pub fn numbers(card: &Arc<dyn Card>, seed: u32, elements: u64, format: Format) -> Result<Memory, CardError> {
+    Memory::repeating(card, elements * format.bytes(), &packed(&drawn(seed, elements as usize), format))
 }
 
 /// What a card's cache may keep of operands; those of a run come from memory, past which many others have gone since.
@@ -266,8 +269,8 @@ impl<'g> Bench<'g> {
                 buffer_of.entry(input.tensor).or_insert_with(|| new(input.tensor));
             }
         }
-        let holding = |id: &TensorId| Memory::holding(card, &content(graph, operators, *id));
-        let memory: Vec<Memory> = buffers.iter().map(holding).collect::<Result<_, _>>()?;
+        let content = |id: &TensorId| content(card, graph, operators, *id);
+        let memory: Vec<Memory> = buffers.iter().map(content).collect::<Result<_, _>>()?;
         let place = |id: TensorId| Place {
             at: buffer_of.get(&id).and_then(|at| memory.get(*at)).map(Memory::at),
             shape: &graph[id].shape,

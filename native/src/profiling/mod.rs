@@ -310,13 +310,18 @@ fn whole_numbers(graph: &Graph, operators: &[Operator], tensor: TensorId) -> Vec
     }
 }
 
-/// Numbers as activations have them, others for each `seed`. Zeros would be faster than life: cards clock higher on them, and
-/// on what repeats.
-fn floats(seed: u32, elements: usize) -> impl Iterator<Item = f32> {
+/// Numbers as activations have them, others for each `seed`, to be repeated for so many elements. Zeros would be faster than
+/// life: cards clock higher on them, and on what repeats.
+fn drawn(seed: u32, elements: usize) -> Vec<f32> {
     let mut random = SplitMix64::new(seed.into());
-    // Drawn once, repeated: what counts is that bits differ, from row to row, too. A prime is a multiple of no row's width.
+    // What counts is that bits differ, from row to row, too. A prime is a multiple of no row's width.
     const DRAWN: usize = 65_521;
-    let some: Vec<f32> = (0..elements.clamp(1, DRAWN)).map(|_| 0.1 * random.normal() as f32).collect();
+    (0..elements.clamp(1, DRAWN)).map(|_| 0.1 * random.normal() as f32).collect()
+}
+
+/// Those, repeated.
+fn floats(seed: u32, elements: usize) -> impl Iterator<Item = f32> {
+    let some = drawn(seed, elements);
     (0..elements).map(move |at| some[at % some.len()])
 }
 

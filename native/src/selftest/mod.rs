@@ -110,15 +110,21 @@ pub enum News {
     Begins(String),
     /// This was found in it.
     Found(Row),
+    /// The times of a model's operators, as the text of a profile.
+    Profile(String),
+    /// Tokens a second of one rank.
+    Rate(f64),
     /// This section is over, and nothing that comes needs its result.
     Ended(String),
     /// Since the section that began last the device answers nothing that this process asks: the rest is for another one.
     Lost,
 }
 
-/// Collects rows, and tells of each as it comes.
+/// Collects rows and what was measured, and tells of each as it comes.
 pub struct Rows<F> {
     rows: Vec<Row>,
+    profile: Option<Profile>,
+    rate: Option<f64>,
     tell: F,
     /// When no further section begins.
     deadline: Instant,
@@ -133,7 +139,8 @@ impl<F: FnMut(News)> Rows<F> {
     /// None yet; sections that would begin after `deadline` fail instead.
     pub fn new(deadline: Instant, tell: F) -> Rows<F> {
         let is_well = Box::new(|| true);
-        Rows { rows: Vec::new(), tell, deadline, past: BTreeSet::new(), is_well, is_lost: false }
+        let past = BTreeSet::new();
+        Rows { rows: Vec::new(), profile: None, rate: None, tell, deadline, past, is_well, is_lost: false }
     }
 
     /// Leaves out the sections in `past`, and all that come after one that failed and behind which `is_well` says no.
@@ -146,6 +153,23 @@ impl<F: FnMut(News)> Rows<F> {
     pub fn push(&mut self, row: Row) {
         (self.tell)(News::Found(row.clone()));
         self.rows.push(row);
+    }
+
+    /// Keeps the times of a model's operators: whatever becomes of what follows, they are known.
+    pub fn measured(&mut self, profile: Profile) {
+        (self.tell)(News::Profile(profile.to_json()));
+        self.profile = Some(profile);
+    }
+
+    /// Keeps the tokens a second of one rank.
+    pub fn reached(&mut self, rate: f64) {
+        (self.tell)(News::Rate(rate));
+        self.rate = Some(rate);
+    }
+
+    /// All that came together.
+    fn report(self, device: String) -> Report {
+        Report { device, rows: self.rows, profile: self.profile, rate: self.rate }
     }
 
     /// Whether no further section begins.
@@ -248,7 +272,7 @@ pub fn run(asked: Asked, tell: impl FnMut(News)) -> Result<Report, String> {
         Device::Cpu => {
             let mut rows = Rows::new(asked.deadline, tell).going_on(asked.past, || true);
             whole::check(asked.device, &mut rows);
-            Ok(Report { device: "CPU".to_string(), rows: rows.rows, profile: None, rate: None })
+            Ok(rows.report("CPU".to_string()))
         }
         #[cfg(not(feature = "cuda"))]
         _ => Err("this binary was built without the feature `cuda`".to_string()),
@@ -279,19 +303,18 @@ fn on_card(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
     if has(Part::Runs) {
         whole::check(device, &mut rows);
     }
-    let mut speed = speed::Speed::default();
     if let Device::Cuda(_) = device {
         if has(Part::Runs) {
             nccl(&card, &mut rows);
         }
         if has(Part::Speed) {
             match speed::Sizes::suiting(card.device_memory().map(|(_, all)| all)) {
-                Some(sizes) => speed = speed::check(device, &card, &mut rows, &sizes),
+                Some(sizes) => speed::check(device, &card, &mut rows, &sizes),
                 None => rows.push(Row::broken("speed", "sizes", &"the catalog has no cpu")),
             }
         }
     }
-    Ok(Report { device: name, rows: rows.rows, profile: speed.profile, rate: speed.rate })
+    Ok(rows.report(name))
 }
 
 /// PyTorch's speed on the model of the report, where python3 has it, beside the report's; until `deadline`.

@@ -22,11 +22,11 @@ use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
 use crate::backend::cuda::libraries::{self, Which};
-use crate::backend::cuda::nvidia::WORKSPACE_BYTES;
+use crate::backend::cuda::nvidia::{SLAB_BY_OTHERS, WORKSPACE_BYTES};
 use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as};
 use crate::profiling::beside::share_in_turns;
-use crate::profiling::card::{Gpu, Pace, operand, time};
+use crate::profiling::card::{Gpu, Pace, numbers, time};
 use crate::profiling::{Stopwatch, Wanted, measure, update_of, wanted, whole};
 use crate::runner::optimizer::AdamW;
 use crate::runner::orders;
@@ -80,17 +80,8 @@ impl Sizes {
     }
 }
 
-/// What was measured that others go on with.
-#[derive(Clone, Debug, Default)]
-pub struct Speed {
-    /// The times of the model's operators, where all were measured.
-    pub profile: Option<Profile>,
-    /// Tokens a second of one rank.
-    pub rate: Option<f64>,
-}
-
-/// Measures `sizes` on `card`, runs the model on `device`, and gives the times of its operators.
-pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Rows<F>, sizes: &Sizes) -> Speed {
+/// Measures `sizes` on `card`, and runs the model on `device`.
+pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Rows<F>, sizes: &Sizes) {
     let found = rows.groundwork(GROUP, "the card's ceilings", |rows| {
         let (bandwidth, peak) = ceilings(card, sizes)?;
         let rate = format!("{:.2} TB/s", bandwidth / 1e3);
@@ -99,15 +90,14 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
         rows.push(Row::figure(GROUP, name, format!("{:.1} TFLOP/s", peak / 1e3), "cuBLAS".to_string()));
         Ok::<_, CardError>((bandwidth, peak))
     });
-    let Some(ceilings) = found else { return Speed::default() };
+    let Some(ceilings) = found else { return };
     // What was measured with is in nobody's way from here on.
     rows.groundwork(GROUP, "giving back the ceilings' memory", |_| card.trim());
     let planned = rows.groundwork(GROUP, "a plan of 4 ranks", |_| published(&sizes.work, "1f1b", None));
-    let Some((workload, predicted)) = planned else { return Speed::default() };
+    let Some((workload, predicted)) = planned else { return };
     let measured =
         rows.groundwork(GROUP, "operators of the model", |rows| operators(card, rows, sizes, &workload, ceilings));
-    let (profile, mut expected) =
-        measured.map_or_else(Default::default, |(profile, expected)| (Some(profile), expected));
+    let mut expected = measured.unwrap_or_default();
     rows.groundwork(GROUP, "giving back the operators' memory", |_| card.trim());
     let beside = rows.groundwork(GROUP, "operators of 4 ranks side by side", |_| {
         let open = |_| open_as(device, Opening::default());
@@ -132,13 +122,12 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
         let rate = rate_of(&report);
         let against = format!("{:.3} ms a step", report.step_ns as f64 / 1e6);
         rows.push(Row::figure(GROUP, "tokens a second, one rank", format!("{rate:.0}"), against));
+        rows.reached(rate);
         Ok::<_, String>((rate, report))
     });
     if let Some((rate, with)) = &rate {
         rows.section(GROUP, WITHOUT, |rows| without_graphs(device, rows, sizes, *rate, with));
     }
-    let rate = rate.map(|(rate, _)| rate);
-    Speed { profile, rate }
 }
 
 /// Whether jobs went as graphs and products through cuBLASLt: where they do not, a run goes on more slowly, and nothing else
@@ -172,14 +161,14 @@ impl Expected {
     }
 }
 
-/// Every operator of the model by itself: the profile, and what the card has to do in a training step.
+/// Every operator of the model by itself, which is the profile: what the card has to do in a training step.
 fn operators<F: FnMut(News)>(
     card: &Arc<dyn Card>,
     rows: &mut Rows<F>,
     sizes: &Sizes,
     workload: &Workload,
     ceilings: (f64, f64),
-) -> Result<(Profile, Expected), String> {
+) -> Result<Expected, String> {
     let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
     let mut gpu = Gpu::new(card, sizes.pace);
     let mut profile = Profile::new(&gpu.name());
@@ -204,7 +193,8 @@ fn operators<F: FnMut(News)>(
         optimizer += profile.update_time(Dtype::Bf16, all, &sizes.work.device).unwrap_or(0);
     }
     let microbatches = sizes.work.microbatches;
-    Ok((profile, Expected { microbatches, one_by_one, share_in_turns: None, optimizer }))
+    rows.measured(profile);
+    Ok(Expected { microbatches, one_by_one, share_in_turns: None, optimizer })
 }
 
 fn options(device: Device, sizes: &Sizes) -> RunOptions {
@@ -297,12 +287,11 @@ fn four_ranks<F: FnMut(News)>(
     let against = format!("{tokens} a step");
     rows.push(Row::figure(GROUP, "tokens a second, 4 ranks on one card", format!("{rate:.0}"), against));
     let (sum, off) = beside(found, expected.step(expected.one_by_one));
-    let against = format!("{sum} from its operators one by one, {:+.1} %; from -25 to +5 %", 100.0 * off);
+    let against = format!("{sum} from its operators one by one, {:+.1} %; at most +5 %", 100.0 * off);
     let ms = format!("{:.3} ms", found as f64 / 1e6);
-    // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave: how much that is the
-    // sum of their times cannot know. Longer than the sum is what goes wrong.
-    let is_as_expected = (-0.25..=0.05).contains(&off);
-    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, is_as_expected));
+    // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave, and find in the caches
+    // what the one before has left: how much that is the sum of their times cannot know. Longer than the sum is what goes wrong.
+    rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, off <= 0.05));
     if let Some(share) = expected.share_in_turns.filter(|_| expected.one_by_one > 0) {
         let (predicted, off) = beside(found, expected.step((expected.one_by_one as f64 * share) as Nanos));
         let against = format!(
@@ -313,14 +302,14 @@ fn four_ranks<F: FnMut(News)>(
         rows.push(Row::figure(GROUP, "the same step", ms, against));
     }
     if let Some((before, most)) = most {
-        // What the driver says of the whole device, against what the plan says of its ranks and cuBLAS has for itself. The
-        // slabs of memory, and what stays as it is in all runs, count for little of 3 % where the model is large.
-        let planned: Bytes = predicted.iter().map(|bytes| bytes + WORKSPACE_BYTES).sum();
+        // What the driver says of the whole device, against what the plan says of its ranks, what cuBLAS has for itself, and
+        // the first slab of what others give back. Graphs take some of the driver's own, and slabs are not full: a few percent.
+        let planned: Bytes = predicted.iter().map(|bytes| bytes + WORKSPACE_BYTES + SLAB_BY_OTHERS).sum();
         let found = most.saturating_sub(before);
         let off = |known: Bytes| found as f64 / known.max(1) as f64 - 1.0;
-        let against = format!("{planned} planned, {:+.2} %, at most 3 %", 100.0 * off(planned));
+        let against = format!("{planned} planned, {:+.2} %, at most 5 %; aim: 3 %", 100.0 * off(planned));
         let name = "memory of the device that 4 ranks take, by the driver";
-        let is_as_planned = off(planned).abs() <= 0.03 || sizes.is_small();
+        let is_as_planned = off(planned).abs() <= 0.05 || sizes.is_small();
         rows.push(Row::fact(GROUP, name, found.to_string(), &against, is_as_planned));
         // Where that fails: whether the ranks took more than planned, or the driver for itself.
         let taken: Bytes = report.memory.iter().map(|memory| memory.device_bytes).sum();
@@ -416,8 +405,8 @@ fn ceilings(card: &Arc<dyn Card>, sizes: &Sizes) -> Result<(f64, f64), CardError
     let ns = time(card, sizes.pace, || card.copy(from.at(), to.at(), sizes.copy_bytes))?;
     let bandwidth = 2.0 * sizes.copy_bytes as f64 / ns as f64;
     let size = sizes.product;
-    let numbers = |seed| Memory::holding(card, &operand(seed, size * size));
-    let (a, b, c) = (numbers(0)?, numbers(1)?, numbers(2)?);
+    let operand = |seed| numbers(card, seed, size * size, Format::Bf16);
+    let (a, b, c) = (operand(0)?, operand(1)?, operand(2)?);
     let matrix =
         |memory: &Memory| Matrix { at: memory.at(), row: size, step: 0, transposed: false, format: Format::Bf16 };
     let product = Product {
@@ -513,8 +502,8 @@ mod tests {
         let Some(card) = host() else { return };
         let sizes = Sizes::small().expect("a cpu is in the catalog");
         let mut rows = Rows::new(Instant::now() + Duration::from_secs(3600), |_| {});
-        let speed = check(Device::Emulated, &card, &mut rows, &sizes);
-        assert!(speed.profile.is_some() && speed.rate.is_some(), "{:#?}", rows.rows);
+        check(Device::Emulated, &card, &mut rows, &sizes);
+        assert!(rows.profile.is_some() && rows.rate.is_some(), "{:#?}", rows.rows);
         let of_a_card = ["a step of the model, 4 ranks on one card"];
         let failed = |row: &&Row| {
             row.passed == Some(false)

@@ -546,6 +546,22 @@ impl Memory {
         Ok(memory)
     }
 
+    /// `bytes` of `card` that hold `some` over and over, which goes there once and is repeated there.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn repeating(card: &Arc<dyn Card>, bytes: Bytes, some: &[u8]) -> Result<Memory, CardError> {
+        let memory = Memory::new(card, bytes)?;
+        let mut filled = bytes.min(some.len() as Bytes);
+        card.write(memory.at, &some[..filled as usize])?;
+        while filled > 0 && filled < bytes {
+            let more = filled.min(bytes - filled);
+            card.copy(memory.at, memory.after(filled), more)?;
+            filled += more;
+        }
+        Ok(memory)
+    }
+
     /// The same content in memory of `card`, which may be another queue, for as long as `held` says; it is there when this
     /// returns.
     ///

@@ -252,8 +252,10 @@ fn overruled(which: Which, place: &Path) -> Option<PathBuf> {
     let stem = match which {
         Which::Nvrtc => "libnvrtc",
         Which::Cublas => "libcublas",
-        // Called by their own path, or there is one on a machine.
-        Which::Driver | Which::Nccl | Which::Nvml => return None,
+        // Toolkits bring one that does nothing, under the short name alone.
+        Which::Driver => "libcuda",
+        // Called by their own path.
+        Which::Nccl | Which::Nvml => return None,
     };
     load(Path::new(&format!("{stem}.so"))).ok()?;
     let whole = |path: &Path| path.canonicalize().unwrap_or(path.to_owned());

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "the driver is a C library; each call says why it is sound")]
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub struct Nvidia {
     blas: Mutex<Option<Blas>>,
     /// Lists of work that came before; none where they are not to become graphs.
     graphs: Mutex<Option<Known<sys::CUgraphExec>>>,
+    /// Whether a list is being captured.
+    is_capturing: AtomicBool,
     /// Start and end of the watch.
     events: [sys::CUevent; 2],
 }
@@ -173,6 +176,7 @@ impl Nvidia {
                 multiprocessors,
                 blas: Mutex::new(None),
                 graphs: Mutex::new(graphs.then(Known::default)),
+                is_capturing: AtomicBool::new(false),
             })
         })
     }
@@ -268,7 +272,9 @@ impl Nvidia {
             let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
             let captures = CAPTURES.read();
             result::stream::begin_capture(self.stream, mode).map_err(fail("cuStreamBeginCapture"))?;
+            self.is_capturing.store(true, Ordering::Relaxed);
             let noted = one_by_one(self, list);
+            self.is_capturing.store(false, Ordering::Relaxed);
             let graph = result::stream::end_capture(self.stream).map_err(fail("cuStreamEndCapture"));
             drop(captures);
             let graph = noted.and(graph)?;
@@ -590,6 +596,13 @@ impl Card for Nvidia {
             let workspace = (blas.workspace, WORKSPACE_BYTES as usize);
             let plain = match &mut blas.plain {
                 Some(plain) => plain,
+                // What follows would wait for the capture that it is part of. Such a list goes without a graph.
+                None if self.is_capturing.load(Ordering::Relaxed) => {
+                    return Err(CardError::call(
+                        "capturing a product",
+                        "cuBLASLt does not start it, as it did before",
+                    ));
+                }
                 none => {
                     let _alone = CAPTURES.write();
                     none.insert(Plain::new(self.stream(), workspace, self.multiprocessors)?)
