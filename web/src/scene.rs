@@ -50,9 +50,6 @@ pub const fn title_of(kind: OpKind) -> &'static str {
 /// What the legend says of shades.
 pub const SHADES_TITLE: &str = "shade: chunk";
 
-/// What the legend says of the microbatches that go up the ranks of a two-way schedule.
-pub const UP_TITLE: &str = "light, underlined: up the ranks";
-
 /// The colours that are on a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Key {

@@ -3,6 +3,7 @@
 //! From the top: the ruler, the planned ranks, the ranks of what is compared with it, if anything is, the memory of each rank.
 //! Pixels here are device pixels; [`Layout`] is in CSS pixels.
 
+use pipeplan_core::format::colour::UP_SHADE;
 use pipeplan_core::timeline::Span;
 
 use super::colour::{Palette, Rgb, Shades};
@@ -26,8 +27,6 @@ pub const WHOLE_PX: f64 = 1200.0;
 /// the block on dark pages too, in rows that are high enough for it.
 const LINE_PX: [f64; 2] = [4.0, 2.0];
 const LEAST_LINED_PX: f64 = 9.0;
-/// They have the shade of a second chunk, which no rank of a two-way schedule has.
-pub const UP_SHADE: usize = 1;
 
 /// One panel of ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]

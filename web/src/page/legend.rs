@@ -1,12 +1,13 @@
 //! What the colours mean, and the controls of an open trace.
 
 use leptos::prelude::*;
+use pipeplan_core::format::colour::UP_TITLE;
 use pipeplan_core::jitter;
 use pipeplan_core::op::OpKind;
 
 use super::state::Planner;
 use crate::message::Calibrated;
-use crate::scene::{Key, SHADES_TITLE, Scene, UP_TITLE, title_of};
+use crate::scene::{Key, SHADES_TITLE, Scene, title_of};
 use crate::text;
 
 #[component]

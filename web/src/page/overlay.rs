@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use pipeplan_core::format::colour::{UP_SHADE, UP_TITLE};
 use pipeplan_core::op::OpKind;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
@@ -268,7 +269,7 @@ impl Brush<'_> {
             say(scene::SHADES_TITLE, None);
         }
         if key.two_way {
-            say(scene::UP_TITLE, Some(self.palette.block(OpKind::F, paint::UP_SHADE)));
+            say(UP_TITLE, Some(self.palette.block(OpKind::F, UP_SHADE)));
         }
     }
 
