@@ -156,10 +156,11 @@ pub fn looks_like_one(text: &str) -> bool {
             || text.strip_prefix('#').is_some_and(is_version))
 }
 
-/// Reads an address, a fragment, or a fragment without its `#`.
+/// Reads an address, a fragment, or a fragment without its `#`. Chat programs take the full stop or bracket behind a link for a
+/// part of it: what comes before the first character that no link has is taken where it is whole, which its checksum says.
 ///
 /// # Errors
-/// [`LinkError`] with the part that is wrong.
+/// [`LinkError`] with the part that is wrong with all of it.
 pub fn read(text: &str) -> Result<Spec, LinkError> {
     let text = text.trim();
     let fragment = match text.split_once('#') {
@@ -173,6 +174,14 @@ pub fn read(text: &str) -> Result<Spec, LinkError> {
     if fragment.len() > MAX_CHARS {
         return Err(LinkError::TooLong { chars: fragment.chars().count() });
     }
+    read_fragment(fragment).or_else(|error| {
+        let LinkError::Alphabet { position, .. } = error else { return Err(error) };
+        let before = position.checked_sub(1).and_then(|length| fragment.get(..length));
+        before.and_then(|before| read_fragment(before).ok()).ok_or(error)
+    })
+}
+
+fn read_fragment(fragment: &str) -> Result<Spec, LinkError> {
     let version = VERSIONS.iter().position(|version| fragment.starts_with(version));
     let Some((has_more, rest)) = version.map(|at| (at == 1, &fragment[VERSIONS[at].len()..])) else {
         let found = fragment.split('.').next().unwrap_or_default();

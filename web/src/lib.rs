@@ -4,12 +4,11 @@
 //! [`draw`] turns spans and bytes into pixels, [`form`] turns what a person types into a spec and back,
 //! [`message`] is what page and worker say to each other, [`work`] is what the worker does about it,
 //! [`scene`] is what the page then holds, [`gap`] says why a rank of it waits, [`ranking`] orders its comparison, [`compared`], [`kept`] and [`tuned`] say whether
-//! its rows, what was kept and what was found go with it, [`edits`] tells steps of the history apart, [`address`] reads links, [`packing`] makes files short. `page` and
+//! its rows, what was kept and what was found go with it, [`edits`] tells steps of the history apart, [`packing`] makes files short. `page` and
 //! `worker` connect them to the browser and exist only in WebAssembly.
 //!
 //! One WebAssembly file serves both the page and its worker, so the planner is downloaded once.
 
-pub mod address;
 pub mod compared;
 pub mod draw;
 pub mod edits;

@@ -119,7 +119,7 @@ fn footer(timeline: &Timeline, two_way: bool) -> String {
 fn up_from(timeline: &Timeline) -> Option<usize> {
     let last_rank = timeline.rows.len().checked_sub(1)?;
     let ops = || timeline.rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |span| (rank, span.op)));
-    let half = (ops().map(|(_, op)| op.microbatch()).max()? + 1) / 2;
+    let half = ops().map(|(_, op)| op.microbatch()).max()?.div_ceil(2);
     let down = |op: Op| op.microbatch() < half;
     let placed =
         |(rank, op): (usize, Op)| rank == if down(op) { op.stage() } else { last_rank.wrapping_sub(op.stage()) };

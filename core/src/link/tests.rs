@@ -46,8 +46,9 @@ fn each_wrong_part_is_named() {
         (link[..8].to_string(), "length"),
         (std::format!("#v1.r{}", "A".repeat(MAX_CHARS)), "length"),
         (link.replace(&link[middle..=middle], "+"), "alphabet"),
-        (std::format!("{link}."), "alphabet"),
-        (std::format!("{link}é"), "alphabet"),
+        (std::format!("{}.", &link[..link.len() - 1]), "alphabet"),
+        (std::format!("{link}A."), "alphabet"),
+        ("#v1.é.".to_string(), "alphabet"),
         (changed, "checksum"),
         (link.replacen("v1.r", "v1.d", 1).replacen("v1.d", "v1.z", 1), "compression"),
         (sealed(b'd', b"no deflate"), "compression"),
@@ -100,6 +101,15 @@ fn links_that_people_keep_open_for_ever() {
         expected.messages.lowering = Lowering::Grouped;
         assert_eq!(write(&expected), link, "no page writes another one for it");
         assert_eq!(read(link).map(|spec| spec.to_json()), Ok(expected.to_json()), "{link}");
+    }
+}
+
+#[test]
+fn what_is_written_behind_a_link_does_no_harm() {
+    let spec = model_spec();
+    let link = write(&spec);
+    for behind in ["", ".", ").", "%3E", "…", "é", "”, he said", "!?"] {
+        assert_eq!(read(&std::format!("https://a.b/c/{link}{behind}")).as_ref(), Ok(&spec), "{behind}");
     }
 }
 

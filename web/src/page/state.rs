@@ -7,6 +7,7 @@ use std::sync::Arc;
 use leptos::prelude::*;
 use pipeplan_core::fields::Fault;
 use pipeplan_core::format::{order, svg};
+use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::planner::BEST;
 use pipeplan_core::spec::Spec;
@@ -18,7 +19,6 @@ use super::browser;
 use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
-use crate::address;
 use crate::compared::Compared;
 use crate::draw::chart::Chart;
 use crate::draw::lane::Lane;
@@ -266,7 +266,7 @@ impl Planner {
         let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
         if let Some(text) = open_plan {
             // Should the plan not be readable any more, the form is planned.
-            if let Ok(spec) = address::read(&fragment) {
+            if let Ok(spec) = link::read(&fragment) {
                 self.form.set(Form::of(&spec));
             }
             self.own_fragment.set_value(fragment);
@@ -307,7 +307,7 @@ impl Planner {
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
         self.own_fragment.set_value(fragment.to_owned());
-        match address::read(fragment) {
+        match link::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
                 self.form.set(Form::of(&spec));
