@@ -68,11 +68,17 @@ pub enum Field {
     MicrobatchSize,
     /// What is computed again.
     Recompute,
+    /// Whether norms are split over the devices that share matrices.
+    SequenceParallel,
+    /// What copies share out.
+    Zero,
+    /// How layers are dealt to stages.
+    Partition,
 }
 
 impl Field {
     /// All of them.
-    pub const ALL: [Field; 8] = [
+    pub const ALL: [Field; 11] = [
         Field::Pipeline,
         Field::Tensor,
         Field::Context,
@@ -81,6 +87,9 @@ impl Field {
         Field::Chunks,
         Field::MicrobatchSize,
         Field::Recompute,
+        Field::SequenceParallel,
+        Field::Zero,
+        Field::Partition,
     ];
 
     /// The field of a spec.
@@ -94,6 +103,9 @@ impl Field {
             Field::Chunks => "parallel.chunks",
             Field::MicrobatchSize => "training.microbatch_size",
             Field::Recompute => "training.recompute",
+            Field::SequenceParallel => "parallel.sequence_parallel",
+            Field::Zero => "parallel.zero",
+            Field::Partition => "parallel.partition",
         }
     }
 
@@ -429,26 +441,28 @@ impl Tuner {
     /// The spec's model dealt as `degrees` says, with nothing computed again.
     fn dealt(&self, degrees: Degrees) -> Option<ModelWork> {
         let mut work = self.work()?.clone();
+        let is_kept = |field: Field| self.question.keep.contains(&field);
         let layout = &mut work.layout;
         layout.data = degrees.data;
         layout.form.tensor = degrees.tensor;
         layout.form.context = degrees.context;
         layout.form.expert = degrees.expert;
-        if degrees.tensor > 1 && !layout.form.sequence_parallel {
+        if degrees.tensor > 1 && !layout.form.sequence_parallel && !is_kept(Field::SequenceParallel) {
             // Unless the tokens cannot be dealt so.
             let (shared, mut faults) = (Form { sequence_parallel: true, ..layout.form }, Vec::new());
             shared.find_faults(&work.model, work.sequence, "", &mut faults);
             layout.form.sequence_parallel = faults.is_empty();
         }
-        if layout.copies() > 1 {
+        if layout.copies() > 1 && !is_kept(Field::Zero) {
             layout.zero = layout.zero.max(1);
         }
         let by_hand = matches!(layout.partition, Partition::ByHand(_));
-        let may_fit = !self.question.keep.contains(&Field::Recompute);
+        let may_fit = !is_kept(Field::Recompute);
         if may_fit {
             (layout.recompute_layers, layout.form.recompute) = (RecomputeLayers::All, Recompute::None);
         }
-        if by_hand || may_fit && layout.partition == Partition::WithinLimit {
+        let must_be_free = by_hand || may_fit && layout.partition == Partition::WithinLimit;
+        if must_be_free && !is_kept(Field::Partition) {
             layout.partition = Partition::Balanced;
         }
         work.pipeline = degrees.pipeline;
@@ -1075,6 +1089,26 @@ mod tests {
         }
         let pipelines: BTreeSet<u32> = tuner.rows().iter().map(|row| row.degrees.pipeline).collect();
         assert!(pipelines.len() > 1, "{pipelines:?}");
+        let mut given = given;
+        if let Work::Model(work) = &mut given.work {
+            work.layout.partition = Partition::WithinLimit;
+        }
+        for kept in [false, true] {
+            let keep = match kept {
+                true => vec![Field::Zero, Field::SequenceParallel, Field::Partition],
+                false => Vec::new(),
+            };
+            let tuner = run(&given, &Question { keep, most: 1000, ..only(&["1f1b"]) });
+            // The given one is as it is.
+            let works = || tuner.rows().iter().filter(|row| row.spec != given).map(|row| work_of(&row.spec));
+            let of_copies = works().filter(|work| work.layout.copies() > 1);
+            let of_tensor = works().filter(|work| work.layout.form.tensor > 1);
+            assert!(of_copies.clone().count() > 0 && of_tensor.clone().count() > 0, "{:?}", tuner.tally());
+            assert!(of_copies.clone().all(|work| (work.layout.zero == 0) == kept));
+            assert!(of_tensor.clone().all(|work| work.layout.form.sequence_parallel != kept));
+            assert!(works().all(|work| (work.layout.partition == Partition::WithinLimit) == kept));
+        }
+        let given = usual();
         let tuner = run(&given, &Question { devices: Some(16), most: 1, ..only(&["1f1b"]) });
         assert_eq!(devices_of(work_of(&tuner.rows()[0].spec)), 16);
     }
