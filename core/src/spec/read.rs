@@ -164,7 +164,8 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     config.find_faults("model", faults);
     layout.find_faults(&config, training.sequence, faults);
     if config.positions < training.sequence {
-        let accepted = format!("at most {}, which are the model's positions", config.positions);
+        let accepted =
+            format!("at most {}, which are the model's positions; model.positions may say more", config.positions);
         faults.push(Fault::new("training.sequence", training.sequence, accepted));
     }
     let (pipeline, cluster) = (pipeline?, cluster?);
