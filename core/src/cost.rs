@@ -4,7 +4,8 @@
 //! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
 //!
 //! # How near that is
-//! The shares below are the same for every model, and but for what the best matmuls reach for every device. What others measured, and the error of ours, on average
+//! The shares below are the same for every model and, but for what the best matmuls reach, for every device. What others
+//! measured, and the error of ours, on average
 //! and at most, as `core/tests/published_runs.rs` holds it:
 //!
 //! | Measured | Error |

@@ -318,7 +318,8 @@ fn v_schedules_utilisation_is_near() {
     errors.assert_within(0.21, 0.30);
 }
 
-/// A model of the catalog, but for modules of multi-token prediction, on so many devices, where its step is `runs` passes of a pipeline of `microbatches`.
+/// A model of the catalog, but for modules of multi-token prediction, on so many devices, where its step is `runs` passes of a
+/// pipeline.
 struct Shared {
     model: &'static str,
     device: &'static str,
@@ -373,9 +374,9 @@ fn steps_with_shared_weights_are_near() {
 }
 
 /// Steps whose experts are dealt to several nodes of H100, by DeepEP's exchange and with tokens that are spread evenly:
-/// Qwen 3 235B-A22B on 256 (Megatron MoE model zoo, best_practice/Qwen3), and DeepSeek-V3 on 256
-/// and 1024 and Kimi K2 on 256 (NVIDIA NeMo AutoModel, performance summary and benchmark configurations), where a step
-/// is one, four and two passes of eight microbatches.
+/// Qwen 3 235B-A22B on 256 (Megatron MoE model zoo, best_practice/Qwen3), and DeepSeek-V3 on 256 and
+/// 1024 and Kimi K2 on 256 (NVIDIA NeMo AutoModel, performance summary and benchmark configurations), where a step is one,
+/// four and two passes of eight microbatches.
 #[test]
 fn experts_on_several_nodes_are_near() {
     let mut errors = Errors::new("Megatron MoE model zoo and NeMo AutoModel, experts on several nodes");
