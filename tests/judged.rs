@@ -55,10 +55,15 @@ fn stage(random: &mut Random, leaves_bytes: bool) -> Value {
     let forward = random.below(20) as i64;
     let after_b = random.below(forward as u64 + 6) as i64;
     let after_w = if leaves_bytes { random.below(after_b as u64 / 4 + 1) as i64 } else { 0 };
-    let (b, w) = (random.below(100), random.below(100));
+    let (f, b, w) = (random.below(100), random.below(100), random.below(100));
     let fused = b + w - random.below(b.min(w) + 1);
-    let mut stage = random::stage([random.below(100), b, w], [forward, after_b, after_w]);
+    let mut stage = random::stage([f, b, w], [forward, after_b, after_w]);
     stage["backward_ns"] = json!(fused);
+    // In half of them pairs compute while one of them exchanges.
+    if random.below(2) == 0 {
+        stage["forward_exchange_ns"] = json!(random.below(f + 1));
+        stage["backward_exchange_ns"] = json!(random.below(b + 1));
+    }
     for key in ["forward_workspace_bytes", "backward_input_workspace_bytes", "backward_weight_workspace_bytes"] {
         stage[key] = json!(random.below(5));
     }
@@ -263,7 +268,10 @@ proptest! {
         let mut random = Random(file["stages"].to_string().len() as u64 + squeeze);
         let mut stages: Vec<Value> = (0..ranks).map(|_| stage(&mut random, false)).collect();
         // No whole backwards, which are not tried.
-        stages.iter_mut().for_each(|stage| stage["backward_ns"] = Value::Null);
+        for stage in &mut stages {
+            stage["backward_ns"] = Value::Null;
+            (stage["forward_exchange_ns"], stage["backward_exchange_ns"]) = (json!(0), json!(0));
+        }
         for (key, value) in [
             ("ranks", json!(ranks)), ("microbatches", json!(microbatches)), ("chunks", json!(1)),
             ("placement", json!("linear")), ("stages", json!(stages)), ("transfer_ns", json!(random.below(40))),

@@ -21,7 +21,8 @@ fn grid() -> Vec<(String, String)> {
             let stage = |index: usize| {
                 json!({ "forward_ns": 40 + index % 3, "backward_input_ns": 50 + index % 5, "backward_weight_ns": 30,
                         "forward_bytes": 6, "backward_input_bytes": -2, "backward_weight_bytes": -4,
-                        "backward_input_workspace_bytes": 3 })
+                        "backward_input_workspace_bytes": 3,
+                        "forward_exchange_ns": if chunks == 2 { 9 } else { 0 }, "backward_exchange_ns": 2 * (chunks % 2) })
             };
             let stages: Vec<Value> = (0..ranks * chunks).map(stage).collect();
             let problem = json!({ "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": "any",

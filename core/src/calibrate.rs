@@ -145,6 +145,9 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     if (0..schedule.rows.len()).any(|rank| !schedule.pairs_of(rank).is_empty()) {
         // What ran one after the other hid nothing.
         statement.overlap_permille = 0;
+        statement.stages.iter_mut().for_each(|cost| {
+            (cost.forward_exchange_ns, cost.backward_exchange_ns) = (0, 0);
+        });
     }
     for (stage, cost) in statement.stages.iter_mut().enumerate() {
         *cost = measured_cost(*cost, |kind| jobs.get(&(stage, kind)).map(Sum::mean));
@@ -376,7 +379,7 @@ fn measured_cost(planned: StageCost, took: impl Fn(OpKind) -> Option<Nanos>) -> 
     // A fused backward is never longer than its halves: then nobody would run it.
     let is = cost.backward_input_ns.saturating_add(cost.backward_weight_ns);
     cost.backward_ns = cost.backward_ns.filter(|whole| *whole < is);
-    cost
+    cost.bounded()
 }
 
 /// What each link took, from the receives that were there first: from the end of the op that made what they received.
@@ -521,7 +524,7 @@ mod tests {
     /// A run that takes exactly what `truth` says, where each receive is started by a rank that then waits for it.
     fn run_of(truth: &Problem, schedule: &Schedule) -> StepTrace {
         let program = lower_as(truth, schedule, Lowering::InPieces).expect("lowers");
-        let timeline = execute(truth, &program, Carrier { grouped: true, slots: usize::MAX }).expect("it ends");
+        let timeline = execute(truth, &program, &[], Carrier { grouped: true, slots: usize::MAX }).expect("it ends");
         StepTrace { step: 0, loss: None, tokens: 0, rows: with_transfers(&program, &timeline) }
     }
 

@@ -16,7 +16,9 @@ pub struct Device {
     pub name: String,
     /// Matmul rate in floating-point operations a second, dense, in the training's number format.
     pub matmul_flops: u64,
-    /// What the best matmuls reach of that, in thousandths.
+    /// The same with fp8 operands; 0 where it takes none.
+    pub fp8_flops: u64,
+    /// What the best matmuls reach of either, in thousandths.
     pub matmul_permille: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
@@ -31,6 +33,7 @@ impl Device {
     pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
         for (field, value, least, most) in [
             ("matmul_flops", self.matmul_flops, 1, MAX_RATE),
+            ("fp8_flops", self.fp8_flops, 0, MAX_RATE),
             ("matmul_permille", self.matmul_permille, 1, 1000),
             ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
             ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),
@@ -167,6 +170,8 @@ pub struct Entry {
 /// Dense matmul rates by number format, in operations a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatmulFlops {
+    /// With fp8 inputs; 0 where it takes none.
+    pub fp8: u64,
     /// With bfloat16 inputs.
     pub bf16: u64,
     /// With 32-bit inputs.
@@ -182,9 +187,11 @@ impl Entry {
             name: String::from(self.name),
             matmul_flops: match dtype {
                 Dtype::Bf16 => self.matmul_flops.bf16,
+                Dtype::Fp8 => self.matmul_flops.fp8,
                 Dtype::F32 | Dtype::I32 | Dtype::U8 => self.matmul_flops.f32,
                 Dtype::F64 => self.matmul_flops.f64,
             },
+            fp8_flops: self.matmul_flops.fp8,
             matmul_permille: self.matmul_permille,
             memory_bytes_per_s: self.memory_bytes_per_s,
             memory_bytes: self.memory_bytes,
@@ -207,6 +214,11 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 /// that of an A100, by which shares of it were fitted.
 pub fn usual_matmul_permille(name: &str) -> u64 {
     find(name).map_or(MATMUL_PERMILLE, |entry| entry.matmul_permille)
+}
+
+/// The matmul rate with fp8 operands of a device of that name, as the catalog has it; 0 of any other.
+pub fn usual_fp8_flops(name: &str) -> u64 {
+    find(name).map_or(0, |entry| entry.matmul_flops.fp8)
 }
 
 const GIGA: u64 = 1_000_000_000;
@@ -237,12 +249,13 @@ const fn gib(hundredths: u64) -> Bytes {
 //
 // What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman, Machine
 // Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5 and 1745.0 TFLOP/s on A100, H100 and B200, H200 as
-// H100).
+// H100, and as B200 its like). Of the rate in fp8, twice that, they are taken to reach the same share: 780 thousandths of either were measured on
+// H100 (torchao, `roofline_utils.py`).
 static CATALOG: &[Entry] = &[
     Entry {
         name: "a100-40",
         title: "NVIDIA A100 SXM 40 GB",
-        matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
+        matmul_flops: MatmulFlops { fp8: 0, bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         matmul_permille: 869,
         memory_bytes_per_s: 1555 * GIGA,
         memory_bytes: gib(3938),
@@ -256,7 +269,7 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "a100-80",
         title: "NVIDIA A100 SXM 80 GB",
-        matmul_flops: MatmulFlops { bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
+        matmul_flops: MatmulFlops { fp8: 0, bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         matmul_permille: 869,
         memory_bytes_per_s: 2039 * GIGA,
         memory_bytes: gib(7914),
@@ -270,7 +283,7 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "h100",
         title: "NVIDIA H100 SXM 80 GB",
-        matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_flops: MatmulFlops { fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         matmul_permille: 803,
         memory_bytes_per_s: 3350 * GIGA,
         memory_bytes: gib(7910),
@@ -284,7 +297,7 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "h200",
         title: "NVIDIA H200 SXM 141 GB",
-        matmul_flops: MatmulFlops { bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_flops: MatmulFlops { fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         matmul_permille: 803,
         memory_bytes_per_s: 4800 * GIGA,
         memory_bytes: gib(13972),
@@ -298,7 +311,7 @@ static CATALOG: &[Entry] = &[
     Entry {
         name: "b200",
         title: "NVIDIA B200 SXM 180 GB",
-        matmul_flops: MatmulFlops { bf16: 2250 * TERA, f32: 75 * TERA, f64: 37 * TERA },
+        matmul_flops: MatmulFlops { fp8: 4500 * TERA, bf16: 2250 * TERA, f32: 75 * TERA, f64: 37 * TERA },
         matmul_permille: 776,
         memory_bytes_per_s: 7700 * GIGA,
         memory_bytes: gib(17835),
@@ -310,10 +323,52 @@ static CATALOG: &[Entry] = &[
         source: "NVIDIA HGX B200 data sheet, figures without sparsity; NVLink 1.8 TB/s both ways",
     },
     Entry {
+        name: "b300",
+        title: "NVIDIA B300 SXM 270 GB",
+        matmul_flops: MatmulFlops { fp8: 4500 * TERA, bf16: 2250 * TERA, f32: 75 * TERA, f64: 1250 * GIGA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 7700 * GIGA,
+        memory_bytes: gib(26769),
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(900),
+        node_link: network(800),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA HGX B300 data sheet, figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "gb200",
+        title: "NVIDIA GB200 NVL72",
+        matmul_flops: MatmulFlops { fp8: 5000 * TERA, bf16: 2500 * TERA, f32: 80 * TERA, f64: 40 * TERA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 8000 * GIGA,
+        memory_bytes: gib(18431),
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 72,
+        link: nvlink(900),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA GB200 NVL72 data sheet, a 72nd of the rack's figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "gb300",
+        title: "NVIDIA GB300 NVL72",
+        matmul_flops: MatmulFlops { fp8: 5000 * TERA, bf16: 2500 * TERA, f32: 80 * TERA, f64: 1390 * GIGA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 8000 * GIGA,
+        memory_bytes: gib(27650),
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 72,
+        link: nvlink(900),
+        node_link: network(800),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA GB300 NVL72 data sheet, a 72nd of the rack's figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
         name: "cpu",
         title: "One core of this CPU",
         // A recent x86 core with AVX2; a measured trace says what this machine really does.
-        matmul_flops: MatmulFlops { bf16: 50 * GIGA, f32: 50 * GIGA, f64: 25 * GIGA },
+        matmul_flops: MatmulFlops { fp8: 0, bf16: 50 * GIGA, f32: 50 * GIGA, f64: 25 * GIGA },
         matmul_permille: MATMUL_PERMILLE,
         memory_bytes_per_s: 10 * GIGA,
         memory_bytes: 4 << 30,
@@ -403,6 +458,12 @@ static LINKS: &[LinkEntry] = &[
         title: "InfiniBand NDR, one port a device",
         link: network(400),
         source: "NVIDIA ConnectX-7 data sheet: 400 Gb/s",
+    },
+    LinkEntry {
+        name: "infiniband-xdr",
+        title: "InfiniBand XDR, one port a device",
+        link: network(800),
+        source: "NVIDIA ConnectX-8 data sheet: 800 Gb/s",
     },
 ];
 

@@ -17,6 +17,7 @@
 //! | rates of Llama 3 405B on 8192 and 16384 H100 (arXiv:2407.21783, table 4): always high, as slow devices and stalls of a cluster are not counted | 6.3 %, 8.7 % |
 //! | utilisation of five schedules for 98.5B on 40 A100 (arXiv:2405.15362, table 3): always high | 20.7 %, 29.6 % |
 //! | steps of Qwen 3 235B-A22B, DeepSeek-V3 and Kimi K2 on 256 and 1024 H100, experts on several nodes by DeepEP (Megatron MoE model zoo, NeMo AutoModel) | 6.8 %, 8.0 % |
+//! | rates of Llama 3 70B and 405B with products in fp8 on 64 to 1024 H100, B200, GB200 and GB300 (Megatron Bridge): 7 % low to 5 % high on H100 and B200, 11 and 19 % high on GB200, which runs below its data sheet | 6.9 %, 19.2 % |
 //! | steps without a pipeline whose devices share out weights: Llama 3 on 64 A100 and H100, Qwen 3 30B-A3B on 8 H100 (torchtitan, NeMo AutoModel); all but the last short, as gathers that slow the operators beside them are not counted | 9.8 %, 16.7 % |
 //!
 //! What a framework's host cannot launch fast enough takes longer: two more rows of the model zoo's table, with small
@@ -28,6 +29,7 @@ use alloc::vec::Vec;
 
 use crate::cluster::{Device, Link};
 use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Spread, Stream, TensorId};
+use crate::model::Dtype;
 use crate::units::{Bytes, Nanos};
 
 /// Share of what the device's best matmuls reach ([`Device::matmul_permille`]) that the largest ones of a model come near,
@@ -83,6 +85,8 @@ pub struct Load {
     pub bytes: Bytes,
     /// Bytes that a collective sends from each device, in a ring (Patarasuk and Yuan, JPDC 69, 2009).
     pub sent: Bytes,
+    /// Whether its matrix products take fp8.
+    pub fp8: bool,
 }
 
 impl Load {
@@ -100,7 +104,9 @@ impl Load {
                 .chain(operator.outputs.iter().copied())
                 .fold(0, |sum: Bytes, id| sum.saturating_add(graph[id].bytes())),
         };
-        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator) }
+        let fp8 = operator.kernel != Kernel::Quantize
+            && operator.inputs.first().is_some_and(|input| graph[input.tensor].dtype == Dtype::Fp8);
+        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator), fp8 }
     }
 
     /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a collective,
@@ -118,7 +124,8 @@ impl Load {
             Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
             _ => device.matmul_permille * MATMUL_PER_MILLE / 1000,
         };
-        let arithmetic = at_rate(self.flops, device.matmul_flops, per_mille);
+        let rate = if self.fp8 { device.fp8_flops } else { device.matmul_flops };
+        let arithmetic = at_rate(self.flops, rate, per_mille);
         let arithmetic = match kernel {
             Kernel::MatMul { .. } | Kernel::ExpertMatMul { .. } | Kernel::ExpertMatMulGrad => {
                 arithmetic.saturating_add(ramp(arithmetic, device.launch_ns))
@@ -253,6 +260,8 @@ pub struct JobTimes {
     pub jobs: [Nanos; 3],
     /// Of the fused BW: no more than B's and W's together, and less where operators of W run beside a collective of B.
     pub fused: Nanos,
+    /// The parts of F and of B, fused or not, in which tokens are exchanged with experts.
+    pub exchanges: [Nanos; 2],
 }
 
 impl JobTimes {
@@ -277,7 +286,13 @@ impl JobTimes {
             }
             compute
         };
-        JobTimes { jobs: Job::ALL.map(|job| walk(&|of| of == job)), fused: walk(&|of| of != Job::F) }
+        let (jobs, fused) = (Job::ALL.map(|job| walk(&|of| of == job)), walk(&|of| of != Job::F));
+        let exchanges = [Job::F, Job::B].map(|job| {
+            let of_job = graph.operators.iter().zip(times).filter(|(operator, _)| operator.job == job);
+            let exchanges = of_job.filter(|(operator, _)| operator.kernel.axis() == Some(Axis::Expert));
+            exchanges.fold(0, |sum: Nanos, (_, time)| sum.saturating_add(*time))
+        });
+        JobTimes { jobs, fused, exchanges }
     }
 }
 
@@ -301,7 +316,7 @@ mod tests {
     use crate::cluster;
     use crate::graph::build::{StageShape, stage_graph};
     use crate::graph::form::Form;
-    use crate::model::{Dtype, catalog};
+    use crate::model::catalog;
 
     fn whole_model(name: &str, sequence: u32) -> Graph {
         let model = catalog::find(name).map(|entry| entry.config).unwrap();

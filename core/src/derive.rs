@@ -337,7 +337,7 @@ impl Parts<'_> {
         let graph = graph_of(self.work, layout);
         let (layout, (largest, largest_experts)) = (&self.work.layout, memory::largest_layer(&graph));
         let shared_out = |shares_after| {
-            let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after);
+            let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout.moments());
             let experts = experts.shared_out(layout, layout.expert_copies(), largest_experts);
             bytes.shared_out(layout, layout.copies(), largest).with_experts(&experts)
         };
@@ -345,7 +345,7 @@ impl Parts<'_> {
             cost: cost_of(&graph, self.work),
             apart: shared_out(false),
             before_own: shared_out(true),
-            whole: StaticBytes::of_stage(&graph, false),
+            whole: StaticBytes::of_stage(&graph, false, layout.moments()),
             tables: memory::gradients_of_tables(&graph),
         };
         self.known.insert(key, part);
@@ -645,6 +645,9 @@ pub fn coverage(work: &ModelWork) -> Option<Coverage> {
 fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
     let of_operators = operator_times(graph, work);
     let mut times = JobTimes::of_times(graph, &of_operators);
+    if !work.layout.overlap_exchanges {
+        times.exchanges = [0; 2];
+    }
     if work.layout.zero >= 3 && work.layout.copies() > 1 {
         let [forward, input, weight] = gather_waits(graph, &of_operators, work);
         times
@@ -764,6 +767,7 @@ fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
     if faults.is_empty() {
         work.layout.find_faults(&work.model, work.sequence, faults);
     }
+    work.find_format_faults(faults);
     work.link.find_faults("cluster.link", faults);
     work.node_link.find_faults("cluster.node_link", faults);
     for (field, value, most) in [

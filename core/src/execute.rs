@@ -11,7 +11,8 @@
 //!
 //! That is what the runner does with planned times (`run --backend modelled`), so each can be held against the other. A
 //! wait costs nothing where the program has it where the order waits anyway; so a program takes at least the time of its
-//! order. The ops of a pair run one after the other, as the runner runs them.
+//! order. The ops of a pair start together, when both have their inputs, and end together, where no message stands between
+//! them; else they run one after the other.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -45,11 +46,12 @@ impl Carrier {
     }
 }
 
-/// The times of `program`, which [`check_program`](crate::check::check_program) accepts on what `carrier` stands for;
-/// nothing where it does not end.
+/// The times of `program`, which [`check_program`](crate::check::check_program) accepts on what `carrier` stands for, with
+/// `pairs` of ops as of [`Schedule::pairs`](crate::schedule::Schedule::pairs); nothing where it does not end. Without pairs
+/// they run one after the other, as the runner runs them.
 ///
 /// Takes time and memory in proportion to the steps, times the messages of the largest group.
-pub fn execute(problem: &Problem, program: &Program, carrier: Carrier) -> Option<Timeline> {
+pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier: Carrier) -> Option<Timeline> {
     let ranks = program.rows.len();
     let mut world = World {
         problem,
@@ -60,6 +62,7 @@ pub fn execute(problem: &Problem, program: &Program, carrier: Carrier) -> Option
         made: vec![0; 2 * problem.stage_count() * problem.microbatches()],
     };
     let mut timeline = Timeline { rows: vec![Vec::new(); ranks] };
+    let is_pair = |rank: usize, place: u32| pairs.get(rank).is_some_and(|row| row.binary_search(&place).is_ok());
     let mut at = vec![0usize; ranks];
     // Within a step that goes message by message: how many have ended.
     let mut within = vec![0usize; ranks];
@@ -69,15 +72,27 @@ pub fn execute(problem: &Problem, program: &Program, carrier: Carrier) -> Option
         while let Some(step) = program.rows[rank].get(at[rank]) {
             let (messages, starts) = match step {
                 Step::Compute(op) => {
-                    let start_ns = now[rank].max(world.arrival(*op));
-                    let end_ns = start_ns.saturating_add(problem.duration(*op));
-                    timeline.rows[rank].push(Span { op: *op, start_ns, end_ns });
-                    let made = world.slot(op.stage(), op.kind() != OpKind::F, op.microbatch());
-                    if op.kind() != OpKind::W {
-                        world.made[made] = end_ns;
+                    let place = timeline.rows[rank].len() as u32;
+                    let partner = match program.rows[rank].get(at[rank] + 1) {
+                        Some(Step::Compute(partner)) => Some(*partner).filter(|_| is_pair(rank, place)),
+                        _ => None,
+                    };
+                    let takes = match partner {
+                        Some(partner) => problem.pair_duration(*op, partner),
+                        None => problem.duration(*op),
+                    };
+                    let ops = || core::iter::once(*op).chain(partner);
+                    let start_ns = ops().fold(now[rank], |start, op| start.max(world.arrival(op)));
+                    let end_ns = start_ns.saturating_add(takes);
+                    for op in ops() {
+                        timeline.rows[rank].push(Span { op, start_ns, end_ns });
+                        let made = world.slot(op.stage(), op.kind() != OpKind::F, op.microbatch());
+                        if op.kind() != OpKind::W {
+                            world.made[made] = end_ns;
+                        }
+                        at[rank] += 1;
                     }
                     now[rank] = end_ns;
-                    at[rank] += 1;
                     continue;
                 }
                 Step::Optimizer => {
@@ -196,7 +211,7 @@ mod tests {
     use super::*;
     use crate::lower::{Lowering, lower_as};
     use crate::problem::Statement;
-    use crate::schedule::find;
+    use crate::schedule::{Schedule, find};
     use crate::simulate::simulate;
     use serde_json::json;
 
@@ -231,7 +246,7 @@ mod tests {
                 let order = simulate(&problem, &schedule).expect("it runs");
                 let run = |lowering, carrier| {
                     let program = lower_as(&problem, &schedule, lowering).expect("lowers");
-                    execute(&problem, &program, carrier)
+                    execute(&problem, &program, &schedule.pairs, carrier)
                 };
                 assert_eq!(run(Lowering::InPieces, BOUNDLESS), Some(order.clone()), "{name} on {ranks}");
                 for prefetch in [0, 2] {
@@ -258,6 +273,48 @@ mod tests {
         assert!(waits > 0, "somewhere a rank waits for more than data");
     }
 
+    /// Pairs run together where their messages let them: beside compute they cost what their order does, and in groups no
+    /// more than one after the other; where each op has messages of its own right around it, they follow each other.
+    #[test]
+    fn pairs_run_together() {
+        for (name, chunks, placement) in [("dualpipe", 1, "two-way"), ("dualpipe-v", 2, "v")] {
+            for (exchange, hop) in [(0, 0), (20, 0), (20, 7), (55, 7)] {
+                let statement = Statement::read(&json!({
+                    "ranks": 4, "chunks": chunks, "microbatches": 16, "placement": placement, "transfer_ns": hop,
+                    "stages": {
+                        "forward_ns": 60, "backward_input_ns": 70, "backward_weight_ns": 40,
+                        "forward_exchange_ns": exchange, "backward_exchange_ns": exchange,
+                    },
+                }))
+                .expect("a sound statement");
+                let problem = statement.problem(statement.placements()[0].clone()).expect("its own placement");
+                let schedule = find(name).expect("published").build(&problem).expect("exists");
+                assert_eq!(schedule.pairs.iter().any(|pairs| !pairs.is_empty()), exchange > 0);
+                let order = simulate(&problem, &schedule).expect("it runs");
+                let in_turn = Schedule::of(schedule.rows.clone());
+                let apart = simulate(&problem, &in_turn).expect("it runs");
+                assert_eq!(order.makespan_ns() < apart.makespan_ns(), exchange > 0, "{name}");
+                let run = |lowering: Lowering, pairs: &[Vec<u32>], carrier| {
+                    let program = lower_as(&problem, &schedule, lowering).expect("lowers");
+                    if lowering.keeps_pairs() {
+                        assert_eq!(crate::check::check_program(&problem, &program, Transport::Grouped), Ok(()));
+                    }
+                    execute(&problem, &program, pairs, carrier).expect("it ends")
+                };
+                for prefetch in [0, 1] {
+                    let beside =
+                        run(Lowering::Overlapped { prefetch }, &schedule.pairs, Carrier::of(Transport::Streams));
+                    assert_eq!(beside, order, "{name}, exchanges of {exchange}, hops of {hop}");
+                }
+                let grouped = |pairs| run(Lowering::Grouped, pairs, Carrier::of(Transport::Grouped)).makespan_ns();
+                let (together, one_by_one) = (grouped(&schedule.pairs), grouped(&[]));
+                assert!(order.makespan_ns() <= together && together <= one_by_one, "{name}: {together} {one_by_one}");
+                let pieces = run(Lowering::InPieces, &schedule.pairs, BOUNDLESS).makespan_ns();
+                assert!(pieces >= apart.makespan_ns(), "{name}: {pieces}");
+            }
+        }
+    }
+
     /// Two ranks, worked out by hand. Rank 1 takes twice as long, and receives one activation at a time: the second when it
     /// has ended the first, at 150, and so on.
     #[test]
@@ -271,7 +328,7 @@ mod tests {
         let schedule = find("gpipe").expect("published").build(&problem).expect("exists");
         let program = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
         let starts = |slots: usize, rank: usize| -> Vec<Nanos> {
-            let timeline = execute(&problem, &program, Carrier { grouped: false, slots }).expect("it ends");
+            let timeline = execute(&problem, &program, &[], Carrier { grouped: false, slots }).expect("it ends");
             timeline.rows[rank].iter().take(4).map(|span| span.start_ns).collect()
         };
         assert_eq!(starts(0, 0), [0, 50, 150, 250]);
@@ -287,7 +344,7 @@ mod tests {
         let problem = problem(2, 1, "linear", 0);
         let schedule = find("1f1b").expect("published").build(&problem).expect("exists");
         let program = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
-        assert_eq!(execute(&problem, &program, Carrier::of(Transport::Rendezvous)), None);
-        assert!(execute(&problem, &program, Carrier::of(Transport::Buffered { slots: 1 })).is_some());
+        assert_eq!(execute(&problem, &program, &[], Carrier::of(Transport::Rendezvous)), None);
+        assert!(execute(&problem, &program, &[], Carrier::of(Transport::Buffered { slots: 1 })).is_some());
     }
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::fields::Fault;
 use crate::graph::form::{Form, Recompute};
 use crate::graph::passes::recompute::Choices;
-use crate::model::ModelConfig;
+use crate::model::{Dtype, ModelConfig};
 use crate::units::Bytes;
 
 /// Most devices that share a stage, or that hold copies of it.
@@ -172,6 +172,10 @@ pub struct Layout {
     pub reduce_gradients: Option<ReduceGradients>,
     /// How copies of tokens come to experts that are dealt to devices.
     pub dispatch: Dispatch,
+    /// Whether the other op of a pair computes while one exchanges tokens with experts.
+    pub overlap_exchanges: bool,
+    /// Whether the optimizer keeps both moments of bf16 weights in bf16.
+    pub bf16_moments: bool,
     /// How layers are dealt to stages.
     pub partition: Partition,
     /// Which layers compute something again.
@@ -188,6 +192,8 @@ impl Default for Layout {
             zero: 0,
             reduce_gradients: None,
             dispatch: Dispatch::EachCopy,
+            overlap_exchanges: false,
+            bf16_moments: false,
             partition: Partition::Balanced,
             recompute_layers: RecomputeLayers::All,
             overhead_bytes: 0,
@@ -211,6 +217,10 @@ impl Layout {
         if self.dispatch != Dispatch::EachCopy && model.variant.experts.is_none() {
             let accepted = format!("{}, for the model has no experts", Dispatch::EachCopy.name());
             faults.push(Fault::new("parallel.dispatch", self.dispatch.name(), accepted));
+        }
+        if self.overlap_exchanges && (model.variant.experts.is_none() || self.form.expert <= 1) {
+            let accepted = "false, where experts are not dealt to several devices";
+            faults.push(Fault::new("parallel.overlap_exchanges", "true", accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
             if !(least..=most).contains(&value) {
@@ -264,6 +274,11 @@ impl Layout {
     pub fn reduces_gradients(&self) -> ReduceGradients {
         let usual = if self.zero >= 2 { ReduceGradients::EachMicrobatch } else { ReduceGradients::AfterAccumulation };
         self.reduce_gradients.unwrap_or(usual)
+    }
+
+    /// The number format of the optimizer's moments of bf16 weights.
+    pub const fn moments(&self) -> Dtype {
+        if self.bf16_moments { Dtype::Bf16 } else { Dtype::F32 }
     }
 
     /// Devices of one pipeline rank. They are next to each other: tensor parallelism innermost, then the parts of a

@@ -8,6 +8,9 @@
 //! group at once; both ends of a channel see its messages in the same order; and so do both ends of a
 //! communicator that carries two directions.
 //!
+//! The two ops of a pair are one thing in the line: both inputs come before, both outputs after, and no message stands
+//! between them. [`Lowering::InPieces`] and [`Lowering::ReceiveFirst`] know no pairs.
+//!
 //! [`Lowering::Overlapped`] starts messages without waiting. A rank then waits only for what its next op
 //! needs, and for its sends where that costs nothing; both ends of a link start its messages in the line's
 //! order. Take the ops in the line's order: each has its inputs made by earlier ops, whose ranks start the
@@ -74,6 +77,11 @@ impl Lowering {
         }
     }
 
+    /// Whether the ops of a pair stand side by side, so that they can run together.
+    pub const fn keeps_pairs(self) -> bool {
+        matches!(self, Lowering::Grouped | Lowering::Overlapped { .. })
+    }
+
     /// What [`Lowering::read`] takes, for error texts.
     pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the messages of a \
         link that are received ahead, up to 1024, such as overlapped:2";
@@ -137,7 +145,9 @@ pub fn lower_as(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> R
         Lowering::InPieces => in_pieces(problem, schedule),
         Lowering::ReceiveFirst => receive_first(in_pieces(problem, schedule)),
         Lowering::Grouped => grouped(problem, schedule, &timeline),
-        Lowering::Overlapped { prefetch } => overlapped(problem, &grouped(problem, schedule, &timeline), prefetch),
+        Lowering::Overlapped { prefetch } => {
+            overlapped(problem, schedule, &grouped(problem, schedule, &timeline), prefetch)
+        }
     };
     Ok(with_optimizer(program))
 }
@@ -171,7 +181,7 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
         passes.push(Pass {
             name: "overlap",
             does: "messages are started as soon as they can be, and awaited only where data is used",
-            program: overlapped(problem, &grouped.program, prefetch),
+            program: overlapped(problem, schedule, &grouped.program, prefetch),
         });
     }
     let program = with_optimizer(passes.last().map(|pass| pass.program.clone()).unwrap_or_default());
@@ -218,7 +228,7 @@ fn receive_first(mut program: Program) -> Program {
 fn grouped(problem: &Problem, schedule: &Schedule, timeline: &Timeline) -> Program {
     let mut program =
         Program { rows: schedule.rows.iter().map(|row| Vec::with_capacity(2 * row.len() + 1)).collect() };
-    in_line(problem, timeline, |event| match event {
+    in_line(problem, schedule, timeline, |event| match event {
         Event::Compute { rank, index } => {
             program.rows[rank].push(Step::Compute(schedule.rows[rank][index]));
         }
@@ -238,9 +248,23 @@ fn grouped(problem: &Problem, schedule: &Schedule, timeline: &Timeline) -> Progr
 /// Starts sends where their data is made and receives ahead of their op, and waits only where data is used:
 /// for a receive before its op; for the send of an activation before the backward of the same stage and
 /// microbatch, which cannot begin before that activation has arrived; for the send of a gradient at the end.
-fn overlapped(problem: &Problem, grouped: &Program, prefetch: usize) -> Program {
-    let rows = grouped.rows.iter().map(|row| overlapped_row(problem, row, prefetch));
+fn overlapped(problem: &Problem, schedule: &Schedule, grouped: &Program, prefetch: usize) -> Program {
+    let rows = grouped.rows.iter().enumerate();
+    let rows = rows.map(|(rank, row)| overlapped_row(problem, row, schedule.pairs_of(rank), prefetch));
     Program { rows: rows.collect() }
+}
+
+/// The ops of a row: those of a pair together, any other by itself.
+fn units<'o>(ops: &'o [Op], pairs: &[u32]) -> Vec<&'o [Op]> {
+    let mut pairs = pairs.iter().map(|place| *place as usize).peekable();
+    let mut units = Vec::with_capacity(ops.len());
+    let mut at = 0;
+    while at < ops.len() {
+        let end = if pairs.next_if_eq(&at).is_some() { at + 2 } else { at + 1 }.min(ops.len());
+        units.push(&ops[at..end]);
+        at = end;
+    }
+    units
 }
 
 /// The receives of one link on one rank, in the line's order.
@@ -251,7 +275,8 @@ struct Inbox {
     used: usize,
 }
 
-fn overlapped_row(problem: &Problem, row: &[Step], prefetch: usize) -> Vec<Step> {
+/// The row of a rank with `pairs`, as of [`Schedule::pairs`].
+fn overlapped_row(problem: &Problem, row: &[Step], pairs: &[u32], prefetch: usize) -> Vec<Step> {
     let peer = |message: Message| problem.rank_of(message.peer_stage(), message.microbatch as usize);
     let mut inboxes: BTreeMap<usize, Inbox> = BTreeMap::new();
     let mut place: BTreeMap<Message, usize> = BTreeMap::new();
@@ -269,33 +294,37 @@ fn overlapped_row(problem: &Problem, row: &[Step], prefetch: usize) -> Vec<Step>
     for inbox in inboxes.values_mut() {
         inbox.start_to(prefetch, &mut ahead);
     }
-    for step in row {
-        let &Step::Compute(op) = step else { continue };
-        let (input, output) = crossing(problem, op);
-        if let Some(receive) = input
-            && let Some(inbox) = inboxes.get_mut(&peer(receive))
-        {
-            inbox.start_to(place[&receive], &mut ahead);
+    let ops: Vec<Op> =
+        row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None }).collect();
+    for together in units(&ops, pairs) {
+        let crossing = |op: &Op| crossing(problem, *op);
+        let received = || together.iter().filter_map(|op| crossing(op).0);
+        for receive in received() {
+            if let Some(inbox) = inboxes.get_mut(&peer(receive)) {
+                inbox.start_to(place[&receive], &mut ahead);
+            }
         }
         push_messages(&mut steps, Step::Start, &mut ahead);
-        let mut waits: Vec<Message> = input.into_iter().collect();
-        if op.kind().makes_input_gradient() {
-            let forward = Op::new(op.stage(), OpKind::F, op.microbatch());
-            waits.extend(crossing(problem, forward).1);
+        let mut waits: Vec<Message> = Vec::new();
+        for op in together {
+            waits.extend(crossing(op).0);
+            if op.kind().makes_input_gradient() {
+                waits.extend(crossing(&Op::new(op.stage(), OpKind::F, op.microbatch())).1);
+            }
         }
         push_messages(&mut steps, Step::Wait, &mut waits);
-        steps.push(Step::Compute(op));
-        if let Some(send) = output {
+        steps.extend(together.iter().map(|op| Step::Compute(*op)));
+        for send in together.iter().filter_map(|op| crossing(op).1) {
             ahead.push(send);
             if send.payload == Payload::Gradient {
                 unawaited.push(send);
             }
         }
-        if let Some(receive) = input
-            && let Some(inbox) = inboxes.get_mut(&peer(receive))
-        {
-            inbox.used += 1;
-            inbox.start_to(inbox.used + prefetch, &mut ahead);
+        for receive in received() {
+            if let Some(inbox) = inboxes.get_mut(&peer(receive)) {
+                inbox.used += 1;
+                inbox.start_to(inbox.used + prefetch, &mut ahead);
+            }
         }
         push_messages(&mut steps, Step::Start, &mut ahead);
     }
@@ -329,24 +358,40 @@ enum Event {
     Compute { rank: usize, index: usize },
 }
 
-/// Hands out every op and transfer, each after what it needs, otherwise by time.
-fn in_line(problem: &Problem, timeline: &Timeline, mut hand_out: impl FnMut(Event)) {
+/// Hands out every op and transfer, each after what it needs, otherwise by time; the second op of a pair right behind the
+/// first, which waits for what both need.
+fn in_line(problem: &Problem, schedule: &Schedule, timeline: &Timeline, mut hand_out: impl FnMut(Event)) {
     let mut heap: BinaryHeap<Reverse<(Nanos, Event)>> = BinaryHeap::new();
-    // What an op still waits for: the op before it in its row, and its transfer or its neighbour stage's op.
+    // By op, the place of the first of its pair, or its own.
+    let heads: Vec<Vec<u32>> = timeline
+        .rows
+        .iter()
+        .enumerate()
+        .map(|(rank, row)| {
+            let mut heads: Vec<u32> = (0..row.len() as u32).collect();
+            for place in schedule.pairs_of(rank) {
+                if let Some(head) = heads.get_mut(*place as usize + 1) {
+                    *head = *place;
+                }
+            }
+            heads
+        })
+        .collect();
+    // What a place still waits for: the op before it in its row, and the transfers or the neighbour stages' ops of its own.
     let mut open: Vec<Vec<u8>> = timeline.rows.iter().map(|row| vec![0; row.len()]).collect();
     let users = users(problem, timeline);
     for (rank, row) in timeline.rows.iter().enumerate() {
         for (index, span) in row.iter().enumerate() {
-            let input = input_of(problem, span.op).is_some();
-            open[rank][index] = u8::from(index > 0) + u8::from(input);
-            if open[rank][index] == 0 {
-                heap.push(Reverse((span.start_ns, Event::Compute { rank, index })));
-            }
+            let head = heads[rank][index] as usize;
+            open[rank][head] += u8::from(index > 0 && head == index) + u8::from(input_of(problem, span.op).is_some());
+        }
+        if open[rank].first() == Some(&0) {
+            heap.push(Reverse((row[0].start_ns, Event::Compute { rank, index: 0 })));
         }
     }
     while let Some(Reverse((_, event))) = heap.pop() {
-        hand_out(event);
         let mut release = |rank: usize, index: usize, heap: &mut BinaryHeap<Reverse<(Nanos, Event)>>| {
+            let index = heads[rank][index] as usize;
             open[rank][index] -= 1;
             if open[rank][index] == 0 {
                 heap.push(Reverse((timeline.rows[rank][index].start_ns, Event::Compute { rank, index })));
@@ -354,20 +399,25 @@ fn in_line(problem: &Problem, timeline: &Timeline, mut hand_out: impl FnMut(Even
         };
         match event {
             Event::Compute { rank, index } => {
-                let span = timeline.rows[rank][index];
-                if index + 1 < timeline.rows[rank].len() {
-                    release(rank, index + 1, &mut heap);
+                let row = &timeline.rows[rank];
+                let behind = (index + 1..row.len()).take_while(|next| heads[rank][*next] as usize == index).count();
+                let together = index..index + 1 + behind;
+                together.clone().for_each(|index| hand_out(Event::Compute { rank, index }));
+                if together.end < row.len() {
+                    release(rank, together.end, &mut heap);
                 }
-                let Some(send) = output_of(problem, span.op) else { continue };
-                let receive = send.mirrored();
-                let (user_rank, user_index) = users[user_slot(problem, receive)];
-                if user_rank == rank {
-                    release(user_rank, user_index as usize, &mut heap);
-                } else {
-                    heap.push(Reverse((span.end_ns, Event::Transfer(send))));
+                for span in &row[together] {
+                    let Some(send) = output_of(problem, span.op) else { continue };
+                    let (user_rank, user_index) = users[user_slot(problem, send.mirrored())];
+                    if user_rank == rank {
+                        release(user_rank, user_index as usize, &mut heap);
+                    } else {
+                        heap.push(Reverse((span.end_ns, Event::Transfer(send))));
+                    }
                 }
             }
             Event::Transfer(send) => {
+                hand_out(event);
                 let (rank, index) = users[user_slot(problem, send.mirrored())];
                 release(rank, index as usize, &mut heap);
             }

@@ -15,11 +15,13 @@ use crate::units::Bytes;
 pub struct StaticBytes {
     /// Weights, in the training's number format.
     pub weights: Bytes,
-    /// Their gradients, summed over microbatches: f32, or f64 beside f64 weights.
+    /// Copies of weights in fp8, where products take them.
+    pub weight_copies: Bytes,
+    /// Their gradients, summed over microbatches: f32, or f64 beside f64 weights, or bf16 where that is asked for.
     pub gradients: Bytes,
     /// f32 copies of weights that are themselves too coarse to take a small step.
     pub master_weights: Bytes,
-    /// AdamW's two moments, in the gradients' number format.
+    /// AdamW's two moments: f32, or f64 beside f64 weights, or bf16 where that is asked for.
     pub optimizer: Bytes,
     /// Where weights are shared out among copies (ZeRO 3): the largest layer, gathered, and the next one under way.
     pub gathered: Bytes,
@@ -38,6 +40,7 @@ impl StaticBytes {
     /// All kinds together.
     pub fn total(&self) -> Bytes {
         [
+            self.weight_copies,
             self.gradients,
             self.master_weights,
             self.optimizer,
@@ -52,9 +55,10 @@ impl StaticBytes {
     }
 
     /// By kind, for a table.
-    pub fn kinds(&self) -> [(&'static str, Bytes); 9] {
+    pub fn kinds(&self) -> [(&'static str, Bytes); 10] {
         [
             ("weights", self.weights),
+            ("weights in fp8", self.weight_copies),
             ("gradients", self.gradients),
             ("master weights", self.master_weights),
             ("optimizer", self.optimizer),
@@ -70,6 +74,7 @@ impl StaticBytes {
     pub fn plus(&self, other: &StaticBytes) -> StaticBytes {
         StaticBytes {
             weights: self.weights.saturating_add(other.weights),
+            weight_copies: self.weight_copies.saturating_add(other.weight_copies),
             gradients: self.gradients.saturating_add(other.gradients),
             master_weights: self.master_weights.saturating_add(other.master_weights),
             optimizer: self.optimizer.saturating_add(other.optimizer),
@@ -113,7 +118,8 @@ impl StaticBytes {
     /// What the weights of a stage need, those of its experts apart, and the buffers of its messages: an activation and
     /// a gradient for each neighbour, sent or received. Stages of one rank hand over without a copy, so one buffer,
     /// counted with the later stage, serves both ends: `shares_after` says that the next stage is on the same rank.
-    pub fn of_stage(graph: &Graph, shares_after: bool) -> (StaticBytes, StaticBytes) {
+    /// `moments` is the number format of the optimizer's moments of bf16 weights.
+    pub fn of_stage(graph: &Graph, shares_after: bool, moments: Dtype) -> (StaticBytes, StaticBytes) {
         let (mut bytes, mut experts) = (StaticBytes::default(), StaticBytes::default());
         for (_, tensor) in graph.tensors() {
             match tensor.role {
@@ -124,11 +130,19 @@ impl StaticBytes {
                         let master = tensor.elements().saturating_mul(Dtype::F32.bytes());
                         bytes.master_weights = bytes.master_weights.saturating_add(master);
                     }
+                    let moments = match tensor.dtype {
+                        Dtype::Bf16 => tensor.elements().saturating_mul(moments.bytes()),
+                        _ => tensor.bytes(),
+                    };
+                    bytes.optimizer = bytes.optimizer.saturating_add(moments.saturating_mul(2));
+                }
+                Role::WeightCopy { of } => {
+                    let bytes = if graph[of].expert_ways().is_some() { &mut experts } else { &mut bytes };
+                    bytes.weight_copies = bytes.weight_copies.saturating_add(tensor.bytes());
                 }
                 Role::WeightGradient { of } => {
                     let bytes = if graph[of].expert_ways().is_some() { &mut experts } else { &mut bytes };
                     bytes.gradients = bytes.gradients.saturating_add(tensor.bytes());
-                    bytes.optimizer = bytes.optimizer.saturating_add(tensor.bytes().saturating_mul(2));
                 }
                 Role::ActivationIn | Role::GradientOut => {
                     bytes.buffers = bytes.buffers.saturating_add(tensor.bytes());
@@ -181,6 +195,8 @@ pub fn stage_cost(times: &JobTimes, memory: [JobMemory; 3], fused: JobMemory) ->
         backward_input_ns,
         backward_weight_ns,
         backward_ns: (times.fused < backward_input_ns.saturating_add(backward_weight_ns)).then_some(times.fused),
+        forward_exchange_ns: times.exchanges[0],
+        backward_exchange_ns: times.exchanges[1],
         forward_bytes: forward.net,
         backward_input_bytes: backward_input.net,
         backward_weight_bytes: backward_weight.net,

@@ -180,7 +180,7 @@ impl Carried {
     fn of(spec: &Spec, case: &Case, schedule: &Schedule) -> Option<Carried> {
         let (Messages { lowering, transport }, problem) = (spec.messages, &case.problem);
         let program = lower_as(problem, schedule, lowering).ok()?;
-        let timeline = execute(problem, &program, Carrier::of(transport))?;
+        let timeline = execute(problem, &program, &schedule.pairs, Carrier::of(transport))?;
         let cost_ns = timeline.cost_ns(problem.objective());
         let ends = case.derived.as_ref().map(|derived| &derived.ends);
         Some(Carried {
@@ -203,11 +203,8 @@ impl Answer {
     fn judged_ns(&self) -> Nanos {
         let cost_ns = self.cost_ns();
         let late_ns = self.outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
-        // A program runs the ops of a pair one after the other, as no framework that has pairs does.
-        let has_pairs = self.schedule.pairs.iter().any(|pairs| !pairs.is_empty());
         match self.carried {
-            Some(carried) if !has_pairs => carried.with_end_ns.saturating_add(late_ns),
-            Some(_) => cost_ns.saturating_add(late_ns),
+            Some(carried) => carried.with_end_ns.saturating_add(late_ns),
             None => (Nanos::MAX / 2).saturating_add(cost_ns),
         }
     }

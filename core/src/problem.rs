@@ -83,6 +83,11 @@ pub struct StageCost {
     /// Duration of the fused BW, where it is less than that of B and then W: at most their sum. So it is where W's
     /// operators run beside a collective that B would wait for.
     pub backward_ns: Option<Nanos>,
+    /// The part of F in which its rank does not compute but exchanges with others, and in which the other op of a pair may
+    /// compute.
+    pub forward_exchange_ns: Nanos,
+    /// The same of B, and of BW.
+    pub backward_exchange_ns: Nanos,
     /// Bytes that F leaves held.
     pub forward_bytes: ByteDelta,
     /// Change of bytes held by B.
@@ -115,12 +120,31 @@ impl StageCost {
         }
     }
 
+    /// How much of an op of `kind` its rank spends in exchanges.
+    pub const fn exchange(&self, kind: OpKind) -> Nanos {
+        match kind {
+            OpKind::F => self.forward_exchange_ns,
+            OpKind::B | OpKind::BW => self.backward_exchange_ns,
+            OpKind::W => 0,
+        }
+    }
+
     /// The least that B and W may count on to keep their rank busy, whether they run apart or fused: neither more than
     /// it takes alone, nor both more than BW takes.
     pub const fn least_backward(&self) -> [Nanos; 2] {
         let fused = self.duration(OpKind::BW);
         let first = if self.backward_input_ns < fused { self.backward_input_ns } else { fused };
         [first, fused - first]
+    }
+
+    /// The same where no exchange is longer than its op.
+    pub(crate) fn bounded(self) -> StageCost {
+        let backward = self.backward_input_ns.min(self.duration(OpKind::BW));
+        StageCost {
+            forward_exchange_ns: self.forward_exchange_ns.min(self.forward_ns),
+            backward_exchange_ns: self.backward_exchange_ns.min(backward),
+            ..self
+        }
     }
 
     /// Whether BW holds less at its most than B and then W.
@@ -224,7 +248,7 @@ pub struct Statement {
     /// Whether the backward may be cut.
     pub backward: Backward,
     /// Where a schedule runs a forward and a backward as a pair: thousandths of the shorter one that hide behind
-    /// the longer. 0 where pairs gain nothing.
+    /// the longer. What each computes while the other [exchanges](StageCost::exchange) hides in any case.
     pub overlap_permille: u16,
 }
 
@@ -550,6 +574,8 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
         backward_input_ns: table.needed_whole("backward_input_ns", 0..=MAX_NS, faults).unwrap_or(0),
         backward_weight_ns: table.whole("backward_weight_ns", 0..=MAX_NS, faults).unwrap_or(0),
         backward_ns: None,
+        forward_exchange_ns: 0,
+        backward_exchange_ns: 0,
         forward_bytes: table.signed("forward_bytes", DELTA, faults).unwrap_or(0),
         backward_input_bytes: table.signed("backward_input_bytes", DELTA, faults).unwrap_or(0),
         backward_weight_bytes: table.signed("backward_weight_bytes", DELTA, faults).unwrap_or(0),
@@ -565,6 +591,9 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
     let apart = cost.backward_input_ns + cost.backward_weight_ns;
     // The sum of both says nothing that they do not.
     cost.backward_ns = table.whole("backward_ns", 0..=apart, faults).filter(|fused| *fused < apart);
+    cost.forward_exchange_ns = table.whole("forward_exchange_ns", 0..=cost.forward_ns, faults).unwrap_or(0);
+    let least = cost.backward_input_ns.min(cost.duration(OpKind::BW));
+    cost.backward_exchange_ns = table.whole("backward_exchange_ns", 0..=least, faults).unwrap_or(0);
     table.finish(faults);
     (faults.len() == before).then_some(cost)
 }
@@ -632,6 +661,13 @@ fn stage_value(cost: &StageCost) -> Value {
     // Our addition to the common form: written only where it says something.
     if let Some(duration) = cost.backward_ns {
         map.insert(String::from("backward_ns"), json!(duration));
+    }
+    for (key, exchange) in
+        [("forward_exchange_ns", cost.forward_exchange_ns), ("backward_exchange_ns", cost.backward_exchange_ns)]
+    {
+        if exchange > 0 {
+            map.insert(String::from(key), json!(exchange));
+        }
     }
     for (key, bytes) in [
         ("forward_workspace_bytes", cost.forward_workspace_bytes),
@@ -750,19 +786,27 @@ impl Problem {
         self.stages[op.stage()].duration(op.kind())
     }
 
-    /// Thousandths of the shorter op of a pair that hide behind the longer.
-    pub fn overlap_permille(&self) -> u16 {
-        self.overlap_permille
+    /// Whether a forward and a backward that run as a pair may take less time than one after the other.
+    pub fn pairs_gain(&self) -> bool {
+        self.overlap_permille > 0
+            || self.stages.iter().any(|cost| cost.forward_exchange_ns + cost.backward_exchange_ns > 0)
     }
 
     /// How long a forward and a backward that run as a pair keep their rank busy, both together.
     pub fn pair_duration(&self, forward: Op, backward: Op) -> Nanos {
-        self.together(self.duration(forward), self.duration(backward))
+        self.together([forward, backward], [self.duration(forward), self.duration(backward)])
     }
 
     /// How long two ops of a pair take together that take so long each.
-    pub(crate) fn together(&self, a: Nanos, b: Nanos) -> Nanos {
-        a + b - hidden(a.min(b), self.overlap_permille)
+    pub(crate) fn together(&self, ops: [Op; 2], took: [Nanos; 2]) -> Nanos {
+        let exchanges = ops.map(|op| self.stages[op.stage()].exchange(op.kind()));
+        took[0] + took[1] - hidden(took, exchanges, self.overlap_permille)
+    }
+
+    /// The same problem where pairs gain nothing: their ops one after the other.
+    pub(crate) fn with_pairs_in_turn(&self) -> Problem {
+        let in_turn = |cost: &StageCost| StageCost { forward_exchange_ns: 0, backward_exchange_ns: 0, ..*cost };
+        Problem { stages: self.stages.iter().map(in_turn).collect(), overlap_permille: 0, ..self.clone() }
     }
 
     /// A problem without pairs that is no harder: for every schedule of this one, with any pairs, the same order
@@ -772,27 +816,32 @@ impl Problem {
     /// one after the other, fit where the pair stood, and any other op ends sooner than before. Bounds are proved
     /// for problems without pairs; this carries them over.
     pub fn without_pairs(&self) -> Problem {
-        if self.overlap_permille == 0 {
+        if !self.pairs_gain() {
             return self.clone();
         }
-        let longest = |rank: usize, kind: OpKind| {
+        // The most of an op's partners on its rank: what one takes, what it computes, what it exchanges. What is hidden
+        // grows with each.
+        let partner = |rank: usize, kind: OpKind| {
             let held = self.stages_of_rank[rank].iter();
             // With two directions a rank also holds the stage of its mirror.
             let mirrored = (self.placement == Placement::TwoWay).then(|| &self.stages_of_rank[self.ranks - 1 - rank]);
-            held.chain(mirrored.into_iter().flatten())
-                .map(|stage| self.stages[*stage].duration(kind))
-                .max()
-                .unwrap_or(0)
+            held.chain(mirrored.into_iter().flatten()).fold([0; 3], |[longest, computes, exchanges], stage| {
+                let cost = &self.stages[*stage];
+                let (duration, exchange) = (cost.duration(kind), cost.exchange(kind));
+                [longest.max(duration), computes.max(duration.saturating_sub(exchange)), exchanges.max(exchange)]
+            })
         };
         let shorten = |stage: usize| {
             let rank = usize::from(self.rank_of_stage[stage]);
             let cost = self.stages[stage];
-            let half = |duration: Nanos, partner: Nanos| {
-                let share = hidden(duration.min(partner), self.overlap_permille);
-                share.div_ceil(2)
+            let half = |kind: OpKind, [longest, computes, exchanges]: [Nanos; 3]| {
+                let (duration, exchange) = (cost.duration(kind), cost.exchange(kind));
+                let by_share = share(duration.min(longest), self.overlap_permille);
+                let by_exchange = exchange.min(computes) + exchanges.min(duration.saturating_sub(exchange));
+                by_share.max(by_exchange).div_ceil(2)
             };
-            let forward = half(cost.forward_ns, longest(rank, OpKind::BW)) + 1;
-            let backward = half(cost.duration(OpKind::BW), longest(rank, OpKind::F)) + 1;
+            let forward = half(OpKind::F, partner(rank, OpKind::BW)) + 1;
+            let backward = half(OpKind::BW, partner(rank, OpKind::F)) + 1;
             let [b, w] = cost.least_backward();
             let from_b = backward.min(b);
             StageCost {
@@ -803,7 +852,8 @@ impl Problem {
                 ..cost
             }
         };
-        Problem { stages: (0..self.stages.len()).map(shorten).collect(), overlap_permille: 0, ..self.clone() }
+        let shorter = Problem { stages: (0..self.stages.len()).map(shorten).collect(), ..self.clone() };
+        shorter.with_pairs_in_turn()
     }
 
     /// Bytes held by `rank` throughout.
@@ -885,7 +935,15 @@ impl Problem {
     }
 }
 
+/// What a pair saves whose ops take `took`, of which `exchanges` in exchanges: a share of the shorter one, or what each
+/// computes while the other exchanges, whichever is more.
+fn hidden(took: [Nanos; 2], exchanges: [Nanos; 2], overlap_permille: u16) -> Nanos {
+    let [a, b] = [0, 1].map(|at| exchanges[at].min(took[at]));
+    let beside = a.min(took[1] - b) + b.min(took[0] - a);
+    share(took[0].min(took[1]), overlap_permille).max(beside)
+}
+
 /// The part of `shorter` that hides behind a longer op, rounded down.
-fn hidden(shorter: Nanos, overlap_permille: u16) -> Nanos {
+fn share(shorter: Nanos, overlap_permille: u16) -> Nanos {
     (u128::from(shorter) * u128::from(overlap_permille) / 1000) as Nanos
 }

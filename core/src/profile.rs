@@ -483,7 +483,7 @@ fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
     let ns = table.needed_whole("ns", 0..=MAX_NS, faults);
     let [flops, bytes] = ["flops", "bytes"].map(|key| table.whole(key, 0..=u64::MAX, faults).unwrap_or(0));
     table.finish(faults);
-    let load = Load { flops: flops.into(), bytes, sent: 0 };
+    let load = Load { flops: flops.into(), bytes, ..Load::default() };
     Some((Signature { kernel: kernel?, operands: operands? }, load, ns?))
 }
 
@@ -677,7 +677,7 @@ mod tests {
             kernel: "add".to_string(),
             operands: format!("f32[{rows},{}] -> f32[{rows},{}]", 64 / rows, 64 / rows),
         };
-        let load = Load { flops: 0, bytes: 512, sent: 0 };
+        let load = Load { bytes: 512, ..Load::default() };
         let of = |order: [u64; 3]| {
             let mut profile = Profile::new("test");
             order.into_iter().for_each(|rows| profile.insert(signature(rows), load, 10 * rows));

@@ -286,6 +286,7 @@ fn longer(cost: StageCost, by: impl Fn(OpKind) -> i64) -> StageCost {
         backward_ns: backward_ns.filter(|whole| *whole < both),
         ..cost
     }
+    .bounded()
 }
 
 /// Whether times of a statement that came from a problem are still such as one may hold.

@@ -89,7 +89,7 @@ pub(crate) fn simulate_as(
 }
 
 /// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. Of a pair the shorter
-/// hides as large a share as ever.
+/// hides as large a share as ever, and exchanges are as long.
 pub(crate) fn run_as(
     problem: &Problem,
     schedule: &Schedule,
@@ -131,7 +131,10 @@ pub(crate) fn run_as(
                 break;
             }
             let duration = match partner {
-                Some(partner) => problem.together(took(rank, at[rank], op), took(rank, at[rank] + 1, partner)),
+                Some(partner) => {
+                    let times = [took(rank, at[rank], op), took(rank, at[rank] + 1, partner)];
+                    problem.together([op, partner], times)
+                }
                 None => took(rank, at[rank], op),
             };
             let end = start + duration;

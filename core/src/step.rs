@@ -70,7 +70,12 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
         let share = if layout.zero > 0 { moved.div_ceil(copies) } else { moved };
         let measured = work.profile.as_ref().and_then(|profile| profile.update_time(work.dtype, share, &work.device));
         let update = measured.unwrap_or_else(|| cost::traffic_time(share, &work.device));
-        tail.optimizer_ns = tail.optimizer_ns.saturating_add(update);
+        // Each quantizes all that it holds, in one pass over the new weights.
+        let quantized = match bytes.weight_copies {
+            0 => 0,
+            copies => cost::traffic_time(bytes.weights.saturating_add(copies), &work.device),
+        };
+        tail.optimizer_ns = tail.optimizer_ns.saturating_add(update).saturating_add(quantized);
     }
     tail
 }
@@ -220,7 +225,8 @@ impl Plan {
         if let Some(ends) = &self.ends {
             derived.ends.clone_from(ends);
         }
-        let carried = execute(&self.problem, &self.program, Carrier::of(self.spec.messages.transport));
+        let carried =
+            execute(&self.problem, &self.program, &self.schedule.pairs, Carrier::of(self.spec.messages.transport));
         let timeline = carried.or_else(|| self.timeline().ok())?;
         Some(Step::taking(work, &derived, timeline.rows.len(), derived.ends.step_ns(&timeline)))
     }

@@ -418,3 +418,38 @@ fn experts_on_several_nodes_are_near() {
     }
     errors.assert_within(0.07, 0.09);
 }
+
+/// Steps of Llama 3 70B and 405B with products in fp8: GPUs, tensor, pipeline, parts of a sequence and chunks; sequences of a
+/// batch, and tokens a second and GPU (NVIDIA Megatron Bridge, performance summary, releases 25.11 and 26.02, whose recipes
+/// sum gradients in bf16). Operands are scaled by tensor, but for 70B on GB200 and GB300, where each 32 elements have a
+/// scale of their own. Where layers do not come out even, embedding and head count as one each.
+#[test]
+fn steps_in_fp8_are_near() {
+    let mut errors = Errors::new("Megatron Bridge, products in fp8");
+    for (model, device, [gpus, tensor, pipeline, context, chunks], batch, measured) in [
+        ("llama-3-70b", "h100", [64, 4, 8, 1, 5], 128, 1602.0),
+        ("llama-3-70b", "h100", [64, 4, 8, 1, 5], 256, 1621.0),
+        ("llama-3-405b", "h100", [1024, 8, 8, 2, 8], 512, 292.0),
+        ("llama-3-405b", "h100", [1024, 8, 8, 2, 8], 1536, 311.0),
+        ("llama-3-405b", "b200", [128, 4, 8, 2, 8], 64, 661.0),
+        ("llama-3-70b", "gb200", [64, 2, 4, 1, 5], 256, 3613.0),
+        ("llama-3-70b", "gb300", [64, 1, 4, 1, 5], 256, 4596.0),
+        ("llama-3-405b", "gb200", [256, 4, 16, 1, 4], 1536, 793.0),
+        ("llama-3-405b", "gb300", [256, 4, 8, 1, 4], 1536, 988.0),
+        ("llama-3-405b", "gb300", [256, 2, 8, 2, 4], 1536, 999.0),
+    ] {
+        let data = gpus / tensor / pipeline / context;
+        let partition = if model == "llama-3-70b" { "layers" } else { "layers-and-ends" };
+        let text = format!(
+            "[model]\nname = \"{model}\"\n[cluster]\ndevice = \"{device}\"\n[parallel]\npipeline = {pipeline}\nchunks = {chunks}\n\
+             tensor = {tensor}\nsequence_parallel = true\nasync_reduce = true\ncontext = {context}\ndata = {data}\nzero = 1\n\
+             partition = \"{partition}\"\n[training]\nmatmul_dtype = \"fp8\"\ngradients_dtype = \"bf16\"\nsequence = 8192\n\
+             microbatches = {}\n[memory]\nlimit_bytes = \"900 GB\"",
+            batch / data
+        );
+        let step = step_of(&text, "interleaved-1f1b");
+        let rate = f64::from(batch) * 8192.0 / f64::from(gpus) / step;
+        errors.add(format!("{model} on {gpus} {device}: {rate:.0} of {measured} tokens/s"), rate, measured);
+    }
+    errors.assert_within(0.075, 0.2);
+}

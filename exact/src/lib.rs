@@ -152,7 +152,7 @@ pub fn solve_watched(
     if best.value_ns > best.lower_ns {
         model::improve(problem, &mut best, &mut clock)?;
     }
-    if problem.overlap_permille() > 0 {
+    if problem.pairs_gain() {
         // The model knows no pairs, so what it proves holds for orders without them only.
         best.lower_ns = lower_bound(problem).value_ns;
     }

@@ -4,7 +4,8 @@
 //!
 //! The rules are those of a problem file:
 //! - a forward and the backward right after it may run as one pair: both start together when both can, end
-//!   together, and take `overlap_permille` thousandths of the shorter one less than both;
+//!   together, and take less than both: by `overlap_permille` thousandths of the shorter one, or by what each computes
+//!   while the other exchanges, whichever is more;
 //! - every stage runs F once for each microbatch, then either B and W or the fused BW;
 //! - F waits for the F of the stage before, B and BW for their own F and for the B or BW of the stage after,
 //!   W for its B; what comes from another rank arrives one transfer time after its op has ended;
@@ -38,6 +39,8 @@ pub struct Problem {
     pub fused_workspace: Vec<Option<i64>>,
     /// By stage: what the fused BW takes where that is less than B and then W.
     pub fused_durations: Vec<Option<u64>>,
+    /// What F spends in exchanges, and what B and BW do, by stage.
+    pub exchanges: Vec<[u64; 2]>,
     /// Thousandths of the shorter op of a pair that hide behind the longer.
     pub overlap_permille: u64,
     /// Transfer time by sender and receiver.
@@ -135,6 +138,10 @@ impl Problem {
             workspace: three("workspace_bytes"),
             fused_durations: by_stage.iter().map(|stage| stage["backward_ns"].as_u64()).collect(),
             fused_workspace: by_stage.iter().map(|stage| stage["backward_workspace_bytes"].as_i64()).collect(),
+            exchanges: by_stage
+                .iter()
+                .map(|stage| ["forward_exchange_ns", "backward_exchange_ns"].map(|key| number(stage, key) as u64))
+                .collect(),
             overlap_permille: value["overlap_permille"].as_u64().unwrap_or(0),
             hops,
             static_bytes: by_rank("static_bytes").into_iter().map(|bytes| bytes.unwrap_or(0)).collect(),
@@ -208,8 +215,14 @@ impl Problem {
             _ => op.jobs().iter().map(|job| self.durations[op.stage][*job]).sum::<u64>(),
         };
         let both: Vec<u64> = ops.iter().map(alone).collect();
-        let shorter = if let [first, second] = both[..] { first.min(second) } else { 0 };
-        both.iter().sum::<u64>() - shorter * self.overlap_permille / 1000
+        let saved = if let ([first, second], [forward, backward]) = (&both[..], ops) {
+            let (sends, gets) = (self.exchanges[forward.stage][0], self.exchanges[backward.stage][1]);
+            let beside = sends.min(second - gets) + gets.min(first - sends);
+            beside.max(first.min(second) * self.overlap_permille / 1000)
+        } else {
+            0
+        };
+        both.iter().sum::<u64>() - saved
     }
 
     fn every_op_once(&self, rows: &[Vec<Op>]) -> Result<(), String> {

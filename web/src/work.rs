@@ -432,7 +432,10 @@ impl Work {
         let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
         picture.figures.step = plan.step().map(wire::step);
         picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
-        let carried = execute(&plan.problem, &plan.program, Carrier::of(plan.spec.messages.transport));
+        let carried = {
+            let carrier = Carrier::of(plan.spec.messages.transport);
+            execute(&plan.problem, &plan.program, &plan.schedule.pairs, carrier)
+        };
         picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
         // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));

@@ -237,6 +237,62 @@ fn computing_again_trades_time_for_bytes() {
     assert!(full.backward_input_ns - kept.backward_input_ns <= kept.forward_ns);
 }
 
+/// Beside bf16 weights: moments of 4 bytes a parameter instead of 8, gradients of 2 instead of 4; and with products in fp8 two
+/// copies of a byte each of every matrix in a layer. Gradients in bf16 are half as much to reduce.
+#[test]
+fn formats_take_their_bytes() {
+    let derived = |change: &dyn Fn(&mut ModelWork)| {
+        let mut work = work("llama-2-7b", "h100", 4);
+        work.layout.data = 8;
+        change(&mut work);
+        derive(&work, Placement::Linear, 1).unwrap_or_else(|faults| panic!("{faults}"))
+    };
+    let plain = derived(&|_| {});
+    let moments = derived(&|work| work.layout.bf16_moments = true);
+    let gradients = derived(&|work| work.layout.form.bf16_gradients = true);
+    let fp8 = derived(&|work| work.layout.form.fp8 = true);
+    for (rank, bytes) in plain.static_bytes.iter().enumerate() {
+        assert_eq!(moments.static_bytes[rank], StaticBytes { optimizer: bytes.optimizer / 2, ..*bytes });
+        assert_eq!(gradients.static_bytes[rank], StaticBytes { gradients: bytes.gradients / 2, ..*bytes });
+        let layers = &plain.stages[rank].layers;
+        let matrices = u64::from(layers.end - layers.start) * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
+        assert_eq!(fp8.static_bytes[rank], StaticBytes { weight_copies: 2 * matrices, ..*bytes });
+        let [whole, half] = [&plain, &gradients].map(|derived| derived.ends.tails[rank].reduce_ns);
+        assert!(half * 2 >= whole && half * 2 < whole + whole / 100, "rank {rank}: {half} of {whole}");
+        let [f, narrow] = [&plain, &fp8].map(|derived| derived.statement.stages[rank].forward_ns);
+        assert!(narrow < f && narrow > f / 2, "rank {rank}: {narrow} of {f}: attention and sums stay as they are");
+    }
+}
+
+/// What travels to experts is part of F and of B, and hides behind a pair's other op only where that is asked for. Layers
+/// without experts exchange nothing.
+#[test]
+fn pairs_hide_what_travels_to_experts() {
+    let derived = |overlap_exchanges| {
+        let mut work = work("deepseek-v3", "h100", 4);
+        (work.layout.form.expert, work.layout.data, work.layout.overlap_exchanges) = (64, 64, overlap_exchanges);
+        work.layout.partition = Partition::ByHand(vec![3, 20, 19, 19]);
+        derive(&work, Placement::TwoWay, 1).unwrap_or_else(|faults| panic!("{faults}")).statement
+    };
+    let (apart, beside) = (derived(false), derived(true));
+    let plain = |cost: &StageCost| StageCost { forward_exchange_ns: 0, backward_exchange_ns: 0, ..*cost };
+    assert_eq!(apart.stages, beside.stages.iter().map(plain).collect::<Vec<_>>(), "nothing else changes");
+    let exchanges = |cost: &StageCost| [cost.forward_exchange_ns, cost.backward_exchange_ns];
+    assert_eq!(exchanges(&beside.stages[0]), [0, 0], "the first three layers have no experts");
+    let [forward, backward] = exchanges(&beside.stages[1]);
+    // Tokens go to their experts and back, and so do their gradients.
+    assert!(forward > 0 && forward < beside.stages[1].forward_ns);
+    assert_eq!(forward, backward);
+    assert_eq!(exchanges(&beside.stages[2]), [forward / 20 * 19, backward / 20 * 19]);
+    let takes = |statement: &Statement| {
+        let problem = statement.problem(Placement::TwoWay).unwrap_or_else(|fault| panic!("{fault}"));
+        let dualpipe = crate::schedule::find("dualpipe").expect("published");
+        let schedule = dualpipe.build(&problem).expect("for two ways");
+        crate::simulate::simulate(&problem, &schedule).expect("it runs").makespan_ns()
+    };
+    assert!(takes(&beside) < takes(&apart) * 9 / 10, "{} {}", takes(&beside), takes(&apart));
+}
+
 /// However a model is shared out, its operations are its own: a head of keys that several devices hold is one, experts
 /// compute what is routed to them and not what there is room for, and half of the scores are hidden.
 #[test]

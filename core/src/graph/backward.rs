@@ -40,6 +40,15 @@ pub fn derive(graph: &mut Graph) {
     graph.operators.extend(operators);
 }
 
+/// Lets gradients of weights be summed in the weights' own format instead of f32.
+pub fn sum_as_weights(graph: &mut Graph) {
+    for index in 0..graph.tensors.len() {
+        if let Role::WeightGradient { of } = graph.tensors[index].role {
+            graph.tensors[index].dtype = graph[of].dtype;
+        }
+    }
+}
+
 struct Backward<'g> {
     graph: &'g mut Graph,
     /// By tensor of the forward: its gradient so far, or a weight's accumulator.
@@ -271,8 +280,9 @@ impl Backward<'_> {
                 Kernel::Replicate { ways } => self.contribute_by(input(0)?, Kernel::AllReduce { ways }, &[dy]),
                 // Every device holds the whole sum's gradient.
                 Kernel::AllReduce { .. } => self.contribute(input(0)?, dy),
-                // Only passes over the backward make these.
-                Kernel::AllReduceStart { .. }
+                // Only passes over forward and backward make these.
+                Kernel::Quantize
+                | Kernel::AllReduceStart { .. }
                 | Kernel::AllReduceWait
                 | Kernel::ReduceScatterStart { .. }
                 | Kernel::ReduceScatterWait => {}

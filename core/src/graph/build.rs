@@ -59,11 +59,17 @@ pub fn stage_graph_with(
 ) -> (Graph, Vec<Account>) {
     let mut graph = forward_graph(model, shape, microbatches);
     backward::derive(&mut graph);
+    if shape.form.bf16_gradients {
+        backward::sum_as_weights(&mut graph);
+    }
     let mut accounts = Vec::new();
     if shape.form.async_reduce {
         accounts.push(passes::beside::run(&mut graph));
     }
     passes::split::run(&mut graph);
+    if shape.form.fp8 {
+        accounts.push(passes::quantize::run(&mut graph));
+    }
     let again = passes::recompute::rerun(&mut graph, choices);
     liveness::run_in_place(&mut graph);
     accounts.extend([passes::split::account(&graph), again]);

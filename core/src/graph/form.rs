@@ -92,6 +92,10 @@ pub struct Form {
     pub imbalance_permille: u32,
     /// Whether bf16 logits are widened to f32 as a tensor of their own, for the loss.
     pub f32_logits: bool,
+    /// Whether the matrices of layers are multiplied in fp8 ([`passes::quantize`](super::passes::quantize)).
+    pub fp8: bool,
+    /// Whether gradients of bf16 weights are summed in bf16.
+    pub bf16_gradients: bool,
 }
 
 /// The most that one device may see over the average, in thousandths.
@@ -111,6 +115,8 @@ impl Default for Form {
             whole_experts: false,
             imbalance_permille: 1000,
             f32_logits: false,
+            fp8: false,
+            bf16_gradients: false,
         }
     }
 }

@@ -378,6 +378,10 @@ pub enum Kernel {
     GeluGrad,
     /// `(x) → (y)`: the same numbers in another format.
     Cast,
+    /// Operands of matrix products in fp8: `(x [n, w]) → (rows [n, w], columns [n, w])`, both the numbers of `x`, scaled so
+    /// that they fill the format: `rows` for products that sum along rows of `x`, `columns`, which lies transposed, for
+    /// those that sum along its columns. Only planned: no backend runs it. Source: arXiv:2412.19437 §3.3.
+    Quantize,
     /// `(a, b) → (c)`: `c = a + b`, by element. May run in place of either.
     Add,
     /// `(x) → (y)`: `y = factor · x`, by element; its gradient is the same of `dy`. May run in place.
@@ -504,6 +508,7 @@ impl Kernel {
             Kernel::Gelu => "gelu",
             Kernel::GeluGrad => "gelu_grad",
             Kernel::Cast => "cast",
+            Kernel::Quantize => "quantize",
             Kernel::Add => "add",
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft_cap",

@@ -195,6 +195,12 @@ pub enum Role {
         /// because each has seen other tokens, or made another part of what the weight goes into.
         partial: bool,
     },
+    /// A copy of a weight in fp8, made after each optimizer step; persistent. Of each weight there are two, quantized for
+    /// products along its rows and along its columns.
+    WeightCopy {
+        /// The weight.
+        of: TensorId,
+    },
     /// The gradient of a weight, summed over the microbatches; persistent, of the weight's shape, set to 0
     /// before a step's first microbatch.
     WeightGradient {
@@ -224,7 +230,7 @@ pub enum Role {
 impl Role {
     /// Whether one tensor serves all microbatches.
     pub const fn is_persistent(self) -> bool {
-        matches!(self, Role::Weight { .. } | Role::WeightGradient { .. })
+        matches!(self, Role::Weight { .. } | Role::WeightCopy { .. } | Role::WeightGradient { .. })
     }
 
     /// The job before which such a tensor comes from outside.

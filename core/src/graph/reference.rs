@@ -36,6 +36,7 @@ impl<'g> Arena<'g> {
         for (id, tensor) in graph.tensors() {
             match tensor.role {
                 Role::Weight { .. } => values.insert(id, held(tensor, member, &weights[&tensor.name])),
+                Role::WeightCopy { of } => values.insert(id, held(&graph[of], member, &weights[&graph[of].name])),
                 Role::WeightGradient { .. } => values.insert(id, vec![0.0; tensor.elements() as usize]),
                 _ => None,
             };
@@ -297,6 +298,7 @@ impl<'g> Arena<'g> {
                 vec![self.under_way.borrow_mut().remove(&operator.inputs[0].tensor).unwrap()]
             }
             Kernel::Cast => vec![x[0].clone()],
+            Kernel::Quantize => vec![x[0].clone(), x[0].clone()],
             Kernel::Add => vec![by_element(&|e| x[0][e] + x[1][e])],
             Kernel::Scale { factor_e12 } => vec![by_element(&|e| x[0][e] * factor_e12 as f64 * 1e-12)],
             Kernel::SoftCap { cap_e12 } => {
@@ -1031,4 +1033,79 @@ fn devices_that_share_matrices_compute_what_one_does() {
             }
         }
     }
+}
+
+/// Where quantizing rounds nothing, products in fp8 change not a bit, whatever is computed again, shared or run beside; and
+/// every operand of theirs is quantized along what they sum over.
+#[test]
+fn products_in_fp8_take_the_same_numbers() {
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 64,
+        shared_ffn: 64,
+        shared_gate: true,
+        dense_layers: 1,
+        routing: Routing::USUAL,
+    };
+    let latent = Latent { query_rank: 16, key_value_rank: 16, rope_width: 2, value_width: 4 };
+    let usual = Variant::USUAL;
+    for (family, variant) in [
+        (Family::Llama, usual),
+        (Family::Llama, Variant { qk_norm: true, post_norms: true, ..usual }),
+        (Family::Llama, Variant { experts: Some(experts), multi_token: 1, ..usual }),
+        (Family::Llama, Variant { experts: Some(experts), latent: Some(latent), ..usual }),
+        (Family::Gpt, usual),
+    ] {
+        let kv_heads = if variant.latent.is_some() { 4 } else { 2 };
+        let model = ModelConfig { hidden: 16, head_dim: 16, ffn: 64, kv_heads, variant, ..tiny(family, false) };
+        for (tensor, sequence_parallel, async_reduce) in
+            [(1, false, false), (2, false, true), (2, true, false), (4, true, true)]
+        {
+            if tensor > 1 && variant.latent.is_some() {
+                continue;
+            }
+            for recompute in Recompute::ALL {
+                let form = Form { tensor, sequence_parallel, async_reduce, recompute, ..Form::default() };
+                let (stages, weights, tokens) = prepare(model, form, &[1]);
+                let plain = run(&stages, &weights, &tokens);
+                let (stages, ..) = prepare(model, Form { fp8: true, ..form }, &[1]);
+                let quantized = run(&stages, &weights, &tokens);
+                let what = format!("{variant:?} {form:?}");
+                assert_eq!(plain.loss.to_bits(), quantized.loss.to_bits(), "{what}");
+                assert_eq!(plain.gradients, quantized.gradients, "{what}");
+                let products = stages.iter().map(|graph| fp8_products(graph)).sum::<usize>();
+                assert!(products >= 2 * 3 * 4, "{products} products of {what}");
+            }
+        }
+    }
+}
+
+/// Products of `graph` that take fp8, each of whose operands says along what it is quantized: the one that the product sums
+/// over.
+fn fp8_products(graph: &Graph) -> usize {
+    let mut found = 0;
+    for operator in &graph.operators {
+        let along = |at: usize| {
+            let name = &graph[operator.inputs[at].tensor].name;
+            let name = name.strip_suffix(" again").unwrap_or(name);
+            ["rows", "columns"].into_iter().find(|along| name.ends_with(&format!("in fp8, {along}")))
+        };
+        let expected = match operator.kernel {
+            Kernel::MatMul { transpose_a: false, transpose_b: true, .. } => ["rows", "rows"],
+            Kernel::ExpertMatMul { transpose_b: true } => ["rows", "rows"],
+            Kernel::MatMul { transpose_a: false, transpose_b: false, .. } => ["rows", "columns"],
+            Kernel::ExpertMatMul { transpose_b: false } => ["rows", "columns"],
+            Kernel::MatMul { transpose_a: true, .. } | Kernel::ExpertMatMulGrad => ["columns", "columns"],
+            _ => continue,
+        };
+        match [along(0), along(1)] {
+            [None, None] => {}
+            operands => {
+                assert_eq!(operands, expected.map(Some), "{:?}", operator.kernel);
+                found += 1;
+            }
+        }
+    }
+    found
 }

@@ -116,6 +116,8 @@ fn form() -> impl Strategy<Value = Form> {
             whole_experts: spread.2 && sequence_parallel,
             imbalance_permille: spread.3,
             f32_logits: dropout,
+            fp8: dropout,
+            bf16_gradients: dropout,
         },
     )
 }

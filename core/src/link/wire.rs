@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Transport;
-use crate::cluster::{Device, Link};
+use crate::cluster::{Device, Link, usual_fp8_flops};
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
@@ -134,6 +134,18 @@ enum WireMore {
     MatmulPermille(u16),
     /// Copies of tokens go once to each node.
     DispatchOncePerNode,
+    /// Matrices of layers are multiplied in fp8.
+    Fp8,
+    /// The device's rate with fp8 operands, where it matters or is not what the catalog says of its name.
+    Fp8Flops(u64),
+    /// Gradients are summed in bf16.
+    Bf16Gradients,
+    /// The optimizer's moments are bf16.
+    Bf16Moments,
+    /// The other op of a pair computes while one exchanges tokens with experts.
+    OverlapExchanges,
+    /// Exchanges within F and within B: by stage, or one for all.
+    Exchanges(Vec<[u64; 2]>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -353,6 +365,14 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         }
         _ => {}
     }
+    if let Work::Typed(statement) = &spec.work {
+        let stages = one_for_all(&statement.stages);
+        let exchanges: Vec<[u64; 2]> =
+            stages.iter().map(|cost| [cost.forward_exchange_ns, cost.backward_exchange_ns]).collect();
+        if exchanges.iter().flatten().any(|exchange| *exchange > 0) {
+            more.push(WireMore::Exchanges(exchanges));
+        }
+    }
     if let Work::Model(work) = &spec.work {
         let layers = match &work.layout.recompute_layers {
             RecomputeLayers::All => None,
@@ -375,6 +395,18 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         }
         if work.layout.dispatch == Dispatch::OncePerNode {
             more.push(WireMore::DispatchOncePerNode);
+        }
+        if work.layout.form.fp8 || work.device.fp8_flops != usual_fp8_flops(&work.device.name) {
+            more.push(WireMore::Fp8Flops(work.device.fp8_flops));
+        }
+        let formats = [
+            (work.layout.form.fp8, WireMore::Fp8),
+            (work.layout.form.bf16_gradients, WireMore::Bf16Gradients),
+            (work.layout.bf16_moments, WireMore::Bf16Moments),
+        ];
+        more.extend(formats.into_iter().filter(|(is_so, _)| *is_so).map(|(_, more)| more));
+        if work.layout.overlap_exchanges {
+            more.push(WireMore::OverlapExchanges);
         }
     }
     if spec.messages != MESSAGES {
@@ -459,6 +491,20 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
         }
         WireMore::MatmulPermille(permille) => model(spec, &|work| work.device.matmul_permille = permille.into()),
         WireMore::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
+        WireMore::Fp8 => model(spec, &|work| work.layout.form.fp8 = true),
+        WireMore::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
+        WireMore::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
+        WireMore::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
+        WireMore::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
+        WireMore::Exchanges(exchanges) => match &mut spec.work {
+            Work::Typed(statement) if statement.stages.len() == exchanges.len() => {
+                for (cost, [forward, backward]) in statement.stages.iter_mut().zip(exchanges) {
+                    (cost.forward_exchange_ns, cost.backward_exchange_ns) = (forward, backward);
+                }
+                Some(())
+            }
+            _ => None,
+        },
     }
 }
 
@@ -553,7 +599,7 @@ fn model_to_wire(work: &ModelWork) -> WireModel {
             Dtype::Bf16 => WireDtype::Bf16,
             Dtype::F64 => WireDtype::F64,
             // Tokens and masks are no training formats: no spec that was read has them.
-            Dtype::F32 | Dtype::I32 | Dtype::U8 => WireDtype::F32,
+            Dtype::F32 | Dtype::I32 | Dtype::U8 | Dtype::Fp8 => WireDtype::F32,
         },
         limit_bytes: work.limit_bytes,
         objective: objective_to_wire(work.objective),
@@ -584,6 +630,7 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
             variant: variant_from_wire(wire.variant),
         },
         device: Device {
+            fp8_flops: usual_fp8_flops(&wire.device_name),
             name: wire.device_name,
             matmul_flops: wire.matmul_flops,
             matmul_permille: MATMUL_PERMILLE,
@@ -737,11 +784,15 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             whole_experts: wire.whole_experts,
             imbalance_permille: wire.imbalance_permille,
             f32_logits: wire.f32_logits,
+            fp8: false,
+            bf16_gradients: false,
         },
         data: wire.data,
         zero: wire.zero,
         reduce_gradients: None,
         dispatch: Dispatch::EachCopy,
+        bf16_moments: false,
+        overlap_exchanges: false,
         partition: match wire.partition {
             WirePartition::Balanced => Partition::Balanced,
             WirePartition::Layers => Partition::Layers,
@@ -796,6 +847,8 @@ fn statement_from_wire(wire: WireStatement) -> Statement {
         backward_input_ns: wire.ns.1,
         backward_weight_ns: wire.ns.2,
         backward_ns: None,
+        forward_exchange_ns: 0,
+        backward_exchange_ns: 0,
         forward_bytes: wire.bytes.0,
         backward_input_bytes: wire.bytes.1,
         backward_weight_bytes: wire.bytes.2,

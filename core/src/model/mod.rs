@@ -22,6 +22,8 @@ pub enum Dtype {
     I32,
     /// One byte: whether dropout keeps an element.
     U8,
+    /// 8-bit float, e4m3 or e5m2 (arXiv:2209.05433): operands of matrix products, beside bf16.
+    Fp8,
 }
 
 impl Dtype {
@@ -31,7 +33,7 @@ impl Dtype {
             Dtype::F64 => 8,
             Dtype::F32 | Dtype::I32 => 4,
             Dtype::Bf16 => 2,
-            Dtype::U8 => 1,
+            Dtype::U8 | Dtype::Fp8 => 1,
         }
     }
 
@@ -43,6 +45,7 @@ impl Dtype {
             Dtype::Bf16 => "bf16",
             Dtype::I32 => "i32",
             Dtype::U8 => "u8",
+            Dtype::Fp8 => "fp8",
         }
     }
 }

@@ -5,7 +5,7 @@
 //! DualPipe the streams enter at the two ends and each rank keeps two copies of parameters; in DualPipeV
 //! they are the two chunks of a V, and one copy is enough.
 //!
-//! What a pair gains is the problem's `overlap_permille`; where that is 0 its two ops simply follow each other.
+//! What a pair gains the problem says; where that is nothing its two ops simply follow each other.
 //!
 //! The eight phases are those of the figure, named by what they repeat: 0 is the stream that reaches the
 //! rank first, 1 the other.
@@ -66,7 +66,7 @@ pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
 /// Rows with their pairs, where pairs gain anything.
 fn paired(problem: &Problem, rows: impl Iterator<Item = (Vec<Op>, Vec<u32>)>) -> Schedule {
     let (rows, pairs): (Vec<_>, Vec<_>) = rows.unzip();
-    if problem.overlap_permille() > 0 { Schedule { rows, pairs } } else { Schedule::of(rows) }
+    if problem.pairs_gain() { Schedule { rows, pairs } } else { Schedule::of(rows) }
 }
 
 /// The row of the rank at `position` (0 at an entrance) of `depth`, with `microbatches` in each stream; a

@@ -197,7 +197,7 @@ pub fn best(
 /// has to be answered.
 fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     let ops = Flat::new(problem).ops;
-    if ops <= 2 * drive::MANY || problem.overlap_permille() > 0 {
+    if ops <= 2 * drive::MANY || problem.pairs_gain() {
         return None;
     }
     let mut statement = problem.statement();
@@ -272,7 +272,7 @@ fn search(
         }
         found => found?,
     };
-    if problem.overlap_permille() == 0 && !may_mix {
+    if !problem.pairs_gain() && !may_mix {
         return Ok(found);
     }
     let keep = |found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str| {

@@ -465,14 +465,15 @@ fn more_memory_never_costs_more_where_limits_lie_close() {
 fn pairs_are_never_worse_than_the_published_ones_and_sometimes_better() {
     let mut better = 0;
     for (placement, chunks, ranks, microbatches) in [("v", 2, 3, 7), ("v", 2, 4, 8), ("two-way", 1, 4, 10)] {
-        for overlap in [300, 1000] {
+        for (overlap, exchanges) in [(300, [0, 0]), (1000, [0, 0]), (0, [20, 15]), (100, [50, 40])] {
             // Without a limit, and with just what the best published schedule holds.
             let mut limits: Vec<Option<u64>> = vec![None];
             while let Some(limit) = limits.pop() {
                 let value = json!({
                     "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
                     "stages": { "forward_ns": 50, "backward_input_ns": 61, "backward_weight_ns": 37,
-                        "forward_bytes": 9, "backward_input_bytes": -5, "backward_weight_bytes": -4 },
+                        "forward_bytes": 9, "backward_input_bytes": -5, "backward_weight_bytes": -4,
+                        "forward_exchange_ns": exchanges[0], "backward_exchange_ns": exchanges[1] },
                     "transfer_ns": 3, "overlap_permille": overlap, "limit_bytes": limit,
                 });
                 let statement = Statement::read(&value).expect("a statement");

@@ -52,7 +52,7 @@ impl Variant {
 pub(super) fn variants(problem: &Problem) -> Vec<Variant> {
     let all = problem.with_whole_backwards().map(|problem| Variant { problem, stands_for_whole: Vec::new() });
     // Pairs are places in rows, which ops that stand for nothing would shift.
-    let some = problem.with_some_whole_backwards().filter(|_| problem.overlap_permille() == 0);
+    let some = problem.with_some_whole_backwards().filter(|_| !problem.pairs_gain());
     let some = some.map(|(problem, stands_for_whole)| Variant { problem, stands_for_whole });
     all.into_iter().chain(some).collect()
 }
@@ -72,7 +72,7 @@ fn gains(problem: &Problem, stage: usize) -> bool {
 
 /// Whether [`mixed`] can do anything.
 pub(super) fn may_mix(problem: &Problem) -> bool {
-    problem.overlap_permille() == 0 && (0..problem.stage_count()).any(|stage| gains(problem, stage))
+    !problem.pairs_gain() && (0..problem.stage_count()).any(|stage| gains(problem, stage))
 }
 
 /// How a backward runs.

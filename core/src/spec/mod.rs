@@ -39,7 +39,7 @@
 //! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
 //! | `model.factors`, `.caps`, `.norm_offset` | what `embedding`, `residual` (what layers add to the stream), `attention` (scores; usually 1/√head_dim) and `logits` are multiplied with, and within what `attention` and `logits` are softly capped: tables of numbers, each, as the whole, or `none`; whether norms multiply with one more than their weight | the catalog's; `none`, `none`, false by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `matmul_permille` (what the best matmuls reach of `matmul_flops`) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
+//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `fp8_flops`, `matmul_permille` (what the best matmuls reach of either) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
@@ -52,12 +52,15 @@
 //! | `parallel.context` | devices that hold parts of every sequence, [two pieces each](crate::graph::SequencePart): twice as many divide it | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
 //! | `parallel.dispatch` | how copies of tokens come to experts on other nodes: `each-copy` by itself, as the runner sends them, or `once-per-node`, for all experts of a token there, as DeepEP does | `each-copy` |
+//! | `parallel.overlap_exchanges` | whether a forward and a backward that run as a pair ([`Schedule::pairs`](crate::schedule::Schedule::pairs)) compute while the other exchanges tokens with experts, as in DualPipe. Planned, and not run | false |
 //! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
 //! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average: as many have room there, so that 1 leaves none for uneven routing, at which a run on several devices ends | 1 |
 //! | `training.microbatches` | microbatches of a step, M | needed |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
 //! | `training.sequence` | tokens of a sequence | the catalog's |
 //! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |
+//! | `training.matmul_dtype` | `fp8`: the matrices of layers are [multiplied in fp8](crate::graph::passes::quantize), beside weights in bf16. Planned, and not run | as `training.dtype` |
+//! | `training.gradients_dtype`, `.moments_dtype` | `bf16`: what gradients of bf16 weights are summed in, and reduced over copies; what the optimizer keeps of both moments. Planned, and not run | f32, or f64 with f64 |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
 //! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap` or `full`; for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
@@ -82,8 +85,10 @@ mod read;
 mod tests;
 mod text;
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
@@ -93,6 +98,8 @@ pub use text::{SpecError, parse};
 use crate::canonical;
 use crate::check::Transport;
 use crate::cluster::{Device, Link, Nodes};
+use crate::fields::Fault;
+use crate::graph::form::Form;
 use crate::graph::of_e12;
 use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
@@ -223,6 +230,41 @@ impl Spec {
 }
 
 impl ModelWork {
+    /// Number formats that do not suit each other, or the devices.
+    pub(crate) fn find_format_faults(&self, faults: &mut Vec<Fault>) {
+        let form = &self.layout.form;
+        for (field, is_so, dtype) in [
+            ("training.matmul_dtype", form.fp8, Dtype::Fp8),
+            ("training.gradients_dtype", form.bf16_gradients, Dtype::Bf16),
+            ("training.moments_dtype", self.layout.bf16_moments, Dtype::Bf16),
+        ] {
+            if is_so && self.dtype != Dtype::Bf16 {
+                let accepted = format!("nothing, for training.dtype is {}", self.dtype.name());
+                faults.push(Fault::new(field, dtype.name(), accepted));
+            }
+        }
+        if form.fp8 && self.device.fp8_flops == 0 {
+            let accepted =
+                "a rate, for training.matmul_dtype is fp8; of the catalog h100, h200, b200 and newer ones have one";
+            faults.push(Fault::new("cluster.device.fp8_flops", 0, accepted));
+        }
+        if form.fp8 && self.layout.zero >= 3 {
+            let accepted =
+                "0 to 2, for training.matmul_dtype is fp8: what it takes to quantize gathered weights is not known";
+            faults.push(Fault::new("parallel.zero", self.layout.zero, accepted));
+        }
+    }
+
+    /// What it says of number formats that no backend computes in, as it stands in a spec.
+    pub const fn format_not_run(&self) -> Option<&'static str> {
+        match self.layout.form {
+            Form { fp8: true, .. } => Some("training.matmul_dtype = \"fp8\""),
+            Form { bf16_gradients: true, .. } => Some("training.gradients_dtype = \"bf16\""),
+            _ if self.layout.bf16_moments => Some("training.moments_dtype = \"bf16\""),
+            _ => None,
+        }
+    }
+
     /// How its devices are joined.
     pub(crate) const fn nodes(&self) -> Nodes {
         Nodes { devices: self.devices_per_node, link: self.link, node_link: self.node_link }
@@ -285,9 +327,20 @@ impl ModelWork {
             if self.layout.dispatch != Dispatch::EachCopy {
                 parallel["dispatch"] = json!(self.layout.dispatch.name());
             }
+            if self.layout.overlap_exchanges {
+                parallel["overlap_exchanges"] = json!(true);
+            }
         }
         if form.f32_logits {
             training["f32_logits"] = json!(true);
+        }
+        let formats = [
+            ("matmul_dtype", form.fp8, Dtype::Fp8),
+            ("gradients_dtype", form.bf16_gradients, Dtype::Bf16),
+            ("moments_dtype", self.layout.bf16_moments, Dtype::Bf16),
+        ];
+        for (key, _, dtype) in formats.into_iter().filter(|(_, is_so, _)| *is_so) {
+            training[key] = json!(dtype.name());
         }
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
@@ -307,6 +360,7 @@ impl ModelWork {
                     "device": {
                         "name": self.device.name,
                         "matmul_flops": self.device.matmul_flops,
+                        "fp8_flops": self.device.fp8_flops,
                         "matmul_permille": self.device.matmul_permille,
                         "memory_bytes_per_s": self.device.memory_bytes_per_s,
                         "memory_bytes": self.device.memory_bytes,

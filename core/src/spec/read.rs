@@ -154,26 +154,27 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let (Some(model), Some(training), Some((pipeline, chunks, layout))) = (model, training, parallel) else {
         return None;
     };
-    let Form { attention, dropout, recompute, imbalance_permille, f32_logits, .. } = training.form;
-    let form = Form { attention, dropout, recompute, imbalance_permille, f32_logits, ..layout.form };
-    let layout = Layout { form, recompute_layers: training.recompute_layers, overhead_bytes, ..layout };
+    let Training { microbatches, microbatch_size, sequence, recompute_layers, bf16_moments, .. } = training;
+    let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, .. } = layout.form;
+    let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..training.form };
+    let layout = Layout { form, recompute_layers, bf16_moments, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
-        config.positions = training.sequence;
+        config.positions = sequence;
     }
     config.find_faults("model", faults);
-    layout.find_faults(&config, training.sequence, faults);
-    if config.positions < training.sequence {
+    layout.find_faults(&config, sequence, faults);
+    if config.positions < sequence {
         let accepted =
             format!("at most {}, which are the model's positions; model.positions may say more", config.positions);
-        faults.push(Fault::new("training.sequence", training.sequence, accepted));
+        faults.push(Fault::new("training.sequence", sequence, accepted));
     }
     let (pipeline, cluster) = (pipeline?, cluster?);
     if pipeline > config.layers {
         let accepted = format!("at most {}, the layers of the model", config.layers);
         faults.push(Fault::new("parallel.pipeline", pipeline, accepted));
     }
-    Some(ModelWork {
+    let work = ModelWork {
         model_name: model.name,
         model: config,
         device: cluster.device,
@@ -182,15 +183,17 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         node_link: cluster.node_link,
         pipeline,
         chunks,
-        microbatches: training.microbatches,
-        microbatch_size: training.microbatch_size,
-        sequence: training.sequence,
+        microbatches,
+        microbatch_size,
+        sequence,
         dtype: cluster.dtype,
         limit_bytes,
         objective,
         layout,
         profile: None,
-    })
+    };
+    work.find_format_faults(faults);
+    Some(work)
 }
 
 /// The parts of a layout that stand beside the pipeline's ranks.
@@ -210,9 +213,10 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let reduce_gradients = parallel.choice("reduce_gradients", &named, faults);
     let named = Dispatch::ALL.map(|dispatch| (dispatch.name(), dispatch));
     let dispatch = parallel.choice("dispatch", &named, faults).unwrap_or(Dispatch::EachCopy);
+    let overlap_exchanges = parallel.flag("overlap_exchanges", faults).unwrap_or(false);
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
     let partition = read_partition(parallel, multi_token, faults);
-    Layout { form, data, zero, reduce_gradients, dispatch, partition, ..Layout::default() }
+    Layout { form, data, zero, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
 }
 
 fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {
@@ -550,6 +554,7 @@ struct Training {
     sequence: u32,
     dtype: Option<Dtype>,
     form: Form,
+    bf16_moments: bool,
     recompute_layers: RecomputeLayers,
 }
 
@@ -562,6 +567,7 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
     };
     let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
     let mut form = read_form(&mut table, faults);
+    let bf16_moments = table.choice("moments_dtype", &BF16, faults).unwrap_or(false);
     let recompute_layers = read_recompute(&mut table, &mut form, faults);
     table.finish(faults);
     let (microbatch_size, sequence) =
@@ -572,7 +578,8 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         let accepted = format!("at most {} tokens a microbatch", MAX_TOKENS);
         faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
     }
-    Some(Training { microbatches: microbatches? as u32, microbatch_size, sequence, dtype, form, recompute_layers })
+    let microbatches = microbatches? as u32;
+    Some(Training { microbatches, microbatch_size, sequence, dtype, form, bf16_moments, recompute_layers })
 }
 
 /// What is computed again, and in which layers.
@@ -605,6 +612,9 @@ fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault
     layers
 }
 
+/// The one format that sums and moments may be kept in beside their own.
+const BF16: [(&str, bool); 1] = [(Dtype::Bf16.name(), true)];
+
 /// How the operators are written, as far as `training` says it.
 fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
     let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
@@ -614,6 +624,8 @@ fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
         f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
+        fp8: table.choice("matmul_dtype", &[(Dtype::Fp8.name(), true)], faults).unwrap_or(false),
+        bf16_gradients: table.choice("gradients_dtype", &BF16, faults).unwrap_or(false),
         ..Form::default()
     }
 }
@@ -686,6 +698,8 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
     };
     let read = table.whole("matmul_flops", 1..=MAX_RATE, faults);
     let matmul_flops = figure(read, "matmul_flops", known.as_ref().map(|known| known.matmul_flops), &mut table);
+    let fp8_flops = table.whole("fp8_flops", 0..=MAX_RATE, faults);
+    let fp8_flops = fp8_flops.unwrap_or_else(|| cluster::usual_fp8_flops(name));
     let matmul_permille = table.whole("matmul_permille", 1..=1000, faults);
     let matmul_permille = matmul_permille.unwrap_or_else(|| cluster::usual_matmul_permille(name));
     let read = table.bytes("memory_bytes_per_s", 1..=MAX_RATE, faults);
@@ -705,6 +719,7 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
         matmul_flops.zip(memory_bytes_per_s).zip(memory_bytes).map(|((matmul_flops, rate), memory_bytes)| Device {
             name: name.to_string(),
             matmul_flops,
+            fp8_flops,
             matmul_permille,
             memory_bytes_per_s: rate,
             memory_bytes,

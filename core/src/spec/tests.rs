@@ -398,6 +398,7 @@ fn degrees_that_do_not_fit_are_told_what_would() {
         ("mixtral-8x7b", "expert = 3\ndata = 3", "parallel.expert", "such as 2"),
         ("mixtral-8x7b", "expert = 8\ndata = 2", "parallel.expert", "such as 2"),
         ("llama-2-7b", "expert = 2\ndata = 2", "parallel.expert", "no experts"),
+        ("llama-2-7b", "overlap_exchanges = true", "parallel.overlap_exchanges", "not dealt to several devices"),
         ("llama-2-7b", "context = 3", "parallel.context", "such as 2"),
         ("llama-2-7b", "tensor = 5", "parallel.tensor", "such as 4"),
         ("mixtral-8x7b", "tensor = 2\nwhole_experts = true", "parallel.whole_experts", "sequence_parallel"),
@@ -465,5 +466,42 @@ fn times_that_overflow_name_hops_or_stages() {
         );
         let error = Spec::read(&text).unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
+    }
+}
+
+/// Formats of products, gradients and moments go beside bf16 weights, on devices that have them.
+#[test]
+fn number_formats_are_written_linked_and_held_against_each_other() {
+    let text = |device: &str, parallel: &str, training: &str| {
+        format!(
+            "[model]\nname = \"llama-2-7b\"\n[cluster]\n{device}\n[parallel]\npipeline = 4\n{parallel}\n\
+             [training]\nmicrobatches = 8\n{training}"
+        )
+    };
+    let all = "matmul_dtype = \"fp8\"\ngradients_dtype = \"bf16\"\nmoments_dtype = \"bf16\"";
+    let own = "device = { name = \"own\", matmul_flops = 1000000000000000, fp8_flops = 1900000000000000, \
+               memory_bytes_per_s = 3000000000000, memory_bytes = 80000000000 }";
+    for device in ["device = \"h100\"", "device = \"b200\"", own] {
+        let text = text(device, "zero = 1", all);
+        let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+        let work = model_work(&text);
+        assert!(work.layout.form.fp8 && work.layout.form.bf16_gradients && work.layout.bf16_moments);
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+        assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+    }
+    for (device, parallel, training, told) in [
+        ("a100-80", "", all, "cluster.device.fp8_flops: found 0, accepted is a rate"),
+        (
+            "h100",
+            "zero = 3\ndata = 2",
+            all,
+            "parallel.zero: found 3, accepted is 0 to 2, for training.matmul_dtype is fp8",
+        ),
+        ("h100", "", "dtype = \"f32\"\nmoments_dtype = \"bf16\"", "training.moments_dtype: found bf16"),
+        ("h100", "", "dtype = \"f32\"\nmatmul_dtype = \"fp8\"", "training.matmul_dtype: found fp8"),
+        ("h100", "", "matmul_dtype = \"fp4\"", "training.matmul_dtype: found \"fp4\", accepted is"),
+    ] {
+        let found = faults(&text(&format!("device = \"{device}\""), parallel, training));
+        assert!(found.iter().any(|fault| fault.contains(told)), "{told}: {found:?}");
     }
 }

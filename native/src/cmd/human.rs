@@ -179,18 +179,20 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     let name = objective.name().replace('_', " ");
     let _ = writeln!(text, "{name:<13} {}, the objective; {} {}", duration(cost).bold(), other.0, duration(other.1));
     let Messages { lowering, transport } = plan.spec.messages;
-    let carried = execute(problem, &plan.program, Carrier::of(transport)).map(|timeline| timeline.cost_ns(objective));
+    let carried = execute(problem, &plan.program, &plan.schedule.pairs, Carrier::of(transport))
+        .map(|timeline| timeline.cost_ns(objective));
     if let Some(carried) = carried.filter(|carried| *carried > cost) {
         // What could be done about it.
         let overlapped = Lowering::Overlapped { prefetch: 0 };
         let program = lower_as(problem, &plan.schedule, overlapped).ok();
-        let beside = program.and_then(|program| execute(problem, &program, Carrier::of(transport)));
+        let beside =
+            program.and_then(|program| execute(problem, &program, &plan.schedule.pairs, Carrier::of(transport)));
         let beside = beside.map(|timeline| timeline.cost_ns(objective)).filter(|beside| *beside < carried);
         let _ = writeln!(
             text,
             "as carried    {}, waits at transfers included{}: {lowering} messages on {transport} transport{}",
             duration(carried),
-            if plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) {
+            if plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) && !lowering.keeps_pairs() {
                 " and pairs one op after the other"
             } else {
                 ""

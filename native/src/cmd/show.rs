@@ -6,7 +6,6 @@ use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::json::format_of;
 use pipeplan_core::lower::{self, Lowering};
 use pipeplan_core::plan::{Plan, TRANSPORTS};
-use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Program, Step};
 use pipeplan_core::timeline::Timeline;
 use pipeplan_core::trace::Trace;
@@ -98,7 +97,7 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
     let passes = lower::passes(&plan.problem, &plan.schedule, lowering).map_err(Failure::input)?;
     if args.json {
         let passes = passes.iter().map(|pass| {
-            let makespans: Map<String, Value> = makespans(&plan.problem, &pass.program)
+            let makespans: Map<String, Value> = makespans(plan, &pass.program)
                 .map(|(transport, makespan)| (transport.to_string(), json!(makespan)))
                 .collect();
             json!({
@@ -121,7 +120,7 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
             let row = if row == before { "unchanged" } else { row };
             shown.push_str(&format!("  {rank} | {row}\n"));
         }
-        let times: Vec<String> = makespans(&plan.problem, &pass.program)
+        let times: Vec<String> = makespans(plan, &pass.program)
             .map(|(transport, makespan)| match makespan {
                 Some(makespan) => format!("{} {transport}", human::duration(makespan)),
                 None => format!("hangs {transport}"),
@@ -134,17 +133,15 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
 }
 
 /// The predicted makespan of `program`, which may lack its optimizer's steps, on each transport; nothing where it hangs.
-fn makespans<'a>(
-    problem: &'a Problem,
-    program: &Program,
-) -> impl Iterator<Item = (Transport, Option<Nanos>)> + use<'a> {
+fn makespans<'a>(plan: &'a Plan, program: &Program) -> impl Iterator<Item = (Transport, Option<Nanos>)> + use<'a> {
     let mut program = program.clone();
     for row in program.rows.iter_mut().filter(|row| row.last() != Some(&Step::Optimizer)) {
         row.push(Step::Optimizer);
     }
     TRANSPORTS.into_iter().map(move |transport| {
-        let completes = check_program(problem, &program, transport).is_ok();
-        let timeline = completes.then(|| execute(problem, &program, Carrier::of(transport))).flatten();
+        let completes = check_program(&plan.problem, &program, transport).is_ok();
+        let run = || execute(&plan.problem, &program, &plan.schedule.pairs, Carrier::of(transport));
+        let timeline = completes.then(run).flatten();
         (transport, timeline.map(|timeline| timeline.makespan_ns()))
     })
 }

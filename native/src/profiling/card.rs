@@ -219,7 +219,7 @@ fn content(card: &Arc<dyn Card>, graph: &Graph, operators: &[Operator], id: Tens
         }
         Dtype::U8 => Memory::holding(card, &kept(elements as usize).collect::<Vec<u8>>()),
         Dtype::Bf16 => numbers(card, id.0, elements, Format::Bf16),
-        Dtype::F32 | Dtype::F64 => numbers(card, id.0, elements, Format::F32),
+        Dtype::F32 | Dtype::F64 | Dtype::Fp8 => numbers(card, id.0, elements, Format::F32),
     }
 }
 

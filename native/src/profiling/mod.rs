@@ -140,6 +140,11 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
             "experts have less room than there are copies of tokens: write training.expert_imbalance = 1 or more",
         ));
     }
+    if let Some(said) = work.format_not_run() {
+        return Err(format!(
+            "{said} is planned and not run: measure without it; what is measured then is right for all that it leaves as it is"
+        ));
+    }
     let dtype = work.dtype;
     match (device, dtype) {
         (Device::Cpu, _) if sharing != Sharing::Alone => {
@@ -218,7 +223,7 @@ pub fn measure(
 pub fn update_of(graph: &Graph, most: u64) -> Option<(u64, Load)> {
     let weights = graph.weights().fold(0u64, |sum, (_, tensor)| sum.saturating_add(tensor.elements()));
     let elements = weights.min(most);
-    let (dense, experts) = StaticBytes::of_stage(graph, true);
+    let (dense, experts) = StaticBytes::of_stage(graph, true, Dtype::F32);
     let moved = u128::from(moved_by_update(&dense)) + u128::from(moved_by_update(&experts));
     let of_these = (moved * u128::from(elements)).div_ceil(u128::from(weights.max(1)));
     let bytes = Bytes::try_from(of_these).unwrap_or(Bytes::MAX);

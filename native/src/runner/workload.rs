@@ -209,6 +209,18 @@ pub enum Refusal {
          copy by itself: plan with parallel.dispatch = \"each-copy\""
     )]
     OncePerNode,
+    /// Pairs that compute while one of them exchanges.
+    #[error(
+        "the plan has exchanges of tokens behind the other op of a pair (parallel.overlap_exchanges = true), and this runner \
+         runs the two one after the other: plan without it"
+    )]
+    OverlapExchanges,
+    /// A number format that no backend computes in.
+    #[error("the plan says {said}, which is planned and not run: plan without it")]
+    NumberFormat {
+        /// The field and its value.
+        said: &'static str,
+    },
     /// More ranks than threads are good for.
     #[error("{replicas} replicas of {ranks} ranks are more than {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
@@ -340,9 +352,9 @@ impl Workload {
     /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
     /// taken; nothing where no times are known. With fewer `processors` than ranks they take [turns](in_turns_ns).
     pub(super) fn predicted(&self, slots: usize, processors: usize) -> Option<Predicted> {
-        // Every engine takes a group at once.
+        // Every engine takes a group at once; ops of a pair run one after the other.
         let carrier = Carrier { grouped: true, slots };
-        let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, carrier)).flatten()?;
+        let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, &[], carrier)).flatten()?;
         let (makespan_ns, ranks) = (timeline.makespan_ns(), self.world());
         // Without a model nothing follows the last op.
         let step_ns = self.ends.step_ns(&timeline).max(makespan_ns);
@@ -800,7 +812,10 @@ fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
         return Err(Refusal::OncePerNode);
     }
-    Ok(())
+    if work.layout.overlap_exchanges {
+        return Err(Refusal::OverlapExchanges);
+    }
+    work.format_not_run().map_or(Ok(()), |said| Err(Refusal::NumberFormat { said }))
 }
 
 /// `work` as it is computed where that is not in its own format.

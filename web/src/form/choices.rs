@@ -12,6 +12,9 @@ pub fn choices(path: &str) -> Choices {
             &[("", "as they share"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]
         }
         "parallel.dispatch" => &[("", "each copy"), ("once-per-node", "once per node")],
+        "parallel.overlap_exchanges" => &[("", "no"), ("true", "in pairs")],
+        "training.matmul_dtype" => &[("", "that format"), ("fp8", "fp8")],
+        "training.gradients_dtype" | "training.moments_dtype" => &[("", "float32"), ("bf16", "bfloat16")],
         "training.attention" => &[("", "flash"), ("materialised", "scores in memory")],
         _ => &[],
     }

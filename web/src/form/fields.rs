@@ -248,6 +248,13 @@ pub const FIELDS: &[Field] = &[
         "Dense, in the training's format",
     ),
     of(
+        "cluster.device.fp8_flops",
+        "In fp8",
+        Unit::Of(1e12, "TFLOP/s"),
+        Group::Device,
+        "The same with fp8 operands; 0: it takes none",
+    ),
+    of(
         "cluster.device.matmul_permille",
         "Of it reached",
         Unit::Of(10.0, "%"),
@@ -342,6 +349,13 @@ pub const FIELDS: &[Field] = &[
         "Between nodes: each copy by itself, or once to each node for all of a token's experts there, as DeepEP does",
     ),
     of(
+        "parallel.overlap_exchanges",
+        "Beside compute",
+        Unit::Flag,
+        Group::Split,
+        "Whether the other op of a pair computes while tokens travel to experts, as in DualPipe",
+    ),
+    of(
         "training.microbatches",
         "Microbatches",
         Unit::Whole,
@@ -351,6 +365,13 @@ pub const FIELDS: &[Field] = &[
     of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
     of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
     of("training.dtype", "Format", Unit::Text, Group::Training, "Of weights and activations"),
+    of(
+        "training.matmul_dtype",
+        "Products in",
+        Unit::Text,
+        Group::Training,
+        "What the matrices of layers are multiplied in",
+    ),
     of(
         "training.recompute",
         "Recompute",
@@ -374,6 +395,8 @@ pub const FIELDS: &[Field] = &[
     ),
     of("training.attention", "Attention", Unit::Text, Group::Operators, "Whether its scores are kept in memory"),
     of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),
+    of("training.gradients_dtype", "Gradients in", Unit::Text, Group::Operators, "What bf16 weights' are summed in"),
+    of("training.moments_dtype", "Moments in", Unit::Text, Group::Operators, "What the optimizer keeps of both"),
     of("training.f32_logits", "Logits in f32", Unit::Flag, Group::Operators, "Whether they are widened for the loss"),
     of(
         "training.expert_imbalance",
@@ -441,6 +464,20 @@ pub const FIELDS: &[Field] = &[
         Group::Fused,
         "The fused BW, where it is shorter than B and then W; empty: their sum",
     ),
+    of(
+        "problem.stages.forward_exchange_ns",
+        "F exchanges, ns",
+        Unit::Whole,
+        Group::Fused,
+        "The part of F in which the other op of a pair may compute",
+    ),
+    of(
+        "problem.stages.backward_exchange_ns",
+        "B exchanges, ns",
+        Unit::Whole,
+        Group::Fused,
+        "The part of B, and of BW, in which the other op of a pair may compute",
+    ),
     of("problem.stages.forward_bytes", "F", Unit::Whole, Group::Costs, "Bytes that F leaves held"),
     of("problem.stages.backward_input_bytes", "B", Unit::Whole, Group::Costs, "Change by B, mostly negative"),
     of("problem.stages.backward_weight_bytes", "W", Unit::Whole, Group::Costs, "Change by W, mostly negative"),
@@ -484,7 +521,7 @@ pub fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
 }
 
-const STAGE_KEYS: [&str; 11] = [
+const STAGE_KEYS: [&str; 13] = [
     "forward_ns",
     "backward_input_ns",
     "backward_weight_ns",
@@ -496,6 +533,8 @@ const STAGE_KEYS: [&str; 11] = [
     "backward_weight_workspace_bytes",
     "backward_workspace_bytes",
     "backward_ns",
+    "forward_exchange_ns",
+    "backward_exchange_ns",
 ];
 
 impl Unit {

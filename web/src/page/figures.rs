@@ -29,7 +29,7 @@ pub fn FigureRow() -> impl IntoView {
                 })}</p>
                 <p class="note" data-test="whole-shown">{move || scene().and_then(|scene| whole(&scene))}</p>
                 {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
-                    <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Transfers say; overlapped sends them beside compute. Pairs run one op after the other. No other figure counts that.">{carried}</p>
+                    <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Transfers say; overlapped sends them beside compute. Pairs run one op after the other where messages go in pieces. No other figure counts that.">{carried}</p>
                 })}
                 {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
                     <p class="note">"1 step in 20 takes more than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>

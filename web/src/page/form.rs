@@ -141,6 +141,7 @@ fn ModelFields() -> impl IntoView {
                     <Text path="parallel.expert" />
                     <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
                     <Select path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
+                    <Select path="parallel.overlap_exchanges" choices=named(choices("parallel.overlap_exchanges")) />
                     <Text path="parallel.context" />
                 </div>
             </Folded>
@@ -152,8 +153,11 @@ fn ModelFields() -> impl IntoView {
                 <Text path="training.microbatch_size" />
                 <Text path="training.sequence" />
             </div>
-            <Select path="training.dtype" choices=named(&[("", "as the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
-            <Folded title="Recomputation and attention" groups=&[Group::Operators]>
+            <div class="pairs">
+                <Select path="training.dtype" choices=named(&[("", "as the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+                <Select path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
+            </div>
+            <Folded title="Recomputation, attention and formats" groups=&[Group::Operators]>
                 <Text path="training.recompute" list="none selective cheap full fit" />
                 <div class="pairs">
                     <Text path="training.recompute_first" />
@@ -161,6 +165,10 @@ fn ModelFields() -> impl IntoView {
                 </div>
                 <Select path="training.attention" choices=named(choices("training.attention")) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
+                <div class="pairs">
+                    <Select path="training.gradients_dtype" choices=named(choices("training.gradients_dtype")) />
+                    <Select path="training.moments_dtype" choices=named(choices("training.moments_dtype")) />
+                </div>
                 <Select path="training.f32_logits" choices=named(&[("", "no"), ("true", "yes")]) />
                 <Text path="training.expert_imbalance" />
             </Folded>
@@ -216,6 +224,8 @@ fn TypedFields() -> impl IntoView {
                 <div class="triples"><Texts group=Group::Workspace but="" /></div>
                 <Text path="problem.stages.backward_workspace_bytes" />
                 <Text path="problem.stages.backward_ns" />
+                <Text path="problem.stages.forward_exchange_ns" />
+                <Text path="problem.stages.backward_exchange_ns" />
                 <Lines path=crate::form::STAGE_LIST />
             </Folded>
         </fieldset>

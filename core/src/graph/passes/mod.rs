@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`beside`] | reductions of dX over the devices of a rank start early, and the dW matmul runs beside them |
 //! | [`split`] | gradients of matrices become W, so that they may run later |
+//! | [`quantize`] | matrices of layers are multiplied in fp8, where that is asked for |
 //! | [`recompute`] | what is not kept is computed again |
 //!
 //! Each takes time in proportion to the operators and rewrites the list once.
@@ -13,6 +14,7 @@
 //! [`reduce`] is one more, over the list of what a whole step does with the stage's gradients.
 
 pub mod beside;
+pub mod quantize;
 pub mod recompute;
 pub mod reduce;
 pub mod split;

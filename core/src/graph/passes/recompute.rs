@@ -137,6 +137,7 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
     let mut group = 0;
     let mut before: Option<&Operator> = None;
     let mut before_named = false;
+    let mut made_again = vec![false; graph.tensors.len()];
     let mut groups = Vec::with_capacity(forward);
     for operator in operators {
         let chosen = match choices.of(operator.layer) {
@@ -145,8 +146,14 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
             Recompute::Cheap => is_attention_core(operator, before) || is_cheap(&operator.kernel),
             Recompute::Full => operator.layer.is_some(),
         };
-        let named =
-            (chosen || matches!(operator.kernel, Kernel::AllGather { .. })) && operator.outputs.iter().all(inner);
+        // Quantized again is what is made again, and nothing else: the quantized takes less than what it is made of.
+        let chosen = match operator.kernel {
+            Kernel::Quantize => operator.inputs.iter().all(|input| made_again[input.tensor.index()]),
+            Kernel::AllGather { .. } => true,
+            _ => chosen,
+        };
+        let named = chosen && operator.outputs.iter().all(inner);
+        operator.outputs.iter().for_each(|output| made_again[output.index()] = named);
         if !before_named || before.map(|before| choices.unit(before.layer)) != Some(choices.unit(operator.layer)) {
             group += 1;
         }

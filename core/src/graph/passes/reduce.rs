@@ -615,7 +615,7 @@ mod tests {
                     let merged = merge(&ops, &merging(reduce, zero >= 2, false));
                     let times = reduce.times(8);
                     assert_eq!(reductions(&merged, 8), times * gradients.len() as u64);
-                    let (dense, experts) = StaticBytes::of_stage(&graph, false);
+                    let (dense, experts) = StaticBytes::of_stage(&graph, false, work.layout.moments());
                     let [dense, experts] = [(dense, work.layout.copies()), (experts, work.layout.expert_copies())]
                         .map(|(bytes, copies)| {
                             (bytes.gradients, bytes.shared_out(&work.layout, copies, 0).gradients)

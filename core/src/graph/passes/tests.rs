@@ -5,7 +5,7 @@ use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
 
-use super::{Account, beside, split};
+use super::{Account, beside, quantize, split};
 use crate::graph::build::{StageShape, forward_graph, operator, stage_graph};
 use crate::graph::form::{Form, Recompute};
 use crate::graph::liveness::Lifetimes;
@@ -315,4 +315,74 @@ fn an_account_says_once_what_is_alike() {
     let mut all = Account::new("x");
     all.extend(account);
     assert_eq!(all.done.len(), 10);
+}
+
+/// One linear layer and a norm before it: `x` is quantized behind the norm, and what the backward needs of it is the one
+/// along its columns; its gradient by B, for both products.
+#[test]
+fn operands_are_quantized_once_for_all_their_products() {
+    let mut hand = Hand::new();
+    let x = hand.tensor("x", &[4, 32], Dtype::Bf16, Role::ActivationIn);
+    let mut outs = Vec::new();
+    for name in ["gate", "up"] {
+        let weight = hand.weight(name, &[16, 32]);
+        outs.push(hand.tensor(&("y ".to_string() + name), &[4, 16], Dtype::Bf16, Role::Intermediate));
+        hand.push(Job::F, LINEAR, &[x, weight], &outs[outs.len() - 1..]);
+    }
+    let narrow = hand.weight("narrow", &[6, 16]);
+    let product = hand.tensor("product", &[4, 16], Dtype::Bf16, Role::Intermediate);
+    let y = hand.tensor("y", &[4, 6], Dtype::Bf16, Role::ActivationOut);
+    hand.push(Job::F, Kernel::SwiGlu, &outs, &[product]);
+    hand.push(Job::F, LINEAR, &[product, narrow], &[y]);
+    let mut graph = hand.0;
+    graph.operators.iter_mut().for_each(|operator| operator.layer = Some(0));
+    backward::derive(&mut graph);
+    split::run(&mut graph);
+    let account = quantize::run(&mut graph);
+    let forward: Vec<&str> = graph.job(Job::F).map(|operator| operator.kernel.name()).collect();
+    assert_eq!(forward, ["quantize", "matmul", "matmul", "swiglu", "matmul"]);
+    let after = "W matmul(gradient_in, product, narrow.gradient) → narrow.gradient
+        B matmul(gradient_in, narrow) → gradient of product
+        B swiglu_grad(gradient of product, y gate, y up) → gradient of y gate, gradient of y up
+        B quantize(gradient of y up) → gradient of y up in fp8, rows, gradient of y up in fp8, columns
+        W matmul(gradient of y up in fp8, columns, x in fp8, columns, up.gradient) → up.gradient
+        B matmul(gradient of y up in fp8, rows, up in fp8, columns) → gradient of x
+        B quantize(gradient of y gate) → gradient of y gate in fp8, rows, gradient of y gate in fp8, columns
+        W matmul(gradient of y gate in fp8, columns, x in fp8, columns, gate.gradient) → gate.gradient
+        B matmul(gradient of y gate in fp8, rows, gate in fp8, columns, gradient of x) → gradient of x";
+    assert_eq!(listing(&graph), lines(after));
+    let said = account.to_string();
+    assert!(said.starts_with("products in fp8: 3 done, 1 skipped"), "{said}");
+    assert!(said.contains("- narrow in layers 0: stays: no multiple of 16"), "{said}");
+    // Two copies of each of the two weights, one byte an element.
+    let copies = graph.tensors().filter(|(_, tensor)| matches!(tensor.role, Role::WeightCopy { .. }));
+    assert_eq!(copies.map(|(_, tensor)| tensor.bytes()).sum::<u64>(), 2 * 2 * 16 * 32);
+}
+
+/// What a Llama layer keeps from F to W of the inputs and output gradients of its matrices is one byte an element instead
+/// of two; attention keeps its output beside that, for its own gradient.
+#[test]
+fn fp8_halves_what_products_keep() {
+    let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
+    let memory = |fp8: bool| {
+        let shape = StageShape {
+            layers: 1..2,
+            has_embedding: false,
+            has_head: false,
+            microbatch_size: 1,
+            sequence: 4096,
+            dtype: Dtype::Bf16,
+            form: Form { fp8, ..Form::default() },
+        };
+        let graph = stage_graph(&model, &shape, 1);
+        Lifetimes::of(&graph).memory(&graph).map(|job| job.net)
+    };
+    let ([f, _, w], [narrow_f, _, narrow_w]) = (memory(false), memory(true));
+    let [tokens, hidden, ffn] = [4096, model.hidden.into(), model.ffn.into()];
+    // Inputs of q, k, v; of the output's matrix, which is new; of gate and up; of down.
+    assert_eq!(f - narrow_f, tokens * (hidden - hidden + hidden + ffn));
+    // W frees the same inputs, and the gradients of q, k, v, the output, gate, up and down.
+    let inputs = tokens * (hidden + hidden + hidden + ffn);
+    let gradients = tokens * (3 * hidden + hidden + 2 * ffn + hidden);
+    assert_eq!((-w, -narrow_w), (2 * (inputs + gradients), inputs + gradients));
 }

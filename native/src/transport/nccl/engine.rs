@@ -572,7 +572,7 @@ impl<'t> Nccl<'t> {
         let (kind, size_of) = match call.dtype {
             Dtype::F64 => (DataType::Float64, 8),
             Dtype::Bf16 => (DataType::Bfloat16, 2),
-            Dtype::I32 | Dtype::U8 => (DataType::Uint8, 1),
+            Dtype::I32 | Dtype::U8 | Dtype::Fp8 => (DataType::Uint8, 1),
             Dtype::F32 => (DataType::Float32, 4),
         };
         let (from, at, stream, count) = (from.at().number(), to.at().number(), queue.stream(), to.bytes() / size_of);

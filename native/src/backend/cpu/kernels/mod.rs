@@ -45,7 +45,7 @@ impl<T: Element> Data<T> {
         match dtype {
             Dtype::I32 => Data::Tokens(vec![0; elements]),
             Dtype::U8 => Data::Bytes(vec![0; elements]),
-            Dtype::F64 | Dtype::F32 | Dtype::Bf16 => Data::Floats(vec![T::ZERO; elements]),
+            Dtype::F64 | Dtype::F32 | Dtype::Bf16 | Dtype::Fp8 => Data::Floats(vec![T::ZERO; elements]),
         }
     }
 
@@ -293,6 +293,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::GeGlu => elementwise::geglu(&mut call),
         Kernel::GeGluGrad => elementwise::geglu_grad(&mut call),
         Kernel::Cast => elementwise::cast(&mut call),
+        Kernel::Quantize => panic!("a workload with products in fp8 is refused before it starts"),
         Kernel::AllReduce { .. }
         | Kernel::AllReduceMax { .. }
         | Kernel::AllGather { .. }

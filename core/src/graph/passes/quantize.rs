@@ -1,0 +1,139 @@
+//! The pass that multiplies the matrices of layers in fp8, in the forward and for both gradients, as DeepSeek-V3 was trained
+//! (arXiv:2412.19437 §3.3.1) and Transformer Engine does: what goes into a product is quantized once for all products that
+//! it goes into, and weights once a step. Products come out as they were, and gradients of weights are summed as before.
+//!
+//! What the backward needs of a matrix's input is then one byte an element, and of its output's gradient as well, from B
+//! until W. What an operator other than a product needs of either, such as attention's gradient of its output, is kept
+//! beside that.
+//!
+//! What is left as it is: the embedding and the head, routers and gates, and matrices of widths that no fp8 product takes.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Account, Entry};
+use crate::graph::build::operator;
+use crate::graph::{Graph, Job, Kernel, Operator, Role, TensorId};
+use crate::model::Dtype;
+
+/// What the pass is called in its [`Account`].
+pub const NAME: &str = "products in fp8";
+
+/// What both widths of a matrix are multiples of: rows of fp8 operands start at multiples of 16 bytes (cuBLAS, "cublasLtMatmul
+/// regular API", of FP8 kernels).
+const WIDTHS: u64 = 16;
+
+/// A tensor in fp8: for sums along its rows, and along its columns.
+type Quantized = [TensorId; 2];
+const ROWS: usize = 0;
+const COLUMNS: usize = 1;
+
+/// Lets the products of layers take fp8 operands. To be run on B and W apart, before what is not kept is computed again.
+/// The bytes of an entry are those of one microbatch's operand.
+pub fn run(graph: &mut Graph) -> Account {
+    let mut account = Account::new(NAME);
+    let weights = weights_of(graph, &mut account);
+    let operators = core::mem::take(&mut graph.operators);
+    let mut pass = Pass { graph, account, known: BTreeMap::new(), operators: Vec::with_capacity(operators.len()) };
+    for mut operator in operators {
+        for (at, along) in operands(pass.graph, &operator, &weights) {
+            let operand = &mut operator.inputs[at].tensor;
+            *operand = pass.quantized(*operand, operator.job, operator.layer)[along];
+        }
+        pass.operators.push(operator);
+    }
+    let Pass { graph, account, operators, .. } = pass;
+    graph.operators = operators;
+    account
+}
+
+/// The matrices whose products take fp8.
+fn weights_of(graph: &Graph, account: &mut Account) -> BTreeSet<TensorId> {
+    let decides = |operator: &&Operator| matches!(operator.kernel, Kernel::Route { .. } | Kernel::RowGate);
+    let deciding: BTreeSet<TensorId> = graph
+        .job(Job::F)
+        .filter(decides)
+        .flat_map(|operator| operator.inputs.iter().map(|input| input.tensor))
+        .collect();
+    let mut weights = BTreeSet::new();
+    for operator in graph.job(Job::F) {
+        let product = matches!(operator.kernel, Kernel::MatMul { .. } | Kernel::ExpertMatMul { .. });
+        let (Some(weight), Some(output)) = (operator.inputs.get(1), operator.outputs.first()) else { continue };
+        let weight = weight.tensor;
+        if !product || weights.contains(&weight) {
+            continue;
+        }
+        let sizes = &graph[weight].shape;
+        let why = if operator.layer.is_none() {
+            "stays: outside of layers"
+        } else if deciding.contains(output) {
+            "stays: it decides where tokens go, or how much of them"
+        } else if sizes.iter().rev().take(2).any(|size| !size.is_multiple_of(WIDTHS)) {
+            "stays: no multiple of 16"
+        } else {
+            weights.insert(weight);
+            continue;
+        };
+        account.skipped.push(Entry::new(&graph[weight].name, operator.layer, why, 0));
+    }
+    weights
+}
+
+/// Which inputs of `operator` are operands of a product with one of `weights`, or of its gradient, and along what they are
+/// summed.
+fn operands(graph: &Graph, operator: &Operator, weights: &BTreeSet<TensorId>) -> Vec<(usize, usize)> {
+    let is_ours = |id: TensorId| weights.contains(&id);
+    let with_weight = operator.inputs.get(1).is_some_and(|input| is_ours(input.tensor));
+    let of_weight = operator.outputs.first().is_some_and(|output| match graph[*output].role {
+        Role::WeightGradient { of } => is_ours(of),
+        _ => false,
+    });
+    match operator.kernel {
+        // A matrix is [out, in]: the forward sums along its rows, the gradient of its input along its columns.
+        Kernel::MatMul { transpose_a: false, transpose_b, .. } | Kernel::ExpertMatMul { transpose_b }
+            if with_weight =>
+        {
+            vec![(0, ROWS), (1, if transpose_b { ROWS } else { COLUMNS })]
+        }
+        // Over tokens.
+        Kernel::MatMul { transpose_a: true, .. } | Kernel::ExpertMatMulGrad if of_weight => {
+            vec![(0, COLUMNS), (1, COLUMNS)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+struct Pass<'g> {
+    graph: &'g mut Graph,
+    account: Account,
+    /// By tensor of before.
+    known: BTreeMap<TensorId, Quantized>,
+    /// The operators so far.
+    operators: Vec<Operator>,
+}
+
+impl Pass<'_> {
+    /// `id` in fp8, made right here where it is not yet: of a weight a copy, of anything else by an operator.
+    fn quantized(&mut self, id: TensorId, job: Job, layer: Option<u32>) -> Quantized {
+        if let Some(known) = self.known.get(&id) {
+            return *known;
+        }
+        let tensor = &self.graph[id];
+        let is_weight = matches!(tensor.role, Role::Weight { .. });
+        let role = if is_weight { Role::WeightCopy { of: id } } else { Role::Intermediate };
+        let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+        let made = ["rows", "columns"]
+            .map(|along| self.graph.add(format!("{name} in fp8, {along}"), shape.clone(), Dtype::Fp8, role));
+        self.known.insert(id, made);
+        if !is_weight {
+            // W's gradient of a matrix stands before B's of its input in the list, and B runs first.
+            let job = if job == Job::W { Job::B } else { job };
+            self.operators.push(operator(Kernel::Quantize, job, layer, &[id], &made));
+            let bytes = self.graph[made[ROWS]].bytes();
+            self.account.done.push(Entry::new(&name, layer, "is quantized", bytes));
+        }
+        made
+    }
+}
