@@ -246,7 +246,7 @@ impl Layout {
             RecomputeLayers::All | RecomputeLayers::Fit => {}
             RecomputeLayers::First(count) => {
                 if !some || *count == 0 || *count > layers {
-                    let accepted = format!("from 1 to {layers}, with recompute selective, cheap or full");
+                    let accepted = format!("from 1 to {layers}, with recompute selective, cheap, latents or full");
                     faults.push(Fault::new("training.recompute_first", count, accepted));
                 }
             }

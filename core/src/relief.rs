@@ -374,7 +374,10 @@ fn add_recompute(work: &ModelWork, choices: &mut Choices) {
         work.layout.recompute_layers = RecomputeLayers::Fit;
         work.layout.form.recompute = Recompute::None;
     });
-    for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Full] {
+    for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Latents, Recompute::Full] {
+        if recompute == Recompute::Latents && work.model.variant.latent.is_none() {
+            continue;
+        }
         if recompute != usual || *layers != RecomputeLayers::All {
             choices.add(FIELD, &now, recompute.name(), move |work| {
                 work.layout.recompute_layers = RecomputeLayers::All;

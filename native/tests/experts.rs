@@ -81,7 +81,7 @@ fn every_family_trains_as_one_rank() {
             let form = &mut work.layout.form;
             form.sequence_parallel = sizes[1] > 1 && at % 2 == 0;
             form.async_reduce = sizes[1] > 1;
-            form.recompute = [Recompute::None, Recompute::Full, Recompute::Cheap][(at + zero as usize) % 3];
+            form.recompute = [Recompute::None, Recompute::Full, Recompute::Latents][(at + zero as usize) % 3];
             assert!(trains_as_one_rank(&work, name, &options(5), &mut expected), "{name} exists");
         }
     }

@@ -124,14 +124,10 @@ impl Stages {
                 });
             }
         }
-        // A choice that changes nothing, such as a selective one without scores, is none.
-        let useful: Vec<Recompute> = Recompute::ALL
-            .into_iter()
-            .rev()
-            .filter(|choice| {
-                *choice != Recompute::None && kinds.iter().any(|kind| by_kind[&(*kind, *choice)] != Added::default())
-            })
-            .collect();
+        // A choice that changes nothing beside the one before it, such as a selective one without scores, is that one.
+        let differ =
+            |pair: &&[Recompute]| kinds.iter().any(|kind| by_kind[&(*kind, pair[0])] != by_kind[&(*kind, pair[1])]);
+        let useful: Vec<Recompute> = Recompute::ALL.windows(2).rev().filter(differ).map(|pair| pair[1]).collect();
         // By choice: what the first so many layers add with it.
         let sums = useful.iter().map(|choice| {
             let added = kinds.iter().map(|kind| by_kind[&(*kind, *choice)]);

@@ -40,6 +40,9 @@ pub enum Recompute {
     Selective,
     /// All that is no matrix product: the same, and the outputs of norms and of activation functions.
     Cheap,
+    /// The same, and queries, keys and values that are expanded from latents, which alone are kept (arXiv:2412.19437
+    /// §3.2.3). Without latent attention there is nothing of the kind.
+    Latents,
     /// All but each layer's input.
     Full,
 }
@@ -51,6 +54,7 @@ impl Recompute {
             Recompute::None => "none",
             Recompute::Selective => "selective",
             Recompute::Cheap => "cheap",
+            Recompute::Latents => "latents",
             Recompute::Full => "full",
         }
     }
@@ -58,7 +62,8 @@ impl Recompute {
 
 impl Recompute {
     /// All choices, by rising time and falling bytes.
-    pub const ALL: [Recompute; 4] = [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Full];
+    pub const ALL: [Recompute; 5] =
+        [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Latents, Recompute::Full];
 
     /// The choice of a name.
     pub fn named(name: &str) -> Option<Recompute> {

@@ -212,6 +212,7 @@ enum WireRecompute {
     Selective,
     Cheap,
     Full,
+    Latents,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -709,6 +710,7 @@ fn recompute_to_wire(choice: Recompute) -> WireRecompute {
         Recompute::Selective => WireRecompute::Selective,
         Recompute::Cheap => WireRecompute::Cheap,
         Recompute::Full => WireRecompute::Full,
+        Recompute::Latents => WireRecompute::Latents,
     }
 }
 
@@ -718,6 +720,7 @@ fn recompute_from_wire(wire: WireRecompute) -> Recompute {
         WireRecompute::Selective => Recompute::Selective,
         WireRecompute::Cheap => Recompute::Cheap,
         WireRecompute::Full => Recompute::Full,
+        WireRecompute::Latents => Recompute::Latents,
     }
 }
 

@@ -377,7 +377,7 @@ pub const FIELDS: &[Field] = &[
         "Recompute",
         Unit::Words,
         Group::Operators,
-        "Made again in the backward: none, selective, cheap, full; by layer, such as 3 full, 5 none; fit: the least that fits",
+        "Made again in the backward: none, selective, cheap, latents, full; by layer, such as 3 full, 5 none; fit: the least that fits",
     ),
     of(
         "training.recompute_first",

@@ -158,7 +158,7 @@ fn ModelFields() -> impl IntoView {
                 <Select path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
             <Folded title="Recomputation, attention and formats" groups=&[Group::Operators]>
-                <Text path="training.recompute" list="none selective cheap full fit" />
+                <Text path="training.recompute" list="none selective cheap latents full fit" />
                 <div class="pairs">
                     <Text path="training.recompute_first" />
                     <Text path="training.recompute_group" />

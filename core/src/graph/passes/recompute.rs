@@ -138,12 +138,16 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
     let mut before: Option<&Operator> = None;
     let mut before_named = false;
     let mut made_again = vec![false; graph.tensors.len()];
+    let expands = expands(graph, operators);
     let mut groups = Vec::with_capacity(forward);
     for operator in operators {
         let chosen = match choices.of(operator.layer) {
             Recompute::None => false,
             Recompute::Selective => is_attention_core(operator, before),
             Recompute::Cheap => is_attention_core(operator, before) || is_cheap(&operator.kernel),
+            Recompute::Latents => {
+                is_attention_core(operator, before) || is_cheap(&operator.kernel) || expands[groups.len()]
+            }
             Recompute::Full => operator.layer.is_some(),
         };
         // Quantized again is what is made again, and nothing else: the quantized takes less than what it is made of.
@@ -184,6 +188,35 @@ fn is_cheap(kernel: &Kernel) -> bool {
             | Kernel::GeGlu
             | Kernel::Gelu
     )
+}
+
+/// By operator: whether it is on the way from latents to the queries, keys and values of a latent attention.
+fn expands(graph: &Graph, operators: &[Operator]) -> Vec<bool> {
+    let mut expands = vec![false; operators.len()];
+    if !operators.iter().any(|operator| matches!(operator.kernel, Kernel::LatentKeys { .. })) {
+        return expands;
+    }
+    let mut wanted = vec![false; graph.tensors.len()];
+    for (operator, expands) in operators.iter().zip(&mut expands).rev() {
+        let is_wanted = operator.outputs.iter().any(|output| wanted[output.index()]);
+        let goes_on = match operator.kernel {
+            Kernel::SpreadAttention(_) => true,
+            Kernel::LatentKeys { .. } | Kernel::RopeTail { .. } | Kernel::Rope { .. } => {
+                *expands = is_wanted;
+                is_wanted
+            }
+            // The matrix that expands.
+            Kernel::MatMul { .. } => {
+                *expands = is_wanted;
+                false
+            }
+            _ => false,
+        };
+        if goes_on {
+            operator.inputs.iter().for_each(|input| wanted[input.tensor.index()] = true);
+        }
+    }
+    expands
 }
 
 /// By tensor: the forward operator that makes it.

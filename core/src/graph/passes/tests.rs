@@ -386,3 +386,50 @@ fn fp8_halves_what_products_keep() {
     let gradients = tokens * (3 * hidden + hidden + 2 * ffn + hidden);
     assert_eq!((-w, -narrow_w), (2 * (inputs + gradients), inputs + gradients));
 }
+
+/// Of DeepSeek-V3's attention the latents and the shared key are kept, and not the queries, keys and values that are expanded from them; the
+/// fused backward makes one layer's again at a time.
+#[test]
+fn what_latents_expand_to_is_made_again() {
+    let model = catalog::find("deepseek-v3").map(|entry| entry.config).unwrap();
+    let latent = model.variant.latent.unwrap();
+    let kept = |recompute, layers| {
+        let shape = StageShape {
+            layers: 0..layers,
+            has_embedding: false,
+            has_head: false,
+            microbatch_size: 1,
+            sequence: 4096,
+            dtype: Dtype::Bf16,
+            form: Form { recompute, ..Form::default() },
+        };
+        let graph = stage_graph(&model, &shape, 1);
+        let [forward, ..] = Lifetimes::of(&graph).memory(&graph);
+        let fused = Lifetimes::fused(&graph).memory_fused(&graph);
+        (forward.net, fused.workspace() as i64)
+    };
+    let [heads, width, value, rope] =
+        [model.heads, model.head_dim, latent.value_width, latent.rope_width].map(i64::from);
+    // Instead, the part of the keys that all heads share.
+    let expanded = 2 * 4096 * (heads * (2 * width + value) - rope);
+    for layers in [1, 3] {
+        let ((cheap, _), (latents, workspace)) = (kept(Recompute::Cheap, layers), kept(Recompute::Latents, layers));
+        assert_eq!(cheap - latents, i64::from(layers) * expanded);
+        // One layer's, not all of them.
+        assert!(workspace < kept(Recompute::Cheap, layers).1 + 2 * expanded, "{workspace} with {layers}");
+    }
+    let llama = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
+    let graph = |recompute| {
+        let shape = StageShape {
+            layers: 0..2,
+            has_embedding: true,
+            has_head: true,
+            microbatch_size: 1,
+            sequence: 128,
+            dtype: Dtype::Bf16,
+            form: Form { recompute, ..Form::default() },
+        };
+        stage_graph(&llama, &shape, 1)
+    };
+    assert_eq!(graph(Recompute::Latents), graph(Recompute::Cheap), "nothing of the kind");
+}
