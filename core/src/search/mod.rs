@@ -265,7 +265,10 @@ fn search(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let may_mix = whole::may_mix(problem);
-    let mut found = match search_orders(problem, effort, scope, observer) {
+    // Ops that run one by one have a bound of their own, at which their search ends.
+    let one_by_one = problem.pairs_gain().then(|| lower_bound(&problem.with_pairs_in_turn()).value_ns);
+    let of_orders = Scope { bound_ns: one_by_one.or(scope.bound_ns), ..scope };
+    let mut found = match search_orders(problem, effort, of_orders, observer) {
         // With less memory than cut backwards need, some have to be whole.
         Err(why) if may_mix => {
             whole_orders(problem, scope).into_iter().min_by_key(|found| found.cost_ns).ok_or(why)?
@@ -275,6 +278,7 @@ fn search(
     if !problem.pairs_gain() && !may_mix {
         return Ok(found);
     }
+    found.bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
     let keep = |found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str| {
         if cost_ns >= scope.floor && cost_ns < found.cost_ns {
             *found = Found { schedule, cost_ns, origin, ..*found };
@@ -339,13 +343,15 @@ fn search(
     let mut orders = alloc::vec![found.schedule.clone()];
     // Where every op takes as long as it does in a pair, more microbatches may be worth keeping on their way.
     let (before, cost_ns) = (found.ops, found.cost_ns);
-    let hidden = search_orders(&problem.without_pairs(), effort, Scope::default(), &mut |progress| {
+    let of_hidden = Scope { halved: scope.halved, bound_ns: Some(found.bound_ns), ..Scope::default() };
+    let hidden = search_orders(&problem.without_pairs(), effort, of_hidden, &mut |progress| {
         observer(Progress { ops: before + progress.ops, cost_ns, bound_ns: found.bound_ns })
     })?;
     orders.push(hidden.schedule);
     for order in orders {
         let order = Schedule::of(order.rows);
-        if let Some((schedule, cost_ns)) = pairs::paired(problem, &order, scope.floor, found.cost_ns) {
+        if let Some((schedule, cost_ns)) = pairs::paired(problem, &order, (scope.floor, found.cost_ns), scope.halved)
+        {
             keep(&mut found, schedule, cost_ns, "pairs");
         }
     }

@@ -16,25 +16,29 @@ use crate::problem::Problem;
 use crate::schedule::Schedule;
 use crate::simulate::simulate;
 use crate::timeline::Timeline;
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 
-/// Ops that are simulated to choose pairs, and the least number of simulations.
+/// Ops that are simulated to choose the pairs of an order, and the least number of simulations of each of its forms.
 const MOST_OPS: usize = 1_000_000;
-const LEAST_RUNS: usize = 16;
+const LEAST_RUNS: usize = 8;
 
-/// The order of `schedule` with pairs, where it costs less than `below` and not less than `floor`, and what it costs.
+/// The order of `schedule` with pairs, where it costs less than `below` and not less than `floor`, and what it costs. Work is
+/// halved so many times.
 pub(super) fn paired(
     problem: &Problem,
     schedule: &Schedule,
-    floor: Nanos,
-    below: Nanos,
+    (floor, below): (Nanos, Nanos),
+    halved: u32,
 ) -> Option<(Schedule, Nanos)> {
     let mut best: Option<(Schedule, Nanos)> = None;
+    let ops: usize = schedule.rows.iter().map(Vec::len).sum();
+    // For each of the four forms.
+    let runs = ((MOST_OPS / 4 / ops.max(1)) >> halved.min(31)).max(LEAST_RUNS);
     for swapped in [false, true] {
         for whole in [false, true] {
             let rows = schedule.rows.iter().map(|row| prepare(row, swapped, whole)).collect();
             let known = best.as_ref().map_or(below, |best| best.1);
-            if let Some(found) = choose(problem, rows, floor)
+            if let Some(found) = choose(problem, rows, floor, runs)
                 && found.1 < known
             {
                 best = Some(found);
@@ -87,19 +91,33 @@ fn prepare(row: &[Op], swapped: bool, whole: bool) -> Vec<Op> {
     ops
 }
 
+/// By place of `row`: whether its op and the next fit the limit of `rank` together.
+fn fit_together(problem: &Problem, rank: usize, row: &[Op]) -> Vec<bool> {
+    let limit = problem.limit_bytes(rank).unwrap_or(Bytes::MAX);
+    let takes = |op: Op| problem.cost(op.stage()).takes(op.kind());
+    let mut held = problem.static_bytes(rank);
+    let fits = |pair: &[Op]| {
+        let both = held.saturating_add(takes(pair[0])).saturating_add(takes(pair[1]));
+        held =
+            held.saturating_add(takes(pair[0])).saturating_sub(problem.cost(pair[0].stage()).gives(pair[0].kind()));
+        both <= limit
+    };
+    row.windows(2).map(fits).collect()
+}
+
 /// All places where a forward stands before a backward, and which of them are pairs in the best choice found.
-fn choose(problem: &Problem, rows: Vec<Vec<Op>>, floor: Nanos) -> Option<(Schedule, Nanos)> {
+fn choose(problem: &Problem, rows: Vec<Vec<Op>>, floor: Nanos, runs: usize) -> Option<(Schedule, Nanos)> {
     let mut places: Vec<(usize, u32, bool)> = Vec::new();
     for (rank, row) in rows.iter().enumerate() {
         let is_pair = |pair: &[Op]| pair[0].kind() == OpKind::F && pair[1].kind().makes_input_gradient();
-        let found = row.windows(2).enumerate().filter(|(_, pair)| is_pair(pair));
+        let found = row.windows(2).zip(fit_together(problem, rank, row)).enumerate();
+        let found = found.filter(|(_, (pair, fits))| is_pair(pair) && *fits);
         places.extend(found.map(|(place, _)| (rank, place as u32, true)));
     }
     if places.is_empty() {
         return None;
     }
-    let ops: usize = rows.iter().map(Vec::len).sum();
-    let mut left = (MOST_OPS / ops.max(1)).max(LEAST_RUNS);
+    let mut left = runs;
     let ranks = rows.len();
     let mut schedule = Schedule::of(rows);
     let mut run = |places: &[(usize, u32, bool)]| {
@@ -116,7 +134,7 @@ fn choose(problem: &Problem, rows: Vec<Vec<Op>>, floor: Nanos) -> Option<(Schedu
     };
     let mut best = run(&places);
     if best.is_none() {
-        // Together they may lack memory, or wait for each other.
+        // Together they may wait for each other.
         places.iter_mut().for_each(|place| place.2 = false);
         best = run(&places);
     }
