@@ -283,12 +283,15 @@ impl<'v> Table<'v> {
 
 /// “one of a, b, c”.
 pub fn one_of(names: &[&str]) -> String {
-    format!("one of {}", names.join(", "))
+    match names {
+        [name] => String::from(*name),
+        _ => format!("one of {}", names.join(", ")),
+    }
 }
 
 /// As [`one_of`], with the name first that was probably meant by `found`.
 pub fn one_of_like(found: &str, names: &[&str]) -> String {
-    match nearest(found, names) {
+    match nearest(found, names).filter(|_| names.len() > 1) {
         Some(name) => format!("{} (perhaps {name})", one_of(names)),
         None => one_of(names),
     }

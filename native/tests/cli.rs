@@ -248,6 +248,10 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     let other = if &changed[12..13] == "A" { "B" } else { "A" };
     changed.replace_range(12..13, other);
     let broken = link.trim().replace("#v2", "#v7");
+    let with = |line: &str| {
+        let on_a_gpu = TINY.replace("\"cpu\"", "\"h100\"");
+        on_a_gpu.replace("[training]\n", &format!("[training]\n{line}\n"))
+    };
     for (arguments, input, says) in [
         (&["plan", "no-such-file.toml"][..], "", "no-such-file.toml cannot be read"),
         (&["plan", "."], "", ". cannot be read"),
@@ -285,6 +289,22 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["show", "-", "--step", "3"], &plan, "--step is for traces"),
         (&["run", "-"], &plan, "there is no model to train"),
         (&["run", "-", "--data", "no-such-book.txt"], TINY, "no-such-book.txt cannot be read"),
+        (
+            &["run", "-"],
+            &with("moments_dtype = \"bf16\""),
+            "training.moments_dtype = \"bf16\", which is planned and not run",
+        ),
+        (
+            &["run", "-"],
+            &with("matmul_dtype = \"fp8\""),
+            "training.matmul_dtype = \"fp8\", which is planned and not run",
+        ),
+        (
+            &["profile", "-"],
+            &with("gradients_dtype = \"bf16\""),
+            "training.gradients_dtype = \"bf16\" is planned and not run",
+        ),
+        (&["plan", "-"], &with("matmul_dtype = \"fp4\""), "training.matmul_dtype: found \"fp4\", accepted is fp8\n"),
         (&["serve", "--web", "no-such-folder"], "", "no-such-folder holds no index.html"),
         (&["plan"], "", "Usage: pipeplan plan"),
     ] {
