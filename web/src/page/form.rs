@@ -154,10 +154,10 @@ fn ModelFields() -> impl IntoView {
                 <Text path="training.sequence" />
             </div>
             <div class="pairs">
-                <Select path="training.dtype" choices=named(&[("", "as the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+                <Select path="training.dtype" choices=named(&[("", "device's"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
                 <Select path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
-            <Folded title="Recomputation, attention and formats" groups=&[Group::Operators]>
+            <Folded title="Recompute, attention, formats" groups=&[Group::Operators]>
                 <Text path="training.recompute" list="none selective cheap latents full fit" />
                 <div class="pairs">
                     <Text path="training.recompute_first" />
