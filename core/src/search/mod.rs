@@ -293,6 +293,11 @@ fn search(
         .filter_map(|published| Some((published.build(problem).ok()?, published.name)));
     for (schedule, origin) in scope.given.map(|(given, origin)| (given.clone(), origin)).into_iter().chain(published)
     {
+        if problem.pairs_gain()
+            && let Some((paired, cost_ns)) = pairs::all_paired(problem, &schedule, scope.floor, found.cost_ns)
+        {
+            keep(&mut found, paired, cost_ns, "pairs");
+        }
         if let Some(cost) = pairs::cost(problem, &schedule) {
             keep(&mut found, schedule, cost.objective, origin);
         }

@@ -5,7 +5,8 @@
 //! a pair starts when both have what they need and ends for both at once, so it can also cost time.
 //!
 //! DualPipe (DeepSeek-V3, arXiv:2412.19437, §3.2.1) pairs a forward with a whole backward. So a B with its W right
-//! behind it is tried as one op too, and a forward right behind a backward before it.
+//! behind it is tried as one op too, and forwards right behind a backward before it: those that leave it without a partner, or
+//! all of them, which is one microbatch more on its way on each rank.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -32,17 +33,36 @@ pub(super) fn paired(
 ) -> Option<(Schedule, Nanos)> {
     let mut best: Option<(Schedule, Nanos)> = None;
     let ops: usize = schedule.rows.iter().map(Vec::len).sum();
-    // For each of the four forms.
-    let runs = ((MOST_OPS / 4 / ops.max(1)) >> halved.min(31)).max(LEAST_RUNS);
-    for swapped in [false, true] {
-        for whole in [false, true] {
-            let rows = schedule.rows.iter().map(|row| prepare(row, swapped, whole)).collect();
-            let known = best.as_ref().map_or(below, |best| best.1);
-            if let Some(found) = choose(problem, rows, floor, runs)
-                && found.1 < known
-            {
-                best = Some(found);
-            }
+    let runs = ((MOST_OPS / FORMS.len() / ops.max(1)) >> halved.min(31)).max(LEAST_RUNS);
+    for form in FORMS {
+        let rows = schedule.rows.iter().map(|row| prepare(row, form)).collect();
+        let known = best.as_ref().map_or(below, |best| best.1);
+        if let Some(found) = choose(problem, rows, floor, runs)
+            && found.1 < known
+        {
+            best = Some(found);
+        }
+    }
+    best
+}
+
+/// The order of `schedule` with every pair that fits, where it costs less than `below` and not less than `floor`, and what it
+/// costs: one simulation for each of its forms.
+pub(super) fn all_paired(
+    problem: &Problem,
+    schedule: &Schedule,
+    floor: Nanos,
+    below: Nanos,
+) -> Option<(Schedule, Nanos)> {
+    let mut best: Option<(Schedule, Nanos)> = None;
+    for form in FORMS {
+        let rows: Vec<Vec<Op>> = schedule.rows.iter().map(|row| prepare(row, form)).collect();
+        let pairs = rows.iter().enumerate().map(|(rank, row)| places_of(problem, rank, row)).collect();
+        let schedule = Schedule { rows, pairs };
+        if let Some(cost) = cost(problem, &schedule)
+            && (floor..best.as_ref().map_or(below, |best| best.1)).contains(&cost.objective)
+        {
+            best = Some((schedule, cost.objective));
         }
     }
     best
@@ -65,8 +85,27 @@ fn ends(timeline: &Timeline) -> u64 {
     timeline.rows.iter().filter_map(|row| row.last()).map(|span| span.end_ns / ranks).sum()
 }
 
-/// A row with every F that follows a backward before it, and every B with its W as one op.
-fn prepare(row: &[Op], swapped: bool, whole: bool) -> Vec<Op> {
+/// Which forwards go before the backward that they follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Swapped {
+    None,
+    /// Those whose backward has no partner before it.
+    Lone,
+    All,
+}
+
+/// The forms in which an order is tried, and whether every B and the W right behind it are one op.
+const FORMS: [(Swapped, bool); 6] = [
+    (Swapped::None, false),
+    (Swapped::None, true),
+    (Swapped::Lone, false),
+    (Swapped::Lone, true),
+    (Swapped::All, false),
+    (Swapped::All, true),
+];
+
+/// A row in one of the [`FORMS`].
+fn prepare(row: &[Op], (swapped, whole): (Swapped, bool)) -> Vec<Op> {
     let mut ops: Vec<Op> = Vec::with_capacity(row.len());
     for &op in row {
         let last = ops.last().copied();
@@ -75,10 +114,10 @@ fn prepare(row: &[Op], swapped: bool, whole: bool) -> Vec<Op> {
                 ops.pop();
                 ops.push(Op::new(op.stage(), OpKind::BW, op.microbatch()));
             }
-            (Some(last), OpKind::F) if swapped && last.kind().makes_input_gradient() => {
+            (Some(last), OpKind::F) if swapped != Swapped::None && last.kind().makes_input_gradient() => {
                 // One that already stands behind a forward has its partner.
                 let has_partner = ops.len() > 1 && ops[ops.len() - 2].kind() == OpKind::F;
-                if has_partner {
+                if has_partner && swapped == Swapped::Lone {
                     ops.push(op);
                 } else {
                     ops.pop();
@@ -105,14 +144,22 @@ fn fit_together(problem: &Problem, rank: usize, row: &[Op]) -> Vec<bool> {
     row.windows(2).map(fits).collect()
 }
 
+/// The places of `row` where a forward stands before a backward and both fit.
+fn places_of(problem: &Problem, rank: usize, row: &[Op]) -> Vec<u32> {
+    let is_pair = |pair: &[Op]| {
+        // No backward runs beside its own forward.
+        let own = pair[0].stage() == pair[1].stage() && pair[0].microbatch() == pair[1].microbatch();
+        pair[0].kind() == OpKind::F && pair[1].kind().makes_input_gradient() && !own
+    };
+    let found = row.windows(2).zip(fit_together(problem, rank, row)).enumerate();
+    found.filter(|(_, (pair, fits))| is_pair(pair) && *fits).map(|(place, _)| place as u32).collect()
+}
+
 /// All places where a forward stands before a backward, and which of them are pairs in the best choice found.
 fn choose(problem: &Problem, rows: Vec<Vec<Op>>, floor: Nanos, runs: usize) -> Option<(Schedule, Nanos)> {
     let mut places: Vec<(usize, u32, bool)> = Vec::new();
     for (rank, row) in rows.iter().enumerate() {
-        let is_pair = |pair: &[Op]| pair[0].kind() == OpKind::F && pair[1].kind().makes_input_gradient();
-        let found = row.windows(2).zip(fit_together(problem, rank, row)).enumerate();
-        let found = found.filter(|(_, (pair, fits))| is_pair(pair) && *fits);
-        places.extend(found.map(|(place, _)| (rank, place as u32, true)));
+        places.extend(places_of(problem, rank, row).into_iter().map(|place| (rank, place, true)));
     }
     if places.is_empty() {
         return None;
