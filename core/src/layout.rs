@@ -218,8 +218,8 @@ impl Layout {
             let accepted = format!("{}, for the model has no experts", Dispatch::EachCopy.name());
             faults.push(Fault::new("parallel.dispatch", self.dispatch.name(), accepted));
         }
-        if self.overlap_exchanges && (model.variant.experts.is_none() || self.form.expert <= 1) {
-            let accepted = "false, where experts are not dealt to several devices";
+        if self.overlap_exchanges && model.variant.experts.is_none() {
+            let accepted = "false, for the model has no experts";
             faults.push(Fault::new("parallel.overlap_exchanges", "true", accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {

@@ -867,8 +867,10 @@ fn divisors(number: u64) -> impl Iterator<Item = u32> {
 
 /// See [`Tuner::floor`].
 fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
+    // A pair saves no more than what its ops exchange.
     let of_stage = |cost: &StageCost| {
-        u128::from(cost.forward_ns) + cost.least_backward().into_iter().map(u128::from).sum::<u128>()
+        let one_by_one = u128::from(cost.forward_ns) + cost.least_backward().map(u128::from).iter().sum::<u128>();
+        one_by_one - u128::from(cost.forward_exchange_ns) - u128::from(cost.backward_exchange_ns)
     };
     let microbatch: u128 = derived.statement.stages.iter().map(of_stage).sum();
     let ends: u128 =
@@ -1046,7 +1048,11 @@ mod tests {
         if let Work::Model(work) = &mut spread.work {
             work.layout.zero = 3;
         }
-        let models = [usual(), spread, tiny("tied = true", "1500 KiB")];
+        let mut paired = tiny("experts = { count = 8, active = 2, ffn = 64 }", "64 MiB");
+        if let Work::Model(work) = &mut paired.work {
+            (work.layout.form.expert, work.layout.overlap_exchanges) = (2, true);
+        }
+        let models = [usual(), spread, tiny("tied = true", "1500 KiB"), paired];
         let mut impossible = 0;
         for given in models {
             let tuner = Tuner::new(&given, &Question::default()).unwrap();

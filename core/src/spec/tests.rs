@@ -398,7 +398,7 @@ fn degrees_that_do_not_fit_are_told_what_would() {
         ("mixtral-8x7b", "expert = 3\ndata = 3", "parallel.expert", "such as 2"),
         ("mixtral-8x7b", "expert = 8\ndata = 2", "parallel.expert", "such as 2"),
         ("llama-2-7b", "expert = 2\ndata = 2", "parallel.expert", "no experts"),
-        ("llama-2-7b", "overlap_exchanges = true", "parallel.overlap_exchanges", "not dealt to several devices"),
+        ("llama-2-7b", "overlap_exchanges = true", "parallel.overlap_exchanges", "no experts"),
         ("llama-2-7b", "context = 3", "parallel.context", "such as 2"),
         ("llama-2-7b", "tensor = 5", "parallel.tensor", "such as 4"),
         ("mixtral-8x7b", "tensor = 2\nwhole_experts = true", "parallel.whole_experts", "sequence_parallel"),
