@@ -274,7 +274,7 @@ pub fn check_program(problem: &Problem, program: &Program, transport: Transport)
         })
         .collect();
     let rows: Vec<&[Op]> = computes.iter().map(Vec::as_slice).collect();
-    // A program runs the ops of a pair one after the other.
+    // A program says no pairs: what they hold together is the schedule's to be checked for.
     check_rows(problem, &rows, &[], &mut violations);
     if violations.is_empty() {
         check_messages(problem, program, &mut violations);
