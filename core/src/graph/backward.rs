@@ -108,8 +108,8 @@ impl Backward<'_> {
         self.contribute(tensor, more);
     }
 
-    /// New gradients of two tensors by one `kernel`, from `inputs`.
-    fn contribute_both(&mut self, tensors: [TensorId; 2], kernel: Kernel, inputs: &[TensorId]) {
+    /// New gradients of several tensors by one `kernel`, from `inputs`.
+    fn contribute_all<const N: usize>(&mut self, tensors: [TensorId; N], kernel: Kernel, inputs: &[TensorId]) {
         let outputs = tensors.map(|tensor| self.gradient_tensor(tensor));
         self.push(kernel, inputs, &outputs);
         for (tensor, gradient) in tensors.into_iter().zip(outputs) {
@@ -236,26 +236,33 @@ impl Backward<'_> {
                     let right = self.gradient[output(1)?.index()]?;
                     self.contribute_by(input(0)?, Kernel::JoinColumns, &[dy, right]);
                 }
-                Kernel::JoinColumns => self.contribute_both([input(0)?, input(1)?], Kernel::SplitColumns, &[dy]),
+                Kernel::JoinColumns => self.contribute_all([input(0)?, input(1)?], Kernel::SplitColumns, &[dy]),
                 Kernel::LatentKeys { heads } => {
                     let values = self.gradient[output(1)?.index()]?;
-                    self.contribute_both([input(0)?, input(1)?], Kernel::LatentKeysGrad { heads }, &[dy, values]);
+                    self.contribute_all([input(0)?, input(1)?], Kernel::LatentKeysGrad { heads }, &[dy, values]);
                 }
                 Kernel::Route { routing, .. } => {
                     let (logits, chosen) = (input(0)?, output(1)?);
                     self.contribute_by(logits, Kernel::RouteGrad { routing }, &[dy, logits, chosen]);
                 }
                 Kernel::Dispatch { ways } => {
-                    self.contribute_by(input(0)?, Kernel::DispatchGrad { ways }, &[dy, input(1)?, output(1)?]);
+                    let (x, chosen, weights) = (input(0)?, input(1)?, input(2)?);
+                    let dshares = self.gradient[output(2)?.index()]?;
+                    let kernel = Kernel::DispatchGrad { ways };
+                    self.contribute_all([x, weights], kernel, &[dy, chosen, output(1)?, dshares]);
                 }
                 Kernel::Combine { ways } => {
-                    let (rows, weights, chosen, arrivals) = (input(0)?, input(1)?, input(2)?, input(3)?);
-                    let kernel = Kernel::CombineGrad { ways };
-                    self.contribute_both([rows, weights], kernel, &[dy, rows, weights, chosen, arrivals]);
+                    let (rows, chosen, arrivals) = (input(0)?, input(1)?, input(2)?);
+                    self.contribute_by(rows, Kernel::CombineGrad { ways }, &[dy, chosen, arrivals]);
+                }
+                Kernel::WeightedGlu { activation } => {
+                    let (gate, up, shares) = (input(0)?, input(1)?, input(2)?);
+                    let kernel = Kernel::WeightedGluGrad { activation };
+                    self.contribute_all([gate, up, shares], kernel, &[dy, gate, up, shares]);
                 }
                 Kernel::RowGate => {
                     let (x, gate) = (input(0)?, input(1)?);
-                    self.contribute_both([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
+                    self.contribute_all([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
                 }
                 Kernel::ExpertMatMul { transpose_b } => {
                     let (x, weight, arrivals) = (input(0)?, input(1)?, input(2)?);
@@ -265,16 +272,16 @@ impl Backward<'_> {
                 }
                 Kernel::GeGlu => {
                     let (gate, up) = (input(0)?, input(1)?);
-                    self.contribute_both([gate, up], Kernel::GeGluGrad, &[dy, gate, up]);
+                    self.contribute_all([gate, up], Kernel::GeGluGrad, &[dy, gate, up]);
                 }
                 Kernel::Scores(heads) => {
                     let (q, k) = (input(0)?, input(1)?);
-                    self.contribute_both([q, k], Kernel::ScoresGrad(heads), &[dy, q, k]);
+                    self.contribute_all([q, k], Kernel::ScoresGrad(heads), &[dy, q, k]);
                 }
                 Kernel::Softmax => self.contribute_by(input(0)?, Kernel::SoftmaxGrad, &[dy, output(0)?]),
                 Kernel::Attend(heads) => {
                     let (weights, v) = (input(0)?, input(1)?);
-                    self.contribute_both([weights, v], Kernel::AttendGrad(heads), &[dy, weights, v]);
+                    self.contribute_all([weights, v], Kernel::AttendGrad(heads), &[dy, weights, v]);
                 }
                 Kernel::Dropout { .. } => self.contribute_by(input(0)?, Kernel::DropoutGrad, &[dy, output(1)?]),
                 Kernel::Replicate { ways } => self.contribute_by(input(0)?, Kernel::AllReduce { ways }, &[dy]),
@@ -290,7 +297,7 @@ impl Backward<'_> {
                 Kernel::ReduceScatter { ways } => self.contribute_by(input(0)?, Kernel::AllGather { ways }, &[dy]),
                 Kernel::SwiGlu => {
                     let (gate, up) = (input(0)?, input(1)?);
-                    self.contribute_both([gate, up], Kernel::SwiGluGrad, &[dy, gate, up]);
+                    self.contribute_all([gate, up], Kernel::SwiGluGrad, &[dy, gate, up]);
                 }
                 Kernel::Gelu => {
                     let x = input(0)?;
@@ -328,6 +335,7 @@ impl Backward<'_> {
                 | Kernel::RouteGrad { .. }
                 | Kernel::DispatchGrad { .. }
                 | Kernel::CombineGrad { .. }
+                | Kernel::WeightedGluGrad { .. }
                 | Kernel::RowGateGrad
                 | Kernel::ExpertMatMulGrad
                 | Kernel::GeGluGrad

@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::build::Builder;
-use super::llama::{gate_kernel, gated};
+use super::llama::gated;
 use super::{Init, Kernel, Role, Split, TensorId};
 use crate::model::{Dtype, Experts};
 
@@ -85,18 +85,20 @@ fn routed(
     }
 
     let copies = copies(build.tokens, active, build.form.imbalance_permille);
-    let dispatched = build.rows("dispatched", copies, hidden);
+    let [dispatched, shares] =
+        [("dispatched", hidden), ("shares of copies", 1)].map(|(name, width)| build.rows(name, copies, width));
     let local = u64::from(part.count).div_ceil(ways);
     let arrivals = build.tensor("arrivals", vec![ways, local], Dtype::I32, Role::Intermediate);
-    build.operator(Kernel::Dispatch { ways }, &[x, chosen], &[dispatched, arrivals]);
+    build.operator(Kernel::Dispatch { ways }, &[x, chosen, weights], &[dispatched, arrivals, shares]);
     let [gate_proj, up_proj] = ["gate", "up"].map(|part| weight(&format!("mlp.experts.{part}_proj")));
     let gate = times(build, [dispatched, arrivals], gate_proj, [local, ffn, hidden], "experts' gate", rows);
     let up = times(build, [dispatched, arrivals], up_proj, [local, ffn, hidden], "experts' up", rows);
     let product = build.rows("experts' gated", copies, ffn);
-    build.operator(gate_kernel(build.model.variant.activation), &[gate, up], &[product]);
+    let kernel = Kernel::WeightedGlu { activation: build.model.variant.activation };
+    build.operator(kernel, &[gate, up, shares], &[product]);
     let down_proj = weight("mlp.experts.down_proj");
     let down = times(build, [product, arrivals], down_proj, [local, hidden, ffn], "experts' projected", columns);
-    build.apply(Kernel::Combine { ways }, &[down, weights, chosen, arrivals], "experts combined", hidden)
+    build.apply(Kernel::Combine { ways }, &[down, chosen, arrivals], "experts combined", hidden)
 }
 
 /// Copies of tokens that reach one device: the average, times the imbalance.

@@ -1,6 +1,6 @@
 //! What operators compute: the one list of kernels that graphs are made of.
 
-use crate::model::Routing;
+use crate::model::{Activation, Routing};
 
 /// The heads of an attention operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -325,28 +325,42 @@ pub enum Kernel {
         routing: Routing,
     },
     /// Copies of tokens on the devices that hold their experts, ordered by expert, then by the device that they come from, and
-    /// then by token: `(x [n, h], chosen) → (rows [m, h], arrivals [ways, experts / ways])`. `m` is `n · active` times the
-    /// imbalance that the spec names; rows that no copy fills are 0. `arrivals[d, e]` is how many copies came from device `d`
-    /// for this device's expert `e`: where rows begin and where they came from follows. Devices hold experts that follow each
-    /// other, and have a number among them as those that share matrices have.
+    /// then by token: `(x [n, h], chosen, weights) → (rows [m, h], arrivals [ways, experts / ways], shares [m, 1])`. `m` is
+    /// `n · active` times the imbalance that the spec names; rows that no copy fills are 0. `arrivals[d, e]` is how many copies
+    /// came from device `d` for this device's expert `e`: where rows begin and where they came from follows. The weight of a
+    /// copy travels with it, and is its row's share. Devices hold experts that follow each other, and have a number among them
+    /// as those that share matrices have.
     Dispatch {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
-    /// `(drows [m, h], chosen, arrivals) → (dx [n, h])`: the sum over a token's copies, back from where they are.
+    /// `(drows [m, h], chosen, arrivals, dshares [m, 1]) → (dx [n, h], dweights [n, active])`: the sum over a token's copies,
+    /// back from where they are, and what each one's share has come to.
     DispatchGrad {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
-    /// Back to their tokens: `(rows [m, h], weights, chosen, arrivals) → (y [n, h])`, the weighted sum of a token's copies.
+    /// Back to their tokens: `(rows [m, h], chosen, arrivals) → (y [n, h])`, the sum of a token's copies.
     Combine {
         /// Devices that the experts are dealt to.
         ways: u64,
     },
-    /// `(dy [n, h], rows, weights, chosen, arrivals) → (drows [m, h], dweights [n, active])`.
+    /// `(dy [n, h], chosen, arrivals) → (drows [m, h])`.
     CombineGrad {
         /// Devices that the experts are dealt to.
         ways: u64,
+    },
+    /// As [`Kernel::SwiGlu`] or [`Kernel::GeGlu`], each row times its share: `(gate [m, f], up [m, f], shares [m, 1]) →
+    /// (y [m, f])`. What an expert gives is linear in this, so that shares may be applied here, where their gradient needs
+    /// nothing that is not kept anyway, and not to what experts give. Source: Megatron-LM does so.
+    WeightedGlu {
+        /// What the gate passes through.
+        activation: Activation,
+    },
+    /// `(dy [m, f], gate, up, shares) → (dgate, dup, dshares [m, 1])`. `dgate` may take the place of `dy`.
+    WeightedGluGrad {
+        /// What the gate passed through.
+        activation: Activation,
     },
     /// Each row weighted by its gate: `(x [n, h], g [n, 1]) → (y [n, h])`, `y[i,j] = σ(g[i]) · x[i,j]`.
     RowGate,
@@ -480,6 +494,10 @@ impl Kernel {
             Kernel::DispatchGrad { .. } => "dispatch_grad",
             Kernel::Combine { .. } => "combine",
             Kernel::CombineGrad { .. } => "combine_grad",
+            Kernel::WeightedGlu { activation: Activation::Silu } => "weighted_swiglu",
+            Kernel::WeightedGlu { activation: Activation::Gelu } => "weighted_geglu",
+            Kernel::WeightedGluGrad { activation: Activation::Silu } => "weighted_swiglu_grad",
+            Kernel::WeightedGluGrad { activation: Activation::Gelu } => "weighted_geglu_grad",
             Kernel::RowGate => "row_gate",
             Kernel::RowGateGrad => "row_gate_grad",
             Kernel::ExpertMatMul { .. } => "expert_matmul",
@@ -565,7 +583,8 @@ impl Kernel {
     pub const fn may_run_in_place_of(&self) -> &'static [u32] {
         match self {
             Kernel::Positions { .. } | Kernel::AddBias | Kernel::Rope { .. } => &[0],
-            Kernel::RopeTail { .. } | Kernel::HeadNormInputGrad { .. } | Kernel::GeGluGrad => &[0],
+            Kernel::RopeTail { .. } | Kernel::HeadNormInputGrad { .. } => &[0],
+            Kernel::GeGluGrad | Kernel::WeightedGluGrad { .. } => &[0],
             Kernel::RmsNormInputGrad { .. } | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => {
                 &[0]
             }

@@ -268,6 +268,8 @@ impl<'g> Arena<'g> {
             | Kernel::DispatchGrad { .. }
             | Kernel::Combine { .. }
             | Kernel::CombineGrad { .. }
+            | Kernel::WeightedGlu { .. }
+            | Kernel::WeightedGluGrad { .. }
             | Kernel::ExpertMatMul { .. }
             | Kernel::RowGate
             | Kernel::RowGateGrad

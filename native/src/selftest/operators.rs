@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
-use pipeplan_core::model::{Dtype, E12, Routing, Scores};
+use pipeplan_core::model::{Activation, Dtype, E12, Routing, Scores};
 
 use super::{News, Row, Rows};
 use crate::backend::BackendError;
@@ -802,16 +802,27 @@ fn expert_cases(t: Dtype) -> Vec<Case> {
     let m = n * active + 7;
     let (x, rows) = (random(&[n, h], 62), random(&[m, h], 63));
     // One expert more than the router knows: its matrix is there, and no row.
-    let dispatched: [(&[u64], Dtype); 2] = [(&[m, h], t), (&[1, experts + 1], Dtype::I32)];
-    let dispatch = Case::new(Kernel::Dispatch { ways: 1 }, t, vec![x.clone(), chosen.clone()], &dispatched);
+    let dispatched: [(&[u64], Dtype); 3] = [(&[m, h], t), (&[1, experts + 1], Dtype::I32), (&[m, 1], t)];
+    let inputs = vec![x.clone(), chosen.clone(), weights];
+    let dispatch = Case::new(Kernel::Dispatch { ways: 1 }, t, inputs, &dispatched);
     let arrivals = dispatch.reference().remove(1);
     cases.push(dispatch);
-    let inputs = vec![rows.clone(), chosen.clone(), arrivals.clone()];
-    cases.push(Case::new(Kernel::DispatchGrad { ways: 1 }, t, inputs, &[(&[n, h], t)]));
-    let inputs = vec![rows.clone(), weights.clone(), chosen.clone(), arrivals.clone()];
-    cases.push(Case::new(Kernel::Combine { ways: 1 }, t, inputs, &[(&[n, h], t)]));
-    let inputs = vec![x, rows.clone(), weights, chosen, arrivals.clone()];
-    cases.push(Case::new(Kernel::CombineGrad { ways: 1 }, t, inputs, &[(&[m, h], t), (picks, t)]));
+    let back = vec![rows.clone(), chosen.clone(), arrivals.clone()];
+    let gradients: [(&[u64], Dtype); 2] = [(&[n, h], t), (picks, t)];
+    let inputs = back.iter().cloned().chain([random(&[m, 1], 70)]).collect();
+    cases.push(Case::new(Kernel::DispatchGrad { ways: 1 }, t, inputs, &gradients));
+    cases.push(Case::new(Kernel::Combine { ways: 1 }, t, back, &[(&[n, h], t)]));
+    let inputs = vec![x, chosen, arrivals.clone()];
+    cases.push(Case::new(Kernel::CombineGrad { ways: 1 }, t, inputs, &[(&[m, h], t)]));
+    // Rows that are made of whole packs of 16 bytes, and ones that are not.
+    for (activation, f) in [(Activation::Silu, 32u64), (Activation::Gelu, 29), (Activation::Silu, 29)] {
+        let (wide, shares): (&[u64], Tensor) = (&[m, f], random(&[m, 1], 71));
+        let [dy, gate, up] = [72, 73, 74].map(|seed| random(wide, seed));
+        let inputs = vec![gate.clone(), up.clone(), shares.clone()];
+        cases.push(Case::new(Kernel::WeightedGlu { activation }, t, inputs, &[(wide, t)]));
+        let outputs: [(&[u64], Dtype); 3] = [(wide, t), (wide, t), (&[m, 1], t)];
+        cases.push(Case::new(Kernel::WeightedGluGrad { activation }, t, vec![dy, gate, up, shares], &outputs));
+    }
     let (x, gate) = (random(&[n, h], 67), random(&[n, 1], 68));
     cases.push(Case::new(Kernel::RowGate, t, vec![x.clone(), gate.clone()], &[(&[n, h], t)]));
     let outputs: [(&[u64], Dtype); 2] = [(&[n, h], t), (&[n, 1], t)];

@@ -186,6 +186,7 @@ fn is_cheap(kernel: &Kernel) -> bool {
             | Kernel::HeadNorm { .. }
             | Kernel::SwiGlu
             | Kernel::GeGlu
+            | Kernel::WeightedGlu { .. }
             | Kernel::Gelu
     )
 }

@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::super::{Heads, Kernel, Spread, of_e12};
 use super::{capped, dot, one_more, scale_of, slope_within};
-use crate::model::{Routing, Scores};
+use crate::model::{Activation, Routing, Scores};
 
 /// What `kernel` makes of the inputs `x`, with `columns` of each and as many elements of each output as `sizes` says.
 pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize, sizes: &[usize]) -> Vec<Vec<f64>> {
@@ -149,31 +149,45 @@ pub fn compute(kernel: Kernel, x: &[&Vec<f64>], columns: &dyn Fn(usize) -> usize
                 rows[to..to + h].copy_from_slice(&x[0][from..from + h]);
             }
             let copies = |expert: usize| x[1].iter().filter(|chosen| **chosen as usize == expert).count() as f64;
-            vec![rows, (0..sizes[1]).map(copies).collect()]
+            let mut shares = vec![0.0; sizes[2]];
+            (0..x[1].len()).for_each(|copy| shares[place(x[1], copy)] = x[2][copy]);
+            vec![rows, (0..sizes[1]).map(copies).collect(), shares]
         }
         Kernel::DispatchGrad { .. } => {
             let mut dx = vec![0.0; sizes[0]];
             for copy in 0..x[1].len() {
                 (0..h).for_each(|j| dx[copy / columns(1) * h + j] += x[0][place(x[1], copy) * h + j]);
             }
-            vec![dx]
+            vec![dx, (0..x[1].len()).map(|copy| x[3][place(x[1], copy)]).collect()]
         }
         Kernel::Combine { .. } => {
             let mut y = vec![0.0; sizes[0]];
-            for copy in 0..x[2].len() {
-                (0..h).for_each(|j| y[copy / columns(2) * h + j] += x[1][copy] * x[0][place(x[2], copy) * h + j]);
+            for copy in 0..x[1].len() {
+                (0..h).for_each(|j| y[copy / columns(1) * h + j] += x[0][place(x[1], copy) * h + j]);
             }
             vec![y]
         }
         Kernel::CombineGrad { .. } => {
-            let (dy, rows, weights, chosen) = (x[0], x[1], x[2], x[3]);
-            let (mut drows, mut dweights) = (vec![0.0; sizes[0]], vec![0.0; sizes[1]]);
-            for copy in 0..chosen.len() {
-                let (at, token) = (place(chosen, copy) * h, copy / columns(3) * h);
-                dweights[copy] = dot(&dy[token..token + h], &rows[at..at + h]);
-                (0..h).for_each(|j| drows[at + j] = weights[copy] * dy[token + j]);
+            let mut drows = vec![0.0; sizes[0]];
+            for copy in 0..x[1].len() {
+                (0..h).for_each(|j| drows[place(x[1], copy) * h + j] = x[0][copy / columns(1) * h + j]);
             }
-            vec![drows, dweights]
+            vec![drows]
+        }
+        Kernel::WeightedGlu { activation } => {
+            let of = |e: usize| x[2][e / h] * passed(activation, x[0][e]).0 * x[1][e];
+            vec![(0..x[0].len()).map(of).collect()]
+        }
+        Kernel::WeightedGluGrad { activation } => {
+            let (dy, gate, up, shares) = (x[0], x[1], x[2], x[3]);
+            let dgate = |e: usize| shares[e / h] * dy[e] * up[e] * passed(activation, gate[e]).1;
+            let dup = |e: usize| shares[e / h] * dy[e] * passed(activation, gate[e]).0;
+            let along = |e: usize| dy[e] * passed(activation, gate[e]).0 * up[e];
+            vec![
+                (0..dy.len()).map(dgate).collect(),
+                (0..dy.len()).map(dup).collect(),
+                (0..shares.len()).map(|row| (row * h..(row + 1) * h).map(along).sum()).collect(),
+            ]
         }
         Kernel::ExpertMatMul { transpose_b } => {
             let (inner, rows) = (columns(1), x[0].len() / h);
@@ -239,6 +253,18 @@ fn gelu_share(x: f64) -> (f64, f64) {
     let root = (2.0 / core::f64::consts::PI).sqrt();
     let tanh = (root * (x + 0.044715 * x * x * x)).tanh();
     ((1.0 + tanh) / 2.0, (1.0 - tanh * tanh) / 2.0 * root * (1.0 + 3.0 * 0.044715 * x * x))
+}
+
+/// What a gate of `x` passes, and the slope of that.
+fn passed(activation: Activation, x: f64) -> (f64, f64) {
+    let (share, slope) = match activation {
+        Activation::Silu => {
+            let share = 1.0 / (1.0 + (-x).exp());
+            (share, share * (1.0 - share))
+        }
+        Activation::Gelu => gelu_share(x),
+    };
+    (x * share, share + x * slope)
 }
 
 /// Where a copy lies: behind those of lower experts, and of its own those of earlier tokens.

@@ -4,7 +4,7 @@ use pipeplan_core::graph::{Axis, Kernel, Tensor};
 
 use super::element::Element;
 use super::kernels::Data;
-use super::kernels::experts::{Arrivals, Order, gather, spread, weighted_grad};
+use super::kernels::experts::{Arrivals, Order, gather, spread};
 use crate::backend::BackendError;
 use crate::backend::exchange::{self, to_each};
 use crate::backend::peers::Peers;
@@ -31,55 +31,63 @@ pub(super) fn run<T: Element>(
     let order = |chosen: usize, arrivals: usize| Order::new(here(chosen).tokens(), here(arrivals).tokens().len());
     match kernel {
         Kernel::Dispatch { .. } => {
-            let [(_, rows), (of_arrivals, arrived)] = outputs else { panic!("dispatch has two outputs") };
+            let [(_, rows), (of_arrivals, arrived), (_, shares)] = outputs else {
+                panic!("dispatch has three outputs")
+            };
             let order = Order::new(here(1).tokens(), of_arrivals.elements() as usize);
-            let (rows, arrived) = (rows.floats_mut(), arrived.tokens_mut());
+            let (rows, arrived, shares) = (rows.floats_mut(), arrived.tokens_mut(), shares.floats_mut());
             match exchange::arrivals::<T>(&order, rows.len() / width, peers)? {
                 Ok(arrivals) => arrived.copy_from_slice(&arrivals),
                 Err(crowded) => return Ok(Some(crowded)),
             }
             let experts = of_arrivals.shape.last().map_or(1, |experts| *experts as usize);
-            let mut copies = vec![T::ZERO; order.places.len() * width];
-            spread(here(0).floats(), &order, columns(1), width, &mut copies);
-            let arrivals = Arrivals::new(arrived, experts);
-            let copies = out(&copies, width, &order, &arrivals, peers)?;
-            rows.fill(T::ZERO);
-            for (row, place) in copies.chunks_exact(width).zip(arrivals.places()) {
-                rows[place * width..(place + 1) * width].copy_from_slice(row);
-            }
-        }
-        Kernel::DispatchGrad { .. } => {
-            let order = order(1, 2);
-            let copies = back(here(0).floats(), width, &order, &arrivals(2), peers)?;
-            gather(&copies, None, &order, columns(1), width, outputs[0].1.floats_mut());
-        }
-        Kernel::Combine { .. } => {
-            let order = order(2, 3);
-            let copies = back(here(0).floats(), width, &order, &arrivals(3), peers)?;
-            gather(&copies, Some(here(1).floats()), &order, columns(2), width, outputs[0].1.floats_mut());
-        }
-        Kernel::CombineGrad { .. } => {
-            let (order, arrivals, active) = (order(3, 4), arrivals(4), columns(3));
-            let (dy, rows, weights) = (here(0).floats(), here(1).floats(), here(2).floats());
-            // Behind each copy of a gradient its weight: both are needed where the row is.
+            // Behind each copy of a token its weight.
+            let (x, weights, active) = (here(0).floats(), here(2).floats(), columns(1));
             let mut copies = vec![T::ZERO; order.places.len() * (width + 1)];
             for ((copy, place), weight) in order.places.iter().enumerate().zip(weights) {
                 let to = &mut copies[place * (width + 1)..(place + 1) * (width + 1)];
-                to[..width].copy_from_slice(&dy[copy / active * width..(copy / active + 1) * width]);
+                to[..width].copy_from_slice(&x[copy / active * width..(copy / active + 1) * width]);
                 to[width] = *weight;
             }
+            let arrivals = Arrivals::new(arrived, experts);
             let copies = out(&copies, width + 1, &order, &arrivals, peers)?;
-            let [(_, drows), (_, dweights)] = outputs else { panic!("combine_grad has two outputs") };
-            let drows = drows.floats_mut();
-            drows.fill(T::ZERO);
-            let mut along = vec![T::ZERO; drows.len() / width];
+            rows.fill(T::ZERO);
+            shares.fill(T::ZERO);
             for (copy, place) in copies.chunks_exact(width + 1).zip(arrivals.places()) {
-                let at = place * width..(place + 1) * width;
-                along[place] = weighted_grad(&copy[..width], &rows[at.clone()], copy[width], &mut drows[at]);
+                rows[place * width..(place + 1) * width].copy_from_slice(&copy[..width]);
+                shares[place] = copy[width];
             }
-            let along = back(&along, 1, &order, &arrivals, peers)?;
+        }
+        Kernel::DispatchGrad { .. } => {
+            let (order, drows, dshares) = (order(1, 2), here(0).floats(), here(3).floats());
+            let with_shares: Vec<T> = drows
+                .chunks_exact(width)
+                .zip(dshares)
+                .flat_map(|(drow, dshare)| drow.iter().chain([dshare]).copied())
+                .collect();
+            let copies = back(&with_shares, width + 1, &order, &arrivals(2), peers)?;
+            let [(_, dx), (_, dweights)] = outputs else { panic!("dispatch_grad has two outputs") };
+            let row = |place: usize| &copies[place * (width + 1)..][..width];
+            gather(row, &order, columns(1), width, dx.floats_mut());
             let dweights = dweights.floats_mut().iter_mut().zip(&order.places);
-            dweights.for_each(|(dweight, place)| *dweight = along[*place]);
+            dweights.for_each(|(dweight, place)| *dweight = copies[place * (width + 1) + width]);
+        }
+        Kernel::Combine { .. } => {
+            let order = order(1, 2);
+            let copies = back(here(0).floats(), width, &order, &arrivals(2), peers)?;
+            let row = |place: usize| &copies[place * width..(place + 1) * width];
+            gather(row, &order, columns(1), width, outputs[0].1.floats_mut());
+        }
+        Kernel::CombineGrad { .. } => {
+            let (order, arrivals) = (order(1, 2), arrivals(2));
+            let mut copies = vec![T::ZERO; order.places.len() * width];
+            spread(here(0).floats(), &order, columns(1), width, &mut copies);
+            let copies = out(&copies, width, &order, &arrivals, peers)?;
+            let drows = outputs[0].1.floats_mut();
+            drows.fill(T::ZERO);
+            for (copy, place) in copies.chunks_exact(width).zip(arrivals.places()) {
+                drows[place * width..(place + 1) * width].copy_from_slice(copy);
+            }
         }
         _ => panic!("`{}` is not dealt", kernel.name()),
     }

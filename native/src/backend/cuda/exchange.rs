@@ -11,7 +11,7 @@ use pipeplan_core::graph::{Axis, Kernel};
 use pipeplan_core::units::Bytes;
 
 use super::card::{Address, CardError, Format, Held, Memory};
-use super::launch::{Context, Copies, Place, place_bytes};
+use super::launch::{Context, Copies, Place, Strided, place_bytes};
 use super::{packed, unpacked};
 use crate::backend::BackendError;
 use crate::backend::cpu::kernels::experts::Arrivals;
@@ -71,36 +71,38 @@ pub fn run(
 
     let input = |at: usize| Address::new(inputs[at].at());
     let output = |at: usize| Address::new(outputs[at].at());
+    let [from, to] = &staging.trip;
     let columns = rows.columns();
-    match (kernel, &staging.trips[..]) {
-        (Kernel::Dispatch { .. }, [[from, to]]) => {
-            context.spread(leaving, input(0), columns, (from.at(), columns))?;
-            way.out(from, to, columns)?;
-            context.clear_behind(&rows, came)?;
-            context.spread(arriving, to.at(), columns, (output(0), columns))?;
-        }
-        (Kernel::DispatchGrad { .. }, [[from, to]]) => {
-            context.gather(arriving, input(0), None, columns, from.at())?;
-            way.back(from, to, columns)?;
-            context.gather(leaving, to.at(), None, columns, output(0))?;
-        }
-        (Kernel::Combine { .. }, [[from, to]]) => {
-            context.gather(arriving, input(0), None, columns, from.at())?;
-            way.back(from, to, columns)?;
-            context.gather(leaving, to.at(), Some(input(1)), columns, output(0))?;
-        }
-        (Kernel::CombineGrad { .. }, [[from, to], [along, back]]) => {
-            // Behind each copy of a gradient its weight: both are needed where the row is.
+    let apart = |at: Address, row: u64| Strided::new(at.0, row);
+    match kernel {
+        // Behind each copy of a token travels its weight, and on the way back what its share has come to.
+        Kernel::Dispatch { .. } => {
             let (row, behind) = (columns + 1, columns * format.bytes());
-            context.spread(leaving, input(0), columns, (from.at(), row))?;
-            context.spread(Copies { active: 1, ..leaving }, input(2), 1, (from.after(behind), row))?;
+            let weights = (apart(input(2), 1), apart(from.after(behind), row));
+            context.spread(leaving, columns, (apart(input(0), columns), apart(from.at(), row)), Some(weights))?;
             way.out(from, to, row)?;
+            [&outputs[0], &outputs[2]].into_iter().try_for_each(|rows| context.clear_behind(rows, came))?;
+            let shares = (apart(to.after(behind), row), apart(output(2), 1));
+            context.spread(arriving, columns, (apart(to.at(), row), apart(output(0), columns)), Some(shares))?;
+        }
+        Kernel::DispatchGrad { .. } => {
+            let (row, behind) = (columns + 1, columns * format.bytes());
+            let shares = (apart(input(3), 1), apart(from.after(behind), row));
+            context.gather(arriving, columns, (apart(input(0), columns), apart(from.at(), row)), Some(shares))?;
+            way.back(from, to, row)?;
+            let weights = (apart(to.after(behind), row), apart(output(1), 1));
+            context.gather(leaving, columns, (apart(to.at(), row), apart(output(0), columns)), Some(weights))?;
+        }
+        Kernel::Combine { .. } => {
+            context.gather(arriving, columns, (apart(input(0), columns), apart(from.at(), columns)), None)?;
+            way.back(from, to, columns)?;
+            context.gather(leaving, columns, (apart(to.at(), columns), apart(output(0), columns)), None)?;
+        }
+        Kernel::CombineGrad { .. } => {
+            context.spread(leaving, columns, (apart(input(0), columns), apart(from.at(), columns)), None)?;
+            way.out(from, to, columns)?;
             context.clear_behind(&outputs[0], came)?;
-            let weights = (to.after(behind), row);
-            let made = [output(0), along.at()];
-            context.weighted_grad(arriving, (to.at(), row), weights, (input(1), columns), made)?;
-            way.back(along, back, 1)?;
-            context.gather(Copies { active: 1, ..leaving }, back.at(), None, 1, output(1))?;
+            context.spread(arriving, columns, (apart(to.at(), columns), apart(output(0), columns)), None)?;
         }
         _ => panic!("`{}` is not dealt", kernel.name()),
     }
@@ -121,27 +123,23 @@ impl<'a> Dealt<'a> {
     fn of(kernel: &Kernel, inputs: &[Place<'a>], outputs: &[Place<'a>]) -> Dealt<'a> {
         let (rows, chosen, arrived) = match kernel {
             Kernel::Dispatch { .. } => (outputs[0], inputs[1], outputs[1]),
-            Kernel::DispatchGrad { .. } => (inputs[0], inputs[1], inputs[2]),
-            Kernel::Combine { .. } => (inputs[0], inputs[2], inputs[3]),
-            Kernel::CombineGrad { .. } => (inputs[1], inputs[3], inputs[4]),
+            Kernel::DispatchGrad { .. } | Kernel::Combine { .. } => (inputs[0], inputs[1], inputs[2]),
+            Kernel::CombineGrad { .. } => (outputs[0], inputs[1], inputs[2]),
             _ => panic!("`{}` is not dealt", kernel.name()),
         };
         Dealt { rows, chosen, arrived }
     }
 
-    /// Of each trip of `kernel`: the most bytes that leave this rank, and that come to it.
-    fn trips(&self, kernel: &Kernel) -> Vec<[Bytes; 2]> {
-        let (copies, rows) = (self.chosen.elements(), self.rows.rows());
-        let out = |width: u64| [copies, rows].map(|copies| copies * width * self.rows.format().bytes());
-        let back = |width: u64| {
-            let [arrive, leave] = out(width);
-            [leave, arrive]
-        };
+    /// The most bytes that leave this rank, and that come to it.
+    fn trip(&self, kernel: &Kernel) -> [Bytes; 2] {
         let width = self.rows.columns();
+        let of = |copies: u64, width: u64| copies * width * self.rows.format().bytes();
+        let (copies, rows) = (self.chosen.elements(), self.rows.rows());
         match kernel {
-            Kernel::Dispatch { .. } => vec![out(width)],
-            Kernel::CombineGrad { .. } => vec![out(width + 1), back(1)],
-            _ => vec![back(width)],
+            Kernel::Dispatch { .. } => [of(copies, width + 1), of(rows, width + 1)],
+            Kernel::DispatchGrad { .. } => [of(rows, width + 1), of(copies, width + 1)],
+            Kernel::Combine { .. } => [of(rows, width), of(copies, width)],
+            _ => [of(copies, width), of(rows, width)],
         }
     }
 
@@ -155,16 +153,15 @@ impl<'a> Dealt<'a> {
 /// among them, where a rank `shows` what leaves it.
 pub fn taken(kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>], shows: bool) -> Vec<Bytes> {
     let dealt = Dealt::of(kernel, inputs, outputs);
-    let trips = dealt.trips(kernel);
-    let of_trips = trips.iter().flat_map(|trip| &trip[usize::from(shows)..]).copied();
-    [dealt.place_bytes()].into_iter().chain(of_trips).collect()
+    let of_trip = dealt.trip(kernel).into_iter().skip(usize::from(shows));
+    [dealt.place_bytes()].into_iter().chain(of_trip).collect()
 }
 
 /// Memory beside the operator's tensors.
 struct Staging {
     places: Memory,
-    /// Of each trip what leaves and what comes.
-    trips: Vec<[Arc<Memory>; 2]>,
+    /// What leaves and what comes.
+    trip: [Arc<Memory>; 2],
 }
 
 impl Staging {
@@ -173,11 +170,9 @@ impl Staging {
         let new = |bytes: Bytes, held: Held| Memory::held(&context.card, bytes, held);
         let leaves = if shows { Held::ByOthers } else { Held::Briefly };
         let places = new(dealt.place_bytes(), Held::Briefly)?;
-        let mut trips = Vec::new();
-        for [from, to] in dealt.trips(kernel) {
-            trips.push([Arc::new(new(from, leaves)?), Arc::new(new(to, Held::Briefly)?)]);
-        }
-        Ok(Staging { places, trips })
+        let [from, to] = dealt.trip(kernel);
+        let trip = [Arc::new(new(from, leaves)?), Arc::new(new(to, Held::Briefly)?)];
+        Ok(Staging { places, trip })
     }
 }
 

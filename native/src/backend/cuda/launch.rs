@@ -87,12 +87,40 @@ impl Copies {
     }
 }
 
+/// Rows that need not lie directly behind each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strided {
+    at: u64,
+    /// Elements from the first of one row to that of the next.
+    next: u64,
+}
+
+impl Strided {
+    pub fn new(at: u64, next: u64) -> Strided {
+        Strided { at, next }
+    }
+}
+
+/// What a kernel between tokens and their copies is called with.
+fn of_copies(
+    copies: &Copies,
+    columns: u64,
+    (from, to): (Strided, Strided),
+    numbers: Option<(Strided, Strided)>,
+) -> Args {
+    let nowhere = Strided::new(0, 0);
+    let (numbers_from, numbers_to) = numbers.unwrap_or((nowhere, nowhere));
+    let buffers = [from.at, copies.places.0, to.at, numbers_from.at, numbers_to.at];
+    args(&buffers, &[columns, copies.active, from.next, to.next, numbers_from.next, numbers_to.next], &[])
+}
+
 /// Bytes that [`Context::run`] takes for as long as `kernel` runs, where it takes any.
 pub fn taken(kernel: &Kernel, inputs: &[Place<'_>]) -> Option<Bytes> {
     let chosen = match *kernel {
-        Kernel::Dispatch { .. } | Kernel::DispatchGrad { .. } => 1,
-        Kernel::Combine { .. } => 2,
-        Kernel::CombineGrad { .. } => 3,
+        Kernel::Dispatch { .. }
+        | Kernel::DispatchGrad { .. }
+        | Kernel::Combine { .. }
+        | Kernel::CombineGrad { .. } => 1,
         Kernel::AttentionGrad(heads) => return of_rows(&heads, inputs[0].rows(), inputs[0].format()),
         Kernel::SpreadAttentionGrad(spread) => return of_rows(&spread.heads, inputs[0].rows(), inputs[0].format()),
         Kernel::BiasGrad | Kernel::RmsNormGainGrad | Kernel::LayerNormGainGrad => {
@@ -425,26 +453,24 @@ impl Context {
                 self.write_numbers(&outputs[1], order.arrivals())?;
                 let places = self.places(&order)?;
                 let copies = Copies::of(&inputs[1], format, places.at());
-                self.clear_behind(&outputs[0], copies.count)?;
-                self.spread(copies, Address(input(0)), columns, (Address(output(0)), columns))
-            }
-            Kernel::DispatchGrad { .. } => {
-                let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
-                let copies = Copies::of(&inputs[1], format, places.at());
-                self.gather(copies, Address(input(0)), None, columns, Address(output(0)))
-            }
-            Kernel::Combine { .. } => {
-                let places = self.places(&self.order(&inputs[2], &inputs[3])?)?;
-                let copies = Copies::of(&inputs[2], format, places.at());
-                self.gather(copies, Address(input(0)), Some(Address(input(1))), columns, Address(output(0)))
+                [&outputs[0], &outputs[2]].into_iter().try_for_each(|rows| self.clear_behind(rows, copies.count))?;
+                let weights = (Strided::new(input(2), 1), Strided::new(output(2), 1));
+                let rows = (Strided::new(input(0), columns), Strided::new(output(0), columns));
+                self.spread(copies, columns, rows, Some(weights))
             }
             Kernel::CombineGrad { .. } => {
-                let places = self.places(&self.order(&inputs[3], &inputs[4])?)?;
-                let copies = Copies::of(&inputs[3], format, places.at());
+                let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
+                let copies = Copies::of(&inputs[1], format, places.at());
                 self.clear_behind(&outputs[0], copies.count)?;
-                let (dy, weights) = ((Address(input(0)), columns), (Address(input(2)), 1));
-                let made = [output(0), output(1)].map(Address);
-                self.weighted_grad(copies, dy, weights, (Address(input(1)), columns), made)
+                let rows = (Strided::new(input(0), columns), Strided::new(output(0), columns));
+                self.spread(copies, columns, rows, None)
+            }
+            Kernel::DispatchGrad { .. } | Kernel::Combine { .. } => {
+                let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
+                let copies = Copies::of(&inputs[1], format, places.at());
+                let shares = inputs.get(3).map(|_| (Strided::new(input(3), 1), Strided::new(output(1), 1)));
+                let rows = (Strided::new(input(0), columns), Strided::new(output(0), columns));
+                self.gather(copies, columns, rows, shares)
             }
             Kernel::ExpertMatMul { transpose_b } => self.expert_matmul(transpose_b, inputs, outputs),
             Kernel::ExpertMatMulGrad => self.expert_matmul_grad(inputs, outputs),
@@ -534,6 +560,14 @@ impl Context {
             Kernel::SoftCapGrad { cap_e12 } => {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[of_e12(cap_e12) as f32]);
                 self.over_elements("soft_cap_grad", format, elements, args)
+            }
+            Kernel::WeightedGlu { .. } => {
+                let args = args(&[input(0), input(1), input(2), output(0)], &[columns], &[]);
+                self.over_packed_rows(kernel.name(), format, [rows, columns], args)
+            }
+            Kernel::WeightedGluGrad { .. } => {
+                let buffers = [input(0), input(1), input(2), input(3), output(0), output(1), output(2)];
+                self.over_packed_rows(kernel.name(), format, [rows, columns], args(&buffers, &[columns], &[]))
             }
             Kernel::RowGate => {
                 let args = args(&[input(0), input(1), output(0)], &[columns], &[]);
@@ -725,50 +759,30 @@ impl Context {
         Ok(memory)
     }
 
-    /// Each of the tokens at `from`, of so many columns, to the places of its copies at `to`, which has so many elements from
-    /// row to row.
+    /// Each token's row of so many columns to its copies' places, from the first of a pair to the second; and where there are
+    /// `weights`, each copy's to its place.
     pub(super) fn spread(
         &self,
         copies: Copies,
-        from: Address,
         columns: u64,
-        (to, row): (Address, u64),
+        rows: (Strided, Strided),
+        weights: Option<(Strided, Strided)>,
     ) -> Result<(), CardError> {
-        let args = args(&[from.0, copies.places.0, to.0], &[columns, copies.active, row], &[]);
-        self.over_rows("dispatch", copies.format, [copies.count, columns], args)
+        let size = [copies.count, columns];
+        self.over_rows("dispatch", copies.format, size, of_copies(&copies, columns, rows, weights))
     }
 
-    /// For each token, at `to`, the sum of its copies among the rows at `from`, each times its weight where there are
-    /// `weights`.
+    /// For each token the sum of its copies among rows of so many columns, from the first of a pair to the second; and where
+    /// there are `shares`, what those of the copies' rows are, by copy.
     pub(super) fn gather(
         &self,
         copies: Copies,
-        from: Address,
-        weights: Option<Address>,
         columns: u64,
-        to: Address,
+        rows: (Strided, Strided),
+        shares: Option<(Strided, Strided)>,
     ) -> Result<(), CardError> {
-        let numbers = [columns, copies.active];
-        let (name, args) = match weights {
-            None => ("dispatch_grad", args(&[from.0, copies.places.0, to.0], &numbers, &[])),
-            Some(weights) => ("combine", args(&[from.0, weights.0, copies.places.0, to.0], &numbers, &[])),
-        };
-        self.over_rows(name, copies.format, [copies.count / copies.active, columns], args)
-    }
-
-    /// What weighted sums give back to the copies' rows, and by copy to their weights: gradients of sums and weights have so
-    /// many elements from one to the next, rows so many columns.
-    pub(super) fn weighted_grad(
-        &self,
-        copies: Copies,
-        (dy, next): (Address, u64),
-        (weights, next_weight): (Address, u64),
-        (rows, columns): (Address, u64),
-        [drows, dweights]: [Address; 2],
-    ) -> Result<(), CardError> {
-        let buffers = [dy, rows, weights, copies.places, drows, dweights].map(|at| at.0);
-        let args = args(&buffers, &[columns, copies.active, next, next_weight], &[]);
-        self.over_rows("combine_grad", copies.format, [copies.count, columns], args)
+        let size = [copies.count / copies.active, columns];
+        self.over_rows("combine", copies.format, size, of_copies(&copies, columns, rows, shares))
     }
 
     /// Sets the rows behind the first `filled` to 0.

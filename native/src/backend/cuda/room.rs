@@ -488,7 +488,10 @@ mod tests {
             for memory in &report.memory {
                 let held = memory.device_bytes;
                 println!("{}: {held} of {}, {} without", dtype.name(), on_paper(false), on_paper(true));
-                assert!(held <= on_paper(false) && on_paper(false) < held + held / 16, "{held}: {}", on_paper(false));
+                // The other rank may still read what it was shown last when this one shows it the next: so much more.
+                let unread = on_paper(false) - on_paper(true);
+                assert!(held <= on_paper(false) + unread, "{held}: {}", on_paper(false));
+                assert!(on_paper(false) < held + held / 16, "{held}: {}", on_paper(false));
                 assert!(on_paper(true) < held, "{held}: {}", on_paper(true));
             }
         }

@@ -3,6 +3,7 @@
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use pipeplan_core::graph::of_e12;
+use pipeplan_core::model::Activation;
 
 use super::super::element::Element;
 use super::Call;
@@ -114,6 +115,46 @@ pub fn geglu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
         let (dy, (share, slope)) = (*dgate, gelu_share(*gate));
         *dup = dy * *gate * share;
         *dgate = dy * *up * (share + *gate * share * (T::ONE - share) * slope);
+    }
+}
+
+/// The share of itself that a gate of `x` passes, and the slope of that share.
+fn share_of<T: Element>(activation: Activation, x: T) -> (T, T) {
+    let (share, slope) = match activation {
+        Activation::Silu => (sigmoid(x), T::ONE),
+        Activation::Gelu => gelu_share(x),
+    };
+    (share, share * (T::ONE - share) * slope)
+}
+
+pub fn weighted_glu<T: Element>(call: &mut Call<'_, '_, T>, activation: Activation) {
+    let (gate, up, shares) = (call.floats(0), call.floats(1), call.floats(2));
+    let (_, width) = call.sizes(0);
+    let rows = call.outputs[0].floats_mut().chunks_exact_mut(width).zip(shares);
+    for (((y, of_row), gate), up) in rows.zip(gate.chunks_exact(width)).zip(up.chunks_exact(width)) {
+        for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
+            *y = *of_row * (*gate * share_of(activation, *gate).0 * *up);
+        }
+    }
+}
+
+pub fn weighted_glu_grad<T: Element>(call: &mut Call<'_, '_, T>, activation: Activation) {
+    let (gate, up, shares) = (call.floats(1), call.floats(2), call.floats(3));
+    let (_, width) = call.sizes(1);
+    call.started(0);
+    let [dgate, dup, dshares] = &mut *call.outputs else { panic!("a weighted gate's gradient has three outputs") };
+    let rows = dgate.floats_mut().chunks_exact_mut(width).zip(dup.floats_mut().chunks_exact_mut(width));
+    let rows = rows.zip(gate.chunks_exact(width)).zip(up.chunks_exact(width)).zip(shares);
+    for (((((dgate, dup), gate), up), of_row), dshare) in rows.zip(dshares.floats_mut()) {
+        let mut along = T::ZERO;
+        for (((dgate, dup), gate), up) in dgate.iter_mut().zip(dup).zip(gate).zip(up) {
+            let (dy, (share, slope)) = (*dgate, share_of(activation, *gate));
+            let passed = *gate * share;
+            along += dy * passed * *up;
+            *dup = *of_row * dy * passed;
+            *dgate = *of_row * dy * *up * (share + *gate * slope);
+        }
+        *dshare = along;
     }
 }
 

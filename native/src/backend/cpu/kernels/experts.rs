@@ -231,10 +231,9 @@ pub fn spread<T: Element>(x: &[T], order: &Order, active: usize, width: usize, r
     }
 }
 
-/// For each token the sum of its copies in `rows`, each times its weight where there are `weights`.
-pub fn gather<T: Element>(
-    rows: &[T],
-    weights: Option<&[T]>,
+/// For each token the sum of its copies, of which [`Order`]'s place says which element of `rows` it is.
+pub fn gather<'a, T: Element>(
+    rows: impl Fn(usize) -> &'a [T],
     order: &Order,
     active: usize,
     width: usize,
@@ -243,55 +242,44 @@ pub fn gather<T: Element>(
     sums.fill(T::ZERO);
     for (copy, place) in order.places.iter().enumerate() {
         let token = copy / active;
-        let (row, sum) = (&rows[place * width..(place + 1) * width], &mut sums[token * width..(token + 1) * width]);
-        match weights.map(|weights| weights[copy]) {
-            None => sum.iter_mut().zip(row).for_each(|(sum, more)| *sum += *more),
-            Some(weight) => sum.iter_mut().zip(row).for_each(|(sum, more)| *sum += weight * *more),
-        }
+        let sum = &mut sums[token * width..(token + 1) * width];
+        sum.iter_mut().zip(rows(*place)).for_each(|(sum, more)| *sum += *more);
     }
-}
-
-/// What the weighted sum of a copy's `row` gives back where its token's gradient is `dy`: that of the row, and of the weight.
-pub fn weighted_grad<T: Element>(dy: &[T], row: &[T], weight: T, drow: &mut [T]) -> T {
-    drow.iter_mut().zip(dy).for_each(|(drow, dy)| *drow = weight * *dy);
-    dot(dy, row)
 }
 
 pub(super) fn dispatch<T: Element>(call: &mut Call<'_, '_, T>) {
     let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
-    let (x, chosen) = (call.floats(0), call.tokens(1));
-    let [rows, arrivals] = &mut *call.outputs else { panic!("dispatch has two outputs") };
-    let (rows, arrivals) = (rows.floats_mut(), arrivals.tokens_mut());
+    let (x, chosen, weights) = (call.floats(0), call.tokens(1), call.floats(2));
+    let [rows, arrivals, shares] = &mut *call.outputs else { panic!("dispatch has three outputs") };
+    let (rows, arrivals, shares) = (rows.floats_mut(), arrivals.tokens_mut(), shares.floats_mut());
     let order = Order::new(chosen, arrivals.len());
     rows.fill(T::ZERO);
     spread(x, &order, active, width, rows);
+    shares.fill(T::ZERO);
+    spread(weights, &order, 1, 1, shares);
     arrivals.iter_mut().zip(order.arrivals()).for_each(|(arrived, count)| *arrived = count);
 }
 
 pub(super) fn dispatch_grad<T: Element>(call: &mut Call<'_, '_, T>) {
-    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
     let order = Order::new(call.tokens(1), call.tokens(2).len());
-    gather(call.floats(0), None, &order, active, width, call.outputs[0].floats_mut());
+    combine(call);
+    let dshares = call.floats(3);
+    let dweights = call.outputs[1].floats_mut().iter_mut().zip(&order.places);
+    dweights.for_each(|(dweight, place)| *dweight = dshares[*place]);
 }
 
 pub(super) fn combine<T: Element>(call: &mut Call<'_, '_, T>) {
-    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(2));
-    let order = Order::new(call.tokens(2), call.tokens(3).len());
-    gather(call.floats(0), Some(call.floats(1)), &order, active, width, call.outputs[0].floats_mut());
+    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
+    let (rows, order) = (call.floats(0), Order::new(call.tokens(1), call.tokens(2).len()));
+    gather(|place| &rows[place * width..(place + 1) * width], &order, active, width, call.outputs[0].floats_mut());
 }
 
 pub(super) fn combine_grad<T: Element>(call: &mut Call<'_, '_, T>) {
-    let (dy, rows, weights) = (call.floats(0), call.floats(1), call.floats(2));
-    let order = Order::new(call.tokens(3), call.tokens(4).len());
-    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(3));
-    let [drows, dweights] = &mut *call.outputs else { panic!("combine_grad has two outputs") };
-    let (drows, dweights) = (drows.floats_mut(), dweights.floats_mut());
+    let ((_, width), (_, active)) = (call.sizes(0), call.sizes(1));
+    let (dy, order) = (call.floats(0), Order::new(call.tokens(1), call.tokens(2).len()));
+    let drows = call.outputs[0].floats_mut();
     drows.fill(T::ZERO);
-    for (((copy, place), weight), dweight) in order.places.iter().enumerate().zip(weights).zip(dweights) {
-        let token = copy / active;
-        let at = place * width..(place + 1) * width;
-        *dweight = weighted_grad(&dy[token * width..(token + 1) * width], &rows[at.clone()], *weight, &mut drows[at]);
-    }
+    spread(dy, &order, active, width, drows);
 }
 
 pub(super) fn matmul<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, transpose: bool) {

@@ -286,6 +286,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::DispatchGrad { .. } => experts::dispatch_grad(&mut call),
         Kernel::Combine { .. } => experts::combine(&mut call),
         Kernel::CombineGrad { .. } => experts::combine_grad(&mut call),
+        Kernel::WeightedGlu { activation } => elementwise::weighted_glu(&mut call, *activation),
+        Kernel::WeightedGluGrad { activation } => elementwise::weighted_glu_grad(&mut call, *activation),
         Kernel::RowGate => experts::row_gate(&mut call),
         Kernel::RowGateGrad => experts::row_gate_grad(&mut call),
         Kernel::ExpertMatMul { transpose_b } => experts::matmul(&*context.gemm, &mut call, *transpose_b),

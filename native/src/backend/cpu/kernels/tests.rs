@@ -2,7 +2,7 @@
 //! run in place against itself out of place.
 
 use pipeplan_core::graph::{Heads, Kernel};
-use pipeplan_core::model::E12;
+use pipeplan_core::model::{Activation, E12};
 
 use super::super::gemm::Tuned;
 use super::*;
@@ -212,6 +212,22 @@ fn gated_units() {
         assert_gradient(Kernel::SwiGlu, &[&gate, &up], &[&[3, 4]], &dy, which, gradient);
     }
     assert_in_place(Kernel::SwiGluGrad, &[&dy, &gate, &up], &[&[3, 4], &[3, 4]]);
+}
+
+#[test]
+fn weighted_gated_units() {
+    let [gate, up, dy] = [1, 2, 3].map(|seed| Tensor::random(&[3, 4], seed));
+    let shares = Tensor::random(&[3, 1], 4);
+    for activation in [Activation::Silu, Activation::Gelu] {
+        let (kernel, outputs): (_, [&[u64]; 3]) =
+            (Kernel::WeightedGluGrad { activation }, [&[3, 4], &[3, 4], &[3, 1]]);
+        let gradients = run_kernel(kernel, &[&dy, &gate, &up, &shares], &outputs);
+        for (which, gradient) in gradients.iter().enumerate() {
+            let inputs = [&gate, &up, &shares];
+            assert_gradient(Kernel::WeightedGlu { activation }, &inputs, &[&[3, 4]], &dy, which, gradient);
+        }
+        assert_in_place(kernel, &[&dy, &gate, &up, &shares], &outputs);
+    }
 }
 
 #[test]

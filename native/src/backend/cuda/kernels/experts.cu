@@ -120,57 +120,84 @@ template <class T> __device__ void route_grad(const Args& a) {
 }
 KERNEL(route_grad)
 
-// p: x, place, rows. n: columns, active, from row to row. A block takes a copy.
+// Tokens to their copies. p: x, place, rows, weights, shares; the last two or none. n: columns, active, and from one to the
+// next of x, rows, weights and shares. A block takes a copy.
 template <class T> __device__ void dispatch(const Args& a) {
-    ll columns = a.n[0], copy = blockIdx.x;
-    const T* x = (const T*)a.p[0] + copy / a.n[1] * columns;
-    T* row = (T*)a.p[2] + ((const int*)a.p[1])[copy] * a.n[2];
+    ll columns = a.n[0], copy = blockIdx.x, place = ((const int*)a.p[1])[copy];
+    const T* x = (const T*)a.p[0] + copy / a.n[1] * a.n[2];
+    T* row = (T*)a.p[2] + place * a.n[3];
     for (ll j = threadIdx.x; j < columns; j += blockDim.x) row[j] = x[j];
+    if (a.p[3] != 0 && threadIdx.x == 0) ((T*)a.p[4])[place * a.n[5]] = ((const T*)a.p[3])[copy * a.n[4]];
 }
 KERNEL(dispatch)
 
-// p: drows, place, dx. n: columns, active. A block takes a token.
-template <class T> __device__ void dispatch_grad(const Args& a) {
-    ll columns = a.n[0], active = a.n[1], token = blockIdx.x;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        float sum = 0.0f;
-        for (ll copy = token * active; copy < (token + 1) * active; copy++) {
-            sum += load(((const T*)a.p[0])[((const int*)a.p[1])[copy] * columns + j]);
-        }
-        ((T*)a.p[2])[token * columns + j] = Number<T>::of(sum);
-    }
-}
-KERNEL(dispatch_grad)
-
-// p: rows, weights, place, y. n: columns, active. A block takes a token.
+// And back. p: rows, place, y, shares, weights; the last two or none. n: columns, active, and from one to the next of rows, y,
+// shares and weights. A block takes a token.
 template <class T> __device__ void combine(const Args& a) {
     ll columns = a.n[0], active = a.n[1], token = blockIdx.x;
+    const int* place = (const int*)a.p[1] + token * active;
     for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
         float sum = 0.0f;
-        for (ll copy = token * active; copy < (token + 1) * active; copy++) {
-            sum += load(((const T*)a.p[1])[copy]) * load(((const T*)a.p[0])[((const int*)a.p[2])[copy] * columns + j]);
-        }
-        ((T*)a.p[3])[token * columns + j] = Number<T>::of(sum);
+        for (ll copy = 0; copy < active; copy++) sum += load(((const T*)a.p[0])[place[copy] * a.n[2] + j]);
+        ((T*)a.p[2])[token * a.n[3] + j] = Number<T>::of(sum);
+    }
+    for (ll copy = threadIdx.x; a.p[3] != 0 && copy < active; copy += blockDim.x) {
+        ((T*)a.p[4])[(token * active + copy) * a.n[5]] = ((const T*)a.p[3])[place[copy] * a.n[4]];
     }
 }
 KERNEL(combine)
 
-// p: dy, rows, weights, place, drows, dweights. n: columns, active, from one of dy to the next, from one of the weights to
-// the next. A block takes a copy.
-template <class T> __device__ void combine_grad(const Args& a) {
+// A gate and what it lets through, each row times its share. p: gate, up, shares, y. n: columns. A block takes a row.
+template <class T, class G> __device__ __forceinline__ void weighted_glu(const Args& a) {
+    ll columns = a.n[0], row = blockIdx.x * columns;
+    float share = load(((const T*)a.p[2])[blockIdx.x]);
+    const T *gate = (const T*)a.p[0] + row, *up = (const T*)a.p[1] + row;
+    map_rows(gate, up, up, (T*)a.p[3] + row, columns, [&](float gate, float up, float) { return share * G()(gate, up); });
+}
+
+// p: dy, gate, up, shares, dgate (may be dy), dup, dshares. n: columns. A block takes a row.
+template <class T, class G, class Grad> __device__ __forceinline__ void weighted_glu_grad(const Args& a) {
     __shared__ float scratch[32];
-    ll columns = a.n[0], copy = blockIdx.x, place = ((const int*)a.p[3])[copy];
-    const T *dy = (const T*)a.p[0] + copy / a.n[1] * a.n[2], *row = (const T*)a.p[1] + place * columns;
-    T* drow = (T*)a.p[4] + place * columns;
-    float weight = load(((const T*)a.p[2])[copy * a.n[3]]), along = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        along += load(dy[j]) * load(row[j]);
-        drow[j] = Number<T>::of(weight * load(dy[j]));
+    ll columns = a.n[0], row = blockIdx.x * columns;
+    float share = load(((const T*)a.p[3])[blockIdx.x]), along = 0.0f;
+    const T *dy = (const T*)a.p[0] + row, *gate = (const T*)a.p[1] + row, *up = (const T*)a.p[2] + row;
+    T *dgate = (T*)a.p[4] + row, *dup = (T*)a.p[5] + row;
+    // A thread alone reads and writes its columns, so that dgate may be dy.
+    auto of = [&](T& dy, T& gate, const T& up) {
+        float own = load(dy), by_gate, by_up;
+        along += own * G()(load(gate), load(up));
+        Grad::of(share * own, load(gate), load(up), by_gate, by_up);
+        dy = Number<T>::of(by_gate);
+        gate = Number<T>::of(by_up);
+    };
+    if (in_packs<T>(columns)) {
+        for (ll i = threadIdx.x; i < columns / Pack<T>::WIDTH; i += blockDim.x) {
+            Pack<T> pd = ((const Pack<T>*)dy)[i], pg = ((const Pack<T>*)gate)[i], pu = ((const Pack<T>*)up)[i];
+#pragma unroll
+            for (int k = 0; k < Pack<T>::WIDTH; k++) of(pd.v[k], pg.v[k], pu.v[k]);
+            ((Pack<T>*)dgate)[i] = pd;
+            ((Pack<T>*)dup)[i] = pg;
+        }
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+            T d = dy[j], g = gate[j];
+            of(d, g, up[j]);
+            dgate[j] = d;
+            dup[j] = g;
+        }
     }
     along = block_sum(along, scratch);
-    if (threadIdx.x == 0) ((T*)a.p[5])[copy] = Number<T>::of(along);
+    if (threadIdx.x == 0) ((T*)a.p[6])[blockIdx.x] = Number<T>::of(along);
 }
-KERNEL(combine_grad)
+
+template <class T> __device__ void weighted_swiglu(const Args& a) { weighted_glu<T, SwiGlu>(a); }
+KERNEL(weighted_swiglu)
+template <class T> __device__ void weighted_swiglu_grad(const Args& a) { weighted_glu_grad<T, SwiGlu, SwiGluGrad>(a); }
+KERNEL(weighted_swiglu_grad)
+template <class T> __device__ void weighted_geglu(const Args& a) { weighted_glu<T, GeGlu>(a); }
+KERNEL(weighted_geglu)
+template <class T> __device__ void weighted_geglu_grad(const Args& a) { weighted_glu_grad<T, GeGlu, GeGluGrad>(a); }
+KERNEL(weighted_geglu_grad)
 
 // Each row by its gate. p: x, gate, y. n: columns. A block takes a row.
 template <class T> __device__ void row_gate(const Args& a) {
