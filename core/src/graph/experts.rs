@@ -5,6 +5,10 @@
 //! their own tokens ([`Form::whole_experts`](super::form::Form::whole_experts)). What auxiliary losses need is left out:
 //! a few numbers for each expert.
 //!
+//! What an expert makes is weighted before its last product, which is linear, and not behind it: then nothing that experts
+//! give is kept for the gradient of the weights. Megatron-LM does so; frameworks that weight what experts give, such as
+//! torchtitan (its pull request 4095), hold as many numbers more in each layer as copies of tokens have.
+//!
 //! Source: arXiv:2101.03961 (routing), arXiv:2401.04088 §2.1 (gated experts), arXiv:2401.06066 (shared experts).
 
 use alloc::format;

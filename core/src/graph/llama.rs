@@ -122,7 +122,7 @@ pub(super) fn gated(build: &mut Builder, x: TensorId, whole: u32, weight: &str) 
 }
 
 /// What joins the gate and the other half.
-pub(super) const fn gate_kernel(activation: Activation) -> Kernel {
+const fn gate_kernel(activation: Activation) -> Kernel {
     match activation {
         Activation::Silu => Kernel::SwiGlu,
         Activation::Gelu => Kernel::GeGlu,
