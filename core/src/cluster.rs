@@ -24,11 +24,18 @@ pub struct Device {
     pub memory_bytes_per_s: u64,
     /// Memory of the device that programs are given.
     pub memory_bytes: Bytes,
+    /// Bytes a second that copies to the host's memory reach, and copies back.
+    pub host_bytes_per_s: u64,
     /// The least time of one operator: its launch.
     pub launch_ns: Nanos,
 }
 
 impl Device {
+    /// What copies to the host's memory and back go by.
+    pub const fn host_link(&self) -> Link {
+        Link { bytes_per_s: self.host_bytes_per_s, latency_ns: self.launch_ns }
+    }
+
     /// What is wrong with the figures, each with its field below `path`.
     pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
         for (field, value, least, most) in [
@@ -37,6 +44,7 @@ impl Device {
             ("matmul_permille", self.matmul_permille, 1, 1000),
             ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
             ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),
+            ("host_bytes_per_s", self.host_bytes_per_s, 1, MAX_RATE),
             ("launch_ns", self.launch_ns, 0, MAX_LATENCY_NS),
         ] {
             check(path, field, value, least, most, faults);
@@ -153,6 +161,8 @@ pub struct Entry {
     pub memory_bytes_per_s: u64,
     /// Memory of the device.
     pub memory_bytes: Bytes,
+    /// Bytes a second that copies to the host's memory reach, and copies back.
+    pub host_bytes_per_s: u64,
     /// The least time of one operator.
     pub launch_ns: Nanos,
     /// Devices of one node.
@@ -195,6 +205,7 @@ impl Entry {
             matmul_permille: self.matmul_permille,
             memory_bytes_per_s: self.memory_bytes_per_s,
             memory_bytes: self.memory_bytes,
+            host_bytes_per_s: self.host_bytes_per_s,
             launch_ns: self.launch_ns,
         }
     }
@@ -221,8 +232,19 @@ pub fn usual_fp8_flops(name: &str) -> u64 {
     find(name).map_or(0, |entry| entry.matmul_flops.fp8)
 }
 
+/// The rate of copies to the host's memory and back of a device of that name: the catalog's, and of other devices that of an
+/// A100.
+pub fn usual_host_bytes_per_s(name: &str) -> u64 {
+    find(name).map_or(PCIE_4_COPIES, |entry| entry.host_bytes_per_s)
+}
+
 const GIGA: u64 = 1_000_000_000;
 const TERA: u64 = 1000 * GIGA;
+/// Copies from and to pinned memory over PCI Express 4.0 and 5.0, 16 lanes.
+const PCIE_4_COPIES: u64 = 25 * GIGA;
+const PCIE_5_COPIES: u64 = 52 * GIGA;
+/// The same over NVLink-C2C, by which two GPUs share a Grace.
+const C2C_COPIES: u64 = 150 * GIGA;
 /// The best matmuls of an A100 in bf16, over its data sheet's rate.
 const MATMUL_PERMILLE: u64 = 869;
 /// Of a kernel in a queue that never runs empty: measured figures are 2 to 5 µs.
@@ -247,6 +269,10 @@ const fn gib(hundredths: u64) -> Bytes {
 // least of what PyTorch tells of such cards where their memory is full ("has a total capacity of"), since a plan that needs
 // more ends there.
 //
+// Copies to the host's memory are measured, too, of one device at a time: 25.1 GB/s on an A100, 52.8 on an H100 (NVIDIA/nvbandwidth,
+// issues 42 and 24). Where two devices share a switch, both at once have half. A GH200 was measured at 300 to 346 (issue 23);
+// of two GPUs that share a Grace each is taken to have half.
+//
 // What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman, Machine
 // Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5 and 1745.0 TFLOP/s on A100, H100 and B200, H200 as
 // H100, and as B200 its like). Of the rate in fp8, twice that, they are taken to reach the same share: 780 thousandths of either were measured on
@@ -259,6 +285,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 869,
         memory_bytes_per_s: 1555 * GIGA,
         memory_bytes: gib(3938),
+        host_bytes_per_s: PCIE_4_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(300),
@@ -273,6 +300,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 869,
         memory_bytes_per_s: 2039 * GIGA,
         memory_bytes: gib(7914),
+        host_bytes_per_s: PCIE_4_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(300),
@@ -287,6 +315,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 803,
         memory_bytes_per_s: 3350 * GIGA,
         memory_bytes: gib(7910),
+        host_bytes_per_s: PCIE_5_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(450),
@@ -301,6 +330,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 803,
         memory_bytes_per_s: 4800 * GIGA,
         memory_bytes: gib(13972),
+        host_bytes_per_s: PCIE_5_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(450),
@@ -315,6 +345,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 776,
         memory_bytes_per_s: 7700 * GIGA,
         memory_bytes: gib(17835),
+        host_bytes_per_s: PCIE_5_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(900),
@@ -329,6 +360,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 776,
         memory_bytes_per_s: 7700 * GIGA,
         memory_bytes: gib(26769),
+        host_bytes_per_s: PCIE_5_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 8,
         link: nvlink(900),
@@ -343,6 +375,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 776,
         memory_bytes_per_s: 8000 * GIGA,
         memory_bytes: gib(18431),
+        host_bytes_per_s: C2C_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 72,
         link: nvlink(900),
@@ -357,6 +390,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: 776,
         memory_bytes_per_s: 8000 * GIGA,
         memory_bytes: gib(27650),
+        host_bytes_per_s: C2C_COPIES,
         launch_ns: GPU_LAUNCH_NS,
         devices_per_node: 72,
         link: nvlink(900),
@@ -372,6 +406,7 @@ static CATALOG: &[Entry] = &[
         matmul_permille: MATMUL_PERMILLE,
         memory_bytes_per_s: 10 * GIGA,
         memory_bytes: 4 << 30,
+        host_bytes_per_s: 5 * GIGA,
         launch_ns: 200,
         devices_per_node: 1024,
         link: Link { bytes_per_s: 5 * GIGA, latency_ns: 10_000 },

@@ -90,6 +90,8 @@ pub struct Load {
     pub bytes: Bytes,
     /// Bytes that a collective sends from each device, in a ring (Patarasuk and Yuan, JPDC 69, 2009).
     pub sent: Bytes,
+    /// Bytes that are copied to the host's memory or back.
+    pub copied: Bytes,
     /// Whether its matrix products take fp8.
     pub fp8: bool,
 }
@@ -111,7 +113,11 @@ impl Load {
         };
         let fp8 = operator.kernel != Kernel::Quantize
             && operator.inputs.first().is_some_and(|input| graph[input.tensor].dtype == Dtype::Fp8);
-        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator), fp8 }
+        let copied = match (operator.kernel.copies(), operator.outputs.first()) {
+            (true, Some(copy)) => graph[*copy].bytes(),
+            _ => 0,
+        };
+        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator), copied, fp8 }
     }
 
     /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a collective,
@@ -124,6 +130,9 @@ impl Load {
             0 => 0,
             sent => collective_time(sent, peers.link(kernel), COLLECTIVE_PER_MILLE),
         };
+        if kernel.copies() {
+            return device.host_link().time(self.copied);
+        }
         let per_mille = match kernel {
             Kernel::Attention(_) | Kernel::SpreadAttention(_) => ATTENTION_PER_MILLE,
             Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
@@ -270,17 +279,23 @@ pub struct JobTimes {
 }
 
 impl JobTimes {
-    /// By what each operator takes, in the order of the list: compute in that order, and beside it the collectives in theirs.
-    /// One begins when compute has reached it and the one before has ended, and compute stands still where it waits for one
-    /// that has not ended. That a collective slows the operators that run beside it is not counted.
+    /// By what each operator takes, in the order of the list: compute in that order, and beside it the collectives in theirs,
+    /// and copies to the host's memory and back in theirs. One begins when compute has reached it and the one before has
+    /// ended, and compute stands still where it waits for one that has not ended. That either slows the operators that run
+    /// beside it is not counted.
     pub fn of_times(graph: &Graph, times: &[Nanos]) -> JobTimes {
         let mut ends: Vec<Nanos> = vec![0; graph.tensors.len()];
         let mut walk = |belongs: &dyn Fn(Job) -> bool| {
-            let (mut compute, mut collectives): (Nanos, Nanos) = (0, 0);
+            let (mut compute, mut collectives, mut copies): (Nanos, Nanos, Nanos) = (0, 0, 0);
             for (operator, time) in graph.operators.iter().zip(times).filter(|(operator, _)| belongs(operator.job)) {
-                if operator.stream == Stream::Collective {
-                    collectives = compute.max(collectives).saturating_add(*time);
-                    operator.outputs.iter().for_each(|output| ends[output.index()] = collectives);
+                let beside = match operator.stream {
+                    Stream::Compute => None,
+                    Stream::Collective => Some(&mut collectives),
+                    Stream::Copies => Some(&mut copies),
+                };
+                if let Some(beside) = beside {
+                    *beside = compute.max(*beside).saturating_add(*time);
+                    operator.outputs.iter().for_each(|output| ends[output.index()] = *beside);
                     continue;
                 }
                 if operator.kernel.waits() {

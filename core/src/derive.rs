@@ -12,11 +12,11 @@ use crate::cost::{self, JobTimes, Peers};
 use crate::deal::{self, Group, Needs};
 use crate::fields::{Fault, Faults};
 use crate::graph::build::{StageShape, forward_graph, stage_graph_with};
-use crate::graph::form::{Form, Recompute};
+use crate::graph::form::{Form, Offload, Recompute};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::passes::recompute::Choices;
 use crate::graph::passes::{self, Account};
-use crate::graph::{Graph, Job, Operator, Role, TensorId};
+use crate::graph::{Graph, Job, Operator, Role, Stream, TensorId};
 use crate::layout::{Dispatch, Partition, RecomputeLayers};
 use crate::memory::{self, StaticBytes};
 use crate::model::{Dtype, Experts, Family, MAX_SIZE};
@@ -45,6 +45,8 @@ pub struct Derived {
     pub step_flops: u128,
     /// Bytes held throughout, by rank and kind.
     pub static_bytes: Vec<StaticBytes>,
+    /// Bytes of the host's memory that a microbatch of each stage holds behind F, and behind B until W.
+    pub host_bytes: Vec<[Bytes; 2]>,
     /// What ends each step.
     pub ends: Ends,
     /// How good the deal of layers is, where it was made for the memory limit.
@@ -193,6 +195,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         stages,
         step_flops: step_flops(work),
         static_bytes,
+        host_bytes: known.iter().map(|part| part.on_host).collect(),
         ends: Ends { tails, reduces_ns },
         dealt,
     })
@@ -257,6 +260,8 @@ fn step_flops(work: &ModelWork) -> u128 {
 #[derive(Clone, Copy)]
 struct Part {
     cost: StageCost,
+    /// Of the host's memory, behind F and behind B.
+    on_host: [Bytes; 2],
     /// With every neighbour on another rank.
     apart: StaticBytes,
     /// With the next stage on the same rank.
@@ -328,7 +333,11 @@ impl Parts<'_> {
     fn part(&mut self, layout: &StageLayout) -> Part {
         let mut counts = [0u32; KINDS];
         layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
-        let by_layer = choices_of(self.work, layout).by_layer;
+        let mut by_layer = choices_of(self.work, layout).by_layer;
+        if by_layer.is_empty() && matches!(self.work.layout.form.offload, Offload::First(_)) {
+            // Which layers come first matters, too.
+            by_layer = vec![Recompute::None; layout.layers.len()];
+        }
         let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
         let key = (counts, layout.embedding, layout.head, by_layer.into_iter().zip(kinds).collect());
         if let Some(part) = self.known.get(&key) {
@@ -343,6 +352,7 @@ impl Parts<'_> {
         };
         let part = Part {
             cost: cost_of(&graph, self.work),
+            on_host: Lifetimes::of(&graph).on_host(&graph),
             apart: shared_out(false),
             before_own: shared_out(true),
             whole: StaticBytes::of_stage(&graph, false, layout.moments()),
@@ -546,6 +556,8 @@ impl Parts<'_> {
             _ => Recompute::None,
         };
         (plain.layout.recompute_layers, plain.layout.form.recompute) = (RecomputeLayers::All, same);
+        // Nor do copies of a layer on its own, which no other one hides.
+        plain.layout.form.offload = Offload::None;
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
             let graph = graph_of(&plain, &StageLayout { layers, embedding, head });
             job_times(&graph, self.work).jobs.into_iter().fold(0, Nanos::saturating_add)
@@ -687,7 +699,8 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
                 experts,
             ));
             waits = waits.saturating_add(gather.saturating_sub(computes));
-            computes = layer.iter().fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));
+            let of_compute = layer.iter().filter(|(operator, _)| operator.stream != Stream::Copies);
+            computes = of_compute.fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));
         }
         waits
     })

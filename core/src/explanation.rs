@@ -140,6 +140,7 @@ impl Explanation {
                 "rank": rank.rank,
                 "static_bytes": kinds,
                 "activation_bytes": rank.activations,
+                "host_bytes": rank.on_host,
                 "peak_bytes": rank.peak,
                 "at_op": rank.at.map(|op| op.to_string()),
                 "at_ns": rank.at_ns,

@@ -11,7 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::graph::form::{AttentionForm, Form, Recompute};
+use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::layout::{Partition, RecomputeLayers, ReduceGradients};
 use crate::schedule::{Absent, Published};
 use crate::spec::{FIT, ModelWork, Spec, Work};
@@ -313,6 +313,11 @@ fn choices(work: &ModelWork) -> Vec<Choice> {
     let mut choices = Choices::default();
     add_recompute(work, &mut choices);
     let (layout, form) = (&work.layout, work.layout.form);
+    if form.offload != Offload::All {
+        choices.add("training.offload", form.offload.text(), Offload::All.text(), |work| {
+            work.layout.form.offload = Offload::All;
+        });
+    }
     if layout.partition != Partition::WithinLimit {
         let from = layout.partition.name().unwrap_or("by hand");
         choices.add("parallel.partition", from, "within-limit", |work| {

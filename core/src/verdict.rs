@@ -7,7 +7,7 @@ use crate::derive::{Derived, dealt_within_limit};
 use crate::graph::form::Recompute;
 use crate::layout::{Partition, RecomputeLayers};
 use crate::memory::StaticBytes;
-use crate::op::Op;
+use crate::op::{Op, OpKind};
 use crate::planner::{self, Answer};
 use crate::problem::Problem;
 use crate::schedule::{Absent, Published};
@@ -28,6 +28,8 @@ pub struct RankMemory {
     pub at: Option<Op>,
     /// When that op starts.
     pub at_ns: Nanos,
+    /// The most of the host's memory that its microbatches hold at once.
+    pub on_host: Bytes,
     /// Fixed and activations together.
     pub peak: Bytes,
     /// What it may hold.
@@ -62,6 +64,7 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
                 rank,
                 fixed: *fixed,
                 activations: most,
+                on_host: on_host(derived, row.iter().map(|span| span.op)),
                 at: at.map(|span| span.op),
                 at_ns: at.map_or(0, |span| span.start_ns),
                 peak: fixed.total().saturating_add(most),
@@ -69,6 +72,22 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
             }
         })
         .collect()
+}
+
+/// The most of the host's memory that `ops`, a rank's in its order, hold at once.
+fn on_host(derived: &Derived, ops: impl Iterator<Item = Op>) -> Bytes {
+    let (mut held, mut most): (Bytes, Bytes) = (0, 0);
+    for op in ops {
+        let [behind_f, behind_b] = derived.host_bytes[op.stage()];
+        held = match op.kind() {
+            OpKind::F => held.saturating_add(behind_f),
+            OpKind::B => held.saturating_sub(behind_f - behind_b),
+            OpKind::W => held.saturating_sub(behind_b),
+            OpKind::BW => held.saturating_sub(behind_f),
+        };
+        most = most.max(held);
+    }
+    most
 }
 
 /// What `published` needs for `spec` without regard to its limit: its bytes by rank beside the limit, and its cost.

@@ -15,7 +15,7 @@ use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::graph::Job;
-use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
+use pipeplan_core::graph::form::{AttentionForm, Form, Offload, Recompute};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::layout::{Partition, RecomputeLayers};
 use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
@@ -135,6 +135,7 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
     let batches = Batches::new(text, [work.sequence as usize, 3], work.microbatch_size as usize, 2, 0).expect("text");
     let mut store = Store::default();
     let graph = graph_of(work, layout);
+    let [on_host, _] = Lifetimes::of(&graph).on_host(&graph);
     let mut cpu =
         Cpu::<T>::new([(stage, graph)], work.pipeline as usize, 1, AdamW::default(), Arc::new(batches), &mut store);
     cpu.record_job_bytes();
@@ -156,6 +157,7 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
         }
     }
     assert_eq!(store.meter.held(Kind::Activation), 0);
+    assert_eq!((store.meter.held(Kind::Host), store.meter.peak(Kind::Host)), (0, 2 * on_host));
     cpu.job_bytes().iter().map(|noted| ((noted.kind, noted.microbatch), (noted.peak, noted.kept))).collect()
 }
 
@@ -237,6 +239,44 @@ fn newer_families_hold_what_liveness_says() {
     }
 }
 
+/// What waits in the host's memory leaves the device's, all of it or that of a stage's first layers.
+#[test]
+fn what_waits_in_the_host_s_memory_leaves_the_device_s() {
+    let usual = work(2, 2).model;
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 10,
+        shared_ffn: 6,
+        shared_gate: true,
+        dense_layers: 3,
+        routing: Routing::USUAL,
+    };
+    for (name, model) in [
+        ("Llama", usual),
+        ("GPT", ModelConfig { family: Family::Gpt, ..usual }),
+        ("Gemma 2", ModelConfig { variant: common::gemma_2(5), tied: true, ..usual }),
+        ("experts", ModelConfig { variant: Variant { experts: Some(experts), ..Variant::USUAL }, ..usual }),
+    ] {
+        for recompute in Recompute::ALL {
+            let kept = |offload| {
+                let mut work = ModelWork { model, ..work(2, 2) };
+                work.layout.form = Form { recompute, offload, ..work.layout.form };
+                holds_what_liveness_says(&work, &format!("{name} {recompute:?} {offload:?}"));
+                let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+                let cost = derived.statement.stages[0];
+                (cost.forward_bytes, derived.host_bytes[0])
+            };
+            let [(all, here), (some, first), (least, away)] =
+                [Offload::None, Offload::First(1), Offload::All].map(kept);
+            assert_eq!(here, [0, 0]);
+            assert!(least < some && some < all && all > 3 * least, "{name} {recompute:?}: {all} {some} {least}");
+            // What leaves the one is in the other.
+            assert_eq!((all - some, all - least), (first[0] as i64, away[0] as i64), "{name} {recompute:?}");
+        }
+    }
+}
+
 /// A change of the usual work.
 type Change = fn(&mut ModelWork);
 
@@ -288,6 +328,10 @@ fn the_high_water_mark_is_the_predicted_peak() {
         (work.layout.form.context, work.sequence, work.layout.data, work.layout.zero) = (2, 24, 2, 1);
         (work.model.variant, work.layout.form.recompute) = (common::gemma_2(5), Recompute::Full);
     };
+    let on_host: Change = |work| work.layout.form.offload = Offload::All;
+    let partly_on_host: Change = |work| {
+        (work.layout.form.offload, work.layout.form.recompute) = (Offload::First(1), Recompute::Cheap);
+    };
     for (name, ranks, tensor, change) in [
         ("1f1b", 1, 1, as_it_is),
         ("1f1b", 4, 1, as_it_is),
@@ -321,6 +365,11 @@ fn the_high_water_mark_is_the_predicted_peak() {
         // Experts dealt to ranks.
         ("1f1b", 2, 1, dealt),
         ("zb-v", 2, 2, dealt),
+        // What waits in the host's memory.
+        ("1f1b", 2, 1, on_host),
+        ("zb-h1", 2, 2, on_host),
+        ("zb-v", 2, 1, partly_on_host),
+        ("interleaved-1f1b", 2, 4, partly_on_host),
         // Keys and values in a ring: two blocks, and in the gradient theirs beside them.
         ("1f1b", 2, 2, ring),
         ("zb-h1", 2, 4, ring),
@@ -356,6 +405,7 @@ fn the_high_water_mark_is_the_predicted_peak() {
             assert!(memory.persistent_bytes <= fixed && fixed - memory.persistent_bytes < fixed / 100, "{what}");
             let held = predicted - problem.static_bytes(rank);
             assert_eq!(memory.activation_bytes, held, "{what}");
+            assert_eq!(memory.host_bytes > 0, work.layout.form.offload != Offload::None, "{what}");
             assert!(memory.high_water_bytes <= predicted, "{what}");
         }
     }

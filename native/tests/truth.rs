@@ -6,7 +6,7 @@ mod common;
 use common::{one_by_one, options, ordered, problem, published, train, work};
 use pipeplan::runner::{Precision, RunReport};
 use pipeplan::transport::Buffer;
-use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
+use pipeplan_core::graph::form::{AttentionForm, Form, Offload, Recompute};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::schedule::{self, Schedule};
 
@@ -157,22 +157,29 @@ fn wherever_transfers_are_placed_training_is_the_same() {
     }
 }
 
-/// What is computed again is computed to the same bits, dropout included, on however many ranks.
+/// What is computed again is computed to the same bits, dropout included, on however many ranks, and what waits in the host's
+/// memory comes back as it was.
 #[test]
 fn recomputing_and_dropout_change_no_bit_between_partitions() {
     for attention in [AttentionForm::Flash, AttentionForm::Materialised] {
         for dropout in [false, true] {
-            let with = |ranks: usize, recompute: Recompute| {
+            let with = |ranks: usize, recompute: Recompute, offload: Offload| {
                 let mut work = work(ranks, 4);
-                work.layout.form = Form { attention, dropout, recompute, ..work.layout.form };
+                work.layout.form = Form { attention, dropout, recompute, offload, ..work.layout.form };
                 work
             };
-            let expected = train(&one_by_one(&with(1, Recompute::None), Precision::Single), &options(4));
-            for (name, recompute) in
-                [("1f1b", Recompute::Full), ("zb-h1", Recompute::Selective), ("zb-v", Recompute::Cheap)]
-            {
-                let workload = published(&with(2, recompute), name, Precision::Single).expect("it exists");
-                let what = format!("{name} with {attention:?}, dropout {dropout}, recompute {recompute:?}");
+            let expected =
+                train(&one_by_one(&with(1, Recompute::None, Offload::None), Precision::Single), &options(4));
+            for (name, recompute, offload) in [
+                ("1f1b", Recompute::Full, Offload::None),
+                ("zb-h1", Recompute::Selective, Offload::None),
+                ("zb-v", Recompute::Cheap, Offload::None),
+                ("1f1b", Recompute::None, Offload::All),
+                ("zb-v", Recompute::None, Offload::First(1)),
+                ("zb-h1", Recompute::Full, Offload::All),
+            ] {
+                let workload = published(&with(2, recompute, offload), name, Precision::Single).expect("it exists");
+                let what = format!("{name} with {attention:?}, dropout {dropout}, {recompute:?}, {offload:?}");
                 assert_same_bits(&train(&workload, &options(4)), &expected, &what);
             }
         }

@@ -289,6 +289,10 @@ impl Backward<'_> {
                 Kernel::AllReduce { .. } => self.contribute(input(0)?, dy),
                 // Only passes over forward and backward make these.
                 Kernel::Quantize
+                | Kernel::Offload
+                | Kernel::OffloadWait
+                | Kernel::Reload
+                | Kernel::ReloadWait
                 | Kernel::AllReduceStart { .. }
                 | Kernel::AllReduceWait
                 | Kernel::ReduceScatterStart { .. }

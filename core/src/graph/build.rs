@@ -70,9 +70,12 @@ pub fn stage_graph_with(
     if shape.form.fp8 {
         accounts.push(passes::quantize::run(&mut graph));
     }
-    let again = passes::recompute::rerun(&mut graph, choices);
+    let split = passes::split::account(&graph);
+    accounts.extend([split, passes::recompute::rerun(&mut graph, choices)]);
+    if let Some(layers) = shape.form.offload.layers() {
+        accounts.push(passes::offload::run(&mut graph, shape.layers.start.saturating_add(layers)));
+    }
     liveness::run_in_place(&mut graph);
-    accounts.extend([passes::split::account(&graph), again]);
     (graph, accounts)
 }
 

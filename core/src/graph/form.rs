@@ -71,6 +71,38 @@ impl Recompute {
     }
 }
 
+/// Which layers of each stage keep what the backward needs in the host's memory ([`passes::offload`](super::passes::offload)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Offload {
+    /// None.
+    #[default]
+    None,
+    /// So many at the start of each stage, at least one. Their backward comes last, so that they are away for the longest.
+    First(u32),
+    /// All.
+    All,
+}
+
+impl Offload {
+    /// How many layers at the start of a stage.
+    pub const fn layers(self) -> Option<u32> {
+        match self {
+            Offload::None => None,
+            Offload::First(layers) => Some(layers),
+            Offload::All => Some(u32::MAX),
+        }
+    }
+
+    /// As it stands in a spec: `none`, `all`, or the number.
+    pub fn text(self) -> String {
+        match self {
+            Offload::None => String::from("none"),
+            Offload::First(layers) => format!("{layers}"),
+            Offload::All => String::from("all"),
+        }
+    }
+}
+
 /// How a stage's operators are written and split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
@@ -81,6 +113,8 @@ pub struct Form {
     pub dropout: bool,
     /// What is computed again.
     pub recompute: Recompute,
+    /// What is kept in the host's memory.
+    pub offload: Offload,
     /// Devices that share each matrix of a stage, t (arXiv:1909.08053).
     pub tensor: u32,
     /// Whether those devices also share the tokens of what lies between the matrices (arXiv:2205.05198 §4.2.2).
@@ -112,6 +146,7 @@ impl Default for Form {
             attention: AttentionForm::Flash,
             dropout: false,
             recompute: Recompute::None,
+            offload: Offload::None,
             tensor: 1,
             sequence_parallel: false,
             async_reduce: false,

@@ -392,6 +392,17 @@ pub enum Kernel {
     GeluGrad,
     /// `(x) → (y)`: the same numbers in another format.
     Cast,
+    /// `(x) → (h)`: begins to copy `x` to the host's memory, where `h` is ([`Role::OnHost`](super::Role::OnHost)), once `x` is
+    /// complete, and does not wait for it. Runs on [`Stream::Copies`](super::Stream::Copies). Until its wait, `x` stays and `h`
+    /// is nobody's to read.
+    Offload,
+    /// `(h, x) → ()`: waits for what began as `h` from `x`.
+    OffloadWait,
+    /// `(h) → (x)`: begins to copy `h` back, as [`Kernel::Offload`]. Until its wait, `h` stays and `x` is nobody's to read or
+    /// write.
+    Reload,
+    /// `(x, h) → ()`: waits for what began as `x` from `h`.
+    ReloadWait,
     /// Operands of matrix products in fp8: `(x [n, w]) → (rows [n, w], columns [n, w])`, both the numbers of `x`, scaled so
     /// that they fill the format: `rows` for products that sum along rows of `x`, `columns`, which lies transposed, for
     /// those that sum along its columns. Only planned: no backend runs it. Source: arXiv:2412.19437 §3.3.
@@ -526,6 +537,10 @@ impl Kernel {
             Kernel::Gelu => "gelu",
             Kernel::GeluGrad => "gelu_grad",
             Kernel::Cast => "cast",
+            Kernel::Offload => "offload",
+            Kernel::OffloadWait => "offload_wait",
+            Kernel::Reload => "reload",
+            Kernel::ReloadWait => "reload_wait",
             Kernel::Quantize => "quantize",
             Kernel::Add => "add",
             Kernel::Scale { .. } => "scale",
@@ -570,12 +585,17 @@ impl Kernel {
 
     /// Whether it begins what a later operator waits for.
     pub const fn starts(&self) -> bool {
-        matches!(self, Kernel::AllReduceStart { .. } | Kernel::ReduceScatterStart { .. })
+        matches!(self, Kernel::AllReduceStart { .. } | Kernel::ReduceScatterStart { .. }) || self.copies()
     }
 
     /// Whether it waits for what an earlier operator began, its input 0.
     pub const fn waits(&self) -> bool {
-        matches!(self, Kernel::AllReduceWait | Kernel::ReduceScatterWait)
+        matches!(self, Kernel::AllReduceWait | Kernel::ReduceScatterWait | Kernel::OffloadWait | Kernel::ReloadWait)
+    }
+
+    /// Whether it begins a copy to the host's memory, or back.
+    pub const fn copies(&self) -> bool {
+        matches!(self, Kernel::Offload | Kernel::Reload)
     }
 
     /// The inputs (positions) whose buffer output 0 may take over, the best first. The graph's

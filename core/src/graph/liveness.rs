@@ -4,7 +4,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Graph, Job, Needs, TensorId};
+use super::{Graph, Job, Needs, Role, TensorId};
 use crate::units::{ByteDelta, Bytes};
 
 /// When buffers are given back. Persistent tensors do not occur.
@@ -102,6 +102,23 @@ impl Lifetimes {
         })
     }
 
+    /// Bytes of the host's memory that one microbatch leaves held behind F and behind B, for the lifetimes of
+    /// [`Lifetimes::of`]. A fused BW leaves none, and no job holds more than F has left.
+    pub fn on_host(&self, graph: &Graph) -> [Bytes; 2] {
+        let on_host = |id: &TensorId| match graph[*id].role {
+            Role::OnHost => graph[*id].bytes(),
+            _ => 0,
+        };
+        let mut held: Bytes = 0;
+        [Job::F, Job::B].map(|job| {
+            for (at, operator) in graph.operators.iter().enumerate().filter(|(_, operator)| operator.job == job) {
+                held = operator.outputs.iter().fold(held, |held, id| held.saturating_add(on_host(id)));
+                held = self.free_after[at].iter().fold(held, |held, id| held.saturating_sub(on_host(id)));
+            }
+            held
+        })
+    }
+
     /// Bytes of the fused BW, for the lifetimes of [`Lifetimes::fused`].
     pub fn memory_fused(&self, graph: &Graph) -> JobMemory {
         let mut held: Bytes = 0;
@@ -113,7 +130,7 @@ impl Lifetimes {
     /// Runs `operators` as `job` on an arena that holds `held`.
     fn run(&self, graph: &Graph, job: Job, operators: impl Iterator<Item = usize>, held: &mut Bytes) -> JobMemory {
         let sum = |tensors: &[TensorId]| -> Bytes {
-            tensors.iter().fold(0, |sum: Bytes, id| sum.saturating_add(graph[*id].bytes()))
+            tensors.iter().fold(0, |sum: Bytes, id| sum.saturating_add(graph[*id].device_bytes()))
         };
         let found = *held;
         *held = held.saturating_add(sum(&self.arrive[job as usize]));
@@ -122,7 +139,7 @@ impl Lifetimes {
             for (at, output) in graph.operators[index].outputs.iter().enumerate() {
                 let took_over = at == 0 && self.takes_over[index];
                 if !took_over && !graph[*output].role.is_persistent() {
-                    *held = held.saturating_add(graph[*output].bytes());
+                    *held = held.saturating_add(graph[*output].device_bytes());
                 }
             }
             peak = peak.max(*held);

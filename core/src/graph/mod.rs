@@ -68,6 +68,11 @@
 //! the numbers are the same. So the buffer lives from start to wait, and time counts what the operators between leave
 //! uncovered ([`cost`](crate::cost)).
 //!
+//! # Copies in the host's memory
+//! What the backward needs may wait for it in the host's memory ([`passes::offload`]): [`Role::OnHost`]. It takes nothing of the
+//! device's memory. Copies go there and back on a queue of their own ([`Stream::Copies`]) beside compute and collectives, in
+//! the order of their starts, under the same rules: an operator starts one, and a later one waits for it.
+//!
 //! # Numbers
 //! All tensors are row-major. Activations are matrices of one row a token: row `b · sequence + position` for
 //! sequence `b` of the microbatch. Kernels read and write the dtype of their tensors; they compute in `f32`, or
@@ -215,6 +220,8 @@ pub enum Role {
     GradientIn,
     /// The gradient of [`Role::ActivationIn`], for the stage before; leaves after B.
     GradientOut,
+    /// A copy in the host's memory of what an operator made, which takes none of the device's.
+    OnHost,
     /// The microbatch's share of the step's loss, one number; leaves after F. The sum over a step's
     /// microbatches is the mean over all of its tokens. What is trained is the weighted sum of all losses.
     Loss {
@@ -276,6 +283,11 @@ impl Tensor {
         self.elements().saturating_mul(self.dtype.bytes())
     }
 
+    /// Bytes of the device's memory.
+    pub fn device_bytes(&self) -> u64 {
+        if self.role == Role::OnHost { 0 } else { self.bytes() }
+    }
+
     /// How the devices that share matrices hold it, where it is a weight that they have cut.
     pub fn split(&self) -> Option<Split> {
         match self.role {
@@ -334,6 +346,8 @@ pub enum Stream {
     /// The collectives among the devices of the rank, in order, beside compute: only operators that
     /// [start](Kernel::starts) one.
     Collective,
+    /// Copies to the host's memory and back, in order, beside both: only operators that start [one](Kernel::copies).
+    Copies,
 }
 
 /// One step of a job.

@@ -9,7 +9,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::build::{StageShape, stage_graph, stage_graph_with};
-use super::form::{AttentionForm, Form, Recompute};
+use super::form::{AttentionForm, Form, Offload, Recompute};
 use super::liveness::{Lifetimes, fused_order};
 use super::*;
 use crate::model::{
@@ -48,30 +48,36 @@ impl<'g> Arena<'g> {
     fn begin(&mut self, job: Job, arriving: &BTreeMap<Border, Vec<f64>>) {
         for id in self.lifetimes.arrive[job as usize].clone() {
             self.values.insert(id, arriving[&Border::of(self.graph[id].role)].clone());
-            self.held += self.graph[id].bytes();
+            self.held += self.graph[id].device_bytes();
         }
     }
 
     /// Puts in what an operator has made and frees what it was the last to need. The most bytes held meanwhile.
     fn settle(&mut self, at: usize, outputs: Vec<Vec<f64>>) -> u64 {
         let operator = &self.graph.operators[at];
+        if let (Kernel::OffloadWait | Kernel::ReloadWait, [copy, from]) = (operator.kernel, &operator.inputs[..]) {
+            let copied = self.under_way.borrow_mut().remove(&copy.tensor).unwrap();
+            assert_eq!(copied, self.values[&from.tensor], "somebody wrote what is copied");
+            let before = self.values.insert(copy.tensor, copied);
+            assert!(before.is_some_and(|before| before.iter().all(|number| number.is_nan())));
+        }
         if self.lifetimes.takes_over[at] {
             let given = operator.inputs[operator.in_place.unwrap() as usize].tensor;
             self.values.remove(&given).unwrap();
-            self.held -= self.graph[given].bytes();
+            self.held -= self.graph[given].device_bytes();
         }
         for (id, value) in operator.outputs.iter().zip(outputs) {
             assert_eq!(value.len() as u64, self.graph[*id].elements(), "{}", self.graph[*id].name);
             let before = self.values.insert(*id, value);
             if !self.graph[*id].role.is_persistent() {
                 assert!(before.is_none());
-                self.held += self.graph[*id].bytes();
+                self.held += self.graph[*id].device_bytes();
             }
         }
         let most = self.held;
         for id in self.lifetimes.free_after[at].clone() {
             self.values.remove(&id).unwrap();
-            self.held -= self.graph[id].bytes();
+            self.held -= self.graph[id].device_bytes();
         }
         most
     }
@@ -81,7 +87,7 @@ impl<'g> Arena<'g> {
         let mut leaving = BTreeMap::new();
         for id in self.lifetimes.end[job as usize].clone() {
             let value = self.values.remove(&id).unwrap();
-            self.held -= self.graph[id].bytes();
+            self.held -= self.graph[id].device_bytes();
             leaving.insert(Border::of(self.graph[id].role), value);
         }
         leaving
@@ -295,6 +301,12 @@ impl<'g> Arena<'g> {
                 let bell = (-v * v / 2.0).exp() / (2.0 * core::f64::consts::PI).sqrt();
                 x[0][e] * ((1.0 + libm::erf(v / 2f64.sqrt())) / 2.0 + v * bell)
             })],
+            // The copy stays aside until the wait, as what collectives make.
+            Kernel::Offload | Kernel::Reload => {
+                self.under_way.borrow_mut().insert(operator.outputs[0], x[0].clone());
+                vec![vec![f64::NAN; x[0].len()]]
+            }
+            Kernel::OffloadWait | Kernel::ReloadWait => vec![],
             Kernel::AllReduceWait | Kernel::ReduceScatterWait => {
                 assert!(x[0].iter().all(|number| number.is_nan()), "somebody wrote what is under way");
                 vec![self.under_way.borrow_mut().remove(&operator.inputs[0].tensor).unwrap()]
@@ -958,6 +970,49 @@ fn computing_again_by_layer_changes_nothing() {
         let again = run(&[graph], &weights, &tokens);
         assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
         assert_eq!(kept.gradients, again.gradients, "{choices:?}");
+    }
+}
+
+/// What waits in the host's memory is the same when it comes back, whatever is computed again from it, shared, quantized or
+/// run beside; and nobody touches it on its way.
+#[test]
+fn waiting_in_the_host_s_memory_changes_nothing() {
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 8,
+        shared_gate: true,
+        dense_layers: 1,
+        routing: Routing::USUAL,
+    };
+    let dropout = Form { attention: AttentionForm::Materialised, dropout: true, ..Form::default() };
+    let shared = Form { tensor: 2, sequence_parallel: true, async_reduce: true, ..Form::default() };
+    for (family, variant, plain) in [
+        (Family::Llama, Variant::USUAL, dropout),
+        (Family::Llama, Variant::USUAL, shared),
+        (Family::Llama, gemma_2(), Form { fp8: true, ..Form::default() }),
+        (Family::Llama, Variant { experts: Some(experts), multi_token: 1, ..Variant::USUAL }, Form::default()),
+        (Family::Gpt, Variant::USUAL, dropout),
+        (Family::Gpt, Variant::USUAL, shared),
+    ] {
+        let model = ModelConfig { layers: 3, ffn: 8, variant, ..tiny(family, true) };
+        for recompute in Recompute::ALL {
+            let form = Form { recompute, ..plain };
+            let (stages, weights, tokens) = prepare(model, form, &[1]);
+            let kept = run(&stages, &weights, &tokens);
+            for offload in [Offload::First(1), Offload::All] {
+                let (stages, ..) = prepare(model, Form { offload, ..form }, &[1]);
+                let what = format!("{variant:?} {recompute:?} {offload:?}");
+                for graph in &stages {
+                    let copies = graph.operators.iter().filter(|operator| operator.kernel == Kernel::Offload).count();
+                    assert!(copies >= 1, "{what}");
+                }
+                let away = run(&stages, &weights, &tokens);
+                assert_eq!(kept.loss.to_bits(), away.loss.to_bits(), "{what}");
+                assert_eq!(kept.gradients, away.gradients, "{what}");
+            }
+        }
     }
 }
 

@@ -118,6 +118,7 @@ fn form() -> impl Strategy<Value = Form> {
             f32_logits: dropout,
             fp8: dropout,
             bf16_gradients: dropout,
+            offload: [form::Offload::None, form::Offload::First(1), form::Offload::All][spread.3 as usize % 3],
         },
     )
 }
@@ -147,14 +148,20 @@ fn memory(graph: &Graph) -> [JobMemory; 3] {
 /// Whatever starts is waited for once, later and in the same job, and nobody else touches it.
 fn assert_starts_and_waits(graph: &Graph) {
     for (at, operator) in graph.operators.iter().enumerate() {
-        assert_eq!(operator.stream == Stream::Collective, operator.kernel.starts());
+        assert_eq!(operator.stream != Stream::Compute, operator.kernel.starts());
+        assert_eq!(operator.stream == Stream::Copies, operator.kernel.copies());
         if !operator.kernel.starts() {
             continue;
         }
         let started = operator.outputs[0];
         let uses = |other: &Operator| other.inputs.iter().any(|input| input.tensor == started);
         let waits: Vec<usize> = (0..graph.operators.len()).filter(|at| uses(&graph.operators[*at])).collect();
-        let [wait] = waits[..] else { panic!("{} is used by {waits:?}", graph[started].name) };
+        let wait = match waits[..] {
+            [wait] => wait,
+            // A copy is there for whoever comes behind the wait.
+            [wait, ..] if operator.kernel.copies() => wait,
+            _ => panic!("{} is used by {waits:?}", graph[started].name),
+        };
         assert!(wait > at && graph.operators[wait].job == operator.job);
         assert!(graph.operators[wait].kernel.waits() && graph.operators[wait].inputs[0].tensor == started);
     }
@@ -182,7 +189,7 @@ fn assert_well_formed(graph: &Graph) {
                     assert!(job != Job::F);
                 } else {
                     assert!(there.insert(*output), "{} is written twice", graph[*output].name);
-                    let again = graph[*output].name.ends_with(" again");
+                    let again = graph[*output].name.ends_with(" again") || graph[*output].name.ends_with(" back");
                     assert!(job != Job::W || again, "W writes only gradients of weights, and what it needs again");
                 }
             }
@@ -255,7 +262,8 @@ proptest! {
         let fused = Lifetimes::fused(&graph).memory_fused(&graph);
         prop_assert_eq!(fused.net, b.net + w.net);
         let apart = i128::from(b.peak).max(i128::from(b.net) + i128::from(w.peak));
-        let makes_in_w = graph.job(Job::W).any(|operator| !graph[operator.outputs[0]].role.is_persistent());
+        let mut outputs = graph.job(Job::W).flat_map(|operator| &operator.outputs);
+        let makes_in_w = outputs.any(|output| !graph[*output].role.is_persistent());
         prop_assert!(makes_in_w || i128::from(fused.peak) <= apart, "{} beyond {apart}", fused.peak);
     }
 

@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Transport;
-use crate::cluster::{Device, Link, usual_fp8_flops};
-use crate::graph::form::{AttentionForm, Form, Recompute};
+use crate::cluster::{Device, Link, usual_fp8_flops, usual_host_bytes_per_s};
+use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
 use crate::model::{
@@ -146,6 +146,10 @@ enum WireMore {
     OverlapExchanges,
     /// Exchanges within F and within B: by stage, or one for all.
     Exchanges(Vec<[u64; 2]>),
+    /// The rate of copies to the host's memory and back, where it is not what the catalog says of the device's name.
+    HostRate(u64),
+    /// So many layers at the start of each stage keep what they keep in the host's memory; none: all.
+    Offload(Option<u32>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -400,6 +404,14 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if work.layout.form.fp8 || work.device.fp8_flops != usual_fp8_flops(&work.device.name) {
             more.push(WireMore::Fp8Flops(work.device.fp8_flops));
         }
+        if work.device.host_bytes_per_s != usual_host_bytes_per_s(&work.device.name) {
+            more.push(WireMore::HostRate(work.device.host_bytes_per_s));
+        }
+        match work.layout.form.offload {
+            Offload::None => {}
+            Offload::First(layers) => more.push(WireMore::Offload(Some(layers))),
+            Offload::All => more.push(WireMore::Offload(None)),
+        }
         let formats = [
             (work.layout.form.fp8, WireMore::Fp8),
             (work.layout.form.bf16_gradients, WireMore::Bf16Gradients),
@@ -494,6 +506,10 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
         WireMore::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
         WireMore::Fp8 => model(spec, &|work| work.layout.form.fp8 = true),
         WireMore::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
+        WireMore::HostRate(rate) => model(spec, &|work| work.device.host_bytes_per_s = rate),
+        WireMore::Offload(layers) => {
+            model(spec, &|work| work.layout.form.offload = layers.map_or(Offload::All, Offload::First))
+        }
         WireMore::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
         WireMore::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
         WireMore::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
@@ -632,6 +648,7 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
         },
         device: Device {
             fp8_flops: usual_fp8_flops(&wire.device_name),
+            host_bytes_per_s: usual_host_bytes_per_s(&wire.device_name),
             name: wire.device_name,
             matmul_flops: wire.matmul_flops,
             matmul_permille: MATMUL_PERMILLE,
@@ -779,6 +796,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             },
             dropout: wire.dropout,
             recompute: recompute_from_wire(wire.recompute),
+            offload: Offload::None,
             tensor: wire.tensor,
             sequence_parallel: wire.sequence_parallel,
             async_reduce: false,

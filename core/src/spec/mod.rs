@@ -39,7 +39,7 @@
 //! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
 //! | `model.factors`, `.caps`, `.norm_offset` | what `embedding`, `residual` (what layers add to the stream), `attention` (scores; usually 1/√head_dim) and `logits` are multiplied with, and within what `attention` and `logits` are softly capped: tables of numbers, each, as the whole, or `none`; whether norms multiply with one more than their weight | the catalog's; `none`, `none`, false by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `fp8_flops`, `matmul_permille` (what the best matmuls reach of either) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
+//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `fp8_flops`, `host_bytes_per_s` (copies to the host's memory and back), `matmul_permille` (what the best matmuls reach of either) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
 //! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
@@ -66,6 +66,7 @@
 //! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
 //! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
+//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, or `all`. Together with `recompute`: what is computed again is not kept. Planned, and run on CPUs | `none` |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter), and `best` is [what costs least then](crate::planner::Best) | 0 |
@@ -99,7 +100,7 @@ use crate::canonical;
 use crate::check::Transport;
 use crate::cluster::{Device, Link, Nodes};
 use crate::fields::Fault;
-use crate::graph::form::Form;
+use crate::graph::form::{Form, Offload};
 use crate::graph::of_e12;
 use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::lower::Lowering;
@@ -334,6 +335,11 @@ impl ModelWork {
         if form.f32_logits {
             training["f32_logits"] = json!(true);
         }
+        match form.offload {
+            Offload::None => {}
+            Offload::First(layers) => training["offload"] = json!(layers),
+            Offload::All => training["offload"] = json!(form.offload.text()),
+        }
         let formats = [
             ("matmul_dtype", form.fp8, Dtype::Fp8),
             ("gradients_dtype", form.bf16_gradients, Dtype::Bf16),
@@ -364,6 +370,7 @@ impl ModelWork {
                         "matmul_permille": self.device.matmul_permille,
                         "memory_bytes_per_s": self.device.memory_bytes_per_s,
                         "memory_bytes": self.device.memory_bytes,
+                        "host_bytes_per_s": self.device.host_bytes_per_s,
                         "launch_ns": self.device.launch_ns,
                     },
                     "devices_per_node": self.devices_per_node,

@@ -13,7 +13,7 @@ use crate::check::Transport;
 use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::format::megatron_layout::{self, Part};
-use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Recompute};
+use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
 use crate::jitter;
 use crate::layout::{Dispatch, Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
 use crate::lower::Lowering;
@@ -612,6 +612,28 @@ fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault
     layers
 }
 
+/// Which layers keep what they keep in the host's memory.
+fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Offload {
+    let said = match table.get("offload") {
+        None => return Offload::None,
+        Some(Value::String(text)) => match text.as_str() {
+            "none" => Some(Offload::None),
+            "all" => Some(Offload::All),
+            text => text.parse().ok().filter(|layers| (1..=MAX_LAYERS).contains(layers)).map(Offload::First),
+        },
+        Some(value) => {
+            let layers = whole(value).filter(|layers| (1..=u64::from(MAX_LAYERS)).contains(layers));
+            layers.map(|layers| Offload::First(layers as u32))
+        }
+    };
+    said.unwrap_or_else(|| {
+        let found = table.get("offload").map(shown).unwrap_or_default();
+        let accepted = format!("none, all, or how many layers at the start of each stage, from 1 to {MAX_LAYERS}");
+        faults.push(Fault::new(table.path("offload"), found, accepted));
+        Offload::None
+    })
+}
+
 /// The one format that sums and moments may be kept in beside their own.
 const BF16: [(&str, bool); 1] = [(Dtype::Bf16.name(), true)];
 
@@ -623,6 +645,7 @@ fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
         imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
+        offload: read_offload(table, faults),
         f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
         fp8: table.choice("matmul_dtype", &[(Dtype::Fp8.name(), true)], faults).unwrap_or(false),
         bf16_gradients: table.choice("gradients_dtype", &BF16, faults).unwrap_or(false),
@@ -707,6 +730,8 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
         figure(read, "memory_bytes_per_s", known.as_ref().map(|known| known.memory_bytes_per_s), &mut table);
     let read = table.bytes("memory_bytes", 1..=MAX_MEMORY, faults);
     let memory_bytes = figure(read, "memory_bytes", known.as_ref().map(|known| known.memory_bytes), &mut table);
+    let host_bytes_per_s = table.bytes("host_bytes_per_s", 1..=MAX_RATE, faults);
+    let host_bytes_per_s = host_bytes_per_s.unwrap_or_else(|| cluster::usual_host_bytes_per_s(name));
     let launch_ns = table.whole("launch_ns", 0..=MAX_LATENCY_NS, faults);
     let launch_ns = launch_ns.or(known.as_ref().map(|known| known.launch_ns)).unwrap_or(default::LAUNCH_NS);
     if !missing.is_empty() {
@@ -723,6 +748,7 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
             matmul_permille,
             memory_bytes_per_s: rate,
             memory_bytes,
+            host_bytes_per_s,
             launch_ns,
         });
     (entry, device, dtype)

@@ -27,19 +27,21 @@ impl<V> Lane<V> {
 
     /// Puts in a tensor that was just allocated or has arrived.
     pub fn put(&mut self, graph: &Graph, id: TensorId, value: V, meter: &mut Meter) {
-        let bytes = graph[id].bytes();
+        let bytes = graph[id].device_bytes();
         self.held += bytes;
         self.peak = self.peak.max(self.held);
         meter.take(Kind::Activation, bytes);
+        meter.take(Kind::Host, graph[id].bytes() - bytes);
         self.slots[id.index()] = Some(value);
     }
 
     /// Takes out a tensor that leaves or is freed.
     pub fn remove(&mut self, graph: &Graph, id: TensorId, meter: &mut Meter) -> Option<V> {
         let value = self.slots[id.index()].take()?;
-        let bytes = graph[id].bytes();
+        let bytes = graph[id].device_bytes();
         self.held -= bytes;
         meter.give(Kind::Activation, bytes);
+        meter.give(Kind::Host, graph[id].bytes() - bytes);
         Some(value)
     }
 

@@ -380,13 +380,18 @@ pub enum Kind {
     Activation,
     /// Parcels in the store.
     Transfer,
+    /// Tensors of microbatches in the host's memory, of which the total knows nothing.
+    Host,
 }
+
+/// Kinds of bytes.
+const KINDS: usize = 4;
 
 /// Bytes held now and at most, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
-    held: [Bytes; 3],
-    peak: [Bytes; 3],
+    held: [Bytes; KINDS],
+    peak: [Bytes; KINDS],
     peak_total: Bytes,
     ignores_transfers: bool,
 }
@@ -405,7 +410,7 @@ impl Meter {
         let index = kind as usize;
         self.held[index] += bytes;
         self.peak[index] = self.peak[index].max(self.held[index]);
-        self.peak_total = self.peak_total.max(self.held.iter().sum());
+        self.peak_total = self.peak_total.max(self.held[..Kind::Host as usize].iter().sum());
     }
 
     /// Counts bytes that are held no longer.
@@ -426,7 +431,7 @@ impl Meter {
         self.peak[kind as usize]
     }
 
-    /// The most bytes held at once.
+    /// The most bytes of a device held at once.
     pub fn peak_total(&self) -> Bytes {
         self.peak_total
     }

@@ -56,6 +56,10 @@ fn drawn(shown: &Explanation) -> String {
         let range = if least == most { percent(most) } else { format!("{} to {}", percent(least), percent(most)) };
         text.push_str(&format!("after B, a stage still holds {range} of its microbatch's activations, until W\n"));
     }
+    if let Some(most) = shown.ranks.iter().map(|rank| rank.on_host).max().filter(|most| *most > 0) {
+        let bytes = human::bytes(most);
+        text.push_str(&format!("in the host's memory, a device keeps at most {bytes} of activations\n"));
+    }
     if let Some(dealt) = shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt) {
         text.push_str(&format!("{}\n", human::spelled(&dealt.to_string())));
     }

@@ -376,7 +376,8 @@ fn summary(report: &RunReport) -> Value {
                 "replica": replica, "context": context, "rank": of_pipeline, "part": part,
                 "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
                 "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
-                "transfer_bytes": rank.transfer_bytes, "device_bytes": rank.device_bytes,
+                "transfer_bytes": rank.transfer_bytes, "host_bytes": rank.host_bytes,
+                "device_bytes": rank.device_bytes,
             })
         })
         .collect();
@@ -453,6 +454,7 @@ fn drawn(report: &RunReport) -> String {
         place(report, at).iter().filter(|(.., several)| *several).map(of).collect::<Vec<_>>().join(".")
     };
     let of_card = report.memory.iter().any(|memory| memory.device_bytes > 0);
+    let on_host = report.memory.iter().any(|memory| memory.host_bytes > 0);
     let rows: Vec<Vec<String>> = report
         .memory
         .iter()
@@ -471,6 +473,7 @@ fn drawn(report: &RunReport) -> String {
                 human::bytes(memory.activation_bytes),
                 human::bytes(memory.transfer_bytes),
             ];
+            row.extend(on_host.then(|| human::bytes(memory.host_bytes)));
             row.extend(of_card.then(|| human::bytes(memory.device_bytes)));
             row
         })
@@ -478,6 +481,7 @@ fn drawn(report: &RunReport) -> String {
     let first = told(0, |(name, ..)| (*name).to_string());
     let mut header =
         vec![first.as_str(), "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
+    header.extend(on_host.then_some("on the host"));
     header.extend(of_card.then_some("taken of the GPU"));
     text.push_str(&human::table(&header, &rows, header.len() - 1));
     text

@@ -76,9 +76,10 @@ fn pieces(graph: &Graph) -> Vec<&[Operator]> {
     own.map(|at| &graph.operators[at..=at + usize::from(takes_sum[at])]).collect()
 }
 
-/// Whether it does something, and with no other device.
+/// Whether it does something, and with neither another device nor the host.
 fn works_alone(operator: &Operator) -> bool {
-    operator.kernel.axis().is_none() && !matches!(operator.kernel, Kernel::Replicate { .. })
+    let kernel = &operator.kernel;
+    kernel.axis().is_none() && !kernel.starts() && !kernel.waits() && !matches!(kernel, Kernel::Replicate { .. })
 }
 
 /// Measures operators of a device.

@@ -279,6 +279,7 @@ pub(super) fn memory_of(rank: usize, meter: &Meter, device_bytes: Option<Bytes>,
         persistent_bytes: meter.peak(Kind::Persistent),
         activation_bytes: meter.peak(Kind::Activation),
         transfer_bytes: meter.peak(Kind::Transfer),
+        host_bytes: meter.peak(Kind::Host),
         predicted_bytes: workload.predicted_peak_bytes.get(workload.position(rank).rank).copied().unwrap_or(0),
         device_bytes: device_bytes.unwrap_or(0),
     }

@@ -336,24 +336,33 @@ fn numbers_of(memory: &RankMemory) -> Vec<f64> {
         persistent_bytes,
         activation_bytes,
         transfer_bytes,
+        host_bytes,
         predicted_bytes,
         device_bytes,
     } = *memory;
     // Bytes of one machine are exact as f64.
-    [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes, device_bytes]
+    [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, host_bytes, predicted_bytes, device_bytes]
         .map(|bytes| bytes as f64)
         .to_vec()
 }
 
 fn memory_from(numbers: &[f64]) -> Option<RankMemory> {
-    let numbers = <[f64; 6]>::try_from(numbers).ok()?.map(|bytes| bytes as u64);
-    let [high_water_bytes, persistent_bytes, activation_bytes, transfer_bytes, predicted_bytes, device_bytes] =
-        numbers;
+    let numbers = <[f64; 7]>::try_from(numbers).ok()?.map(|bytes| bytes as u64);
+    let [
+        high_water_bytes,
+        persistent_bytes,
+        activation_bytes,
+        transfer_bytes,
+        host_bytes,
+        predicted_bytes,
+        device_bytes,
+    ] = numbers;
     Some(RankMemory {
         high_water_bytes,
         persistent_bytes,
         activation_bytes,
         transfer_bytes,
+        host_bytes,
         predicted_bytes,
         device_bytes,
     })

@@ -51,6 +51,8 @@ pub struct RankMemory {
     pub activation_bytes: Bytes,
     /// Tensors on their way between ranks or stages.
     pub transfer_bytes: Bytes,
+    /// Tensors of microbatches in the host's memory, which are not among what the rank counted.
+    pub host_bytes: Bytes,
     /// What the plan predicts for the high-water mark.
     pub predicted_bytes: Bytes,
     /// What the device's own allocator has held at most; 0 where there is none.

@@ -179,6 +179,12 @@ pub enum Refusal {
         /// The stage.
         stage: usize,
     },
+    /// What is kept in the host's memory.
+    #[error(
+        "the plan keeps activations in the host's memory (training.offload), which runs on CPUs alone: plan without it for \
+         GPUs"
+    )]
+    Offload,
     /// A number format that the backend does not compute in.
     #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for `--precision f32`", dtype.name())]
     Format {
@@ -767,14 +773,17 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
-            Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
+            Device::Cuda(_) | Device::Emulated => self.check_card()?,
         }
         self.check_vocabulary()
     }
 
-    /// A card computes in f32 or bf16.
-    fn check_card_formats(&self) -> Result<(), Refusal> {
+    /// A card computes in f32 or bf16, and keeps all that it makes.
+    fn check_card(&self) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
+            if graph.operators.iter().any(|operator| operator.kernel.copies()) {
+                return Err(Refusal::Offload);
+            }
             if graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::F64) {
                 return Err(Refusal::CardFormat { stage });
             }

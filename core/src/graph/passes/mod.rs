@@ -8,12 +8,14 @@
 //! | [`split`] | gradients of matrices become W, so that they may run later |
 //! | [`quantize`] | matrices of layers are multiplied in fp8, where that is asked for |
 //! | [`recompute`] | what is not kept is computed again |
+//! | [`offload`] | what is kept waits in the host's memory, where that is asked for |
 //!
 //! Each takes time in proportion to the operators and rewrites the list once.
 //!
 //! [`reduce`] is one more, over the list of what a whole step does with the stage's gradients.
 
 pub mod beside;
+pub mod offload;
 pub mod quantize;
 pub mod recompute;
 pub mod reduce;

@@ -1,28 +1,37 @@
 //! Small lists before and after, and what every list keeps.
 
 use std::fmt::Write;
+use std::format;
 use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
 
-use super::{Account, beside, quantize, split};
-use crate::graph::build::{StageShape, forward_graph, operator, stage_graph};
-use crate::graph::form::{Form, Recompute};
+use super::recompute::Choices;
+use super::{Account, beside, offload, quantize, split};
+use crate::cost::Load;
+use crate::graph::build::{StageShape, forward_graph, operator, stage_graph, stage_graph_with};
+use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Init, Job, Kernel, Role, Stream, TensorId, backward};
 use crate::model::{Dtype, catalog};
 
-/// One line an operator of the backward: `job kernel(inputs) → outputs`, with `~` for the collectives' stream.
+/// As [`listing_from`] the backward.
 fn listing(graph: &Graph) -> String {
+    listing_from(graph, graph.forward_len())
+}
+
+/// One line an operator, from the one at `first` on: `job kernel(inputs) → outputs`, with `~` for what only starts.
+fn listing_from(graph: &Graph, first: usize) -> String {
     let mut text = String::new();
     let names = |ids: &mut dyn Iterator<Item = TensorId>| {
         ids.map(|id| graph[id].name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    for operator in &graph.operators[graph.forward_len()..] {
+    for operator in &graph.operators[first..] {
         let inputs = names(&mut operator.inputs.iter().map(|input| input.tensor));
         let outputs = names(&mut operator.outputs.iter().copied());
-        let mark = if operator.stream == Stream::Collective { "~" } else { "" };
-        writeln!(text, "{:?} {mark}{}({inputs}) → {outputs}", operator.job, operator.kernel.name()).unwrap();
+        let mark = if operator.stream == Stream::Compute { "" } else { "~" };
+        let arrow = if operator.outputs.is_empty() { "" } else { " → " };
+        writeln!(text, "{:?} {mark}{}({inputs}){arrow}{outputs}", operator.job, operator.kernel.name()).unwrap();
     }
     text
 }
@@ -432,4 +441,104 @@ fn what_latents_expand_to_is_made_again() {
         stage_graph(&llama, &shape, 1)
     };
     assert_eq!(graph(Recompute::Latents), graph(Recompute::Cheap), "nothing of the kind");
+}
+
+/// What a GPT's layers keep where norms and activations are made again is 20 bytes an element of the stream (input, q, k, v,
+/// what attends, the stream between, four of the feed-forward part). Taking that to the host and back takes
+/// `10 / (3 (6h + s))` of the time of its products, times the rate of these over that of copies: equation 1 of
+/// arXiv:2503.01328, which counts all positions of attention; the causal mask leaves half of them.
+#[test]
+fn what_goes_to_the_host_is_what_pipeoffload_counts() {
+    let model = catalog::find("gpt-3-175b").map(|entry| entry.config).unwrap();
+    let (layers, sequence) = (4u64, 2048u64);
+    let form = Form {
+        attention: AttentionForm::Flash,
+        recompute: Recompute::Cheap,
+        offload: Offload::All,
+        ..Form::default()
+    };
+    let shape = StageShape {
+        layers: 8..8 + layers as u32,
+        has_embedding: false,
+        has_head: false,
+        microbatch_size: 1,
+        sequence: sequence as u32,
+        dtype: Dtype::Bf16,
+        form,
+    };
+    let (graph, accounts) = stage_graph_with(&model, &shape, 1, &Choices::same(form.recompute));
+    let account = accounts.iter().find(|account| account.pass == offload::NAME).unwrap();
+    let h = u64::from(model.hidden);
+    assert_eq!(account.bytes(), layers * 20 * sequence * h);
+    let copied: u64 = graph.operators.iter().map(|operator| Load::of(&graph, operator).copied).sum();
+    assert_eq!(copied, 2 * account.bytes(), "there and back");
+    // Over each other's rates: bytes for an operation. F, B and W of the products, without what is made again, which no
+    // product is.
+    let flops = 3 * layers * sequence * (24 * h * h + 2 * sequence * h);
+    let ours = copied as f64 / flops as f64;
+    let published = 10.0 / (3.0 * (6.0 * h as f64 + sequence as f64 / 2.0));
+    assert!((ours / published - 1.0).abs() < 1e-12, "{ours} {published}");
+    // Of the operators, flash attention's backward makes scores again, and each token sees itself in all seven products.
+    let by_operator: u128 = crate::cost::job_flops(&graph).iter().sum();
+    assert_eq!(by_operator, u128::from(flops + layers * (sequence * sequence * h + 7 * sequence * h)));
+    // What stays on the device are the statistics of rows.
+    let [f, ..] = Lifetimes::of(&graph).memory(&graph);
+    let stays: u64 = account.skipped.iter().map(|entry| entry.bytes).sum();
+    assert_eq!(f.net, stays as i64);
+    assert!(stays * 100 < account.bytes(), "{stays}");
+}
+
+/// A layer's copies have until the end of the next one to arrive, and come back during the one before it in the backward;
+/// what W alone needs comes back for W.
+#[test]
+fn copies_go_while_the_next_layer_computes() {
+    let mut hand = Hand::new();
+    let mut x = hand.tensor("x", &[4, 8], Dtype::Bf16, Role::ActivationIn);
+    for layer in 0..3 {
+        let weight = hand.weight(&format!("w{layer}"), &[8, 8]);
+        let made = hand.tensor(&format!("made {layer}"), &[4, 8], Dtype::Bf16, Role::Intermediate);
+        let role = if layer == 2 { Role::ActivationOut } else { Role::Intermediate };
+        let out = hand.tensor(&format!("out {layer}"), &[4, 8], Dtype::Bf16, role);
+        hand.push(Job::F, Kernel::Gelu, &[x], &[made]);
+        hand.push(Job::F, LINEAR, &[made, weight], &[out]);
+        hand.0.operators.iter_mut().rev().take(2).for_each(|operator| operator.layer = Some(layer));
+        x = out;
+    }
+    backward::derive(&mut hand.0);
+    split::run(&mut hand.0);
+    let account = offload::run(&mut hand.0, 2);
+    let forward = "F ~offload(x) → x on the host
+        F gelu(x) → made 0
+        F ~offload(made 0) → made 0 on the host
+        F matmul(made 0, w0) → out 0
+        F ~offload(out 0) → out 0 on the host
+        F gelu(out 0) → made 1
+        F ~offload(made 1) → made 1 on the host
+        F matmul(made 1, w1) → out 1
+        F offload_wait(made 0 on the host, made 0)
+        F offload_wait(x on the host, x)
+        F gelu(out 1) → made 2
+        F matmul(made 2, w2) → out 2
+        F offload_wait(made 1 on the host, made 1)
+        F offload_wait(out 0 on the host, out 0)";
+    let backward = "W ~reload(made 1 on the host) → made 1 back
+        B ~reload(out 0 on the host) → out 0 back
+        W matmul(gradient_in, made 2, w2.gradient) → w2.gradient
+        B matmul(gradient_in, w2) → gradient of made 2
+        B gelu_grad(gradient of made 2, out 1) → gradient of out 1
+        W reload_wait(made 1 back, made 1 on the host)
+        W ~reload(made 0 on the host) → made 0 back
+        B ~reload(x on the host) → x back
+        W matmul(gradient of out 1, made 1 back, w1.gradient) → w1.gradient
+        B matmul(gradient of out 1, w1) → gradient of made 1
+        B reload_wait(out 0 back, out 0 on the host)
+        B gelu_grad(gradient of made 1, out 0 back) → gradient of out 0
+        W reload_wait(made 0 back, made 0 on the host)
+        W matmul(gradient of out 0, made 0 back, w0.gradient) → w0.gradient
+        B matmul(gradient of out 0, w0) → gradient of made 0
+        B reload_wait(x back, x on the host)
+        B gelu_grad(gradient of made 0, x back) → gradient of x";
+    let text = listing_from(&hand.0, 0);
+    assert_eq!(text, lines(forward) + &lines(backward));
+    assert_eq!((account.done.len(), account.skipped.len()), (4, 0));
 }

@@ -1,0 +1,168 @@
+//! The pass that lets what the backward needs wait for it in the host's memory: each tensor that layers keep is copied there
+//! as soon as it is made and back right before the backward needs it, beside compute (Transformer Engine's CPU offloading;
+//! PipeOffload, arXiv:2503.01328; Megatron-LM's fine-grained activation offloading).
+//!
+//! ```text
+//! F   layer 0, start copies … layer 1, start copies …, wait for 0's │ layer 2 …, wait for 1's │ … │ wait for the last's
+//! B   start 2's │ wait for 2's, start 1's, layer 2 │ wait for 1's, start 0's, layer 1 │ wait for 0's, layer 0
+//! ```
+//!
+//! A layer's copies have until the end of the next layer's forward to arrive, and on the way back all of the layer's before it
+//! in the backward: what is under way is held on the device, two layers of it at most. So copies that take no longer than a
+//! layer are hidden, but for those of a stage's last layer: they end with F, and begin with B. What W alone needs comes back
+//! for W, so that what waits between B and W does so in the host's memory, too.
+//!
+//! It runs behind [`recompute`](super::recompute): what is computed again is not kept, and only what it is made of is copied.
+//!
+//! # What stays
+//! The embedding, the head and the loss: their backward comes at once. And tensors of less than a sixty-fourth of their
+//! layer's bytes, such as statistics of rows: they would take a copy each and give back next to nothing.
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Account, Entry};
+use crate::graph::build::operator;
+use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, Stream, TensorId};
+
+/// What the pass is called in its [`Account`].
+pub const NAME: &str = "offload";
+
+/// What a tensor has at least of the bytes that its layer keeps, as a divisor.
+const LEAST_SHARE: u64 = 64;
+
+/// Sends what the layers up to `end` (counted over the whole model) keep to the host's memory. Takes time in proportion to
+/// the operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
+///
+/// The bytes of an entry are those of one microbatch.
+pub fn run(graph: &mut Graph, end: u32) -> Account {
+    let mut account = Account::new(NAME);
+    let forward = graph.forward_len();
+    let kept = kept(graph, forward, end, &mut account);
+    if kept.is_empty() {
+        return account;
+    }
+    let (starts, ends) = segments(&graph.operators);
+    // By operator: what is put before it, waits first, since their buffers may be the next ones'; and what behind it.
+    let mut waits: Vec<Vec<Operator>> = vec![Vec::new(); graph.operators.len()];
+    let (mut before, mut behind) = (waits.clone(), waits.clone());
+    let mut back: Vec<Option<TensorId>> = vec![None; graph.tensors.len()];
+    let start = |kernel, job, layer, from, to| Operator {
+        stream: Stream::Copies,
+        ..operator(kernel, job, layer, &[from], &[to])
+    };
+    for Kept { tensor, made, used, wanted, job } in kept {
+        let (name, shape, dtype) = {
+            let tensor = &graph[tensor];
+            (tensor.name.clone(), tensor.shape.clone(), tensor.dtype)
+        };
+        let host = graph.add(format!("{name} on the host"), shape.clone(), dtype, Role::OnHost);
+        let again = graph.add(format!("{name} back"), shape, dtype, Role::Intermediate);
+        back[tensor.index()] = Some(again);
+        // A copy belongs to the layer among whose operators it stands.
+        let layer_at = |at: usize| graph.operators[at].layer;
+        match made {
+            Some(at) => behind[at].push(start(Kernel::Offload, Job::F, layer_at(at), tensor, host)),
+            None => before[0].push(start(Kernel::Offload, Job::F, layer_at(0), tensor, host)),
+        }
+        let next = ends[used] + 1;
+        let arrived = if next < forward { ends[next] } else { ends[used] };
+        behind[arrived].push(operator(Kernel::OffloadWait, Job::F, layer_at(arrived), &[host, tensor], &[]));
+        let first = starts[wanted];
+        let early = if first > forward { starts[first - 1] } else { first };
+        before[early].push(start(Kernel::Reload, job, layer_at(early), host, again));
+        // Where the backward begins with it, nothing hides it.
+        let wait_in = if early == wanted { &mut before } else { &mut waits };
+        wait_in[wanted].push(operator(Kernel::ReloadWait, job, layer_at(wanted), &[again, host], &[]));
+    }
+    let operators = core::mem::take(&mut graph.operators);
+    for (at, mut operator) in operators.into_iter().enumerate() {
+        if at >= forward {
+            for input in operator.inputs.iter_mut().filter(|input| input.needs == Needs::Data) {
+                input.tensor = back[input.tensor.index()].unwrap_or(input.tensor);
+            }
+        }
+        graph.operators.append(&mut waits[at]);
+        graph.operators.append(&mut before[at]);
+        graph.operators.push(operator);
+        graph.operators.append(&mut behind[at]);
+    }
+    account
+}
+
+/// A tensor that goes to the host's memory.
+#[derive(Clone, Copy)]
+struct Kept {
+    tensor: TensorId,
+    /// The operator that makes it; none where it arrives.
+    made: Option<usize>,
+    /// The last operator of F that makes or needs it.
+    used: usize,
+    /// The first operator of the backward that needs it.
+    wanted: usize,
+    /// The job that it comes back for: B, unless only W needs it.
+    job: Job,
+}
+
+/// What goes, in the order in which the backward needs it.
+fn kept(graph: &Graph, forward: usize, end: u32, account: &mut Account) -> Vec<Kept> {
+    let count = graph.tensors.len();
+    let (mut made, mut used, mut wanted) = (vec![None; count], vec![None; count], vec![None; count]);
+    let mut by_b = vec![false; count];
+    for (at, operator) in graph.operators.iter().enumerate() {
+        for input in operator.inputs.iter().filter(|input| input.needs == Needs::Data) {
+            let id = input.tensor.index();
+            if at < forward {
+                used[id] = Some(at);
+            } else {
+                wanted[id].get_or_insert(at);
+                by_b[id] |= operator.job == Job::B;
+            }
+        }
+        for output in operator.outputs.iter().filter(|_| at < forward) {
+            (made[output.index()], used[output.index()]) = (Some(at), Some(at));
+        }
+    }
+    let mut all: Vec<(u32, Kept)> = Vec::new();
+    for (id, tensor) in graph.tensors() {
+        if !matches!(tensor.role, Role::Intermediate | Role::ActivationIn) {
+            continue;
+        }
+        let (Some(used), Some(wanted)) = (used[id.index()], wanted[id.index()]) else { continue };
+        let Some(layer) = graph.operators[used].layer.filter(|layer| *layer < end) else { continue };
+        let job = if by_b[id.index()] { Job::B } else { Job::W };
+        all.push((layer, Kept { tensor: id, made: made[id.index()], used, wanted, job }));
+    }
+    all.sort_by_key(|(layer, kept)| (*layer, kept.wanted));
+    let mut goes = Vec::new();
+    for of_layer in all.chunk_by(|(a, _), (b, _)| a == b) {
+        let bytes = |kept: &Kept| graph[kept.tensor].bytes();
+        let sum = of_layer.iter().fold(0, |sum: u64, (_, kept)| sum.saturating_add(bytes(kept)));
+        for (layer, kept) in of_layer {
+            let (name, bytes) = (&graph[kept.tensor].name, bytes(kept));
+            match bytes.saturating_mul(LEAST_SHARE) < sum {
+                true => account.skipped.push(Entry::new(name, Some(*layer), "stays: it is small", bytes)),
+                false => {
+                    account.done.push(Entry::new(name, Some(*layer), "waits in the host's memory", bytes));
+                    goes.push(*kept);
+                }
+            }
+        }
+    }
+    goes.sort_by_key(|kept| kept.wanted);
+    goes
+}
+
+/// By operator, the first and the last one of those around it that follow each other and belong to the same layer; F's and
+/// the backward's are apart.
+fn segments(operators: &[Operator]) -> (Vec<usize>, Vec<usize>) {
+    let (mut starts, mut ends) = (Vec::with_capacity(operators.len()), Vec::with_capacity(operators.len()));
+    let alike = |a: &Operator, b: &Operator| a.layer == b.layer && (a.job == Job::F) == (b.job == Job::F);
+    for segment in operators.chunk_by(alike) {
+        let first = starts.len();
+        starts.extend(segment.iter().map(|_| first));
+        ends.extend(segment.iter().map(|_| first + segment.len() - 1));
+    }
+    (starts, ends)
+}
