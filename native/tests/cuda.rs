@@ -2,6 +2,7 @@
 //! and loaded as the real libraries are, with the kernels of the stand-in. It is strict where the real ones are said to be.
 #![cfg(feature = "cuda")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -195,6 +196,53 @@ fn memory_is_taken_once_and_is_what_was_worked_out() {
     let first_job = ran.calls.iter().position(|call| call == "begin capture in mode 2").expect("a capture");
     let late = ran.calls[first_job..].iter().filter(|call| call.starts_with("take ")).count();
     assert_eq!(late, 0, "{:?}", ran.calls);
+}
+
+/// What waits in the host's memory goes there and back on a stream of its own, to pinned memory that is taken once, before
+/// the first job; the bits are those of a run that keeps all on the card. Where so much cannot be pinned, the run says so.
+#[test]
+fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
+    let spec = |offload: &str| {
+        format!(
+            "schedule = \"zb-h1\"\n[model]\nname = \"own\"\nlayers = 6\nhidden = 32\nheads = 2\nffn = 48\nvocab = 260\n\
+             [cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n[training]\nmicrobatches = 4\nsequence = 8\n\
+             microbatch_size = 1\ndtype = \"bf16\"\noffload = \"{offload}\"\n"
+        )
+    };
+    let kept = planned("kept", &spec("none"));
+    let Some(expected) = train("kept", &kept, "", &[]) else { return };
+    for offload in ["all", "1"] {
+        let plan = planned(&format!("away-{offload}"), &spec(offload));
+        assert_eq!(emulated(&plan), losses(&expected.output), "{offload}");
+        let plan = plan.to_string_lossy();
+        let arguments = ["run", &*plan, "--backend", "cuda", "--steps", "4", "--json"];
+        let name = format!("away-{offload}");
+        let ran = on_cards(&name, "", &arguments, &[("FAKE_CUDA_ORDER", "1")]).expect("there was a card");
+        assert_eq!(losses(&ran.output), losses(&expected.output), "{offload}");
+        let streams = |end: &str| -> BTreeSet<&str> {
+            ran.calls.iter().filter(|call| call.ends_with(end)).filter_map(|call| call.split(':').next()).collect()
+        };
+        let (away, back, products) = (streams(": to the host"), streams(": from the host"), streams(": product"));
+        assert_eq!((away.len(), &back), (2, &away), "a stream of each rank: {away:?} {back:?}");
+        assert!(away.is_disjoint(&products), "{away:?} {products:?}");
+        let copies = |end: &str| ran.calls.iter().filter(|call| call.ends_with(end)).count();
+        assert_eq!(copies(": to the host"), copies(": from the host"));
+        let pinned: Vec<u64> = ran.calls.iter().filter_map(|call| call.strip_prefix("pin ")?.parse().ok()).collect();
+        let unpinned: u64 =
+            ran.calls.iter().filter_map(|call| call.strip_prefix("unpin ")?.parse::<u64>().ok()).sum();
+        assert_eq!((pinned.len(), pinned.iter().sum::<u64>()), (2, unpinned), "once for each rank, and given back");
+        let first_job = ran.calls.iter().position(|call| call.starts_with("begin capture")).expect("a capture");
+        let late = ran.calls[first_job..].iter().filter(|call| call.starts_with("take ") || call.starts_with("pin "));
+        assert_eq!(late.count(), 0, "{offload}");
+        for (rank, before) in ran.memory().iter().zip(expected.memory()) {
+            let bytes = |of: &Value, field: &str| of[field].as_u64().expect("bytes");
+            assert!(bytes(rank, "host_bytes") > 0 && bytes(&before, "host_bytes") == 0);
+            assert!(bytes(rank, "activation_bytes") < bytes(&before, "activation_bytes"), "{rank} {before}");
+        }
+        let full = on_cards(&format!("{name}-full"), "", &arguments, &[("FAKE_CUDA_PINNED", "100")]).expect("a card");
+        let says = String::from_utf8_lossy(&full.output.stderr).into_owned();
+        assert!(!full.output.status.success() && says.contains("training.offload"), "{says}");
+    }
 }
 
 /// Three messages of 20 MiB that can be on the way to another card at once have their memory before the first job; and a card

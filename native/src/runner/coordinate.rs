@@ -256,7 +256,8 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                     cuda::Leaving::OnCard => copies,
                 };
                 let needed = cuda::room::needed(&held, &training, row, shows)?;
-                card.reserve(needed, leaves).map_err(BackendError::from)?;
+                card.reserve(needed.on_card, leaves).map_err(BackendError::from)?;
+                card.reserve_on_host(needed.on_host).map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);
                 return Ok(Box::new(made.map_err(BackendError::from)?));
             }

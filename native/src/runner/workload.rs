@@ -179,12 +179,6 @@ pub enum Refusal {
         /// The stage.
         stage: usize,
     },
-    /// What is kept in the host's memory.
-    #[error(
-        "the plan keeps activations in the host's memory (training.offload), which runs on CPUs alone: plan without it for \
-         GPUs"
-    )]
-    Offload,
     /// A number format that the backend does not compute in.
     #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for `--precision f32`", dtype.name())]
     Format {
@@ -773,17 +767,14 @@ impl ModelStages {
         }
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
-            Device::Cuda(_) | Device::Emulated => self.check_card()?,
+            Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
         self.check_vocabulary()
     }
 
-    /// A card computes in f32 or bf16, and keeps all that it makes.
-    fn check_card(&self) -> Result<(), Refusal> {
+    /// A card computes in f32 or bf16.
+    fn check_card_formats(&self) -> Result<(), Refusal> {
         for (stage, graph) in self.graphs.iter().enumerate() {
-            if graph.operators.iter().any(|operator| operator.kernel.copies()) {
-                return Err(Refusal::Offload);
-            }
             if graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::F64) {
                 return Err(Refusal::CardFormat { stage });
             }

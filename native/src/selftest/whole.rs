@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pipeplan_core::cluster;
 use pipeplan_core::derive::derive;
+use pipeplan_core::graph::form::Offload;
 use pipeplan_core::layout::Layout;
 use pipeplan_core::model::{
     Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Variant, Window,
@@ -302,6 +303,9 @@ fn check_one<F: FnMut(News)>(
             rows.push(Row::fact(GROUP, name, held.to_string(), &format!("{planned} planned"), held == planned));
         }
     }
+    if like == Like::Llama {
+        check_on_host(&work, device, &alone, name, rows)?;
+    }
     let limits = if device == Device::Cpu { (1e-10, 1e-8) } else { (loss_limit, weight_limit) };
     // Slow on the stand-in, where tests of their own have the newer families, rings, and experts that are dealt.
     if device != Device::Emulated || matches!(like, Like::Llama | Like::Gpt) {
@@ -318,6 +322,32 @@ fn check_one<F: FnMut(News)>(
     }
     if device != Device::Cpu && like == Like::Llama {
         check_between_steps(&work, device, name, rows)?;
+    }
+    Ok(())
+}
+
+/// Two ranks of a pipeline that keep what layers keep in the host's memory, against `alone`, which keeps it on the device.
+fn check_on_host<F: FnMut(News)>(
+    work: &ModelWork,
+    device: Device,
+    alone: &RunReport,
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    let mut work = work.clone();
+    work.layout.form.offload = Offload::All;
+    let (workload, predicted) = published(&work, "zb-h1", None)?;
+    let report = train(&workload, device)?;
+    let name = format!("{name}, kept on the host, zb-h1 on 2 ranks");
+    let same = report.losses() == alone.losses();
+    let found = if same { "the same bits" } else { "other bits" };
+    rows.push(Row::fact(GROUP, format!("{name}: losses"), found, "one rank, which keeps all", same));
+    for (rank, memory) in report.memory.iter().enumerate() {
+        let planned = predicted.get(rank).copied().unwrap_or(0);
+        let held = memory.persistent_bytes + memory.activation_bytes;
+        let against = format!("{planned} planned, and some on the host");
+        let holds = held == planned && memory.host_bytes > 0;
+        rows.push(Row::fact(GROUP, format!("{name}: bytes of rank {rank}"), held.to_string(), &against, holds));
     }
     Ok(())
 }

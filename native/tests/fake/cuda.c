@@ -7,7 +7,7 @@
 // a card would be broken, in abort().
 // FAKE_CUDA_KERNELS: the library that holds the kernels. FAKE_CUDA_LOG: calls are noted in this file, with the process'
 // number behind its name; where FAKE_CUDA_ORDER is set, also what is put on which stream, and what waits for what.
-// FAKE_CUDA_CARDS: how many cards there are. FAKE_CUDA_MEMORY: bytes of one. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
+// FAKE_CUDA_CARDS: how many cards there are. FAKE_CUDA_MEMORY: bytes of one. FAKE_CUDA_PINNED: bytes of the host that one may pin at once. FAKE_CUDA_WITHOUT: a word for each thing that this one cannot
 // do: lt (no algorithm is ever found), capture (it fails at its end), launch (no graph starts), green (no parts), own (streams of a part belong to the
 // card's context). FAKE_CUDA_FAULT: the kernel that writes where nothing is, after which this process hears of nothing else.
 // FAKE_CUDA_GROUPS: there are kernels of attention by groups of warps, and what becomes of them: nothing (they write nothing), fault (as above), endless.
@@ -23,7 +23,7 @@
 
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
        NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_ISOLATION = 905 };
-enum { KERNEL, COPY, SET, MATMUL, RECORD, WAIT, OUTSIDE };
+enum { KERNEL, COPY, ACROSS, SET, MATMUL, RECORD, WAIT, OUTSIDE };
 enum { MEMORY_FENCE = 256, SHARED_LIMIT = 232448, STATIC_SHARED = 1024, MULTIPROCESSORS = 132 };
 
 typedef struct { uint64_t p[10]; int64_t n[12]; float f[10]; } Args;
@@ -61,7 +61,7 @@ typedef struct Block { char* start; uint64_t bytes; struct Block* next; } Block;
 
 static pthread_mutex_t lock;
 static Context primary;
-static Block* blocks;
+static Block *blocks, *pinned;
 static uint64_t taken;
 static int fault;
 static __thread Context* current;
@@ -97,12 +97,15 @@ static double now(void) {
 }
 
 // Memory.
-static void touch(uint64_t at, uint64_t bytes, const char* who) {
-    for (Block* block = blocks; block; block = block->next) {
+static int lies_in(const Block* block, uint64_t at, uint64_t bytes) {
+    for (; block; block = block->next) {
         uint64_t start = (uint64_t)(uintptr_t)block->start;
-        if (at >= start && at + bytes <= start + block->bytes) return;
+        if (at >= start && at + bytes <= start + block->bytes) return 1;
     }
-    broken(who);
+    return 0;
+}
+static void touch(uint64_t at, uint64_t bytes, const char* who) {
+    if (!lies_in(blocks, at, bytes)) broken(who);
 }
 static uint64_t all_bytes(void) {
     const char* bytes = getenv("FAKE_CUDA_MEMORY");
@@ -172,6 +175,15 @@ static void perform(Work* work) {
             memmove((void*)(uintptr_t)work->to, from, work->bytes);
             break;
         }
+        // One end is the card's, the other pinned.
+        case ACROSS:
+            if (lies_in(blocks, work->to, work->bytes) + lies_in(pinned, work->to, work->bytes) != 1 ||
+                lies_in(blocks, work->from, work->bytes) + lies_in(pinned, work->from, work->bytes) != 1 ||
+                lies_in(pinned, work->to, work->bytes) == lies_in(pinned, work->from, work->bytes)) {
+                broken("a copy that does not go from the card to pinned memory, or back");
+            }
+            memmove((void*)(uintptr_t)work->to, (const void*)(uintptr_t)work->from, work->bytes);
+            break;
         case SET:
             touch(work->to, work->bytes, "bytes are set where nothing is");
             memset((void*)(uintptr_t)work->to, work->value, work->bytes);
@@ -455,6 +467,35 @@ int cuMemFree_v2(uint64_t at) {
     }
     return INVALID_VALUE;
 }
+// Memory of the host that stays where it is, and is at the same address for the card.
+int cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
+    CURRENT;
+    if (!bytes || flags != 1) return INVALID_VALUE;
+    const char* most = getenv("FAKE_CUDA_PINNED");
+    if (most && bytes > strtoull(most, 0, 10)) return OUT_OF_MEMORY;
+    char* memory;
+    if (posix_memalign((void**)&memory, 4096, bytes)) return OUT_OF_MEMORY;
+    memset(memory, 0xff, bytes);
+    Block* block = malloc(sizeof *block);
+    *block = (Block){memory, bytes, pinned};
+    pinned = block;
+    *at = memory;
+    note("pin %zu", bytes);
+    return OK;
+}
+int cuMemFreeHost(void* at) {
+    CURRENT;
+    for (Block** place = &pinned; *place; place = &(*place)->next) {
+        Block* block = *place;
+        if (block->start != at) continue;
+        *place = block->next;
+        note("unpin %llu", (unsigned long long)block->bytes);
+        free(block->start);
+        free(block);
+        return OK;
+    }
+    return INVALID_VALUE;
+}
 int cuMemGetInfo_v2(size_t* left, size_t* all) {
     CURRENT;
     *all = all_bytes();
@@ -480,6 +521,12 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
     CURRENT;
     return put(stream, (Work){COPY, .to = to, .from = from, .bytes = bytes});
+}
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
+    CURRENT;
+    if (stream->capturing) return CAPTURE_UNSUPPORTED;
+    ORDER("stream %d: %s", stream->number, lies_in(pinned, to, bytes) ? "to the host" : "from the host");
+    return put(stream, (Work){ACROSS, .to = to, .from = from, .bytes = bytes});
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, Stream* stream) {
     CURRENT;

@@ -40,6 +40,8 @@ pub enum Held {
     /// Until other ranks have let go of it, whenever that is: apart from the rest, whose places follow from the order of
     /// the rank's own work alone.
     ByOthers,
+    /// As long as need be, in memory of the host that does not move, which the card reaches by itself.
+    OnHost,
 }
 
 /// Number formats that a card computes in.
@@ -252,6 +254,15 @@ pub enum CardError {
         /// Bytes that are free, and those of the whole card, where it says so.
         room: Option<(Bytes, Bytes)>,
     },
+    /// The host's memory is full.
+    #[error(
+        "the host has no {} MiB left that a GPU can copy to, for training.offload: let fewer layers keep what they keep there, \
+         or raise what programs may lock (ulimit -l)", bytes.div_ceil(1 << 20)
+    )]
+    HostFull {
+        /// Bytes asked for.
+        bytes: Bytes,
+    },
     /// A kernel could not be compiled.
     #[error("the kernels cannot be compiled: {0}")]
     Compile(String),
@@ -310,6 +321,14 @@ pub trait Card: Send + Sync {
         Ok(())
     }
 
+    /// The same of the host's memory, for what is kept [there](Held::OnHost).
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn reserve_on_host(&self, _bytes: Bytes) -> Result<(), CardError> {
+        Ok(())
+    }
+
     /// Memory whose content is not defined.
     ///
     /// # Errors
@@ -336,6 +355,12 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// [`CardError`].
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError>;
+
+    /// Copies between the card and memory of the host that does [not move](Held::OnHost).
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn copy_across(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError>;
 
     /// Sets bytes to 0.
     ///

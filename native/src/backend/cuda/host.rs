@@ -208,7 +208,7 @@ impl Card for Host {
         227 << 10
     }
 
-    fn allocate(&self, bytes: Bytes, _: Held) -> Result<Address, CardError> {
+    fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {
         let layout = layout(bytes)?;
         // SAFETY: with its fences it is not of size 0.
         let start = unsafe { alloc(layout) };
@@ -220,15 +220,19 @@ impl Card for Host {
             start.write_bytes(UNWRITTEN, layout.size());
             start.add(FENCE)
         };
+        if held == Held::OnHost {
+            return Ok(Address(start as u64));
+        }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.0 += bytes;
         held.1 = held.1.max(held.0);
         Ok(Address(start as u64))
     }
 
-    fn free(&self, at: Address, bytes: Bytes, _: Held) {
+    fn free(&self, at: Address, bytes: Bytes, held: Held) {
         self.others.settle();
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).0 -= bytes;
+        let on_card = if held == Held::OnHost { 0 } else { bytes };
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).0 -= on_card;
         self.limbo.lock().unwrap_or_else(PoisonError::into_inner).push((at.0, bytes));
     }
 
@@ -251,6 +255,11 @@ impl Card for Host {
         // SAFETY: both places have that many bytes, which `Memory` says.
         unsafe { (from.0 as *const u8).copy_to(to.0 as *mut u8, bytes as usize) };
         Ok(())
+    }
+
+    /// All of its memory is the host's.
+    fn copy_across(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.copy(from, to, bytes)
     }
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {

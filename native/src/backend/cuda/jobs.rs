@@ -219,6 +219,10 @@ impl Card for Jobs {
         self.card.reserve(bytes, leaves)
     }
 
+    fn reserve_on_host(&self, bytes: Bytes) -> Result<(), CardError> {
+        self.card.reserve_on_host(bytes)
+    }
+
     fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {
         self.card.allocate(bytes, held)
     }
@@ -239,6 +243,11 @@ impl Card for Jobs {
 
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
         self.put(Command::Copy { from, to, bytes })
+    }
+
+    fn copy_across(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.send()?;
+        self.card.copy_across(from, to, bytes)
     }
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {

@@ -6,7 +6,7 @@
 //! - [`host`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matrices`] into products, `kernels/` has
 //!   their source;
-//! - [`exchange`] runs what is dealt to several ranks;
+//! - [`exchange`] runs what is dealt to several ranks, and [`copies`] takes tensors to the host's memory and back;
 //! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
 //!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
@@ -17,11 +17,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pipeplan_core::graph::{Axis, Graph, Init, Kernel, SequencePart, Tensor, TensorId};
+use pipeplan_core::graph::{Axis, Graph, Init, Kernel, Role, SequencePart, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::units::Bytes;
 
 use self::card::{Address, Card, CardError, Format, Held as For, Matrix, Memory, Portion, Product};
+use self::copies::Copies;
 use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
 use self::ring::{Ring, Seen};
@@ -36,6 +37,7 @@ use crate::transport::{Buffer, OnCard};
 mod cache;
 pub mod card;
 pub mod compile;
+pub mod copies;
 mod device;
 pub mod driver;
 pub mod exchange;
@@ -124,6 +126,8 @@ pub type Cuda = Stages<Queue>;
 
 /// One rank's queue on a card.
 pub struct Queue {
+    /// Where there is anything to copy to the host's memory. Goes before the memory does.
+    copies: Option<Copies>,
     card: Arc<dyn Card>,
     /// The format of activations.
     format: Format,
@@ -157,7 +161,9 @@ impl Cuda {
         let mut context = Context::new(Arc::clone(&card));
         card.prepare(&products(&stages))?;
         context.prepare(stages.iter().map(|(_, graph)| graph))?;
-        Stages::start(Queue { card, format, leaving, context }, stages, training, store)
+        let copies = stages.iter().flat_map(|(_, graph)| &graph.operators).any(|operator| operator.kernel.copies());
+        let copies = if copies { Some(Copies::beside(&card)?) } else { None };
+        Stages::start(Queue { copies, card, format, leaving, context }, stages, training, store)
     }
 }
 
@@ -214,7 +220,11 @@ impl Processor for Queue {
     type Error = CardError;
 
     fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Arc<Memory>, CardError> {
-        let held = if briefly { For::Briefly } else { For::Kept };
+        let held = match tensor.role {
+            Role::OnHost => For::OnHost,
+            _ if briefly => For::Briefly,
+            _ => For::Kept,
+        };
         Memory::held(&self.card, tensor.bytes(), held).map(Arc::new)
     }
 
@@ -336,6 +346,9 @@ impl Processor for Queue {
 
     /// The choice of experts, and what has arrived for them, is read by the host.
     fn waits_for_device(&self, kernel: &Kernel) -> bool {
+        if matches!(kernel, Kernel::Offload | Kernel::OffloadWait | Kernel::Reload | Kernel::ReloadWait) {
+            return self.copies.as_ref().is_some_and(Copies::waits);
+        }
         matches!(
             kernel,
             Kernel::Dispatch { .. }
@@ -370,6 +383,13 @@ impl Processor for Queue {
         inputs: &[Input<'_, Arc<Memory>>],
         outputs: &mut [(&Tensor, Arc<Memory>)],
     ) -> Result<(), CardError> {
+        if let (Some(copies), Some(Input { data: Held::Here(first), .. })) = (&mut self.copies, inputs.first()) {
+            match (kernel, outputs.first()) {
+                (Kernel::Offload | Kernel::Reload, Some((_, copy))) => return copies.begin(&self.card, first, copy),
+                (Kernel::OffloadWait | Kernel::ReloadWait, _) => return copies.end(&self.card, first),
+                _ => {}
+            }
+        }
         let (inputs, outputs) = places(inputs, outputs);
         self.context.run(kernel, &inputs, &outputs)
     }

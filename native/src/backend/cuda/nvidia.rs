@@ -31,8 +31,8 @@ pub struct Nvidia {
     /// That of its stream: the card's, or its part's.
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// What is the rank's own, and what others give back.
-    heaps: Mutex<[Heap; 2]>,
+    /// What is the rank's own, what others give back, and what is kept on the host.
+    heaps: Mutex<[Heap; 3]>,
     /// As [`Opening::apart`].
     apart: bool,
     /// Those of its part, where it has not the whole card.
@@ -221,6 +221,14 @@ impl Nvidia {
         make_current(self.context)
     }
 
+    /// A slab of the host's memory of at least `bytes` for its heap.
+    fn grow_on_host(heap: &mut Heap, bytes: Bytes) -> Result<(), CardError> {
+        let size = rounded(bytes).next_multiple_of(SLAB);
+        let start = on_host(size).ok_or(CardError::HostFull { bytes })?;
+        heap.add(start, size);
+        Ok(())
+    }
+
     /// A slab of at least `bytes`, better of `wish`, for one of the heaps.
     fn grow(heap: &mut Heap, bytes: Bytes, wish: Bytes) -> Result<(), CardError> {
         for size in [wish.max(bytes), bytes].map(|size| rounded(size).next_multiple_of(SLAB)) {
@@ -313,6 +321,29 @@ impl Nvidia {
     }
 }
 
+/// The heap of what is held so.
+const fn heap_of(held: Held) -> usize {
+    match held {
+        Held::Kept | Held::Briefly => 0,
+        Held::ByOthers => 1,
+        Held::OnHost => ON_HOST,
+    }
+}
+const ON_HOST: usize = 2;
+
+/// Memory of the host that does not move, which all contexts of this process reach at the same address.
+fn on_host(bytes: Bytes) -> Option<u64> {
+    // SAFETY: takes a size; freed by `free_on_host`.
+    let start = unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
+    start.ok().map(|start| start as u64)
+}
+
+/// Gives back what [`on_host`] gave.
+fn free_on_host(start: u64) -> Result<(), result::DriverError> {
+    // SAFETY: called once for each, when no work uses it any more.
+    unsafe { result::free_host(start as *mut c_void) }
+}
+
 /// How long a queue that is given up may take to end.
 const LONGEST_END: Duration = Duration::from_secs(10);
 
@@ -341,9 +372,14 @@ impl Drop for Nvidia {
                 let _ = result::graph::exec_destroy(graph);
             }
             drop(lock(&self.blas).take());
-            for (start, _) in lock(&self.heaps).iter().flat_map(Heap::slabs) {
+            let heaps = lock(&self.heaps);
+            for (start, _) in heaps[..ON_HOST].iter().flat_map(Heap::slabs) {
                 let _ = result::free_sync(start);
             }
+            for (start, _) in heaps[ON_HOST].slabs() {
+                let _ = free_on_host(start);
+            }
+            drop(heaps);
             for event in self.events {
                 let _ = result::event::destroy(event);
             }
@@ -420,33 +456,50 @@ impl Card for Nvidia {
         Ok(())
     }
 
+    fn reserve_on_host(&self, bytes: Bytes) -> Result<(), CardError> {
+        self.make_current()?;
+        let mut heaps = lock(&self.heaps);
+        if !self.apart && heaps[ON_HOST].taken() < bytes {
+            Nvidia::grow_on_host(&mut heaps[ON_HOST], bytes)?;
+        }
+        Ok(())
+    }
+
     fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError> {
         if self.apart {
             self.make_current()?;
+            if held == Held::OnHost {
+                return on_host(bytes).map(Address).ok_or(CardError::HostFull { bytes });
+            }
             // SAFETY: takes a size; freed where it is given back.
             let at = unsafe { result::malloc_sync(bytes as usize) };
             return at.map(Address).map_err(|error| driver_error("cuMemAlloc", error));
         }
         let mut heaps = lock(&self.heaps);
-        let by_others = held == Held::ByOthers;
-        let heap = &mut heaps[usize::from(by_others)];
+        let heap = &mut heaps[heap_of(held)];
         if let Some(at) = heap.allocate(bytes, held) {
             return Ok(Address(at));
         }
         self.make_current()?;
         // Beyond what was reserved: little at a time, since what is taken stays taken.
-        let wish = if by_others { SLAB_BY_OTHERS } else { (heap.taken() / 16).min(SLAB_BY_OTHERS) };
-        Nvidia::grow(heap, bytes, wish)?;
+        match held {
+            Held::Kept | Held::Briefly => Nvidia::grow(heap, bytes, (heap.taken() / 16).min(SLAB_BY_OTHERS))?,
+            Held::ByOthers => Nvidia::grow(heap, bytes, SLAB_BY_OTHERS)?,
+            Held::OnHost => Nvidia::grow_on_host(heap, bytes)?,
+        }
         heap.allocate(bytes, held).map(Address).ok_or(CardError::Full { bytes, room: None })
     }
 
     fn free(&self, at: Address, bytes: Bytes, held: Held) {
         if self.apart {
             // SAFETY: what `allocate` gave, once; the driver waits for all work first. Where that has failed, so does this.
-            let _ = self.finish().map(|()| unsafe { result::free_sync(at.0) });
+            let _ = self.finish().map(|()| match held {
+                Held::OnHost => free_on_host(at.0),
+                _ => unsafe { result::free_sync(at.0) },
+            });
             return;
         }
-        lock(&self.heaps)[usize::from(held == Held::ByOthers)].give_back(at.0, bytes);
+        lock(&self.heaps)[heap_of(held)].give_back(at.0, bytes);
     }
 
     fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
@@ -484,6 +537,17 @@ impl Card for Nvidia {
         // SAFETY: both places have that many bytes, which `Memory` says.
         unsafe { result::memcpy_dtod_async(to.0, from.0, bytes as usize, self.stream) }
             .map_err(|error| driver_error("cuMemcpyDtoD", error))
+    }
+
+    fn copy_across(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
+        self.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above; the driver tells by the address which of them is the host's.
+        unsafe { sys::cuMemcpyAsync(to.0, from.0, bytes as usize, self.stream) }
+            .result()
+            .map_err(|error| driver_error("cuMemcpyAsync", error))
     }
 
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError> {
@@ -682,12 +746,12 @@ impl Card for Nvidia {
     }
 
     fn taken_bytes(&self) -> Option<Bytes> {
-        Some(lock(&self.heaps).iter().map(Heap::taken).sum())
+        Some(lock(&self.heaps)[..ON_HOST].iter().map(Heap::taken).sum())
     }
 
     fn trim(&self) -> Result<(), CardError> {
         self.finish()?;
-        let unused: Vec<u64> = lock(&self.heaps).iter_mut().flat_map(Heap::give_up).collect();
+        let unused: Vec<u64> = lock(&self.heaps)[..ON_HOST].iter_mut().flat_map(Heap::give_up).collect();
         let _alone = CAPTURES.write();
         // SAFETY: the stream is done, and the heap deals out nothing of them any more. Graphs that name them are not started
         // again, since nothing gets their places any more.

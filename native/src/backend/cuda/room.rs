@@ -24,6 +24,15 @@ use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
 use crate::runner::optimizer::AdamW;
 use crate::transport::{Buffer, OnCard};
 
+/// What a rank takes for all that is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// Of the card's memory.
+    pub on_card: Bytes,
+    /// Of the host's, for what is kept there.
+    pub on_host: Bytes,
+}
+
 /// Bytes of the memory that a rank which walks `row` with `stages` takes for all that is its own. Where it `shows` what it deals
 /// out, others give that back.
 ///
@@ -34,13 +43,22 @@ pub fn needed(
     training: &Training,
     row: &[Step],
     shows: bool,
-) -> Result<Bytes, BackendError> {
+) -> Result<Needed, BackendError> {
     let events = walk(stages, training, row, shows)?;
-    let least = replay(&events, Bytes::MAX / 2).unwrap_or(0);
+    let is_on_host = |event: &Event| matches!(event, Event::Take(_, _, Held::OnHost));
+    let on_host: BTreeSet<u32> = events.iter().filter(|event| is_on_host(event)).map(|event| event.place()).collect();
+    let (on_host, on_card): (Vec<Event>, Vec<Event>) =
+        events.into_iter().partition(|event| on_host.contains(&event.place()));
+    Ok(Needed { on_card: dealt_from(&on_card), on_host: dealt_from(&on_host) })
+}
+
+/// The least memory, or nearly so, that all of `events` can be dealt from.
+fn dealt_from(events: &[Event]) -> Bytes {
+    let least = replay(events, Bytes::MAX / 2).unwrap_or(0);
     // What is dealt out always lies with gaps: in steps of a 256th, the least that does.
     let step = (least / 256).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
-    let sizes = (0..128).map(|more| least + more * step);
-    Ok(sizes.into_iter().find(|size| replay(&events, *size).is_some()).unwrap_or(least))
+    let mut sizes = (0..128).map(|more| least + more * step);
+    sizes.find(|size| replay(events, *size).is_some()).unwrap_or(least)
 }
 
 /// The most bytes of messages that `rank` of a pipeline, which holds `stages`, has made and others may not have taken yet:
@@ -176,16 +194,26 @@ enum Event {
     GiveBack(u32),
 }
 
+impl Event {
+    /// The number of its place.
+    fn place(&self) -> u32 {
+        let (Event::Take(place, ..) | Event::GiveBack(place)) = self;
+        *place
+    }
+}
+
 /// The most bytes in use at once, where a heap of `size` can deal out all that `events` ask for.
 fn replay(events: &[Event], size: Bytes) -> Option<Bytes> {
     let mut heap = Heap::default();
     heap.add(ALIGNMENT, size);
-    let mut places: Vec<Option<(u64, Bytes)>> = Vec::new();
+    let mut places: BTreeMap<u32, (u64, Bytes)> = BTreeMap::new();
     for event in events {
         match *event {
-            Event::Take(_, bytes, held) => places.push(Some((heap.allocate(bytes, held)?, bytes))),
+            Event::Take(place, bytes, held) => {
+                places.insert(place, (heap.allocate(bytes, held)?, bytes));
+            }
             Event::GiveBack(place) => {
-                if let Some((at, bytes)) = places.get_mut(place as usize).and_then(Option::take) {
+                if let Some((at, bytes)) = places.remove(&place) {
                     heap.give_back(at, bytes);
                 }
             }
@@ -288,7 +316,11 @@ impl Processor for Noting {
     type Error = BackendError;
 
     fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Arc<Place>, BackendError> {
-        let held = if briefly { Held::Briefly } else { Held::Kept };
+        let held = match tensor.role {
+            Role::OnHost => Held::OnHost,
+            _ if briefly => Held::Briefly,
+            _ => Held::Kept,
+        };
         Ok(Arc::new(Place::new(&self.paper, tensor.bytes(), held)))
     }
 
@@ -446,7 +478,7 @@ mod tests {
                 seat: Default::default(),
                 batches: Arc::clone(&batches),
             };
-            needed(&held, &training, &workload.program.rows[rank], shows).expect("it walks")
+            needed(&held, &training, &workload.program.rows[rank], shows).expect("it walks").on_card
         };
         (0..problem.ranks()).map(of_rank).collect()
     }

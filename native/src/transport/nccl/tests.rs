@@ -344,6 +344,9 @@ impl Card for Idle {
     fn copy(&self, _: Address, _: Address, _: Bytes) -> Result<(), CardError> {
         Ok(())
     }
+    fn copy_across(&self, _: Address, _: Address, _: Bytes) -> Result<(), CardError> {
+        Ok(())
+    }
     fn zero(&self, _: Address, _: Bytes) -> Result<(), CardError> {
         Ok(())
     }
