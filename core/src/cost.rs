@@ -336,7 +336,7 @@ mod tests {
     use super::*;
     use crate::cluster;
     use crate::graph::build::{StageShape, stage_graph};
-    use crate::graph::form::Form;
+    use crate::graph::form::{Form, Offload};
     use crate::model::catalog;
 
     fn whole_model(name: &str, sequence: u32) -> Graph {
@@ -413,6 +413,64 @@ mod tests {
             let [slow, fast] =
                 [slow, fast].map(|device| JobTimes::of_times(&graph, &operator_times(&graph, &device, &link)));
             assert!(slow.jobs.iter().zip(&fast.jobs).all(|(slow, fast)| slow >= fast));
+        }
+    }
+
+    /// Jobs take what they take without copies where these take next to nothing, never less, no less than their copies, and
+    /// less the faster those are. Copies of half the layers take no longer than those of all.
+    #[test]
+    fn copies_take_what_compute_leaves_uncovered() {
+        let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
+        let mut device = cluster::find("h100").map(|entry| entry.device(Dtype::Bf16)).unwrap();
+        let link = Peers::all(Link { bytes_per_s: 1, latency_ns: 0 });
+        let graph = |offload| {
+            let shape = StageShape {
+                layers: 4..12,
+                has_embedding: false,
+                has_head: true,
+                microbatch_size: 1,
+                sequence: 2048,
+                dtype: Dtype::Bf16,
+                form: Form { offload, ..Form::default() },
+            };
+            stage_graph(&model, &shape, 1)
+        };
+        let times = |graph: &Graph, device: &Device| JobTimes::of_times(graph, &operator_times(graph, device, &link));
+        let plain = graph(Offload::None);
+        let kept = times(&plain, &device);
+        for (offload, copied) in [(Offload::First(1), 1), (Offload::First(4), 4), (Offload::All, 8)] {
+            let graph = graph(offload);
+            let copies = |job: Job| graph.job(job).filter(|operator| operator.kernel.copies()).count() as u64;
+            let mut before: Option<JobTimes> = None;
+            for rate in [5, 25, 52, 150, 1_000_000].map(|rate| rate * 1_000_000_000) {
+                (device.host_bytes_per_s, device.launch_ns) = (rate, if rate > 1 << 50 { 0 } else { 3000 });
+                let at = JobTimes { exchanges: [0; 2], ..times(&graph, &device) };
+                let all = [at.jobs[0], at.jobs[1], at.jobs[2], at.fused];
+                let free = [kept.jobs[0], kept.jobs[1], kept.jobs[2], kept.fused];
+                if device.launch_ns > 0 {
+                    assert!(all.iter().zip(free).all(|(time, free)| *time >= free), "{offload:?}: {all:?} {free:?}");
+                }
+                for job in Job::ALL {
+                    let of_job = graph.job(job).filter(|operator| operator.kernel.copies());
+                    let bytes: u64 = of_job.map(|operator| Load::of(&graph, operator).copied).sum();
+                    let least = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+                    assert!(u128::from(at.jobs[job as usize]) >= least, "{offload:?} {job:?}");
+                }
+                if let Some(before) = before.filter(|_| device.launch_ns > 0) {
+                    assert!(at.jobs.iter().zip(before.jobs).all(|(time, before)| *time <= before), "{offload:?}");
+                }
+                before = Some(at);
+            }
+            let (layer_copies, all) = (copies(Job::F), copies(Job::B) + copies(Job::W));
+            assert!(
+                layer_copies == all && layer_copies >= 8 * copied && layer_copies <= 12 * copied,
+                "{layer_copies}"
+            );
+            // Without a latency, and as fast as may be: each a nanosecond at most, as times are rounded up.
+            device.host_bytes_per_s = cluster::MAX_RATE;
+            let (none, at) = (times(&plain, &device), times(&graph, &device));
+            let all = none.jobs.iter().zip(at.jobs).chain([(&none.fused, at.fused)]);
+            assert!(all.into_iter().all(|(none, at)| at - none <= layer_copies), "{none:?} {at:?}");
         }
     }
 

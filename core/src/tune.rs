@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::derive::{Derived, derive};
 use crate::fields::{Fault, Faults, one_of_like};
-use crate::graph::form::{Form, Recompute};
+use crate::graph::form::{Form, Offload, Recompute};
 use crate::layout::{MAX_DEGREE, Partition, RecomputeLayers};
 use crate::memory::StaticBytes;
 use crate::placement::Placement;
@@ -475,7 +475,7 @@ impl Tuner {
     /// model does not allow it. All work is counted at its shortest and spread evenly over the ranks, and so are the ends
     /// of their steps: the average of what ranks need is no more than what the slowest needs.
     fn floor(&self, degrees: Degrees) -> Option<Nanos> {
-        let work = self.dealt(degrees)?;
+        let work = without_copies(&self.dealt(degrees)?);
         let derived = derive(&work, Placement::Linear, 1).ok()?;
         let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
         let ranks = u128::from(work.pipeline.max(1));
@@ -498,7 +498,8 @@ impl Tuner {
     }
 
     fn trial_of_given(&self, work: &ModelWork) -> Trial {
-        let floor_ns = derive(work, Placement::Linear, 1).map_or(0, |derived| floor_of(work, &derived));
+        let bare = without_copies(work);
+        let floor_ns = derive(&bare, Placement::Linear, 1).map_or(0, |derived| floor_of(&bare, &derived));
         let left = match schedule::find(&self.spec.schedule) {
             Some(named) => vec![(named, work.chunks)],
             None => self.schedules.iter().rev().map(|published| (*published, work.chunks)).collect(),
@@ -712,6 +713,14 @@ impl Search {
             }
         }
     }
+}
+
+/// `work` with nothing in the host's memory: what copies leave uncovered depends on how layers are cut into stages, and no step
+/// takes less for it.
+fn without_copies(work: &ModelWork) -> ModelWork {
+    let mut bare = work.clone();
+    bare.layout.form.offload = Offload::None;
+    bare
 }
 
 /// Layouts are told apart by what their steps are planned to take, so that is what their schedules are found by.

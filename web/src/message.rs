@@ -326,6 +326,8 @@ pub struct RankBytes {
     pub activations: u64,
     /// The op during which that is.
     pub at: String,
+    /// The most that they hold of the host's memory.
+    pub on_host: u64,
     /// All together.
     pub peak: u64,
     /// What it may hold.

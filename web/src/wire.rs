@@ -127,6 +127,7 @@ pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
         fixed: rank.fixed.kinds().iter().map(|(_, bytes)| *bytes).collect(),
         activations: rank.activations,
         at: rank.at.map(|op| op.to_string()).unwrap_or_default(),
+        on_host: rank.on_host,
         peak: rank.peak,
         limit: rank.limit,
     };

@@ -73,7 +73,7 @@ pub fn stage_graph_with(
     let split = passes::split::account(&graph);
     accounts.extend([split, passes::recompute::rerun(&mut graph, choices)]);
     if let Some(layers) = shape.form.offload.layers() {
-        accounts.push(passes::offload::run(&mut graph, shape.layers.start.saturating_add(layers)));
+        accounts.push(passes::offload::run(&mut graph, shape.layers.clone(), layers));
     }
     liveness::run_in_place(&mut graph);
     (graph, accounts)

@@ -966,10 +966,14 @@ fn computing_again_by_layer_changes_nothing() {
     for choices in
         [each([Full, Cheap, None]), each([None, Selective, Full]), each([Full, None, Full]), groups(2), groups(3)]
     {
-        let (graph, _) = stage_graph_with(&model, &shape, 2, &choices);
-        let again = run(&[graph], &weights, &tokens);
-        assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
-        assert_eq!(kept.gradients, again.gradients, "{choices:?}");
+        // Also where what is kept waits in the host's memory.
+        for offload in [Offload::None, Offload::First(2), Offload::All] {
+            let shape = StageShape { form: Form { offload, ..form }, ..shape.clone() };
+            let (graph, _) = stage_graph_with(&model, &shape, 2, &choices);
+            let again = run(&[graph], &weights, &tokens);
+            assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
+            assert_eq!(kept.gradients, again.gradients, "{choices:?} {offload:?}");
+        }
     }
 }
 
@@ -1001,7 +1005,7 @@ fn waiting_in_the_host_s_memory_changes_nothing() {
             let form = Form { recompute, ..plain };
             let (stages, weights, tokens) = prepare(model, form, &[1]);
             let kept = run(&stages, &weights, &tokens);
-            for offload in [Offload::First(1), Offload::All] {
+            for offload in [Offload::First(1), Offload::First(2), Offload::All] {
                 let (stages, ..) = prepare(model, Form { offload, ..form }, &[1]);
                 let what = format!("{variant:?} {recompute:?} {offload:?}");
                 for graph in &stages {

@@ -95,6 +95,11 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                     json!(if dropout { "each-microbatch" } else { "after-accumulation" }),
                 ),
                 ("training", "recompute", json!(recompute)),
+                (
+                    "training",
+                    "offload",
+                    [json!("none"), json!("all"), json!(1 + overhead % 9)][zero as usize % 3].clone(),
+                ),
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),
                 ("memory", "overhead_bytes", json!(overhead)),

@@ -66,7 +66,7 @@
 //! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
 //! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
-//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, or `all`. Together with `recompute`: what is computed again is not kept. Planned, and run on CPUs | `none` |
+//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, or `all`. Together with `recompute`: what is computed again is not kept | `none` |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter), and `best` is [what costs least then](crate::planner::Best) | 0 |

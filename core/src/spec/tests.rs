@@ -505,3 +505,50 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
         assert!(found.iter().any(|fault| fault.contains(told)), "{told}: {found:?}");
     }
 }
+
+/// Layers that keep what they keep in the host's memory: none, some at the start of each stage, or all; and how fast that is
+/// reached, which the catalog knows of its devices, and is an A100's of others.
+#[test]
+fn what_is_kept_on_the_host_is_written_and_linked() {
+    let text = |device: &str, training: &str| {
+        format!(
+            "[model]\nname = \"llama-2-7b\"\n[cluster]\n{device}\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8\n{training}"
+        )
+    };
+    let own = "device = { name = \"own\", matmul_flops = 1000000000000000, memory_bytes_per_s = 3000000000000, memory_bytes = 80000000000";
+    for (said, offload) in [
+        ("", Offload::None),
+        ("offload = \"none\"", Offload::None),
+        ("offload = 3", Offload::First(3)),
+        ("offload = \"3\"", Offload::First(3)),
+        ("offload = \"all\"", Offload::All),
+    ] {
+        for (device, rate) in [
+            ("device = \"h100\"".to_string(), 52_000_000_000),
+            (format!("{own} }}"), 25_000_000_000),
+            (format!("{own}, host_bytes_per_s = \"100 GB\" }}"), 100_000_000_000),
+        ] {
+            let text = text(&device, said);
+            let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+            let work = model_work(&text);
+            assert_eq!((work.layout.form.offload, work.device.host_bytes_per_s), (offload, rate), "{text}");
+            assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+            assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+        }
+    }
+    for said in [
+        "offload = 0",
+        "offload = \"some\"",
+        "offload = 1.5",
+        "offload = true",
+        "offload = \"-1\"",
+        "offload = 99999",
+    ] {
+        let found = faults(&text("device = \"h100\"", said));
+        let told = "accepted is none, all, or how many layers at the start of each stage, from 1 to";
+        let here = found.iter().any(|fault| fault.starts_with("training.offload: found") && fault.contains(told));
+        assert!(here, "{said}: {found:?}");
+    }
+    let found = faults(&text(&format!("{own}, host_bytes_per_s = 0 }}"), ""));
+    assert!(found.iter().any(|fault| fault.starts_with("cluster.device.host_bytes_per_s: found 0")), "{found:?}");
+}

@@ -255,6 +255,13 @@ pub const FIELDS: &[Field] = &[
         "The same with fp8 operands; 0: it takes none",
     ),
     of(
+        "cluster.device.host_bytes_per_s",
+        "To the host",
+        Unit::Of(1e9, "GB/s"),
+        Group::Device,
+        "Copies to the host's memory and back",
+    ),
+    of(
         "cluster.device.matmul_permille",
         "Of it reached",
         Unit::Of(10.0, "%"),
@@ -392,6 +399,13 @@ pub const FIELDS: &[Field] = &[
         Unit::Whole,
         Group::Operators,
         "With full: keep only what so many layers in a row take in",
+    ),
+    of(
+        "training.offload",
+        "Kept on the host",
+        Unit::Words,
+        Group::Operators,
+        "Activations that wait for the backward in the host's memory: none, of so many layers at the start of each stage, or all",
     ),
     of("training.attention", "Attention", Unit::Text, Group::Operators, "Whether its scores are kept in memory"),
     of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),

@@ -73,14 +73,14 @@ fn every_field_of_a_spec_is_in_the_form() {
                 "window": { "tokens": 1024, "full_every": 6 }, "norm_offset": true,
                 "factors": { "embedding": 7.5, "attention": 0.0625 }, "caps": { "logits": 30 },
             },
-            "cluster": { "device": { "name": "h100", "fp8_flops": 1_234_000_000_000_000u64 } },
+            "cluster": { "device": { "name": "h100", "fp8_flops": 1_234_000_000_000_000u64, "host_bytes_per_s": 21_000_000_000u64 } },
             "parallel": {
                 "pipeline": 4, "partition": "within-limit", "tensor": 2, "sequence_parallel": true, "data": 8, "zero": 1,
                 "context": 2, "expert": 4, "whole_experts": true, "dispatch": "once-per-node",
                 "overlap_exchanges": true,
             },
             "training": {
-                "microbatches": 12, "f32_logits": true, "expert_imbalance": 1.25,
+                "microbatches": 12, "f32_logits": true, "expert_imbalance": 1.25, "offload": 3,
                 "matmul_dtype": "fp8", "gradients_dtype": "bf16", "moments_dtype": "bf16",
             },
         }),

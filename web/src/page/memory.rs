@@ -79,6 +79,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
         wire::kinds_of_bytes().into_iter().enumerate().filter(|(kind, _)| held(*kind)).collect();
     let heads = kinds.iter().map(|(_, name)| view! { <th scope="col" class="number">{*name}</th> }).collect_view();
     let more = ranks.len().saturating_sub(MOST_ROWS);
+    let on_host = ranks.iter().any(|bytes| bytes.on_host > 0);
     let row = |(rank, bytes): (usize, &RankBytes)| {
         let over = bytes.limit.is_some_and(|limit| bytes.peak > limit);
         let cells = kinds.iter().map(|(kind, _)| {
@@ -100,6 +101,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
                 <td class="number" title=at>{text::bytes(bytes.activations)}</td>
                 <td class="number">{text::bytes(bytes.peak)}</td>
                 <td class="number">{room}</td>
+                {on_host.then(|| view! { <td class="number">{text::bytes(bytes.on_host)}</td> })}
             </tr>
         }
     };
@@ -107,7 +109,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
     view! {
         <div class="scroll">
             <table>
-                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th></tr></thead>
+                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th>{on_host.then(|| view! { <th scope="col" class="number">"on the host"</th> })}</tr></thead>
                 <tbody>{rows}</tbody>
             </table>
         </div>

@@ -9,8 +9,9 @@
 //!
 //! A layer's copies have until the end of the next layer's forward to arrive, and on the way back all of the layer's before it
 //! in the backward: what is under way is held on the device, two layers of it at most. So copies that take no longer than a
-//! layer are hidden, but for those of a stage's last layer: they end with F, and begin with B. What W alone needs comes back
-//! for W, so that what waits between B and W does so in the host's memory, too.
+//! layer are hidden, but for those of a stage's last layer: they end with F, and begin with B. Where only the first `n` of a
+//! stage's `m` layers are copied, each has as much more time, `m / n` layers, and as much more is under way. What W alone needs
+//! comes back for W, so that what waits between B and W does so in the host's memory, too.
 //!
 //! It runs behind [`recompute`](super::recompute): what is computed again is not kept, and only what it is made of is copied.
 //!
@@ -21,6 +22,7 @@
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{Account, Entry};
 use crate::graph::build::operator;
@@ -32,18 +34,19 @@ pub const NAME: &str = "offload";
 /// What a tensor has at least of the bytes that its layer keeps, as a divisor.
 const LEAST_SHARE: u64 = 64;
 
-/// Sends what the layers up to `end` (counted over the whole model) keep to the host's memory. Takes time in proportion to
-/// the operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
+/// Sends what the first `count` of a stage's `layers` keep to the host's memory. Takes time in proportion to the operators. To
+/// be run before [`run_in_place`](crate::graph::liveness::run_in_place).
 ///
 /// The bytes of an entry are those of one microbatch.
-pub fn run(graph: &mut Graph, end: u32) -> Account {
+pub fn run(graph: &mut Graph, layers: Range<u32>, count: u32) -> Account {
     let mut account = Account::new(NAME);
     let forward = graph.forward_len();
-    let kept = kept(graph, forward, end, &mut account);
+    let count = count.min(layers.end.saturating_sub(layers.start));
+    let kept = kept(graph, forward, layers.start..layers.start + count, &mut account);
     if kept.is_empty() {
         return account;
     }
-    let (starts, ends) = segments(&graph.operators);
+    let ends = Ends::of(graph, forward, &layers);
     // By operator: what is put before it, waits first, since their buffers may be the next ones'; and what behind it.
     let mut waits: Vec<Vec<Operator>> = vec![Vec::new(); graph.operators.len()];
     let (mut before, mut behind) = (waits.clone(), waits.clone());
@@ -52,7 +55,7 @@ pub fn run(graph: &mut Graph, end: u32) -> Account {
         stream: Stream::Copies,
         ..operator(kernel, job, layer, &[from], &[to])
     };
-    for Kept { tensor, made, used, wanted, job } in kept {
+    for Kept { tensor, layer, made, wanted, job } in kept {
         let (name, shape, dtype) = {
             let tensor = &graph[tensor];
             (tensor.name.clone(), tensor.shape.clone(), tensor.dtype)
@@ -66,11 +69,10 @@ pub fn run(graph: &mut Graph, end: u32) -> Account {
             Some(at) => behind[at].push(start(Kernel::Offload, Job::F, layer_at(at), tensor, host)),
             None => before[0].push(start(Kernel::Offload, Job::F, layer_at(0), tensor, host)),
         }
-        let next = ends[used] + 1;
-        let arrived = if next < forward { ends[next] } else { ends[used] };
+        // The copies of a layer have the time of `layers / count`.
+        let until = (u64::from(layer - layers.start) + 1) * (layers.len() as u64) / u64::from(count.max(1));
+        let (arrived, early) = (ends.forward(until), ends.backward(until, wanted));
         behind[arrived].push(operator(Kernel::OffloadWait, Job::F, layer_at(arrived), &[host, tensor], &[]));
-        let first = starts[wanted];
-        let early = if first > forward { starts[first - 1] } else { first };
         before[early].push(start(Kernel::Reload, job, layer_at(early), host, again));
         // Where the backward begins with it, nothing hides it.
         let wait_in = if early == wanted { &mut before } else { &mut waits };
@@ -95,10 +97,10 @@ pub fn run(graph: &mut Graph, end: u32) -> Account {
 #[derive(Clone, Copy)]
 struct Kept {
     tensor: TensorId,
+    /// The last layer whose forward makes or needs it.
+    layer: u32,
     /// The operator that makes it; none where it arrives.
     made: Option<usize>,
-    /// The last operator of F that makes or needs it.
-    used: usize,
     /// The first operator of the backward that needs it.
     wanted: usize,
     /// The job that it comes back for: B, unless only W needs it.
@@ -106,7 +108,7 @@ struct Kept {
 }
 
 /// What goes, in the order in which the backward needs it.
-fn kept(graph: &Graph, forward: usize, end: u32, account: &mut Account) -> Vec<Kept> {
+fn kept(graph: &Graph, forward: usize, layers: Range<u32>, account: &mut Account) -> Vec<Kept> {
     let count = graph.tensors.len();
     let (mut made, mut used, mut wanted) = (vec![None; count], vec![None; count], vec![None; count]);
     let mut by_b = vec![false; count];
@@ -124,27 +126,28 @@ fn kept(graph: &Graph, forward: usize, end: u32, account: &mut Account) -> Vec<K
             (made[output.index()], used[output.index()]) = (Some(at), Some(at));
         }
     }
-    let mut all: Vec<(u32, Kept)> = Vec::new();
+    let mut all: Vec<Kept> = Vec::new();
     for (id, tensor) in graph.tensors() {
         if !matches!(tensor.role, Role::Intermediate | Role::ActivationIn) {
             continue;
         }
         let (Some(used), Some(wanted)) = (used[id.index()], wanted[id.index()]) else { continue };
-        let Some(layer) = graph.operators[used].layer.filter(|layer| *layer < end) else { continue };
+        let Some(layer) = graph.operators[used].layer.filter(|layer| layers.contains(layer)) else { continue };
         let job = if by_b[id.index()] { Job::B } else { Job::W };
-        all.push((layer, Kept { tensor: id, made: made[id.index()], used, wanted, job }));
+        all.push(Kept { tensor: id, layer, made: made[id.index()], wanted, job });
     }
-    all.sort_by_key(|(layer, kept)| (*layer, kept.wanted));
+    all.sort_by_key(|kept| (kept.layer, kept.wanted));
     let mut goes = Vec::new();
-    for of_layer in all.chunk_by(|(a, _), (b, _)| a == b) {
+    for of_layer in all.chunk_by(|a, b| a.layer == b.layer) {
         let bytes = |kept: &Kept| graph[kept.tensor].bytes();
-        let sum = of_layer.iter().fold(0, |sum: u64, (_, kept)| sum.saturating_add(bytes(kept)));
-        for (layer, kept) in of_layer {
+        let sum = of_layer.iter().fold(0, |sum: u64, kept| sum.saturating_add(bytes(kept)));
+        for kept in of_layer {
             let (name, bytes) = (&graph[kept.tensor].name, bytes(kept));
+            let made_in = kept.made.and_then(|at| graph.operators[at].layer);
             match bytes.saturating_mul(LEAST_SHARE) < sum {
-                true => account.skipped.push(Entry::new(name, Some(*layer), "stays: it is small", bytes)),
+                true => account.skipped.push(Entry::new(name, made_in, "stays: it is small", bytes)),
                 false => {
-                    account.done.push(Entry::new(name, Some(*layer), "waits in the host's memory", bytes));
+                    account.done.push(Entry::new(name, made_in, "waits in the host's memory", bytes));
                     goes.push(*kept);
                 }
             }
@@ -154,15 +157,42 @@ fn kept(graph: &Graph, forward: usize, end: u32, account: &mut Account) -> Vec<K
     goes
 }
 
-/// By operator, the first and the last one of those around it that follow each other and belong to the same layer; F's and
-/// the backward's are apart.
-fn segments(operators: &[Operator]) -> (Vec<usize>, Vec<usize>) {
-    let (mut starts, mut ends) = (Vec::with_capacity(operators.len()), Vec::with_capacity(operators.len()));
-    let alike = |a: &Operator, b: &Operator| a.layer == b.layer && (a.job == Job::F) == (b.job == Job::F);
-    for segment in operators.chunk_by(alike) {
-        let first = starts.len();
-        starts.extend(segment.iter().map(|_| first));
-        ends.extend(segment.iter().map(|_| first + segment.len() - 1));
+/// Where a stage's layers end in the forward, and begin in the backward.
+struct Ends {
+    /// By layer of the stage.
+    forward: Vec<usize>,
+    backward: Vec<usize>,
+    /// The last operator of F, and the first one behind it.
+    outer: [usize; 2],
+}
+
+impl Ends {
+    fn of(graph: &Graph, forward: usize, layers: &Range<u32>) -> Ends {
+        let outer = [forward.saturating_sub(1), forward];
+        let mut ends = Ends { forward: vec![outer[0]; layers.len()], backward: vec![outer[1]; layers.len()], outer };
+        let place = |operator: &Operator| operator.layer.filter(|layer| layers.contains(layer));
+        for (at, operator) in graph.operators.iter().enumerate().take(forward) {
+            if let Some(layer) = place(operator) {
+                ends.forward[(layer - layers.start) as usize] = at;
+            }
+        }
+        for (at, operator) in graph.operators.iter().enumerate().skip(forward).rev() {
+            if let Some(layer) = place(operator) {
+                ends.backward[(layer - layers.start) as usize] = at;
+            }
+        }
+        ends
     }
-    (starts, ends)
+
+    /// The last operator of the forward of the stage's layer `layer`, or of all.
+    fn forward(&self, layer: u64) -> usize {
+        self.forward.get(layer as usize).copied().unwrap_or(self.outer[0])
+    }
+
+    /// The first operator of its backward, or of all; of a later layer's, where that is not before `wanted`: layers that are
+    /// computed again together are so in their order.
+    fn backward(&self, layer: u64, wanted: usize) -> usize {
+        let later = self.backward.get(layer as usize..).unwrap_or_default();
+        later.iter().copied().find(|at| *at < wanted).unwrap_or(self.outer[1])
+    }
 }

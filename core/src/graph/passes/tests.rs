@@ -506,7 +506,7 @@ fn copies_go_while_the_next_layer_computes() {
     }
     backward::derive(&mut hand.0);
     split::run(&mut hand.0);
-    let account = offload::run(&mut hand.0, 2);
+    let account = offload::run(&mut hand.0, 0..3, 2);
     let forward = "F ~offload(x) → x on the host
         F gelu(x) → made 0
         F ~offload(made 0) → made 0 on the host
