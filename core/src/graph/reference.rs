@@ -1135,7 +1135,7 @@ fn products_in_fp8_take_the_same_numbers() {
                 let what = format!("{variant:?} {form:?}");
                 assert_eq!(plain.loss.to_bits(), quantized.loss.to_bits(), "{what}");
                 assert_eq!(plain.gradients, quantized.gradients, "{what}");
-                let products = stages.iter().map(|graph| fp8_products(graph)).sum::<usize>();
+                let products = stages.iter().map(fp8_products).sum::<usize>();
                 assert!(products >= 2 * 3 * 4, "{products} products of {what}");
             }
         }
