@@ -119,16 +119,18 @@ fn of_best(
 }
 
 impl Explanation {
-    /// By stage: the share of what F keeps that is still held after B, for W, in thousandths.
+    /// By stage: the share of what F keeps, on the device and in the host's memory, that is still held after B, for W, in
+    /// thousandths.
     pub fn held_for_w(&self) -> Vec<u64> {
-        let problem = &self.answer.case.problem;
+        let case = &self.answer.case;
         let share = |stage| {
-            let cost = problem.cost(stage);
-            let kept = cost.forward_bytes.max(0) as u128;
-            let left = (i128::from(cost.forward_bytes) + i128::from(cost.backward_input_bytes)).max(0) as u128;
+            let cost = case.problem.cost(stage);
+            let behind = [cost.forward_bytes, cost.forward_bytes + cost.backward_input_bytes];
+            let on_host = case.derived.as_ref().map_or([0; 2], |derived| derived.host_bytes[stage]);
+            let [kept, left] = [0, 1].map(|at| behind[at].max(0) as u128 + u128::from(on_host[at]));
             (left * 1000).checked_div(kept).unwrap_or(0) as u64
         };
-        (0..problem.stage_count()).map(share).collect()
+        (0..case.problem.stage_count()).map(share).collect()
     }
 
     /// For programs: `pipeplan memory --json`.

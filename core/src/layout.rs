@@ -180,6 +180,9 @@ pub struct Layout {
     pub partition: Partition,
     /// Which layers compute something again.
     pub recompute_layers: RecomputeLayers,
+    /// Whether the limit says how many layers of each stage keep what they keep in the host's memory
+    /// ([`fit`](crate::fit)), and not the form.
+    pub offload_fits: bool,
     /// What the framework holds on each device besides: contexts, communicators, fragmentation.
     pub overhead_bytes: Bytes,
 }
@@ -196,12 +199,18 @@ impl Default for Layout {
             bf16_moments: false,
             partition: Partition::Balanced,
             recompute_layers: RecomputeLayers::All,
+            offload_fits: false,
             overhead_bytes: 0,
         }
     }
 }
 
 impl Layout {
+    /// Whether something is left to the memory limit to say ([`fit`](crate::fit)).
+    pub fn fits(&self) -> bool {
+        self.offload_fits || self.recompute_layers == RecomputeLayers::Fit
+    }
+
     /// What is wrong with it for `model` and `sequence` tokens; fields are named as in a spec.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
         self.form.find_faults(model, sequence, "parallel", faults);

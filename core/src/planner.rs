@@ -17,9 +17,7 @@ use crate::derive::{Derived, derive};
 use crate::execute::{Carrier, execute};
 use crate::fields::{Faults, one_of_like};
 use crate::fit::{self, Fitted};
-use crate::graph::form::Recompute;
 use crate::jitter::{self, Outcomes};
-use crate::layout::RecomputeLayers;
 use crate::lower::{Lowering, lower_as};
 use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
@@ -62,10 +60,7 @@ pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
         Work::Typed(statement) => typed_case(statement, published).map(Case::typed),
         Work::Model(work) => {
             let (placement, chunks) = (published.shape)(work.chunks as usize);
-            let fitted = match work.layout.recompute_layers {
-                RecomputeLayers::Fit => Some(fitted(spec, work, published)?),
-                _ => None,
-            };
+            let fitted = work.layout.fits().then(|| fitted(spec, work, published)).transpose()?;
             let applied = fitted.as_ref().map(|fitted| fitted.applied_to(work));
             let case = derived_case(spec, applied.as_ref().unwrap_or(work), placement, chunks);
             let case = case.map_err(|faults| Absent::because(faults.to_string()))?;
@@ -74,7 +69,7 @@ pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
     }
 }
 
-/// What each layer has to compute again so that every rank fits its limit under `published`.
+/// What the spec leaves to the limit, so that every rank fits under `published`.
 fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Result<Fitted, Absent> {
     fit::fit(work, |work| {
         let (placement, chunks) = (published.shape)(work.chunks as usize);
@@ -85,7 +80,7 @@ fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Result<Fitted
             let missing = || Absent::because("there is no model");
             Ok((case.derived.ok_or_else(missing)?, case.problem, schedule))
         };
-        // A schedule that minds the limit may not exist yet, while nothing is computed again.
+        // A schedule that minds the limit may not exist yet, while nothing gives way to it.
         solved(&work).or_else(|_: Absent| solved(&ModelWork { limit_bytes: Some(MAX_BYTES), ..work.clone() }))
     })
 }
@@ -603,31 +598,26 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
             let mut first_faults = None;
             let mut cases = Vec::new();
             for (placement, chunks) in shapes {
-                // What is left to the limit is what the first schedule that fits computes again; else everything.
-                let fits = work.layout.recompute_layers == RecomputeLayers::Fit;
+                // What is left to the limit is what the first schedule that fits chose; else all gives way.
+                let fits = work.layout.fits();
                 let shaped = |published: &&Published| {
                     fits && (published.shape)(work.chunks as usize) == (placement.clone(), chunks)
                 };
                 let fitting =
                     schedule::published().iter().filter(shaped).find_map(|published| case(spec, published).ok());
                 if let Some(case) = fitting {
-                    let chosen = case.fitted.as_ref().map(|fitted| fitted.choices.clone());
+                    let is_last_resort = case.fitted.as_ref().is_some_and(Fitted::is_last_resort);
                     cases.push(case);
-                    // Orders that hold more at a time may be worth more than what is not computed again.
+                    // Orders that hold more at a time may be worth more than what did not give way.
                     let full = fit::full(work);
-                    if chosen.as_ref() != Some(&full.choices)
-                        && let Ok(case) = derived_case(spec, &full.applied_to(work), placement, chunks)
+                    if !is_last_resort && let Ok(case) = derived_case(spec, &full.applied_to(work), placement, chunks)
                     {
                         cases.push(Case { fitted: Some(full), ..case });
                     }
                     continue;
                 }
-                let mut work = work.clone();
-                if fits {
-                    work.layout.recompute_layers = RecomputeLayers::All;
-                    work.layout.form.recompute = Recompute::Full;
-                }
-                match derived_case(spec, &work, placement, chunks) {
+                let full = fits.then(|| fit::full(work).applied_to(work));
+                match derived_case(spec, full.as_ref().unwrap_or(work), placement, chunks) {
                     Ok(case) => cases.push(case),
                     // Too many chunks for the layers, say: another shape may do.
                     Err(faults) => {

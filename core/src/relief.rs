@@ -313,13 +313,16 @@ fn choices(work: &ModelWork) -> Vec<Choice> {
     let mut choices = Choices::default();
     add_recompute(work, &mut choices);
     let (layout, form) = (&work.layout, work.layout.form);
-    // Half of a stage's layers have twice the time for their copies.
-    let of_stage = work.model.layers.div_ceil(work.pipeline.max(1));
-    let half = Some(of_stage / 2).filter(|half| *half > 0 && form.offload == Offload::None).map(Offload::First);
-    for offload in half.into_iter().chain([Offload::All]).filter(|offload| *offload != form.offload) {
-        choices.add("training.offload", form.offload.text(), offload.text(), move |work| {
-            work.layout.form.offload = offload;
+    if !layout.offload_fits {
+        const FIELD: &str = "training.offload";
+        choices.add(FIELD, form.offload.text(), FIT, |work| {
+            (work.layout.form.offload, work.layout.offload_fits) = (Offload::None, true);
         });
+        if form.offload != Offload::All {
+            choices.add(FIELD, form.offload.text(), Offload::All.text(), |work| {
+                work.layout.form.offload = Offload::All;
+            });
+        }
     }
     if layout.partition != Partition::WithinLimit {
         let from = layout.partition.name().unwrap_or("by hand");

@@ -179,6 +179,8 @@ pub struct Tuned {
     pub chunks: usize,
     /// What is computed again, in words: `none`, or by layers `3 full, 5 cheap of 80`.
     pub recompute: String,
+    /// Which layers keep what they keep in the host's memory.
+    pub offload: Offload,
     /// The step.
     pub step: Step,
     /// Idle share of the pipeline's makespan or longest span, as the spec's objective says.
@@ -190,6 +192,15 @@ pub struct Tuned {
 }
 
 impl Tuned {
+    /// What is done to fit, in words: `3 full of 80; on the host: 2 of each stage`.
+    pub fn saved(&self) -> String {
+        match self.offload {
+            Offload::None => self.recompute.clone(),
+            Offload::First(layers) => format!("{}; on the host: {layers} of each stage", self.recompute),
+            Offload::All => format!("{}; on the host: all", self.recompute),
+        }
+    }
+
     /// What `from` has to be changed in to be this.
     pub fn changes(&self, from: &Spec) -> Vec<Change> {
         let (Work::Model(before), Work::Model(after)) = (&from.work, &self.spec.work) else { return Vec::new() };
@@ -198,6 +209,10 @@ impl Tuned {
             RecomputeLayers::Fit => FIT.to_string(),
             RecomputeLayers::Each(choices) => RecomputeLayers::text_of(choices),
             _ => work.layout.form.recompute.name().to_string(),
+        };
+        let offload = |work: &ModelWork| match work.layout.offload_fits {
+            true => FIT.to_string(),
+            false => work.layout.form.offload.text(),
         };
         let partition = |work: &ModelWork| work.layout.partition.name().unwrap_or("by hand").to_string();
         let (form, to) = (&before.layout.form, &after.layout.form);
@@ -214,6 +229,7 @@ impl Tuned {
             ("training.microbatch_size", old.microbatch_size.to_string(), new.microbatch_size.to_string()),
             ("training.microbatches", old.microbatches.to_string(), new.microbatches.to_string()),
             ("training.recompute", recompute(before), recompute(after)),
+            ("training.offload", offload(before), offload(after)),
             ("schedule", from.schedule.clone(), self.spec.schedule.clone()),
         ];
         let changed = fields.into_iter().filter(|(_, from, to)| from != to);
@@ -278,7 +294,7 @@ struct Trial {
     is_given: bool,
     /// Schedules with the chunks that they are tried with, the next one last.
     left: Vec<(Published, u32)>,
-    /// Those that do not fit with nothing computed again, with the step that they would then have; the next one last
+    /// Those that do not fit with nothing computed again, or kept in the host's memory for the limit, with the step that they would then have; the next one last
     /// once `left` is empty.
     unfit: Vec<(Nanos, Published, u32)>,
     best: Option<Tuned>,
@@ -373,7 +389,7 @@ impl Tuner {
             json!({
                 "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "expert": expert,
                 "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
-                "recompute": row.recompute, "schedule": row.spec.schedule,
+                "recompute": row.recompute, "offload": row.offload.text(), "schedule": row.spec.schedule,
                 "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
                 "bubble_ratio": row.bubble, "peak_bytes": row.peak, "floor_ns": row.floor_ns,
                 "changes": row.changes(&self.spec).iter().map(change).collect::<Vec<_>>(),
@@ -438,7 +454,7 @@ impl Tuner {
         }
     }
 
-    /// The spec's model dealt as `degrees` says, with nothing computed again.
+    /// The spec's model dealt as `degrees` says, with nothing computed again, and nothing left to the limit.
     fn dealt(&self, degrees: Degrees) -> Option<ModelWork> {
         let mut work = self.work()?.clone();
         let is_kept = |field: Field| self.question.keep.contains(&field);
@@ -460,6 +476,7 @@ impl Tuner {
         let may_fit = !is_kept(Field::Recompute);
         if may_fit {
             (layout.recompute_layers, layout.form.recompute) = (RecomputeLayers::All, Recompute::None);
+            layout.offload_fits = false;
         }
         let must_be_free = by_hand || may_fit && layout.partition == Partition::WithinLimit;
         if must_be_free && !is_kept(Field::Partition) {
@@ -552,6 +569,7 @@ impl Tuner {
             let mut spec = trial.spec_of(&published, chunks);
             if let Work::Model(work) = &mut spec.work {
                 work.layout.recompute_layers = RecomputeLayers::Fit;
+                work.layout.offload_fits = self.work().is_some_and(|work| work.layout.offload_fits);
             }
             trial.plan(spec, &published);
             self.trial = Some(trial);
@@ -719,7 +737,7 @@ impl Search {
 /// takes less for it.
 fn without_copies(work: &ModelWork) -> ModelWork {
     let mut bare = work.clone();
-    bare.layout.form.offload = Offload::None;
+    (bare.layout.form.offload, bare.layout.offload_fits) = (Offload::None, false);
     bare
 }
 
@@ -906,10 +924,11 @@ fn tuned(mut spec: Spec, answer: &Answer, floor_ns: Nanos) -> Option<Tuned> {
         RecomputeLayers::Each(choices) => in_words(choices),
         _ => work.layout.form.recompute.name().to_string(),
     };
+    let offload = work.layout.form.offload;
     let degrees = Degrees::of(work);
     let peak = (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0);
     let bubble = timeline.bubble_ratio(problem.objective());
-    Some(Tuned { spec, degrees, chunks: problem.chunks(), recompute, step, bubble, peak, floor_ns })
+    Some(Tuned { spec, degrees, chunks: problem.chunks(), recompute, offload, step, bubble, peak, floor_ns })
 }
 
 /// How many layers make which choice: `3 full, 5 cheap of 80`.
@@ -1126,6 +1145,40 @@ mod tests {
         let given = usual();
         let tuner = run(&given, &Question { devices: Some(16), most: 1, ..only(&["1f1b"]) });
         assert_eq!(devices_of(work_of(&tuner.rows()[0].spec)), 16);
+    }
+
+    /// Who leaves it to the limit what waits in the host's memory gets steps that are at least as fast, and whose specs say it;
+    /// who does not gets none.
+    #[test]
+    fn the_host_s_memory_is_used_by_who_says_so() {
+        let given = |offload: &str| {
+            let text = format!(
+                "[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ntensor = 2\n\
+                 [training]\nmicrobatches = 16\nsequence = 4096\noffload = \"{offload}\"\n[memory]\nlimit_bytes = \"34 GiB\""
+            );
+            Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
+        };
+        let keep = vec![Field::MicrobatchSize, Field::Context, Field::Chunks];
+        let question = Question { keep, most: 100, ..only(&["1f1b", "zb-h1"]) };
+        let [without, with] = ["none", "fit"].map(|offload| run(&given(offload), &question));
+        assert!(without.rows().iter().all(|row| row.offload == Offload::None));
+        let mut faster = 0;
+        for row in without.rows() {
+            let other = with.rows().iter().find(|other| other.degrees == row.degrees);
+            let other = other.unwrap_or_else(|| panic!("{:?}", row.degrees));
+            assert!(other.step.step_ns <= row.step.step_ns, "{:?}", row.degrees);
+            faster += usize::from(other.step.step_ns < row.step.step_ns);
+        }
+        assert!(faster > 0);
+        let offloads = with.rows().iter().filter(|row| row.offload != Offload::None);
+        assert!(offloads.clone().count() > 0);
+        for row in offloads {
+            let work = work_of(&row.spec);
+            assert!(!work.layout.fits() && work.layout.form.offload == row.offload);
+            assert!(row.saved().contains("on the host: "), "{}", row.saved());
+            assert!(row.changes(&given("fit")).iter().any(|change| change.field == "training.offload"));
+            assert_eq!(step_of(&planner::plan(&row.spec, &row.spec.schedule).unwrap()), row.step.step_ns);
+        }
     }
 
     /// DeepSeek's experts are dealt to devices that hold other tokens, by numbers that divide both.

@@ -4,8 +4,8 @@
 use alloc::vec::Vec;
 
 use crate::derive::{Derived, dealt_within_limit};
-use crate::graph::form::Recompute;
-use crate::layout::{Partition, RecomputeLayers};
+use crate::fit;
+use crate::layout::Partition;
 use crate::memory::StaticBytes;
 use crate::op::{Op, OpKind};
 use crate::planner::{self, Answer};
@@ -98,27 +98,21 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let Work::Model(work) = &spec.work else {
         return Err(Absent::because("bytes are explained for a model; these costs are typed"));
     };
-    // What is left to the limit is settled under it; where nothing fits, all is computed again.
-    let mut settled = work.clone();
-    let mut fitted = None;
-    if work.layout.recompute_layers == RecomputeLayers::Fit {
-        match planner::case(spec, published) {
-            Ok(planner::Case { fitted: Some(found), .. }) => {
-                settled = found.applied_to(work);
-                fitted = Some(found);
-            }
-            _ => {
-                settled.layout.recompute_layers = RecomputeLayers::All;
-                settled.layout.form.recompute = Recompute::Full;
-            }
-        }
-    }
-    let mut unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..settled };
+    // What is left to the limit is settled under it; where nothing fits, all of that gives way.
+    let fitted = match work.layout.fits() {
+        true => planner::case(spec, published).ok().and_then(|case| case.fitted),
+        false => None,
+    };
+    let settled = match &fitted {
+        Some(found) => found.applied_to(work),
+        None => fit::full(work).applied_to(work),
+    };
+    let mut unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..settled.clone() };
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     let mut dealt = None;
     if work.layout.partition == Partition::WithinLimit {
         // As dealt for the limit that is, and evenly where no deal keeps it.
-        let found = dealt_within_limit(work, &placement, chunks);
+        let found = dealt_within_limit(&settled, &placement, chunks);
         dealt = found.as_ref().map(|(_, dealt)| *dealt);
         unlimited.layout.partition = found.map_or(Partition::Balanced, |(counts, _)| Partition::ByHand(counts));
     }

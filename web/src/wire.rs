@@ -167,7 +167,7 @@ fn layout(row: &Tuned) -> LayoutRow {
         degrees: [pipeline, tensor, context, data, expert],
         microbatches: [microbatches, microbatch_size],
         schedule,
-        recompute: row.recompute.clone(),
+        recompute: row.saved(),
         step: step(row.step),
         peak: row.peak,
     }

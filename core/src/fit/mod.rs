@@ -1,4 +1,9 @@
-//! Recomputation chosen to fit a limit: what each stage computes again so that every rank fits, in the least time.
+//! What a spec leaves to the memory limit: what each layer computes again, how many layers of each stage keep what they keep
+//! in the host's memory, or both.
+//!
+//! # Recomputation
+//!
+//! What each stage computes again so that every rank fits, in the least time.
 //!
 //! Given the rows of a schedule, what a rank holds depends on its own stages alone. So ranks are settled one by one (two
 //! by two where a schedule goes two ways and both hold the same stages): of all mixtures of the choices of
@@ -18,6 +23,14 @@
 //!
 //! Some schedules follow from the times of ops, which recomputation changes. Then rows and choices are worked out in
 //! turn until both stay.
+//!
+//! # The host's memory
+//!
+//! As many layers at the start of each stage as are needed ([`Offload`]): of no, few and more layers those are planned, each
+//! with the recomputation that then is the least, of which the schedule costs the least. More of them leave more room, and
+//! take longer where their copies take longer than what the device computes meanwhile (PipeOffload, arXiv:2503.01328 §3);
+//! there each way to compute all layers' activations again is tried too, since what is computed again is not copied. Where a
+//! stage has more than [`MOST_COUNTS`] layers, not every number is tried.
 
 mod least;
 mod mixtures;
@@ -28,13 +41,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::derive::Derived;
-use crate::graph::form::Recompute;
+use crate::graph::form::{Offload, Recompute};
 use crate::graph::passes::{Account, Entry};
 use crate::layout::RecomputeLayers;
 use crate::op::OpKind;
 use crate::partition::StageLayout;
 use crate::problem::{Problem, StageCost};
 use crate::schedule::{Absent, Schedule};
+use crate::simulate::simulate;
 use crate::spec::ModelWork;
 use crate::timeline::schedule_peak_bytes;
 use crate::units::{Bytes, Nanos};
@@ -46,14 +60,20 @@ use mixtures::{Mixture, Stages, drop_beaten};
 pub const MOST_TRIES: usize = 50_000;
 /// Turns of rows and choices.
 const MOST_ROUNDS: usize = 8;
+/// Numbers of layers in the host's memory that are tried, beside none.
+pub const MOST_COUNTS: u32 = 8;
 /// What the pass is called in its [`Account`].
 pub const NAME: &str = "recompute to fit";
+/// The same where the limit says what is kept in the host's memory.
+pub const NAME_OF_OFFLOAD: &str = "offload to fit";
 
 /// What was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fitted {
-    /// For each layer of the model.
-    pub choices: Vec<Recompute>,
+    /// For each layer of the model what it computes again; none where the spec says it.
+    pub choices: Option<Vec<Recompute>>,
+    /// What is kept in the host's memory; none where the spec says it.
+    pub offload: Option<Offload>,
     /// Why.
     pub account: Account,
 }
@@ -62,39 +82,187 @@ impl Fitted {
     /// `work` with these choices.
     pub fn applied_to(&self, work: &ModelWork) -> ModelWork {
         let mut work = work.clone();
-        work.layout.form.recompute = Recompute::None;
-        work.layout.recompute_layers = RecomputeLayers::Each(self.choices.clone());
+        if let Some(choices) = &self.choices {
+            work.layout.form.recompute = Recompute::None;
+            work.layout.recompute_layers = RecomputeLayers::Each(choices.clone());
+        }
+        if let Some(offload) = self.offload {
+            work.layout.form.offload = offload;
+            work.layout.offload_fits = false;
+        }
         work
+    }
+
+    /// Whether nothing holds less: all that is left to the limit gives way.
+    pub fn is_last_resort(&self) -> bool {
+        let all_again = |choices: &Vec<Recompute>| choices.iter().all(|choice| *choice == Recompute::Full);
+        self.choices.as_ref().is_none_or(all_again) && self.offload.is_none_or(|offload| offload == Offload::All)
     }
 }
 
 /// A problem and a schedule of it.
 pub type Solved = (Derived, Problem, Schedule);
 
-/// Every layer computed again in full: what always holds the least.
+/// All that `work` leaves to the limit given way, which always holds the least: every layer computed again in full, and all
+/// in the host's memory.
 pub fn full(work: &ModelWork) -> Fitted {
-    let mut account = Account::new(NAME);
-    let why = "all layers: planned faster so than with less computed again".to_string();
-    account.done.push(Entry::new("every stage", None, why, 0));
-    Fitted { choices: vec![Recompute::Full; work.model.layers as usize], account }
+    let again = work.layout.recompute_layers == RecomputeLayers::Fit;
+    let choices = again.then(|| vec![Recompute::Full; work.model.layers as usize]);
+    let offload = work.layout.offload_fits.then_some(Offload::All);
+    let mut account = Account::new(if offload.is_some() { NAME_OF_OFFLOAD } else { NAME });
+    let why = match offload {
+        Some(_) => "all layers: planned faster so than with less in the host's memory",
+        None => "all layers: planned faster so than with less computed again",
+    };
+    account.done.push(Entry::new("every stage", None, why.to_string(), 0));
+    Fitted { choices, offload, account }
 }
 
-/// The least recomputation with which every rank of `work` fits, under the schedule that `solve` makes for a choice of
-/// each layer. Where a schedule follows from the times of ops, rows and choices are worked out in turn, from no
-/// recomputation on and, if that leads nowhere, from the most.
+/// What `work` leaves to its limit, so that every rank fits, under the schedule that `solve` makes of a choice.
 ///
 /// # Errors
-/// What `solve` says, or that a rank does not fit whatever it computes again.
+/// What `solve` says, or that a rank does not fit whatever is chosen.
 pub fn fit(work: &ModelWork, mut solve: impl FnMut(ModelWork) -> Result<Solved, Absent>) -> Result<Fitted, Absent> {
+    match work.layout.offload_fits {
+        true => fit_offload(work, &mut solve),
+        false => fit_recompute(work, &mut solve),
+    }
+}
+
+/// The choice of layers for the host's memory with which the schedule costs the least; of equals the fewest.
+fn fit_offload(
+    work: &ModelWork,
+    solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
+) -> Result<Fitted, Absent> {
+    let again_fits = work.layout.recompute_layers == RecomputeLayers::Fit;
+    let limit = limit_of(work);
+    // What each costs with nothing computed again for the limit. More in the host's memory leaves more room, and takes no
+    // less; so those that fit come last, and the first of them is the fastest.
+    let mut tried: Vec<(Nanos, Offload)> = Vec::new();
+    let mut counts = None;
+    let mut next = Some(Offload::None);
+    let mut reason = Absent::because("there is no schedule");
+    while let Some(offload) = next {
+        let (derived, problem, schedule) = solve(with(work, offload))?;
+        let of_stage = || derived.stages.iter().map(|stage| stage.layers.len() as u32).max().unwrap_or(0);
+        next = counts.get_or_insert_with(|| offloads(of_stage()).into_iter()).next();
+        let cost = cost_of(&problem, &schedule)?;
+        tried.push((cost, offload));
+        match over_limit(&problem, &schedule, limit) {
+            None if !again_fits || tried.first().is_some_and(|(bare, _)| cost <= *bare) => {
+                return Ok(in_part(work, offload, again_fits.then_some(Recompute::None)));
+            }
+            None => {}
+            Some((rank, peak)) => {
+                let what = in_words(offload);
+                reason = Absent::because(format!(
+                    "rank {rank} would hold {peak} bytes with {what} in the host's memory, and its limit is {limit}"
+                ));
+            }
+        }
+    }
+    if !again_fits {
+        return Err(reason);
+    }
+    // As long as copies take nothing, more of them are better than anything computed again.
+    let bare = tried.first().map_or(0, |(bare, _)| *bare);
+    let free = tried.iter().rposition(|(cost, _)| *cost <= bare).unwrap_or(0);
+    let mut best: Option<(Nanos, Fitted)> = None;
+    for (cost, offload) in &tried[free..] {
+        let given = with(work, *offload);
+        let least = fit_recompute(&given, solve);
+        // What is computed again is not copied, so that there may be less to wait for.
+        let all = Recompute::ALL.into_iter().skip(1).filter(|_| *cost > bare);
+        let all = all.map(|recompute| in_part(work, *offload, Some(recompute)));
+        let least = least.map(|fitted| {
+            let mut of_offload = in_part(work, *offload, None);
+            of_offload.account.extend(fitted.account);
+            Fitted { choices: fitted.choices, ..of_offload }
+        });
+        reason = least.as_ref().err().cloned().unwrap_or(reason);
+        for fitted in least.into_iter().chain(all) {
+            let Ok((_, problem, schedule)) = solve(fitted.applied_to(&given)) else { continue };
+            let cost = cost_of(&problem, &schedule)?;
+            let is_faster = best.as_ref().is_none_or(|(least, _)| cost < *least);
+            if is_faster && over_limit(&problem, &schedule, limit).is_none() {
+                best = Some((cost, fitted));
+            }
+        }
+    }
+    best.map(|(_, fitted)| fitted).ok_or(reason)
+}
+
+fn with(work: &ModelWork, offload: Offload) -> ModelWork {
+    let mut work = work.clone();
+    (work.layout.form.offload, work.layout.offload_fits) = (offload, false);
+    work
+}
+
+/// This in the host's memory, and the same of all layers computed again.
+fn in_part(work: &ModelWork, offload: Offload, recompute: Option<Recompute>) -> Fitted {
+    let mut account = Account::new(NAME_OF_OFFLOAD);
+    let (what, limit) = (in_words(offload), limit_of(work));
+    let why = format!("{what} in the host's memory: the fastest with which no rank holds more than {limit} bytes");
+    let entry = Entry::new("every stage", None, why, 0);
+    match offload {
+        Offload::None => account.skipped.push(entry),
+        _ => account.done.push(entry),
+    }
+    if let Some(recompute) = recompute.filter(|recompute| *recompute != Recompute::None) {
+        let why = format!("{} for all of them, which leaves less to copy", recompute.name());
+        account.done.push(Entry::new("every layer", None, why, 0));
+    }
+    let choices = recompute.map(|recompute| vec![recompute; work.model.layers as usize]);
+    Fitted { choices, offload: Some(offload), account }
+}
+
+/// What is tried beside none for stages of so many layers, the fewest first.
+fn offloads(of_stage: u32) -> Vec<Offload> {
+    let steps = of_stage.min(MOST_COUNTS);
+    // Not more than the layers of any model, so that nothing overflows.
+    let offload = |step: u32| match of_stage * step / steps {
+        all if all == of_stage => Offload::All,
+        some => Offload::First(some),
+    };
+    (1..=steps).map(offload).collect()
+}
+
+/// What is kept in the host's memory.
+fn in_words(offload: Offload) -> String {
+    match offload {
+        Offload::None => String::from("nothing"),
+        Offload::First(1) => String::from("activations of the first layer of each stage"),
+        Offload::First(layers) => format!("activations of the first {layers} layers of each stage"),
+        Offload::All => String::from("activations of all layers"),
+    }
+}
+
+/// What the schedule is judged by.
+fn cost_of(problem: &Problem, schedule: &Schedule) -> Result<Nanos, Absent> {
+    let timeline = simulate(problem, schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
+    Ok(timeline.cost_ns(problem.objective()))
+}
+
+/// The rank that holds the most, where that is more than `limit`, and how much.
+fn over_limit(problem: &Problem, schedule: &Schedule, limit: Bytes) -> Option<(usize, Bytes)> {
+    let peaks = (0..problem.ranks()).map(|rank| (rank, schedule_peak_bytes(problem, schedule, rank)));
+    peaks.max_by_key(|(_, peak)| *peak).filter(|(_, peak)| *peak > limit)
+}
+
+/// The least recomputation with which every rank of `work` fits. Where a schedule follows from the times of ops, rows and
+/// choices are worked out in turn, from no recomputation on and, if that leads nowhere, from the most.
+fn fit_recompute(
+    work: &ModelWork,
+    solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
+) -> Result<Fitted, Absent> {
     let layers = work.model.layers as usize;
-    if let Ok(found) = settle(work, vec![Recompute::None; layers], &mut solve) {
+    if let Ok(found) = settle(work, vec![Recompute::None; layers], solve) {
         return Ok(found);
     }
-    settle(work, vec![Recompute::Full; layers], &mut solve).or_else(|reason| {
+    settle(work, vec![Recompute::Full; layers], solve).or_else(|reason| {
         let all = full(work);
         let (_, problem, schedule) = solve(all.applied_to(work))?;
-        let fits = |rank: usize| schedule_peak_bytes(&problem, &schedule, rank) <= limit_of(work);
-        if (0..problem.ranks()).all(fits) { Ok(all) } else { Err(reason) }
+        if over_limit(&problem, &schedule, limit_of(work)).is_none() { Ok(all) } else { Err(reason) }
     })
 }
 
@@ -128,7 +296,7 @@ fn settle(
             }
         }
         if next == choices {
-            return Ok(Fitted { choices, account });
+            return Ok(Fitted { choices: Some(choices), offload: None, account });
         }
         choices = next;
     }
@@ -327,7 +495,7 @@ mod tests {
                 let range = layout.layers.start as usize..layout.layers.end as usize;
                 let mut stages = Stages::new(fitted.applied_to(work));
                 let time = |cost: &StageCost| cost.backward_input_ns + cost.backward_weight_ns;
-                let ours = time(&stages.cost(layout, &fitted.choices[range.clone()]));
+                let ours = time(&stages.cost(layout, &fitted.choices.as_ref().unwrap()[range.clone()]));
                 let moments = Moments::of(&found.case.problem, &found.schedule, rank, &[rank]);
                 for mixture in stages.mixtures(layout).list {
                     let cost = stages.cost(layout, &mixture.choices(layout.layers.len()));
@@ -388,6 +556,100 @@ mod tests {
         assert!(peaks(&found)[0] <= 8_000_000_000_000);
         let said = format!("{:?}", found.case.fitted.unwrap().account);
         assert!(said.contains("layers were given a choice at a time"), "{said}");
+    }
+
+    /// The spec with more `training` and a rate of copies.
+    fn offloading(recompute: &str, offload: &str, limit: Bytes, host: &str) -> Spec {
+        let mut spec = spec(recompute, &format!("{limit}"), "");
+        let Work::Model(work) = &mut spec.work else { panic!("a model") };
+        let said = format!(
+            "[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 1\n\
+             [training]\nmicrobatches = 1\noffload = {offload}"
+        );
+        let said = Spec::read(&said).unwrap_or_else(|faults| panic!("{faults}"));
+        let Work::Model(said) = said.work else { panic!("a model") };
+        work.layout.form.offload = said.layout.form.offload;
+        work.layout.offload_fits = said.layout.offload_fits;
+        work.device.host_bytes_per_s = host.parse().unwrap();
+        spec
+    }
+
+    /// Of all numbers of layers none with which all ranks fit costs less, nor as much with fewer: with a host that is far
+    /// and one that is near, with recomputation and without.
+    #[test]
+    fn the_host_s_memory_is_used_as_far_as_it_is_needed() {
+        let peak = |offload| {
+            *peaks(&answer(&offloading("none", offload, 900 << 30, "25000000000"), "1f1b").unwrap())
+                .iter()
+                .max()
+                .unwrap()
+        };
+        let (most, fewest) = (peak("\"none\""), peak("\"all\""));
+        assert!(10 * fewest < 7 * most, "{fewest} {most}");
+        let numbers = ["\"none\"", "1", "2", "3", "\"all\""];
+        let mut seen = Vec::new();
+        for host in ["1000000000", "25000000000", "400000000000"] {
+            for recompute in ["none", "cheap", "fit"] {
+                for share in [0, 1, 3, 5, 6] {
+                    let limit = fewest + (most - fewest) * share / 6;
+                    let ways: &[&str] = match recompute {
+                        "fit" => &["fit", "none", "selective", "cheap", "full"],
+                        given => &[given],
+                    };
+                    let cost = |number: &&str| {
+                        let tried = ways.iter().map(|way| answer(&offloading(way, number, limit, host), "1f1b"));
+                        tried.filter_map(|tried| Some(tried.ok()?.cost_ns())).min().unwrap_or(Nanos::MAX)
+                    };
+                    let costs = numbers.iter().map(cost);
+                    let (at, least) = costs.enumerate().min_by_key(|(_, cost)| *cost).unwrap();
+                    let found = answer(&offloading(recompute, "\"fit\"", limit, host), "1f1b");
+                    let what = format!("{host} {recompute} {share}");
+                    let Ok(found) = found else {
+                        assert_eq!(least, Nanos::MAX, "{what}: {found:?}");
+                        continue;
+                    };
+                    assert_eq!(found.cost_ns(), least, "{what}");
+                    assert!(peaks(&found).iter().all(|peak| *peak <= limit), "{what}");
+                    let offload = found.case.fitted.unwrap().offload.unwrap();
+                    let number = if offload == Offload::First(4) { Offload::All } else { offload }.text();
+                    assert_eq!(number, numbers[at].trim_matches('"'), "{what}");
+                    seen.push(number);
+                }
+            }
+        }
+        numbers.iter().for_each(|number| {
+            assert!(seen.iter().any(|seen| seen == number.trim_matches('"')), "{number} of {seen:?}")
+        });
+    }
+
+    #[test]
+    fn a_plan_says_what_waits_on_the_host_and_derives_again() {
+        let limit = 45_000_000_000;
+        for recompute in ["none", "fit"] {
+            let spec = offloading(recompute, "\"fit\"", limit, "25000000000");
+            assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec);
+            assert_eq!(crate::link::read(&crate::link::write(&spec)).unwrap(), spec);
+            let plan = planner::plan(&spec, "1f1b").unwrap();
+            let Work::Model(work) = &plan.spec.work else { panic!("a model") };
+            assert!(!work.layout.fits() && work.layout.form.offload != Offload::None);
+            let again = Spec::read(&plan.spec.to_json()).unwrap();
+            assert_eq!(again, plan.spec);
+            assert_eq!(planner::plan(&again, "1f1b").unwrap().prediction, plan.prediction);
+        }
+        let error = answer(&offloading("none", "\"fit\"", 1_000_000_000, "25000000000"), "1f1b").unwrap_err();
+        assert!(
+            error.contains("with activations of all layers in the host's memory, and its limit is 1000000000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn many_layers_are_tried_in_few_steps() {
+        assert_eq!(offloads(1), [Offload::All]);
+        assert_eq!(offloads(3), [Offload::First(1), Offload::First(2), Offload::All]);
+        let many = offloads(4096);
+        assert_eq!((many.len(), many[0], many[7]), (8, Offload::First(512), Offload::All));
+        assert!(offloads(0).is_empty());
     }
 
     #[test]

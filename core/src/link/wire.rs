@@ -150,6 +150,8 @@ enum WireMore {
     HostRate(u64),
     /// So many layers at the start of each stage keep what they keep in the host's memory; none: all.
     Offload(Option<u32>),
+    /// The limit says how many.
+    OffloadFits,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -412,6 +414,9 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
             Offload::First(layers) => more.push(WireMore::Offload(Some(layers))),
             Offload::All => more.push(WireMore::Offload(None)),
         }
+        if work.layout.offload_fits {
+            more.push(WireMore::OffloadFits);
+        }
         let formats = [
             (work.layout.form.fp8, WireMore::Fp8),
             (work.layout.form.bf16_gradients, WireMore::Bf16Gradients),
@@ -510,6 +515,7 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
         WireMore::Offload(layers) => {
             model(spec, &|work| work.layout.form.offload = layers.map_or(Offload::All, Offload::First))
         }
+        WireMore::OffloadFits => model(spec, &|work| work.layout.offload_fits = true),
         WireMore::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
         WireMore::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
         WireMore::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
@@ -821,6 +827,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             WirePartition::ByHand(counts) => Partition::ByHand(counts),
         },
         recompute_layers: RecomputeLayers::All,
+        offload_fits: false,
         overhead_bytes: wire.overhead_bytes,
     }
 }

@@ -8,7 +8,6 @@ use super::{Answer, Case, PlanError, derived_case, plan_of, timed};
 use crate::check::{Violation, check_schedule};
 use crate::fit;
 use crate::format::torch_csv;
-use crate::layout::RecomputeLayers;
 use crate::op::Op;
 use crate::placement::Placement;
 use crate::plan::Plan;
@@ -74,7 +73,7 @@ fn case_of(spec: &Spec, schedule: &Schedule) -> Result<Case, PlanError> {
             let chunks = stages.div_ceil(ranks.max(1)).max(1);
             let placement = placement(implied, schedule, [ranks, chunks, work.microbatches as usize]);
             let derived = |work: &ModelWork| derived_case(spec, work, placement.clone(), chunks);
-            if work.layout.recompute_layers != RecomputeLayers::Fit {
+            if !work.layout.fits() {
                 return derived(work).map_err(PlanError::Spec);
             }
             let solved = |work: ModelWork| {

@@ -98,7 +98,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                 (
                     "training",
                     "offload",
-                    [json!("none"), json!("all"), json!(1 + overhead % 9)][zero as usize % 3].clone(),
+                    [json!("none"), json!("all"), json!(1 + overhead % 9), json!("fit")][zero as usize % 4].clone(),
                 ),
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),

@@ -66,7 +66,7 @@
 //! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
 //! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
-//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, or `all`. Together with `recompute`: what is computed again is not kept | `none` |
+//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, `all`, or `fit`: [the fewest with which the step is the fastest that fits](crate::fit). Together with `recompute`: what is computed again is not kept | `none` |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter), and `best` is [what costs least then](crate::planner::Best) | 0 |
@@ -336,6 +336,7 @@ impl ModelWork {
             training["f32_logits"] = json!(true);
         }
         match form.offload {
+            _ if self.layout.offload_fits => training["offload"] = json!(FIT),
             Offload::None => {}
             Offload::First(layers) => training["offload"] = json!(layers),
             Offload::All => training["offload"] = json!(form.offload.text()),

@@ -154,10 +154,11 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let (Some(model), Some(training), Some((pipeline, chunks, layout))) = (model, training, parallel) else {
         return None;
     };
-    let Training { microbatches, microbatch_size, sequence, recompute_layers, bf16_moments, .. } = training;
+    let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, bf16_moments, .. } =
+        training;
     let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, .. } = layout.form;
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..training.form };
-    let layout = Layout { form, recompute_layers, bf16_moments, overhead_bytes, ..layout };
+    let layout = Layout { form, recompute_layers, offload_fits, bf16_moments, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
         config.positions = sequence;
@@ -556,6 +557,7 @@ struct Training {
     form: Form,
     bf16_moments: bool,
     recompute_layers: RecomputeLayers,
+    offload_fits: bool,
 }
 
 fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut Vec<Fault>) -> Option<Training> {
@@ -567,6 +569,8 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
     };
     let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
     let mut form = read_form(&mut table, faults);
+    let (offload, offload_fits) = read_offload(&mut table, faults);
+    form.offload = offload;
     let bf16_moments = table.choice("moments_dtype", &BF16, faults).unwrap_or(false);
     let recompute_layers = read_recompute(&mut table, &mut form, faults);
     table.finish(faults);
@@ -579,7 +583,16 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
     }
     let microbatches = microbatches? as u32;
-    Some(Training { microbatches, microbatch_size, sequence, dtype, form, bf16_moments, recompute_layers })
+    Some(Training {
+        microbatches,
+        microbatch_size,
+        sequence,
+        dtype,
+        form,
+        bf16_moments,
+        recompute_layers,
+        offload_fits,
+    })
 }
 
 /// What is computed again, and in which layers.
@@ -612,11 +625,12 @@ fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault
     layers
 }
 
-/// Which layers keep what they keep in the host's memory.
-fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Offload {
+/// Which layers keep what they keep in the host's memory, and whether the limit says it.
+fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, bool) {
     let said = match table.get("offload") {
-        None => return Offload::None,
+        None => return (Offload::None, false),
         Some(Value::String(text)) => match text.as_str() {
+            FIT => return (Offload::None, true),
             "none" => Some(Offload::None),
             "all" => Some(Offload::All),
             text => text.parse().ok().filter(|layers| (1..=MAX_LAYERS).contains(layers)).map(Offload::First),
@@ -626,12 +640,14 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Offload {
             layers.map(|layers| Offload::First(layers as u32))
         }
     };
-    said.unwrap_or_else(|| {
+    let offload = said.unwrap_or_else(|| {
         let found = table.get("offload").map(shown).unwrap_or_default();
-        let accepted = format!("none, all, or how many layers at the start of each stage, from 1 to {MAX_LAYERS}");
+        let accepted =
+            format!("none, all, fit, or how many layers at the start of each stage, from 1 to {MAX_LAYERS}");
         faults.push(Fault::new(table.path("offload"), found, accepted));
         Offload::None
-    })
+    });
+    (offload, false)
 }
 
 /// The one format that sums and moments may be kept in beside their own.
@@ -645,7 +661,6 @@ fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
         imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
-        offload: read_offload(table, faults),
         f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
         fp8: table.choice("matmul_dtype", &[(Dtype::Fp8.name(), true)], faults).unwrap_or(false),
         bf16_gradients: table.choice("gradients_dtype", &BF16, faults).unwrap_or(false),

@@ -545,7 +545,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
         "offload = 99999",
     ] {
         let found = faults(&text("device = \"h100\"", said));
-        let told = "accepted is none, all, or how many layers at the start of each stage, from 1 to";
+        let told = "accepted is none, all, fit, or how many layers at the start of each stage, from 1 to";
         let here = found.iter().any(|fault| fault.starts_with("training.offload: found") && fault.contains(told));
         assert!(here, "{said}: {found:?}");
     }

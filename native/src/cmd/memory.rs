@@ -64,7 +64,7 @@ fn drawn(shown: &Explanation) -> String {
         text.push_str(&format!("{}\n", human::spelled(&dealt.to_string())));
     }
     if let Some(fitted) = &shown.answer.case.fitted {
-        text.push_str(&format!("\n{}", fitted.account));
+        text.push_str(&format!("\n{}", human::spelled(&fitted.account.to_string())));
     }
     if let Some(found) = &shown.reliefs {
         text.push_str(&advice(shown, found));

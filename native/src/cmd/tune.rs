@@ -195,7 +195,7 @@ fn table(shown: &[(String, &Tuned)]) -> String {
             human::mfu(row.step.mfu),
             human::bytes(row.peak),
             row.spec.schedule.clone(),
-            row.recompute.clone(),
+            row.saved(),
         ]);
         cells
     };

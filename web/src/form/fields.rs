@@ -405,7 +405,7 @@ pub const FIELDS: &[Field] = &[
         "Kept on the host",
         Unit::Words,
         Group::Operators,
-        "Activations that wait for the backward in the host's memory: none, of so many layers at the start of each stage, or all",
+        "Activations that wait for the backward in the host's memory: none, of so many layers at the start of each stage, all; fit: of as many as have to",
     ),
     of("training.attention", "Attention", Unit::Text, Group::Operators, "Whether its scores are kept in memory"),
     of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),

@@ -163,7 +163,7 @@ fn ModelFields() -> impl IntoView {
                     <Text path="training.recompute_first" />
                     <Text path="training.recompute_group" />
                 </div>
-                <Text path="training.offload" list="none all" />
+                <Text path="training.offload" list="none all fit" />
                 <Select path="training.attention" choices=named(choices("training.attention")) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
                 <div class="pairs">
