@@ -35,6 +35,33 @@ fn bytes_by_kind_add_up_to_the_peak() {
     }
 }
 
+/// As many layers' activations go to the host's memory as have to, and what W needs is a share of all that F keeps, wherever
+/// that is.
+#[test]
+fn what_waits_on_the_host_is_told() {
+    let on_host = |offload: &str| {
+        spec("limit_bytes = \"50 GiB\"").replace("[memory]", &format!("offload = \"{offload}\"\n[memory]"))
+    };
+    let [none, fit] = ["none", "fit"].map(|offload| json_of(&["memory", "-", "--json"], &on_host(offload)));
+    assert_eq!((&none["fits"], &fit["fits"]), (&false.into(), &true.into()));
+    let most = |shown: &Value, key: &str| {
+        shown["ranks"].as_array().unwrap().iter().filter_map(|rank| rank[key].as_u64()).max().unwrap()
+    };
+    assert_eq!(most(&none, "host_bytes"), 0);
+    // What leaves the device is what the host holds, but for what is there while it is copied.
+    let (gone, held) = (most(&none, "peak_bytes") - most(&fit, "peak_bytes"), most(&fit, "host_bytes"));
+    assert!(gone <= held && 10 * gone > 7 * held, "{gone} {held}");
+    assert_eq!(none["held_for_weight_permille"], fit["held_for_weight_permille"]);
+    assert_eq!(fit["fit"]["pass"], "offload to fit");
+    let (code, text, _) = run(&["memory", "-"], &on_host("fit"));
+    assert_eq!(code, Some(0));
+    for part in
+        ["in the host's memory, a device keeps at most", "offload to fit: 1 done", "rank holds more than 50.00 GiB"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_told_what_to_change() {
     let tight = spec("limit_bytes = \"60 GB\"");

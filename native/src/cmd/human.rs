@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use owo_colors::{AnsiColors, OwoColorize};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
@@ -94,9 +94,12 @@ pub fn table(header: &[&str], rows: &[Vec<String>], right: usize) -> String {
     // A figure, or a word, in two lines could not be read: only sentences go on in a further line.
     for at in 0..header.len() {
         let is_long = rows.iter().any(|row| row.get(at).is_some_and(|text| text.contains(' ') && text.len() > SHORT));
-        if (1..=right).contains(&at) || !is_long {
-            table.column_mut(at).map(|column| column.set_constraint(ColumnConstraint::ContentWidth));
-        }
+        let constraint = match (1..=right).contains(&at) || !is_long {
+            true => ColumnConstraint::ContentWidth,
+            // Where that is too wide for the screen, too: words in pieces could not be read either.
+            false => ColumnConstraint::LowerBoundary(Width::Fixed(SHORT as u16)),
+        };
+        table.column_mut(at).map(|column| column.set_constraint(constraint));
     }
     let mut text = String::new();
     for line in table.to_string().lines() {
