@@ -298,15 +298,20 @@ pub fn one_of_like(found: &str, names: &[&str]) -> String {
 }
 
 /// The name that a slip of the fingers turns into `found`, if there is one: at most two letters, or one of a
-/// short name, changed, lost, added or swapped with the next.
+/// short name, changed, lost, added or swapped with the next. Capitals and what stands between words are nothing:
+/// `Interleaved1F1B` means `interleaved-1f1b`.
 fn nearest<'n>(found: &str, names: &[&'n str]) -> Option<&'n str> {
     let longest = 40;
-    let found: Vec<char> = found.chars().take(longest + 1).collect();
-    let slips = if found.len() > 4 { 2 } else { 1 };
-    if found.len() > longest {
+    let letters = |text: &str| -> Vec<char> {
+        let lower = text.chars().take(longest + 1).flat_map(char::to_lowercase);
+        lower.filter(|letter| letter.is_alphanumeric()).collect()
+    };
+    let slips = if found.chars().count() > 4 { 2 } else { 1 };
+    if found.chars().count() > longest {
         return None;
     }
-    let distance = |name: &&str| distance(&found, &name.chars().collect::<Vec<_>>());
+    let found = letters(found);
+    let distance = |name: &&str| distance(&found, &letters(name));
     names.iter().map(|name| (distance(name), *name)).filter(|(far, _)| *far <= slips).min().map(|(_, name)| name)
 }
 
@@ -340,6 +345,9 @@ mod tests {
         let names = ["heads", "head_dim", "layers", "ffn", "1f1b", "zb-v"];
         for (found, meant) in [
             ("hedas", Some("heads")),
+            ("1F1B", Some("1f1b")),
+            ("ZBV", Some("zb-v")),
+            ("Head Dim", Some("head_dim")),
             ("laeyrs", Some("layers")),
             ("layer", Some("layers")),
             ("head_dims", Some("head_dim")),

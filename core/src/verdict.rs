@@ -64,7 +64,7 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
                 rank,
                 fixed: *fixed,
                 activations: most,
-                on_host: on_host(derived, row.iter().map(|span| span.op)),
+                on_host: on_host(&derived.host_bytes, row.iter().map(|span| span.op)),
                 at: at.map(|span| span.op),
                 at_ns: at.map_or(0, |span| span.start_ns),
                 peak: fixed.total().saturating_add(most),
@@ -74,14 +74,15 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
         .collect()
 }
 
-/// The most of the host's memory that `ops`, a rank's in its order, hold at once.
-fn on_host(derived: &Derived, ops: impl Iterator<Item = Op>) -> Bytes {
+/// The most of the host's memory that `ops`, a rank's in its order, hold at once, where a microbatch of each stage holds `behind`
+/// F, and behind B until W.
+pub fn on_host(behind: &[[Bytes; 2]], ops: impl Iterator<Item = Op>) -> Bytes {
     let (mut held, mut most): (Bytes, Bytes) = (0, 0);
     for op in ops {
-        let [behind_f, behind_b] = derived.host_bytes[op.stage()];
+        let [behind_f, behind_b] = behind.get(op.stage()).copied().unwrap_or_default();
         held = match op.kind() {
             OpKind::F => held.saturating_add(behind_f),
-            OpKind::B => held.saturating_sub(behind_f - behind_b),
+            OpKind::B => held.saturating_sub(behind_f.saturating_sub(behind_b)),
             OpKind::W => held.saturating_sub(behind_b),
             OpKind::BW => held.saturating_sub(behind_f),
         };

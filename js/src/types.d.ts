@@ -114,7 +114,9 @@ export interface RankMemory {
     static_bytes: Record<string, number>;
     /** The most that its microbatches hold at once, beside that. */
     activation_bytes: number;
-    /** Both together. */
+    /** The most of the host's memory that they hold at once. */
+    host_bytes: number;
+    /** What it holds throughout and what its microbatches hold, together. */
     peak_bytes: number;
     /** The op during which that is, such as `0F3`. */
     at_op: string | null;
@@ -152,11 +154,11 @@ export interface Memory {
     /** Why this schedule stands for `best`, where none fits. */
     note: string | null;
     ranks: RankMemory[];
-    /** By stage: the share of what F keeps that is still held after B, in thousandths. */
+    /** By stage: the share of what F keeps, also in the host's memory, that is still held after B, in thousandths. */
     held_for_weight_permille: number[];
     /** How good the deal of layers is, where it was made for the limit. */
     deal: { slowest_stage_ns: number; bound_ns: number } | null;
-    /** What each layer computes again, where the spec leaves that to the limit. */
+    /** What each layer computes again, and how many wait in the host's memory, where the spec leaves that to the limit. */
     fit: { pass: string; done: PassEntry[]; skipped: PassEntry[] } | null;
     step_ns: number | null;
     /** Single changes that help, those that then fit first. */
@@ -266,6 +268,8 @@ export interface Layout {
     chunks: number;
     /** What is computed again: `none`, or by layers `3 full, 5 cheap of 80`. */
     recompute: string;
+    /** Layers at the start of each stage that keep what they keep in the host's memory: `none`, their number, or `all`. */
+    offload: string;
     schedule: string;
     /** The time of a whole step. */
     step_ns: number;

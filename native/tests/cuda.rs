@@ -225,6 +225,19 @@ fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
         let (away, back, products) = (streams(": to the host"), streams(": from the host"), streams(": product"));
         assert_eq!((away.len(), &back), (2, &away), "a stream of each rank: {away:?} {back:?}");
         assert!(away.is_disjoint(&products), "{away:?} {products:?}");
+        // Each begins behind a place that its rank's own work has come to.
+        for (at, call) in ran.calls.iter().enumerate().filter(|(_, call)| call.ends_with(" the host")) {
+            let Some((stream, _)) = call.strip_prefix("stream ").and_then(|call| call.split_once(": ")) else {
+                continue;
+            };
+            let waits = format!("stream {stream} waits for mark ");
+            let last = ran.calls[..at].iter().rev().find(|call| call.starts_with(&format!("stream {stream}")));
+            let mark =
+                last.and_then(|last| last.strip_prefix(&waits)).unwrap_or_else(|| panic!("{call} behind {last:?}"));
+            let made = format!(": mark {mark}");
+            let of = ran.calls[..at].iter().rev().find(|call| call.ends_with(&made)).expect("the mark was made");
+            assert!(products.contains(of.split(':').next().unwrap_or_default()), "{of}");
+        }
         let copies = |end: &str| ran.calls.iter().filter(|call| call.ends_with(end)).count();
         assert_eq!(copies(": to the host"), copies(": from the host"));
         let pinned: Vec<u64> = ran.calls.iter().filter_map(|call| call.strip_prefix("pin ")?.parse().ok()).collect();

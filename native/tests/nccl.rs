@@ -65,6 +65,15 @@ fn plan_of(name: &str, copies: u32, more: &str) -> PathBuf {
     planned(name, &spec)
 }
 
+/// The first, with `more` about training.
+fn plan_of_training(name: &str, more: &str) -> PathBuf {
+    let spec = format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+         pipeline = 2\n[training]\nmicrobatches = 3\nsequence = 8\nmicrobatch_size = 1\n{more}"
+    );
+    planned(name, &spec)
+}
+
 fn planned(name: &str, spec: &str) -> PathBuf {
     let file = |what: &str| {
         std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -322,20 +331,23 @@ fn what_nccl_needs_is_said_before_anything_starts() {
 #[test]
 fn too_few_connections_to_the_card_are_refused() {
     let Some(library) = library() else { return };
-    let path = plan("connections", 1);
-    let with = |connections: &str| {
+    let (kept, away) = (plan("connections", 1), plan_of_training("connections-away", "offload = \"all\"\n"));
+    let with = |path: &Path, connections: &str| {
         let variables =
             [("PIPEPLAN_NCCL", &*library.to_string_lossy()), ("CUDA_DEVICE_MAX_CONNECTIONS", connections)]
                 .map(|(name, value)| (name, value.to_string()));
         let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        train(&path, &["--transport", "nccl", "--patience", "60"], &variables)
+        train(path, &["--transport", "nccl", "--patience", "60"], &variables)
     };
-    for connections in ["1", "2"] {
-        let refused = with(connections);
+    // One more for copies to the host's memory, which may not wait behind a receive.
+    for (path, connections, queues) in [(&kept, "1", 3), (&kept, "2", 3), (&away, "3", 4)] {
+        let refused = with(path, connections);
         let text = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{text}");
         let said = format!("CUDA_DEVICE_MAX_CONNECTIONS={connections}, and rank ");
-        assert!(text.contains(&said) && text.contains("has 3 queues") && text.contains("Unset it"), "{text}");
+        assert!(text.contains(&said) && text.contains(&format!("has {queues} queues")), "{text}");
+        assert!(text.contains("Unset it"), "{text}");
     }
-    assert_eq!(losses(&with("3")), losses(&train(&path, &[], &[])));
+    let expected = losses(&train(&kept, &[], &[]));
+    assert_eq!((losses(&with(&kept, "3")), losses(&with(&away, "4"))), (expected.clone(), expected));
 }

@@ -43,6 +43,7 @@ use alloc::vec::Vec;
 use crate::derive::Derived;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::passes::{Account, Entry};
+use crate::layout::Partition;
 use crate::layout::RecomputeLayers;
 use crate::op::OpKind;
 use crate::partition::StageLayout;
@@ -61,7 +62,7 @@ pub const MOST_TRIES: usize = 50_000;
 /// Turns of rows and choices.
 const MOST_ROUNDS: usize = 8;
 /// Numbers of layers in the host's memory that are tried, beside none.
-pub const MOST_COUNTS: u32 = 8;
+pub const MOST_COUNTS: u32 = 16;
 /// What the pass is called in its [`Account`].
 pub const NAME: &str = "recompute to fit";
 /// The same where the limit says what is kept in the host's memory.
@@ -134,6 +135,9 @@ fn fit_offload(
     work: &ModelWork,
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
 ) -> Result<Fitted, Absent> {
+    if work.layout.partition == Partition::WithinLimit {
+        return fit_offload_and_deal(work, solve);
+    }
     let again_fits = work.layout.recompute_layers == RecomputeLayers::Fit;
     let limit = limit_of(work);
     // What each costs with nothing computed again for the limit. More in the host's memory leaves more room, and takes no
@@ -190,6 +194,30 @@ fn fit_offload(
         }
     }
     best.map(|(_, fitted)| fitted).ok_or(reason)
+}
+
+/// The same where layers are dealt within the limit, so that more in the host's memory may deal them more evenly, and take
+/// less: all numbers are tried.
+fn fit_offload_and_deal(
+    work: &ModelWork,
+    solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
+) -> Result<Fitted, Absent> {
+    let mut best: Option<(Nanos, Offload)> = None;
+    let mut reason = Absent::because("there is no schedule");
+    let of_stage = work.model.layers.div_ceil(work.pipeline.max(1));
+    for offload in core::iter::once(Offload::None).chain(offloads(of_stage)) {
+        let solved = solve(with(work, offload));
+        let cost = solved.and_then(|(_, problem, schedule)| match over_limit(&problem, &schedule, limit_of(work)) {
+            None => cost_of(&problem, &schedule),
+            Some((rank, peak)) => Err(Absent::because(format!("rank {rank} would hold {peak} bytes"))),
+        });
+        match cost {
+            Ok(cost) if best.is_none_or(|(least, _)| cost < least) => best = Some((cost, offload)),
+            Ok(_) => {}
+            Err(error) => reason = error,
+        }
+    }
+    best.map(|(_, offload)| in_part(work, offload, None)).ok_or(reason)
 }
 
 fn with(work: &ModelWork, offload: Offload) -> ModelWork {
@@ -643,12 +671,35 @@ mod tests {
         );
     }
 
+    /// Where layers are dealt within the limit, too, no number that can be said costs less.
+    #[test]
+    fn layers_are_dealt_beside_what_waits_on_the_host() {
+        let dealt = |offload: &str, limit| {
+            let mut spec = offloading("none", offload, limit, "25000000000");
+            let Work::Model(work) = &mut spec.work else { panic!("a model") };
+            work.layout.partition = Partition::WithinLimit;
+            (work.model.layers, work.microbatches) = (18, 12);
+            answer(&spec, "1f1b")
+        };
+        let roomy = dealt("\"all\"", 900 << 30).unwrap();
+        let fewest = *peaks(&roomy).iter().max().unwrap();
+        let mut some = 0;
+        for limit in [fewest - fewest / 50, fewest + fewest / 50, fewest + fewest / 10, fewest + fewest / 4] {
+            let tried = ["\"none\"", "1", "2", "3", "4", "\"all\""].map(|offload| dealt(offload, limit));
+            let least = tried.iter().filter_map(|tried| Some(tried.as_ref().ok()?.cost_ns())).min();
+            let found = dealt("\"fit\"", limit);
+            assert_eq!(found.as_ref().ok().map(Answer::cost_ns), least, "{limit}: {:?}", found.err());
+            some += usize::from(least.is_some());
+        }
+        assert!(some > 2, "{some}");
+    }
+
     #[test]
     fn many_layers_are_tried_in_few_steps() {
         assert_eq!(offloads(1), [Offload::All]);
         assert_eq!(offloads(3), [Offload::First(1), Offload::First(2), Offload::All]);
         let many = offloads(4096);
-        assert_eq!((many.len(), many[0], many[7]), (8, Offload::First(512), Offload::All));
+        assert_eq!((many.len(), many[0], many[15]), (16, Offload::First(256), Offload::All));
         assert!(offloads(0).is_empty());
     }
 

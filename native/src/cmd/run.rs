@@ -243,7 +243,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
     let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
     let saving = args.checkpoint_dir.map(|folder| Saving { folder, every: args.checkpoint_every.unwrap_or(0) });
-    let patience = Duration::from_secs(args.patience);
+    let patience = Duration::from_secs(args.patience) + workload.pinning(device);
     let options = RunOptions {
         optimizer,
         clip_norm,

@@ -1,11 +1,14 @@
 //! What is to be run, and whether it can be.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
 
 use pipeplan_core::check::{self, Violation};
 use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::Faults;
+use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::{Graph, Kernel};
 use pipeplan_core::layout::{Dispatch, ReduceGradients};
 use pipeplan_core::model::{Dtype, ModelConfig};
@@ -17,6 +20,7 @@ use pipeplan_core::spec::{ModelWork, Spec, Work};
 use pipeplan_core::step::Ends;
 use pipeplan_core::timeline::in_turns_ns;
 use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::verdict;
 use serde_json::Value;
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
@@ -142,6 +146,17 @@ pub enum Refusal {
          fewer or smaller microbatches", needed >> 20, available >> 20
     )]
     Memory {
+        /// Bytes of all ranks.
+        needed: Bytes,
+        /// Bytes that the machine can still give.
+        available: Bytes,
+    },
+    /// More on the host than it has.
+    #[error(
+        "training.offload keeps {} MiB in the host's memory, over all ranks, and this machine has {} MiB left: let fewer \
+         layers keep what they keep there", needed >> 20, available >> 20
+    )]
+    HostMemory {
         /// Bytes of all ranks.
         needed: Bytes,
         /// Bytes that the machine can still give.
@@ -576,8 +591,12 @@ impl Workload {
         }
         model.check(options.device)?;
         if matches!(options.device, Device::Cuda(_)) {
-            // The card's memory is not the machine's; it says itself when it is full.
+            // The card's memory is not the machine's; it says itself when it is full. Which processes share a machine is not
+            // known here: each looks for itself.
             check_device(options, self.world())?;
+            if carries == Carries::Threads {
+                self.check_host_memory()?;
+            }
         } else {
             self.check_memory()?;
         }
@@ -700,13 +719,55 @@ impl Workload {
         })
     }
 
-    /// Refuses what the machine's memory cannot hold, where the machine says how much it has.
+    /// Refuses what the machine's memory cannot hold, where the machine says how much it has. What devices of this machine's
+    /// memory keep on the host is in the same.
     fn check_memory(&self) -> Result<(), Refusal> {
-        let pipeline = self.predicted_peak_bytes.iter().fold(0, |sum: Bytes, peak| sum.saturating_add(*peak));
-        let needed = pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.ranks_together() as u64);
+        let on_devices = self.of_world(&self.predicted_peak_bytes);
+        let needed = on_devices.saturating_add(self.of_world(&self.host_bytes()));
         match available_bytes() {
             Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
             _ => Ok(()),
+        }
+    }
+
+    /// The same of what cards keep on the host: memory that does not move cannot be taken beyond what there is, and a machine
+    /// that tries to stands still.
+    fn check_host_memory(&self) -> Result<(), Refusal> {
+        let needed = self.of_world(&self.host_bytes());
+        match available_bytes() {
+            Some(available) if needed > available => Err(Refusal::HostMemory { needed, available }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Over all ranks, of which those of a pipeline have `bytes`.
+    fn of_world(&self, bytes: &[Bytes]) -> Bytes {
+        let pipeline = bytes.iter().fold(0, |sum: Bytes, bytes| sum.saturating_add(*bytes));
+        pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.ranks_together() as u64)
+    }
+
+    /// By rank of a pipeline: the most of the host's memory that its stages keep at once.
+    pub fn host_bytes(&self) -> Vec<Bytes> {
+        let Computation::Model(model) = &self.computation else { return vec![0; self.problem.ranks()] };
+        let behind: Vec<_> = model.graphs.iter().map(|graph| Lifetimes::of(graph).on_host(graph)).collect();
+        let ops = |row: &Vec<Step>| {
+            let ops = row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None });
+            verdict::on_host(&behind, ops)
+        };
+        self.program.rows.iter().map(ops).collect()
+    }
+
+    /// How much longer ranks may need to get ready than others that keep nothing on the host: its memory is pinned page by
+    /// page, some gigabytes a second, perhaps for all ranks of a machine in turn.
+    pub fn pinning(&self, device: Device) -> Duration {
+        const BYTES_PER_S: Bytes = 2_000_000_000;
+        const OF_MACHINE: usize = 8;
+        let most = self.host_bytes().into_iter().max().unwrap_or(0);
+        match device {
+            Device::Cuda(_) => {
+                Duration::from_secs(most.saturating_mul(self.world().min(OF_MACHINE) as u64) / BYTES_PER_S)
+            }
+            _ => Duration::ZERO,
         }
     }
 }
@@ -842,10 +903,54 @@ fn check_device(_: &RunOptions, _: usize) -> Result<(), Refusal> {
     Err(Refusal::Device { reason })
 }
 
-/// Memory that Linux can still give to programs; elsewhere unknown.
+/// Memory that Linux can still give to programs, and their container to this one; elsewhere unknown.
 pub(crate) fn available_bytes() -> Option<Bytes> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: Bytes = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kibibytes.checked_mul(1024)
+    let machine = || {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kibibytes: Bytes = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kibibytes.checked_mul(1024)
+    };
+    machine().into_iter().chain(left_in_container(Path::new("/sys/fs/cgroup"))).min()
+}
+
+/// What the control group (version 2) whose files are in `group` may still take; none where it has no limit. Files that are
+/// kept in memory make room.
+fn left_in_container(group: &Path) -> Option<Bytes> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let limit: Bytes = read("memory.max")?.trim().parse().ok()?;
+    let taken: Bytes = read("memory.current")?.trim().parse().ok()?;
+    let files = |stat: String| -> Bytes {
+        let of = |line: &str| {
+            let (name, bytes) = line.split_once(' ')?;
+            matches!(name, "inactive_file" | "active_file").then(|| bytes.trim().parse().ok())?
+        };
+        stat.lines().filter_map(of).fold(0, Bytes::saturating_add)
+    };
+    let files = read("memory.stat").map_or(0, files);
+    Some(limit.saturating_sub(taken.saturating_sub(files)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a container has left is its limit without what programs hold; what it keeps of files makes room. One without a limit,
+    /// and a machine without containers, say nothing.
+    #[test]
+    fn a_container_says_what_it_has_left() {
+        let group = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(group.path().join(name), text).expect("written");
+        assert_eq!(left_in_container(group.path()), None);
+        write("memory.max", "max\n");
+        write("memory.current", "700\n");
+        assert_eq!(left_in_container(group.path()), None);
+        write("memory.max", "1000\n");
+        assert_eq!(left_in_container(group.path()), Some(300));
+        write("memory.stat", "anon 400\nfile 300\nactive_file 100\ninactive_file 150\nshmem 50\n");
+        assert_eq!(left_in_container(group.path()), Some(550));
+        write("memory.current", "1500\n");
+        write("memory.stat", "active_file none\n");
+        assert_eq!(left_in_container(group.path()), Some(0));
+    }
 }

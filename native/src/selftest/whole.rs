@@ -326,7 +326,8 @@ fn check_one<F: FnMut(News)>(
     Ok(())
 }
 
-/// Two ranks of a pipeline that keep what layers keep in the host's memory, against `alone`, which keeps it on the device.
+/// Two ranks of a pipeline that keep what layers keep in the host's memory, against `alone`, which keeps it on the device; and
+/// on a card also with copies that take longer than what is launched meanwhile.
 fn check_on_host<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
@@ -334,20 +335,39 @@ fn check_on_host<F: FnMut(News)>(
     name: &str,
     rows: &mut Rows<F>,
 ) -> Result<(), String> {
-    let mut work = work.clone();
-    work.layout.form.offload = Offload::All;
-    let (workload, predicted) = published(&work, "zb-h1", None)?;
-    let report = train(&workload, device)?;
-    let name = format!("{name}, kept on the host, zb-h1 on 2 ranks");
-    let same = report.losses() == alone.losses();
-    let found = if same { "the same bits" } else { "other bits" };
-    rows.push(Row::fact(GROUP, format!("{name}: losses"), found, "one rank, which keeps all", same));
-    for (rank, memory) in report.memory.iter().enumerate() {
-        let planned = predicted.get(rank).copied().unwrap_or(0);
-        let held = memory.persistent_bytes + memory.activation_bytes;
-        let against = format!("{planned} planned, and some on the host");
-        let holds = held == planned && memory.host_bytes > 0;
-        rows.push(Row::fact(GROUP, format!("{name}: bytes of rank {rank}"), held.to_string(), &against, holds));
+    check_kept_on_host(work, device, alone, &format!("{name}, kept on the host"), rows)?;
+    if matches!(device, Device::Cuda(_)) {
+        let large = ModelWork { microbatch_size: 512, ..work.clone() };
+        let alone = train(&one_by_one(&large, None)?, device)?;
+        check_kept_on_host(&large, device, &alone, &format!("{name}, much kept on the host"), rows)?;
+    }
+    Ok(())
+}
+
+fn check_kept_on_host<F: FnMut(News)>(
+    work: &ModelWork,
+    device: Device,
+    alone: &RunReport,
+    name: &str,
+    rows: &mut Rows<F>,
+) -> Result<(), String> {
+    for offload in [Offload::All, Offload::First(1)] {
+        let mut work = work.clone();
+        work.layout.form.offload = offload;
+        let (workload, predicted) = published(&work, "zb-h1", None)?;
+        let name = format!("{name} ({}), zb-h1 on 2 ranks", offload.text());
+        let reports = [train(&workload, device)?, train(&workload, device)?];
+        let is_same = |report: &RunReport| report.losses() == alone.losses() && weights_error(report, alone) == 0.0;
+        let same = reports.iter().all(is_same);
+        let found = if same { "the same bits, twice" } else { "other bits" };
+        rows.push(Row::fact(GROUP, format!("{name}: losses and weights"), found, "one rank, which keeps all", same));
+        for (rank, memory) in reports[0].memory.iter().enumerate() {
+            let planned = predicted.get(rank).copied().unwrap_or(0);
+            let held = memory.persistent_bytes + memory.activation_bytes;
+            let against = format!("{planned} planned, and some on the host");
+            let holds = held == planned && memory.host_bytes > 0;
+            rows.push(Row::fact(GROUP, format!("{name}: bytes of rank {rank}"), held.to_string(), &against, holds));
+        }
     }
     Ok(())
 }

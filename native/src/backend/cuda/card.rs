@@ -256,12 +256,14 @@ pub enum CardError {
     },
     /// The host's memory is full.
     #[error(
-        "the host has no {} MiB left that a GPU can copy to, for training.offload: let fewer layers keep what they keep there, \
-         or raise what programs may lock (ulimit -l)", bytes.div_ceil(1 << 20)
+        "the host has no {} MiB that a GPU can copy to, for training.offload{}: let fewer layers keep what they keep there, \
+         or give the machine or its container more", bytes.div_ceil(1 << 20), left(*room)
     )]
     HostFull {
         /// Bytes asked for.
         bytes: Bytes,
+        /// Bytes that are left, where the machine says so.
+        room: Option<Bytes>,
     },
     /// A kernel could not be compiled.
     #[error("the kernels cannot be compiled: {0}")]
@@ -285,6 +287,10 @@ fn beside(room: Option<(Bytes, Bytes)>) -> String {
         free >> 20,
         all >> 20
     )
+}
+
+fn left(room: Option<Bytes>) -> String {
+    room.map_or_else(String::new, |room| format!(" ({} MiB are left)", room >> 20))
 }
 
 fn list(items: &[String]) -> String {

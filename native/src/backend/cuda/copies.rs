@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::card::{Address, Card, CardError, Mark, Memory};
 
-/// Copies that have begun and were not waited for.
+/// Copies that have begun and were not waited for. A rank that ends early waits for them when it gives the queue back.
 pub struct Copies {
     queue: Arc<dyn Card>,
     /// Whether queues of this card wait for each other. Else the host does.
@@ -18,9 +17,6 @@ pub struct Copies {
     /// By where they go to: what is behind each.
     begun: BTreeMap<Address, Box<dyn Mark>>,
 }
-
-/// How long copies that nobody waited for may take to end.
-const LONGEST_END: Duration = Duration::from_secs(10);
 
 impl Copies {
     /// Beside the queue `card`.
@@ -55,19 +51,6 @@ impl Copies {
     /// [`CardError`].
     pub fn end(&mut self, card: &Arc<dyn Card>, to: &Memory) -> Result<(), CardError> {
         self.begun.remove(&to.at()).map_or(Ok(()), |mark| wait(card, &*mark))
-    }
-}
-
-impl Drop for Copies {
-    /// A rank that ended early gives its memory back behind this.
-    fn drop(&mut self) {
-        let deadline = Instant::now() + LONGEST_END;
-        let is_under_way = |mark: &dyn Mark| matches!(mark.is_past(), Ok(false)) && Instant::now() < deadline;
-        for mark in std::mem::take(&mut self.begun).into_values() {
-            while is_under_way(&*mark) {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        }
     }
 }
 

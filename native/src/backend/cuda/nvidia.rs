@@ -24,6 +24,7 @@ use super::jobs::{Known, Next};
 use super::plain::Plain;
 use super::products::Products;
 use super::tally;
+use crate::runner::available_bytes;
 
 /// A stream of a card with all that it needs.
 pub struct Nvidia {
@@ -66,7 +67,7 @@ unsafe impl Sync for Nvidia {}
 pub const WORKSPACE_BYTES: Bytes = 32 << 20;
 
 /// Memory is taken of the driver in multiples of this, as it maps it.
-const SLAB: Bytes = 2 << 20;
+pub const SLAB: Bytes = 2 << 20;
 
 /// Beyond this an algorithm does not ask what an address is a multiple of.
 const ALIGNED: u64 = 256;
@@ -224,8 +225,7 @@ impl Nvidia {
     /// A slab of the host's memory of at least `bytes` for its heap.
     fn grow_on_host(heap: &mut Heap, bytes: Bytes) -> Result<(), CardError> {
         let size = rounded(bytes).next_multiple_of(SLAB);
-        let start = on_host(size).ok_or(CardError::HostFull { bytes })?;
-        heap.add(start, size);
+        heap.add(on_host(size)?, size);
         Ok(())
     }
 
@@ -332,10 +332,18 @@ const fn heap_of(held: Held) -> usize {
 const ON_HOST: usize = 2;
 
 /// Memory of the host that does not move, which all contexts of this process reach at the same address.
-fn on_host(bytes: Bytes) -> Option<u64> {
+fn on_host(bytes: Bytes) -> Result<u64, CardError> {
+    let room = available_bytes();
+    if room.is_some_and(|room| bytes > room) {
+        // Asked for more, systems end programs, or stand still, rather than say no.
+        return Err(CardError::HostFull { bytes, room });
+    }
     // SAFETY: takes a size; freed by `free_on_host`.
-    let start = unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
-    start.ok().map(|start| start as u64)
+    match unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) } {
+        Ok(start) => Ok(start as u64),
+        Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(CardError::HostFull { bytes, room }),
+        Err(error) => Err(driver_error("cuMemHostAlloc", error)),
+    }
 }
 
 /// Gives back what [`on_host`] gave.
@@ -469,7 +477,7 @@ impl Card for Nvidia {
         if self.apart {
             self.make_current()?;
             if held == Held::OnHost {
-                return on_host(bytes).map(Address).ok_or(CardError::HostFull { bytes });
+                return on_host(bytes).map(Address);
             }
             // SAFETY: takes a size; freed where it is given back.
             let at = unsafe { result::malloc_sync(bytes as usize) };

@@ -17,6 +17,7 @@ use pipeplan_core::units::Bytes;
 use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};
 use super::launch::{rope_bytes, rope_tables};
+use super::nvidia::SLAB;
 use super::{exchange, launch};
 use crate::backend::peers::{Alone, Collective, Peers};
 use crate::backend::stages::{Crowded, Input, NewParameter, Processor, Stages, Together, Training, Updated};
@@ -49,14 +50,15 @@ pub fn needed(
     let on_host: BTreeSet<u32> = events.iter().filter(|event| is_on_host(event)).map(|event| event.place()).collect();
     let (on_host, on_card): (Vec<Event>, Vec<Event>) =
         events.into_iter().partition(|event| on_host.contains(&event.place()));
-    Ok(Needed { on_card: dealt_from(&on_card), on_host: dealt_from(&on_host) })
+    Ok(Needed { on_card: dealt_from(&on_card, ALIGNMENT), on_host: dealt_from(&on_host, SLAB) })
 }
 
-/// The least memory, or nearly so, that all of `events` can be dealt from.
-fn dealt_from(events: &[Event]) -> Bytes {
-    let least = replay(events, Bytes::MAX / 2).unwrap_or(0);
+/// The least memory, or nearly so, that all of `events` can be dealt from, in units of `unit`. What is dealt from more may lie
+/// otherwise, and not fit.
+fn dealt_from(events: &[Event], unit: Bytes) -> Bytes {
+    let least = replay(events, Bytes::MAX / 2).unwrap_or(0).next_multiple_of(unit);
     // What is dealt out always lies with gaps: in steps of a 256th, the least that does.
-    let step = (least / 256).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
+    let step = (least / 256).next_multiple_of(unit).max(unit);
     let mut sizes = (0..128).map(|more| least + more * step);
     sizes.find(|size| replay(events, *size).is_some()).unwrap_or(least)
 }

@@ -102,15 +102,17 @@ pub struct Ties {
     pub rings: Vec<Vec<usize>>,
     /// All groups in which each sends each a piece.
     pub deals: Vec<Vec<usize>>,
+    /// Whether this rank copies to the host's memory and back, beside all that.
+    pub copies: bool,
 }
 
 impl Ties {
-    /// The queues of `rank` on its card: that of its own work, and one for each communicator.
+    /// The queues of `rank` on its card: that of its own work, one for each communicator, and one for copies.
     pub fn queues(&self, rank: usize) -> usize {
         let of_rank = |link: &&(usize, usize)| link.0 != link.1 && (link.0 == rank || link.1 == rank);
         let links: BTreeSet<&(usize, usize)> = self.links.iter().filter(of_rank).collect();
         let groups = self.sums.iter().chain(&self.rings).chain(&self.deals).filter(|ranks| ranks.len() > 1);
-        1 + links.len() + groups.collect::<BTreeSet<_>>().len()
+        1 + links.len() + groups.collect::<BTreeSet<_>>().len() + usize::from(self.copies)
     }
 }
 
@@ -203,7 +205,7 @@ impl<'t> Nccl<'t> {
     /// Joins the communicators of `ties`, and tries them out.
     fn connect(&mut self, ties: Ties) -> Result<(), StartError> {
         let rank = self.patience.rank;
-        let Ties { links, mut sums, mut rings, mut deals } = ties;
+        let Ties { links, mut sums, mut rings, mut deals, .. } = ties;
         // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
         for (from, to) in in_rounds(links) {
             if from != to && (from == rank || to == rank) {
