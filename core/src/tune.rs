@@ -294,8 +294,8 @@ struct Trial {
     is_given: bool,
     /// Schedules with the chunks that they are tried with, the next one last.
     left: Vec<(Published, u32)>,
-    /// Those that do not fit with nothing computed again, or kept in the host's memory for the limit, with the step that they would then have; the next one last
-    /// once `left` is empty.
+    /// Those that do not fit with nothing computed again, or kept in the host's memory for the limit, with the step that they
+    /// would then have; the next one last once `left` is empty.
     unfit: Vec<(Nanos, Published, u32)>,
     best: Option<Tuned>,
     /// The best of those from which a search may begin.
