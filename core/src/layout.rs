@@ -176,6 +176,9 @@ pub struct Layout {
     pub overlap_exchanges: bool,
     /// Whether the optimizer keeps both moments of bf16 weights in bf16.
     pub bf16_moments: bool,
+    /// Whether what the optimizer keeps, moments and master weights, lies in the host's memory: its step reads and writes it
+    /// there, from the device (as paged optimizers do; beside ZeRO-Offload, arXiv:2101.06840, whose step is the host's own).
+    pub offload_optimizer: bool,
     /// How layers are dealt to stages.
     pub partition: Partition,
     /// Which layers compute something again.
@@ -197,6 +200,7 @@ impl Default for Layout {
             dispatch: Dispatch::EachCopy,
             overlap_exchanges: false,
             bf16_moments: false,
+            offload_optimizer: false,
             partition: Partition::Balanced,
             recompute_layers: RecomputeLayers::All,
             offload_fits: false,

@@ -34,10 +34,13 @@ pub struct StaticBytes {
     pub workspace: Bytes,
     /// What the framework holds besides, as the spec says.
     pub overhead: Bytes,
+    /// Master weights and moments that lie in the host's memory ([`Layout::offload_optimizer`]), which none of the others count
+    /// and neither does their sum.
+    pub on_host: Bytes,
 }
 
 impl StaticBytes {
-    /// All kinds together.
+    /// All kinds together: of the device's memory.
     pub fn total(&self) -> Bytes {
         [
             self.weight_copies,
@@ -84,11 +87,13 @@ impl StaticBytes {
             buffers: self.buffers.saturating_add(other.buffers),
             workspace: self.workspace.max(other.workspace),
             overhead: self.overhead.max(other.overhead),
+            on_host: self.on_host.saturating_add(other.on_host),
         }
     }
 
     /// These bytes where `copies` of the pipeline share out what [`Layout::zero`] of `layout` says, each with as much, the
-    /// last perhaps with less. Gradients that are not reduced before all microbatches have added to them are kept whole.
+    /// last perhaps with less, and what the optimizer keeps lies where `layout` says. Gradients that are not reduced before all
+    /// microbatches have added to them are kept whole.
     pub fn shared_out(&self, layout: &Layout, copies: u64, largest_layer: Bytes) -> StaticBytes {
         let (zero, copies) = (layout.zero, copies.max(1));
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
@@ -97,11 +102,14 @@ impl StaticBytes {
         // In the format of the gradients, of which there is one for each weight.
         let of_largest = u128::from(largest_layer) * u128::from(self.gradients) / u128::from(self.weights.max(1));
         let of_largest = Bytes::try_from(of_largest).unwrap_or(Bytes::MAX);
+        let state = [self.master_weights, self.optimizer].map(|bytes| share(1, bytes));
+        let [master_weights, optimizer] = if layout.offload_optimizer { [0; 2] } else { state };
         StaticBytes {
             weights: share(3, self.weights),
             gradients,
-            master_weights: share(1, self.master_weights),
-            optimizer: share(1, self.optimizer),
+            master_weights,
+            optimizer,
+            on_host: if layout.offload_optimizer { state[0].saturating_add(state[1]) } else { 0 },
             under_way: if each && copies > 1 { of_largest.saturating_mul(2) } else { 0 },
             gathered: if zero >= 3 && copies > 1 { largest_layer.saturating_mul(2) } else { 0 },
             ..*self

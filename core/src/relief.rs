@@ -324,6 +324,9 @@ fn choices(work: &ModelWork) -> Vec<Choice> {
             });
         }
     }
+    if !layout.offload_optimizer {
+        choices.add("training.offload_optimizer", false, true, |work| work.layout.offload_optimizer = true);
+    }
     if layout.partition != Partition::WithinLimit {
         let from = layout.partition.name().unwrap_or("by hand");
         choices.add("parallel.partition", from, "within-limit", |work| {

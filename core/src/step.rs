@@ -70,6 +70,7 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
         let share = if layout.zero > 0 { moved.div_ceil(copies) } else { moved };
         let measured = work.profile.as_ref().and_then(|profile| profile.update_time(work.dtype, share, &work.device));
         let update = measured.unwrap_or_else(|| cost::traffic_time(share, &work.device));
+        let update = update.max(across(bytes, copies, work));
         // Each quantizes all that it holds, in one pass over the new weights.
         let quantized = match bytes.weight_copies {
             0 => 0,
@@ -78,6 +79,17 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
         tail.optimizer_ns = tail.optimizer_ns.saturating_add(update).saturating_add(quantized);
     }
     tail
+}
+
+/// What it takes to read what the optimizer keeps of `bytes`, of which each of `copies` may have a share, from the host's
+/// memory; 0 where it lies on the device. It is written there meanwhile: links between host and device carry both ways at once.
+fn across(bytes: &StaticBytes, copies: u64, work: &ModelWork) -> Nanos {
+    if !work.layout.offload_optimizer {
+        return 0;
+    }
+    let state = bytes.optimizer.saturating_add(bytes.master_weights);
+    let share = if work.layout.zero > 0 { state.div_ceil(copies) } else { state };
+    work.device.host_link().time(share)
 }
 
 /// Summing gradients of `bytes` that two ranks of a pipeline have parts of, an all-reduce once a step before that over

@@ -28,7 +28,7 @@ pub struct RankMemory {
     pub at: Option<Op>,
     /// When that op starts.
     pub at_ns: Nanos,
-    /// The most of the host's memory that its microbatches hold at once.
+    /// The most of the host's memory that it holds at once: of its microbatches, and what the optimizer keeps there.
     pub on_host: Bytes,
     /// Fixed and activations together.
     pub peak: Bytes,
@@ -64,7 +64,7 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
                 rank,
                 fixed: *fixed,
                 activations: most,
-                on_host: on_host(&derived.host_bytes, row.iter().map(|span| span.op)),
+                on_host: fixed.on_host.saturating_add(on_host(&derived.host_bytes, row.iter().map(|span| span.op))),
                 at: at.map(|span| span.op),
                 at_ns: at.map_or(0, |span| span.start_ns),
                 peak: fixed.total().saturating_add(most),

@@ -332,6 +332,11 @@ fn the_high_water_mark_is_the_predicted_peak() {
     let partly_on_host: Change = |work| {
         (work.layout.form.offload, work.layout.form.recompute) = (Offload::First(1), Recompute::Cheap);
     };
+    let state_on_host: Change = |work| work.layout.offload_optimizer = true;
+    let all_on_host: Change = |work| {
+        (work.layout.offload_optimizer, work.layout.form.offload) = (true, Offload::All);
+        (work.layout.data, work.layout.zero) = (2, 1);
+    };
     for (name, ranks, tensor, change) in [
         ("1f1b", 1, 1, as_it_is),
         ("1f1b", 4, 1, as_it_is),
@@ -370,6 +375,9 @@ fn the_high_water_mark_is_the_predicted_peak() {
         ("zb-h1", 2, 2, on_host),
         ("zb-v", 2, 1, partly_on_host),
         ("interleaved-1f1b", 2, 4, partly_on_host),
+        ("1f1b", 2, 2, state_on_host),
+        ("zb-v", 2, 1, all_on_host),
+        ("chimera", 4, 1, state_on_host),
         // Keys and values in a ring: two blocks, and in the gradient theirs beside them.
         ("1f1b", 2, 2, ring),
         ("zb-h1", 2, 4, ring),
@@ -405,7 +413,18 @@ fn the_high_water_mark_is_the_predicted_peak() {
             assert!(memory.persistent_bytes <= fixed && fixed - memory.persistent_bytes < fixed / 100, "{what}");
             let held = predicted - problem.static_bytes(rank);
             assert_eq!(memory.activation_bytes, held, "{what}");
-            assert_eq!(memory.host_bytes > 0, work.layout.form.offload != Offload::None, "{what}");
+            let ops = workload.program.rows[rank].iter().filter_map(|step| match step {
+                pipeplan_core::program::Step::Compute(op) => Some(*op),
+                _ => None,
+            });
+            let kept = pipeplan_core::verdict::on_host(&derived.host_bytes, ops);
+            assert_eq!(kept > 0, work.layout.form.offload != Offload::None, "{what}");
+            let on_host = kept + derived.static_bytes[rank].on_host;
+            assert_eq!(workload.host_bytes()[rank], on_host, "{what}");
+            if at < ranks {
+                assert_eq!(memory.host_bytes, on_host, "{what}");
+            }
+            assert!(memory.host_bytes <= on_host && on_host - memory.host_bytes <= on_host / 100, "{what}");
             assert!(memory.high_water_bytes <= predicted, "{what}");
         }
     }

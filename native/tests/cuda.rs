@@ -258,6 +258,50 @@ fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
     }
 }
 
+/// What the optimizer keeps lies in pinned memory, where its kernel reads and writes it: no copies, the bits of a run that keeps
+/// it on the card, and so many bytes of the card less. That goes for replicas that share it out, which then hand round by way
+/// of the host what each has updated, and for a run that goes on from a checkpoint.
+#[test]
+fn what_the_optimizer_keeps_on_the_host_changes_no_bit() {
+    let spec = |parallel: &str, on_host: bool| {
+        format!(
+            "schedule = \"zb-h1\"\n[model]\nname = \"own\"\nlayers = 4\nhidden = 32\nheads = 2\nffn = 48\nvocab = 260\n\
+             [cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n{parallel}\n[training]\nmicrobatches = 4\nsequence = 8\n\
+             microbatch_size = 1\ndtype = \"bf16\"\noffload_optimizer = {on_host}\n"
+        )
+    };
+    for (name, parallel) in [("state", ""), ("shared-state", "data = 2\nzero = 1")] {
+        let [here, there] =
+            [false, true].map(|on_host| planned(&format!("{name}-{on_host}"), &spec(parallel, on_host)));
+        let Some(expected) = train(&format!("{name}-here"), &here, "", &[]) else { return };
+        let ran = train(&format!("{name}-there"), &there, "", &[]).expect("there was a card");
+        assert_eq!(losses(&ran.output), losses(&expected.output), "{name}");
+        assert_eq!(emulated(&there), losses(&expected.output), "{name}");
+        assert_eq!(ran.calls.iter().filter(|call| call.ends_with(" the host")).count(), 0, "{name}");
+        let pins = ran.calls.iter().filter(|call| call.starts_with("pin "));
+        assert_eq!(pins.count(), ran.memory().len(), "{name}: once for each rank");
+        for (rank, before) in ran.memory().iter().zip(expected.memory()) {
+            let bytes = |of: &Value, field: &str| of[field].as_u64().expect("bytes");
+            let (moved, none) = (bytes(rank, "host_bytes"), bytes(&before, "host_bytes"));
+            assert!(moved > 0 && none == 0, "{name}");
+            let persistent = [&before, rank].map(|memory| bytes(memory, "persistent_bytes"));
+            assert_eq!(persistent[0] - persistent[1], moved, "{name}");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let saved = folder.path().join("saved");
+        let run = |plan: &Path, more: &[&str]| {
+            let plan = plan.to_string_lossy();
+            let run = ["run", &*plan, "--backend", "emulated", "--json"];
+            let output = pipeplan(&[&run[..], more].concat()).output().expect("it starts");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            losses(&output)
+        };
+        let saved = saved.to_string_lossy();
+        run(&there, &["--steps", "2", "--checkpoint-dir", &*saved]);
+        assert_eq!(run(&here, &["--steps", "4", "--resume", &*saved])[..], losses(&expected.output)[2..], "{name}");
+    }
+}
+
 /// Three messages of 20 MiB that can be on the way to another card at once have their memory before the first job; and a card
 /// that is too small for them says what it has.
 #[test]

@@ -152,6 +152,8 @@ enum WireMore {
     Offload(Option<u32>),
     /// The limit says how many.
     OffloadFits,
+    /// What the optimizer keeps lies in the host's memory.
+    OffloadOptimizer,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -417,6 +419,9 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if work.layout.offload_fits {
             more.push(WireMore::OffloadFits);
         }
+        if work.layout.offload_optimizer {
+            more.push(WireMore::OffloadOptimizer);
+        }
         let formats = [
             (work.layout.form.fp8, WireMore::Fp8),
             (work.layout.form.bf16_gradients, WireMore::Bf16Gradients),
@@ -516,6 +521,7 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
             model(spec, &|work| work.layout.form.offload = layers.map_or(Offload::All, Offload::First))
         }
         WireMore::OffloadFits => model(spec, &|work| work.layout.offload_fits = true),
+        WireMore::OffloadOptimizer => model(spec, &|work| work.layout.offload_optimizer = true),
         WireMore::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
         WireMore::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
         WireMore::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
@@ -819,6 +825,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
         reduce_gradients: None,
         dispatch: Dispatch::EachCopy,
         bf16_moments: false,
+        offload_optimizer: false,
         overlap_exchanges: false,
         partition: match wire.partition {
             WirePartition::Balanced => Partition::Balanced,

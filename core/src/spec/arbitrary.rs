@@ -100,6 +100,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                     "offload",
                     [json!("none"), json!("all"), json!(1 + overhead % 9), json!("fit")][zero as usize % 4].clone(),
                 ),
+                ("training", "offload_optimizer", json!(overhead % 2 == 1)),
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),
                 ("memory", "overhead_bytes", json!(overhead)),

@@ -67,6 +67,7 @@
 //! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
 //! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, `all`, or `fit`: [the fewest with which the step is the fastest that fits](crate::fit). Together with `recompute`: what is computed again is not kept | `none` |
+//! | `training.offload_optimizer` | whether [what the optimizer keeps](crate::layout::Layout::offload_optimizer), moments and master weights, lies in the host's memory, where its step reads and writes it | false |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter), and `best` is [what costs least then](crate::planner::Best) | 0 |
@@ -340,6 +341,9 @@ impl ModelWork {
             Offload::None => {}
             Offload::First(layers) => training["offload"] = json!(layers),
             Offload::All => training["offload"] = json!(form.offload.text()),
+        }
+        if self.layout.offload_optimizer {
+            training["offload_optimizer"] = json!(true);
         }
         let formats = [
             ("matmul_dtype", form.fp8, Dtype::Fp8),

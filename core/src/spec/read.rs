@@ -154,11 +154,12 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let (Some(model), Some(training), Some((pipeline, chunks, layout))) = (model, training, parallel) else {
         return None;
     };
-    let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, bf16_moments, .. } =
-        training;
+    let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, .. } = training;
+    let Training { bf16_moments, offload_optimizer, .. } = training;
     let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, .. } = layout.form;
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..training.form };
-    let layout = Layout { form, recompute_layers, offload_fits, bf16_moments, overhead_bytes, ..layout };
+    let layout =
+        Layout { form, recompute_layers, offload_fits, bf16_moments, offload_optimizer, overhead_bytes, ..layout };
     let mut config = model.config;
     if config.positions == 0 {
         config.positions = sequence;
@@ -556,6 +557,7 @@ struct Training {
     dtype: Option<Dtype>,
     form: Form,
     bf16_moments: bool,
+    offload_optimizer: bool,
     recompute_layers: RecomputeLayers,
     offload_fits: bool,
 }
@@ -572,6 +574,7 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
     let (offload, offload_fits) = read_offload(&mut table, faults);
     form.offload = offload;
     let bf16_moments = table.choice("moments_dtype", &BF16, faults).unwrap_or(false);
+    let offload_optimizer = table.flag("offload_optimizer", faults).unwrap_or(false);
     let recompute_layers = read_recompute(&mut table, &mut form, faults);
     table.finish(faults);
     let (microbatch_size, sequence) =
@@ -590,6 +593,7 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         dtype,
         form,
         bf16_moments,
+        offload_optimizer,
         recompute_layers,
         offload_fits,
     })

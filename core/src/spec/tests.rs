@@ -522,6 +522,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
         ("offload = 3", Offload::First(3)),
         ("offload = \"3\"", Offload::First(3)),
         ("offload = \"all\"", Offload::All),
+        ("offload_optimizer = true", Offload::None),
     ] {
         for (device, rate) in [
             ("device = \"h100\"".to_string(), 52_000_000_000),
@@ -532,6 +533,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
             let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
             let work = model_work(&text);
             assert_eq!((work.layout.form.offload, work.device.host_bytes_per_s), (offload, rate), "{text}");
+            assert_eq!(work.layout.offload_optimizer, said.contains("optimizer"));
             assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
             assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
         }
@@ -549,6 +551,8 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
         let here = found.iter().any(|fault| fault.starts_with("training.offload: found") && fault.contains(told));
         assert!(here, "{said}: {found:?}");
     }
+    let found = faults(&text("device = \"h100\"", "offload_optimizer = 1"));
+    assert!(found.iter().any(|fault| fault.starts_with("training.offload_optimizer: found 1")), "{found:?}");
     let found = faults(&text(&format!("{own}, host_bytes_per_s = 0 }}"), ""));
     assert!(found.iter().any(|fault| fault.starts_with("cluster.device.host_bytes_per_s: found 0")), "{found:?}");
 }

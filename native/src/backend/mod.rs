@@ -380,7 +380,7 @@ pub enum Kind {
     Activation,
     /// Parcels in the store.
     Transfer,
-    /// Tensors of microbatches in the host's memory, of which the total knows nothing.
+    /// Tensors of microbatches, or the optimizer's state, in the host's memory, of which the total knows nothing.
     Host,
 }
 

@@ -413,6 +413,8 @@ pub struct Training {
     pub optimizer: AdamW,
     /// The parts of the optimizer's state that this rank holds.
     pub shares: Shares,
+    /// Whether that state lies in the host's memory.
+    pub state_on_host: bool,
     /// The part of each weight that it holds.
     pub seat: Seat,
     /// The data.
@@ -860,7 +862,8 @@ impl<D, S> Stage<D, S> {
             let Role::Weight { init, decay, .. } = weight.role else { continue };
             let held = training.shares.of(weight).of(weight.elements() as usize).len();
             let new = processor.parameter(training, init, weight, gradient, held)?;
-            meter.take(Kind::Persistent, weight.bytes() + gradient.bytes() + new.state_bytes);
+            meter.take(Kind::Persistent, weight.bytes() + gradient.bytes());
+            meter.take(if training.state_on_host { Kind::Host } else { Kind::Persistent }, new.state_bytes);
             persistent[of.index()] = Some(new.weight);
             persistent[gradient_id.index()] = Some(new.gradient);
             parameters.push(Parameter { weight: of, gradient: gradient_id, decay, state: new.state });

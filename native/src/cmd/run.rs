@@ -116,8 +116,8 @@ pub struct Args {
     /// How long a rank may wait for another before the run is given up
     ///
     /// The report comes at once where a rank has died, else when this time is over and, where some rank does not answer, 5 s
-    /// later; processes that still do not answer 3 s after it are ended. With training.offload on GPUs, as much longer as it
-    /// may take to pin the host's memory: a second for 2 GB, for up to eight ranks in turn.
+    /// later; processes that still do not answer 3 s after it are ended. Where something of training lies in the host's
+    /// memory, on GPUs, as much longer as it may take to pin that: a second for 2 GB, for up to eight ranks in turn.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,

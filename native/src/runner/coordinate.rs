@@ -217,6 +217,7 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                 seed: options.seed,
                 optimizer: options.optimizer,
                 shares: position.shares(),
+                state_on_host: model.optimizer_on_host,
                 seat: position.seat(),
                 batches: Arc::new({
                     let first = (position.replica * problem.microbatches()) as u32;

@@ -454,6 +454,8 @@ impl Gradients {
                 transport.on_card(replicas, Operation::AllGather, &memory, Dtype::F32, (0, &counts))?;
                 backend.refresh(*first, &held.name)?;
             } else {
+                // Reading waits for the device.
+                transport.settle_on_card()?;
                 lend(backend, *first, &held.name, Part::Weight, |values| match values {
                     Values::F32(values) => gather(values, replicas, share, transport),
                     Values::F64(values) => gather(values, replicas, share, transport),

@@ -192,7 +192,7 @@ impl Rank<'_> {
         let mut sums = Gradients::new(position, &workload.places(), None).all_groups();
         sums.push(position.group(Axis::Tensor));
         let (rings, deals) = (vec![position.group(Axis::Context)], vec![position.group(Axis::Expert)]);
-        let copies = workload.host_bytes()[position.rank] > 0;
+        let copies = workload.copies_to_host(position.rank);
         let ties = Ties { links: workload.links(), sums, rings, deals, copies };
         nccl::check_connections(&ties, self.rank).map_err(|error| refused(error.to_string()))?;
         let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;

@@ -9,7 +9,7 @@ use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::liveness::Lifetimes;
-use pipeplan_core::graph::{Graph, Kernel};
+use pipeplan_core::graph::{Graph, Kernel, Tensor};
 use pipeplan_core::layout::{Dispatch, ReduceGradients};
 use pipeplan_core::model::{Dtype, ModelConfig};
 use pipeplan_core::partition::StageLayout;
@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
 use super::data::{BYTE_VOCABULARY, Batches, DataError};
-use super::gradients::{Places, Position, places};
+use super::gradients::{Places, Position, places, stages_held};
 use super::{Device, Precision, RunOptions};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
@@ -112,6 +112,8 @@ pub struct ModelStages {
     pub replicas: u32,
     /// Whether the copies, and the ranks that hold parts of the same sequences, share out the optimizer's state.
     pub shares_optimizer: bool,
+    /// Whether that state lies in the host's memory.
+    pub optimizer_on_host: bool,
 }
 
 /// Why a workload cannot be run. Nothing has been started.
@@ -153,8 +155,8 @@ pub enum Refusal {
     },
     /// More on the host than it has.
     #[error(
-        "training.offload keeps {} MiB in the host's memory, over all ranks, and this machine has {} MiB left: let fewer \
-         layers keep what they keep there", needed >> 20, available >> 20
+        "training.offload and .offload_optimizer keep {} MiB in the host's memory, over all ranks, and this machine has {} MiB \
+         left: let fewer layers keep what they keep there, or the optimizer's state stay on the device", needed >> 20, available >> 20
     )]
     HostMemory {
         /// Bytes of all ranks.
@@ -746,15 +748,37 @@ impl Workload {
         pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.ranks_together() as u64)
     }
 
-    /// By rank of a pipeline: the most of the host's memory that its stages keep at once.
+    /// By rank of a pipeline: the most of the host's memory that its stages keep at once, and what its optimizer keeps there.
     pub fn host_bytes(&self) -> Vec<Bytes> {
         let Computation::Model(model) = &self.computation else { return vec![0; self.problem.ranks()] };
         let behind: Vec<_> = model.graphs.iter().map(|graph| Lifetimes::of(graph).on_host(graph)).collect();
-        let ops = |row: &Vec<Step>| {
+        let of_rank = |(rank, row): (usize, &Vec<Step>)| {
             let ops = row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None });
-            verdict::on_host(&behind, ops)
+            let kept = verdict::on_host(&behind, ops);
+            kept.saturating_add(if model.optimizer_on_host { self.state_bytes(model, rank) } else { 0 })
         };
-        self.program.rows.iter().map(ops).collect()
+        self.program.rows.iter().enumerate().map(of_rank).collect()
+    }
+
+    /// What the optimizer of `rank` of a pipeline keeps, on cards: master weights of bf16 ones, and its share of the moments.
+    fn state_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
+        let shares = Position { rank, ..self.position(0) }.shares();
+        let stages = stages_held(&self.problem, rank);
+        let weights = stages.iter().filter_map(|stage| model.graphs.get(*stage)).flat_map(Graph::weights);
+        let state = |weight: &Tensor| {
+            let (elements, mine) = (weight.elements(), shares.of(weight).of(weight.elements() as usize).len());
+            let each = weight.dtype.bytes().max(Dtype::F32.bytes());
+            each * (2 * mine as u64 + if weight.dtype == Dtype::Bf16 { elements } else { 0 })
+        };
+        weights.map(|(_, weight)| state(weight)).sum()
+    }
+
+    /// Whether a layer of `rank` of a pipeline keeps what it keeps in the host's memory.
+    pub fn copies_to_host(&self, rank: usize) -> bool {
+        let Computation::Model(model) = &self.computation else { return false };
+        let stages = stages_held(&self.problem, rank);
+        let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
+        graphs.flat_map(|graph| &graph.operators).any(|operator| operator.kernel.copies())
     }
 
     /// How much longer ranks may need to get ready than others that keep nothing on the host: its memory is pinned page by
@@ -811,6 +835,7 @@ impl ModelStages {
             whole_experts: work.layout.form.whole_experts && work.layout.form.tensor > 1,
             replicas: work.layout.data.max(1),
             shares_optimizer: work.layout.zero == 1,
+            optimizer_on_host: work.layout.offload_optimizer,
         }
     }
 

@@ -326,8 +326,8 @@ fn check_one<F: FnMut(News)>(
     Ok(())
 }
 
-/// Two ranks of a pipeline that keep what layers keep in the host's memory, against `alone`, which keeps it on the device; and
-/// on a card also with copies that take longer than what is launched meanwhile.
+/// Two ranks of a pipeline that keep what layers keep in the host's memory, or what the optimizer keeps, against `alone`, which
+/// keeps it on the device; and on a card also with copies that take longer than what is launched meanwhile.
 fn check_on_host<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
@@ -351,11 +351,15 @@ fn check_kept_on_host<F: FnMut(News)>(
     name: &str,
     rows: &mut Rows<F>,
 ) -> Result<(), String> {
-    for offload in [Offload::All, Offload::First(1)] {
+    for (what, offload, offload_optimizer) in [
+        ("of all layers", Offload::All, false),
+        ("of the first", Offload::First(1), false),
+        ("the optimizer's state", Offload::None, true),
+    ] {
         let mut work = work.clone();
-        work.layout.form.offload = offload;
+        (work.layout.form.offload, work.layout.offload_optimizer) = (offload, offload_optimizer);
         let (workload, predicted) = published(&work, "zb-h1", None)?;
-        let name = format!("{name} ({}), zb-h1 on 2 ranks", offload.text());
+        let name = format!("{name} ({what}), zb-h1 on 2 ranks");
         let reports = [train(&workload, device)?, train(&workload, device)?];
         let is_same = |report: &RunReport| report.losses() == alone.losses() && weights_error(report, alone) == 0.0;
         let same = reports.iter().all(is_same);

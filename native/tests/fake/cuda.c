@@ -470,7 +470,8 @@ int cuMemFree_v2(uint64_t at) {
 // Memory of the host that stays where it is, and is at the same address for the card.
 int cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
     CURRENT;
-    if (!bytes || flags != 1) return INVALID_VALUE;
+    // Of all contexts (1), and of kernels (2).
+    if (!bytes || flags != 3) return INVALID_VALUE;
     const char* most = getenv("FAKE_CUDA_PINNED");
     if (most && bytes > strtoull(most, 0, 10)) return OUT_OF_MEMORY;
     char* memory;

@@ -15,6 +15,7 @@ pub fn choices(path: &str) -> Choices {
         "parallel.overlap_exchanges" => &[("", "no"), ("true", "in pairs")],
         "training.matmul_dtype" => &[("", "that format"), ("fp8", "fp8")],
         "training.gradients_dtype" | "training.moments_dtype" => &[("", "float32"), ("bf16", "bfloat16")],
+        "training.offload_optimizer" => &[("", "on the device"), ("true", "on the host")],
         "training.attention" => &[("", "flash"), ("materialised", "scores in memory")],
         _ => &[],
     }
@@ -44,6 +45,7 @@ mod tests {
             ("parallel.zero", "3", "weights (3)"),
             ("parallel.reduce_gradients", "each-microbatch", "each microbatch"),
             ("parallel.dispatch", "each-copy", "each copy"),
+            ("training.offload_optimizer", "true", "on the host"),
             ("training.attention", "materialised", "scores in memory"),
             ("training.attention", "flash", "flash"),
             ("parallel.pipeline", "8", "8"),

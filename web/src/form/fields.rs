@@ -407,6 +407,13 @@ pub const FIELDS: &[Field] = &[
         Group::Operators,
         "Activations that wait for the backward in the host's memory: none, of so many layers at the start of each stage, all; fit: of as many as have to",
     ),
+    of(
+        "training.offload_optimizer",
+        "Optimizer's state",
+        Unit::Flag,
+        Group::Operators,
+        "Where moments and master weights lie: the optimizer's step can read and write them in the host's memory",
+    ),
     of("training.attention", "Attention", Unit::Text, Group::Operators, "Whether its scores are kept in memory"),
     of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),
     of("training.gradients_dtype", "Gradients in", Unit::Text, Group::Operators, "What bf16 weights' are summed in"),

@@ -163,7 +163,10 @@ fn ModelFields() -> impl IntoView {
                     <Text path="training.recompute_first" />
                     <Text path="training.recompute_group" />
                 </div>
-                <Text path="training.offload" list="none all fit" />
+                <div class="pairs">
+                    <Text path="training.offload" list="none all fit" />
+                    <Select path="training.offload_optimizer" choices=named(choices("training.offload_optimizer")) />
+                </div>
                 <Select path="training.attention" choices=named(choices("training.attention")) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
                 <div class="pairs">

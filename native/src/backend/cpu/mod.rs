@@ -47,7 +47,15 @@ impl<T: Element> Cpu<T> {
     ) -> Cpu<T> {
         Cpu::sharing(
             stages,
-            Training { stage_count, seed, optimizer, shares: Shares::WHOLE, seat: Seat::default(), batches },
+            Training {
+                stage_count,
+                seed,
+                optimizer,
+                shares: Shares::WHOLE,
+                state_on_host: false,
+                seat: Seat::default(),
+                batches,
+            },
             store,
         )
     }

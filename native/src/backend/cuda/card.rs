@@ -256,8 +256,9 @@ pub enum CardError {
     },
     /// The host's memory is full.
     #[error(
-        "the host has no {} MiB that a GPU can copy to, for training.offload{}: let fewer layers keep what they keep there, \
-         or give the machine or its container more", bytes.div_ceil(1 << 20), left(*room)
+        "the host has no {} MiB that a GPU can reach, for training.offload or .offload_optimizer{}: let fewer layers keep what \
+         they keep there, or the optimizer's state stay on the device, or give the machine or its container more",
+        bytes.div_ceil(1 << 20), left(*room)
     )]
     HostFull {
         /// Bytes asked for.
@@ -355,6 +356,22 @@ pub trait Card: Send + Sync {
     /// # Errors
     /// [`CardError`].
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError>;
+
+    /// As [`Card::write`], to memory of the host that [does not move](Held::OnHost). Waits for all that was asked for before.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn write_on_host(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
+        self.write(to, bytes)
+    }
+
+    /// As [`Card::read`], of such memory.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    fn read_on_host(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
+        self.read(from, bytes)
+    }
 
     /// Copies within the card.
     ///
@@ -563,7 +580,7 @@ impl Memory {
     /// As [`Memory::new`].
     pub fn zeros(card: &Arc<dyn Card>, bytes: Bytes) -> Result<Memory, CardError> {
         let memory = Memory::new(card, bytes)?;
-        card.zero(memory.at, bytes)?;
+        memory.clear()?;
         Ok(memory)
     }
 
@@ -573,7 +590,7 @@ impl Memory {
     /// As [`Memory::new`].
     pub fn holding(card: &Arc<dyn Card>, content: &[u8]) -> Result<Memory, CardError> {
         let memory = Memory::new(card, content.len() as Bytes)?;
-        card.write(memory.at, content)?;
+        memory.write(content)?;
         Ok(memory)
     }
 
@@ -610,6 +627,11 @@ impl Memory {
         std::ptr::addr_eq(Arc::as_ptr(&self.card), Arc::as_ptr(card))
     }
 
+    /// Whether it lies in the host's memory.
+    pub fn is_on_host(&self) -> bool {
+        self.held == Held::OnHost
+    }
+
     /// Its size.
     pub fn bytes(&self) -> Bytes {
         self.bytes
@@ -632,8 +654,34 @@ impl Memory {
     /// [`CardError`].
     pub fn read(&self) -> Result<Vec<u8>, CardError> {
         let mut bytes = vec![0; self.bytes as usize];
-        self.card.read(self.at, &mut bytes)?;
+        match self.held {
+            Held::OnHost => self.card.read_on_host(self.at, &mut bytes)?,
+            _ => self.card.read(self.at, &mut bytes)?,
+        }
         Ok(bytes)
+    }
+
+    /// Fills it from its start on.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn write(&self, content: &[u8]) -> Result<(), CardError> {
+        assert!(content.len() as Bytes <= self.bytes, "{} bytes into {self:?}", content.len());
+        match self.held {
+            Held::OnHost => self.card.write_on_host(self.at, content),
+            _ => self.card.write(self.at, content),
+        }
+    }
+
+    /// Sets it to 0.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn clear(&self) -> Result<(), CardError> {
+        match self.held {
+            Held::OnHost => self.card.write_on_host(self.at, &vec![0; self.bytes as usize]),
+            _ => self.card.zero(self.at, self.bytes),
+        }
     }
 }
 

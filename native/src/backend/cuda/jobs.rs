@@ -241,6 +241,16 @@ impl Card for Jobs {
         self.card.read(from, bytes)
     }
 
+    fn write_on_host(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
+        self.send()?;
+        self.card.write_on_host(to, bytes)
+    }
+
+    fn read_on_host(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
+        self.send()?;
+        self.card.read_on_host(from, bytes)
+    }
+
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
         self.put(Command::Copy { from, to, bytes })
     }

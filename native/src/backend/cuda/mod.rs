@@ -121,6 +121,11 @@ pub struct State {
     square: Arc<Memory>,
 }
 
+/// How that is held: the optimizer's kernel reads and writes the host's memory where it lies, both ways of the link at once.
+pub(crate) const fn held_as_state(training: &Training) -> For {
+    if training.state_on_host { For::OnHost } else { For::Kept }
+}
+
 /// Executes graphs on a card.
 pub type Cuda = Stages<Queue>;
 
@@ -245,9 +250,17 @@ impl Processor for Queue {
         let format = format_of(weight.dtype);
         let master = match format {
             Format::F32 => None,
-            Format::Bf16 => Some(Arc::new(Memory::holding(&self.card, &packed(&values, Format::F32))?)),
+            Format::Bf16 => {
+                let master = Memory::held(&self.card, 4 * values.len() as Bytes, held_as_state(training))?;
+                master.write(&packed(&values, Format::F32))?;
+                Some(Arc::new(master))
+            }
         };
-        let moment = || Memory::zeros(&self.card, 4 * held as u64).map(Arc::new);
+        let moment = || {
+            let moment = Memory::held(&self.card, 4 * held as Bytes, held_as_state(training))?;
+            moment.clear()?;
+            Ok::<_, CardError>(Arc::new(moment))
+        };
         let state = State { master, mean: moment()?, square: moment()? };
         let state_bytes =
             state.master.as_ref().map_or(0, |master| master.bytes()) + state.mean.bytes() + state.square.bytes();
@@ -482,7 +495,8 @@ impl Processor for Queue {
     fn on_card(&mut self, part: Part, parameter: Updated<'_, Arc<Memory>, State>) -> Option<OnCard> {
         let memory = Arc::clone(memory_of(part, &parameter));
         let bytes = memory.bytes();
-        Some(OnCard::new(memory, bytes))
+        // What reaches from card to card, such as NCCL, is not asked for the host's memory.
+        (!memory.is_on_host()).then(|| OnCard::new(memory, bytes))
     }
 
     fn scale_on_card(
@@ -559,7 +573,7 @@ impl Processor for Queue {
         let before = values.clone();
         work(Values::F32(&mut values));
         if values != before {
-            self.card.write(memory.at(), &packed(&values, Format::F32))?;
+            memory.write(&packed(&values, Format::F32))?;
             if part == Part::Weight && parameter.state.master.is_some() {
                 self.card.write(parameter.weight.at(), &packed(&values, Format::Bf16))?;
             }

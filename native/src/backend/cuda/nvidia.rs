@@ -333,13 +333,16 @@ const ON_HOST: usize = 2;
 
 /// Memory of the host that does not move, which all contexts of this process reach at the same address.
 fn on_host(bytes: Bytes) -> Result<u64, CardError> {
+    // For all contexts, and for kernels: with one address space for both, which all cards of today have, the latter goes without
+    // saying.
+    const FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
     let room = available_bytes();
     if room.is_some_and(|room| bytes > room) {
         // Asked for more, systems end programs, or stand still, rather than say no.
         return Err(CardError::HostFull { bytes, room });
     }
     // SAFETY: takes a size; freed by `free_on_host`.
-    match unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) } {
+    match unsafe { result::malloc_host(bytes as usize, FLAGS) } {
         Ok(start) => Ok(start as u64),
         Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(CardError::HostFull { bytes, room }),
         Err(error) => Err(driver_error("cuMemHostAlloc", error)),
@@ -535,6 +538,21 @@ impl Card for Nvidia {
                 .map_err(|error| driver_error("cuMemcpyDtoH", error))?;
         }
         self.finish()
+    }
+
+    fn write_on_host(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
+        self.finish()?;
+        // SAFETY: `Memory` is as long as what it holds; it is the host's own, at this address for the host too, and the queue
+        // does nothing with it any more.
+        unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn read_on_host(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
+        self.finish()?;
+        // SAFETY: as above.
+        unsafe { (from.0 as *const u8).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
     }
 
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {

@@ -18,7 +18,7 @@ use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};
 use super::launch::{rope_bytes, rope_tables};
 use super::nvidia::SLAB;
-use super::{exchange, launch};
+use super::{exchange, held_as_state, launch};
 use crate::backend::peers::{Alone, Collective, Peers};
 use crate::backend::stages::{Crowded, Input, NewParameter, Processor, Stages, Together, Training, Updated};
 use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
@@ -333,14 +333,15 @@ impl Processor for Noting {
     /// In the order in which [`Queue`](super::Queue) takes them.
     fn parameter(
         &mut self,
-        _: &Training,
+        training: &Training,
         _: Init,
         weight: &Tensor,
         gradient: &Tensor,
         held: usize,
     ) -> Result<NewParameter<Arc<Place>, [Option<Arc<Place>>; 3]>, BackendError> {
-        let master = (weight.dtype == Dtype::Bf16).then(|| self.kept(4 * weight.elements()));
-        let moments = [(); 2].map(|()| Some(self.kept(4 * held as Bytes)));
+        let state = |bytes: Bytes| Arc::new(Place::new(&self.paper, bytes, held_as_state(training)));
+        let master = (weight.dtype == Dtype::Bf16).then(|| state(4 * weight.elements()));
+        let moments = [(); 2].map(|()| Some(state(4 * held as Bytes)));
         let [mean, square] = moments;
         Ok(NewParameter {
             weight: self.kept(weight.bytes()),
@@ -477,6 +478,7 @@ mod tests {
                 seed: 0,
                 optimizer: AdamW::default(),
                 shares: crate::backend::Shares::WHOLE,
+                state_on_host: model.optimizer_on_host,
                 seat: Default::default(),
                 batches: Arc::clone(&batches),
             };
