@@ -270,6 +270,7 @@ fn what_the_optimizer_keeps_on_the_host_changes_no_bit() {
              microbatch_size = 1\ndtype = \"bf16\"\noffload_optimizer = {on_host}\n"
         )
     };
+    let mut states = Vec::new();
     for (name, parallel) in [("state", ""), ("shared-state", "data = 2\nzero = 1")] {
         let [here, there] =
             [false, true].map(|on_host| planned(&format!("{name}-{on_host}"), &spec(parallel, on_host)));
@@ -287,6 +288,7 @@ fn what_the_optimizer_keeps_on_the_host_changes_no_bit() {
             let persistent = [&before, rank].map(|memory| bytes(memory, "persistent_bytes"));
             assert_eq!(persistent[0] - persistent[1], moved, "{name}");
         }
+        states.push(ran.memory().iter().map(|rank| rank["host_bytes"].as_u64().expect("bytes")).sum::<u64>());
         let folder = tempfile::tempdir().expect("a folder");
         let saved = folder.path().join("saved");
         let run = |plan: &Path, more: &[&str]| {
@@ -300,6 +302,7 @@ fn what_the_optimizer_keeps_on_the_host_changes_no_bit() {
         run(&there, &["--steps", "2", "--checkpoint-dir", &*saved]);
         assert_eq!(run(&here, &["--steps", "4", "--resume", &*saved])[..], losses(&expected.output)[2..], "{name}");
     }
+    assert_eq!(states[0], states[1], "two replicas share out what one keeps, master weights too");
 }
 
 /// Three messages of 20 MiB that can be on the way to another card at once have their memory before the first job; and a card

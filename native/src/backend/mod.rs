@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use pipeplan_core::graph::Tensor;
+use pipeplan_core::model::Dtype;
 use pipeplan_core::op::Op;
 use pipeplan_core::program::{Message, Payload, Way};
 use pipeplan_core::units::Bytes;
@@ -62,7 +63,7 @@ pub trait Backend {
     /// The losses of this step's microbatches of which this rank holds the last stage, taken out.
     fn take_losses(&mut self) -> Vec<(u32, f64)>;
 
-    /// The weights by name, as they are now.
+    /// The weights by name, each as [`Part::Weight`] is now.
     fn weights(&self) -> BTreeMap<String, Buffer>;
 
     /// Lends `part` of the weight `name` of `stage` to `work`, which may change it: for sums over copies, for
@@ -86,9 +87,9 @@ pub trait Backend {
         None
     }
 
-    /// The memory of a device, 32-bit floats, that holds `part`: for sums that do not leave the devices. Nothing where
-    /// it is the host's.
-    fn on_card(&mut self, _stage: u16, _name: &str, _part: Part) -> Option<OnCard> {
+    /// The memory of a device that holds `part`, and its format, for what does not leave the devices: 32-bit floats, or a
+    /// weight as the operators take it. Nothing where it is the host's.
+    fn on_card(&mut self, _stage: u16, _name: &str, _part: Part) -> Option<(OnCard, Dtype)> {
         None
     }
 
@@ -151,20 +152,12 @@ pub trait Backend {
     fn most_on_card(&self) -> usize {
         0
     }
-
-    /// Whatever follows from a weight follows it again: its [`Backend::on_card`] memory has been written.
-    ///
-    /// # Errors
-    /// As [`Backend::lend`].
-    fn refresh(&mut self, _stage: u16, _name: &str) -> Result<(), BackendError> {
-        Ok(())
-    }
 }
 
 /// What a rank holds of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The weight itself, in the optimizer's format.
+    /// The weight itself, in the optimizer's format; beyond this rank's [`Share`] only as exactly as the operators take it.
     Weight,
     /// The gradient gathered since the last update.
     Gradient,

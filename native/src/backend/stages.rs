@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
 use pipeplan_core::graph::{Axis, Graph, Init, Job, Kernel, Needs, Operator, Role, SequencePart, Tensor, TensorId};
+use pipeplan_core::model::Dtype;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 use pipeplan_core::units::Bytes;
@@ -87,7 +88,7 @@ pub struct NewParameter<D, S> {
 pub trait Processor {
     /// The data of a tensor.
     type Data;
-    /// What the optimizer keeps of a weight: of this rank's [share](Shares) alone, but for master weights.
+    /// What the optimizer keeps of a weight: of this rank's [share](Shares) alone.
     type State;
     /// Why something could not be done.
     type Error: Into<BackendError>;
@@ -271,7 +272,7 @@ pub trait Processor {
     }
 
     /// The device's memory that holds `part`, as [`Backend::on_card`].
-    fn on_card(&mut self, _part: Part, _parameter: Updated<'_, Self::Data, Self::State>) -> Option<OnCard> {
+    fn on_card(&mut self, _part: Part, _parameter: Updated<'_, Self::Data, Self::State>) -> Option<(OnCard, Dtype)> {
         None
     }
 
@@ -331,14 +332,6 @@ pub trait Processor {
     /// As [`Backend::most_on_card`].
     fn most_on_card(&self) -> usize {
         0
-    }
-
-    /// The weight follows what the optimizer keeps of it.
-    ///
-    /// # Errors
-    /// Where it cannot.
-    fn refresh(&mut self, _parameter: Updated<'_, Self::Data, Self::State>) -> Result<(), Self::Error> {
-        Ok(())
     }
 }
 
@@ -971,7 +964,7 @@ impl<P: Processor> Backend for Stages<P> {
         self.processor.device_bytes()
     }
 
-    fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<OnCard> {
+    fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<(OnCard, Dtype)> {
         let Stages { processor, stages, training, .. } = self;
         let lent =
             stages.get_mut(&stage)?.with_named(name, training.shares, |parameter| processor.on_card(part, parameter));
@@ -1015,9 +1008,5 @@ impl<P: Processor> Backend for Stages<P> {
 
     fn most_on_card(&self) -> usize {
         self.processor.most_on_card()
-    }
-
-    fn refresh(&mut self, stage: u16, name: &str) -> Result<(), BackendError> {
-        self.with_parameter(stage, name, |processor, parameter| processor.refresh(parameter))
     }
 }

@@ -140,7 +140,10 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
         })?;
-        let weights = if shared.options.keep_weights { walker.backend.weights() } else { BTreeMap::new() };
+        let weights = match shared.options.keep_weights {
+            true => walker.gradients.all_exact(&mut *walker.backend, &mut *transport)?,
+            false => BTreeMap::new(),
+        };
         Ok((memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), &shared.workload), weights))
     }));
     let walk = walk.unwrap_or_else(|panic| Err(Cause::Died { message: message_of(&*panic) }));

@@ -356,7 +356,7 @@ impl Gradients {
             let groups = &mut self.groups;
             if [held.shares, held.copies, held.replicas].iter().all(Option::is_none) && held.is_average() {
                 // Nobody else has any.
-            } else if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
+            } else if let Some((memory, _)) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
                 held.reduce_on_card(&memory, groups, transport)?;
                 if !held.is_average() {
                     backend.scale_on_card(*first, &held.name, Part::Gradient, held.of_average())?;
@@ -445,17 +445,14 @@ impl Gradients {
     pub fn gather(&mut self, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
         for held in &self.held {
             let (Some(first), Some(replicas)) = (held.stages.first(), held.replicas) else { continue };
-            if held.share.members < 2 {
+            if !held.is_shared_out() {
                 continue;
             }
             let (replicas, share) = (&mut self.groups[replicas], held.share);
-            if let Some(memory) = on_card(backend, transport, *first, &held.name, Part::Weight) {
-                let counts = counts((memory.bytes() / 4) as usize, share);
-                transport.on_card(replicas, Operation::AllGather, &memory, Dtype::F32, (0, &counts))?;
-                backend.refresh(*first, &held.name)?;
+            if let Some((memory, dtype)) = on_card(backend, transport, *first, &held.name, Part::Weight) {
+                let counts = counts((memory.bytes() / dtype.bytes()) as usize, share);
+                transport.on_card(replicas, Operation::AllGather, &memory, dtype, (0, &counts))?;
             } else {
-                // Reading waits for the device.
-                transport.settle_on_card()?;
                 lend(backend, *first, &held.name, Part::Weight, |values| match values {
                     Values::F32(values) => gather(values, replicas, share, transport),
                     Values::F64(values) => gather(values, replicas, share, transport),
@@ -467,6 +464,54 @@ impl Gradients {
             spread(backend, held, Part::Weight)?;
         }
         Ok(transport.settle_on_card()?)
+    }
+
+    /// The weight `name` as the optimizer has it. Where copies of it share that out, each is handed what the others have, so all
+    /// of them call this at the same time.
+    ///
+    /// # Errors
+    /// As [`Gradients::reduce`].
+    pub fn exact(
+        &mut self,
+        name: &str,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<Buffer, Cause> {
+        let Gradients { held, groups, .. } = self;
+        // In the order of their names.
+        let held = held.binary_search_by(|held| (*held.name).cmp(name)).ok().map(|at| &held[at]);
+        let found = held.and_then(|held| Some((held, *held.stages.first()?)));
+        let missing = || BackendError::NoSuchWeight { stage: 0, name: name.to_string() };
+        let (held, stage) = found.ok_or_else(missing)?;
+        let mut values = copy_of(backend, stage, name, Part::Weight)?;
+        if let Some(replicas) = held.replicas.filter(|_| held.is_shared_out()) {
+            match &mut values {
+                Buffer::F32(values) => gather(values, &mut groups[replicas], held.share, transport)?,
+                Buffer::F64(values) => gather(values, &mut groups[replicas], held.share, transport)?,
+                // Of weights there are only these.
+                _ => {}
+            }
+        }
+        Ok(values)
+    }
+
+    /// The same of all weights that this rank holds, by name.
+    ///
+    /// # Errors
+    /// As [`Gradients::reduce`].
+    pub fn all_exact(
+        &mut self,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<BTreeMap<String, Buffer>, Cause> {
+        let names: Vec<String> = self.held.iter().map(|held| held.name.clone()).collect();
+        names.into_iter().map(|name| Ok((name.clone(), self.exact(&name, backend, transport)?))).collect()
+    }
+
+    /// Whether copies share out what the optimizer keeps of the weight `name`.
+    pub fn is_shared_out(&self, name: &str) -> bool {
+        let held = self.held.binary_search_by(|held| (*held.name).cmp(name));
+        held.is_ok_and(|at| self.held[at].is_shared_out())
     }
 }
 
@@ -524,7 +569,7 @@ fn here_on_card(backend: &mut dyn Backend, stage: u16, name: &str) -> Option<usi
     if backend.most_on_card() == 0 {
         return None;
     }
-    backend.on_card(stage, name, Part::Gradient).map(|memory| (memory.bytes() / 4) as usize)
+    backend.on_card(stage, name, Part::Gradient).map(|(memory, _)| (memory.bytes() / 4) as usize)
 }
 
 /// Whether pipeline rank `rank` holds a weight in more than one of its stages, whose gradients it adds up by copies.
@@ -563,18 +608,23 @@ fn copy_on_card(backend: &mut dyn Backend, elements: usize, [from, to]: [u16; 2]
     Ok(())
 }
 
-/// The memory of a device that holds `part`, where the transport sums such memory itself.
+/// The memory of a device that holds `part`, and its format, where the transport sums or gathers such memory itself.
 fn on_card(
     backend: &mut dyn Backend,
     transport: &dyn Transport,
     stage: u16,
     name: &str,
     part: Part,
-) -> Option<OnCard> {
+) -> Option<(OnCard, Dtype)> {
     if transport.has_own_on_card() { backend.on_card(stage, name, part) } else { None }
 }
 
 impl Held {
+    /// Whether copies share out what the optimizer keeps of it.
+    fn is_shared_out(&self) -> bool {
+        self.share.members > 1
+    }
+
     /// Whether its gradient is the average over replicas as it is.
     fn is_average(&self) -> bool {
         self.factor[0] == self.factor[1]
@@ -598,7 +648,7 @@ impl Held {
         let mine = self.share.of(values.len());
         match self.replicas {
             None => {}
-            Some(replicas) if self.share.members < 2 => {
+            Some(replicas) if !self.is_shared_out() => {
                 transport.all_reduce(&mut groups[replicas], values, Reduction::Avg)?;
             }
             Some(replicas) => {
@@ -618,7 +668,7 @@ impl Held {
         let most = backend.most_on_card();
         let fits = |at: &usize| groups[*at].size() <= most;
         // Where the optimizer is shared out, pieces differ in length.
-        let is_whole = self.replicas.is_none() || self.share.members < 2;
+        let is_whole = self.replicas.is_none() || !self.is_shared_out();
         let all = [self.shares, self.copies, self.replicas];
         transport.carries_memory() && is_whole && all.iter().flatten().all(fits)
     }
@@ -661,7 +711,7 @@ impl Held {
             sum(at, Operation::AllReduce(Reduction::Sum), &[])?;
         }
         let Some(replicas) = self.replicas else { return Ok(()) };
-        if self.share.members < 2 {
+        if !self.is_shared_out() {
             return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
         }
         let counts = counts((memory.bytes() / 4) as usize, self.share);

@@ -97,7 +97,7 @@ impl Walker<'_> {
     pub(super) fn after_step(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         self.board.note(self.position.world_rank(), done.saturating_sub(1), self.row.len(), State::Saving);
-        let written = writer.after_step(done, &mut *self.backend, transport)?;
+        let written = writer.after_step(done, &mut *self.backend, &mut self.gradients, transport)?;
         self.note_checkpoint(written);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Walker<'_> {
     pub(super) fn finish(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         self.board.note(self.position.world_rank(), done.saturating_sub(1), self.row.len(), State::Saving);
-        let written = writer.finish(done, &mut *self.backend, transport)?;
+        let written = writer.finish(done, &mut *self.backend, &mut self.gradients, transport)?;
         self.note_checkpoint(written);
         Ok(())
     }

@@ -760,15 +760,14 @@ impl Workload {
         self.program.rows.iter().enumerate().map(of_rank).collect()
     }
 
-    /// What the optimizer of `rank` of a pipeline keeps, on cards: master weights of bf16 ones, and its share of the moments.
+    /// What the optimizer of `rank` of a pipeline keeps of its share: both moments, and the master weights of bf16 ones.
     fn state_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
         let shares = Position { rank, ..self.position(0) }.shares();
         let stages = stages_held(&self.problem, rank);
         let weights = stages.iter().filter_map(|stage| model.graphs.get(*stage)).flat_map(Graph::weights);
         let state = |weight: &Tensor| {
-            let (elements, mine) = (weight.elements(), shares.of(weight).of(weight.elements() as usize).len());
-            let each = weight.dtype.bytes().max(Dtype::F32.bytes());
-            each * (2 * mine as u64 + if weight.dtype == Dtype::Bf16 { elements } else { 0 })
+            let mine = shares.of(weight).of(weight.elements() as usize).len() as u64;
+            mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * if weight.dtype == Dtype::Bf16 { 3 } else { 2 }
         };
         weights.map(|(_, weight)| state(weight)).sum()
     }

@@ -692,15 +692,6 @@ impl Context {
         self.over_elements("scale", Format::F32, elements, args)
     }
 
-    /// bf16 of `elements` floats.
-    ///
-    /// # Errors
-    /// [`CardError`].
-    pub fn narrow(&self, from: Address, to: Address, elements: u64) -> Result<(), CardError> {
-        let args = args(&[from.0, to.0], &[elements], &[]);
-        self.over_elements("cast_to", Format::Bf16, elements, args)
-    }
-
     /// Makes what `graphs` will look up, which is made of what they lack only here.
     ///
     /// # Errors

@@ -113,12 +113,29 @@ pub enum Leaving {
     ThroughHost,
 }
 
-/// What the optimizer keeps of a weight.
+/// What the optimizer keeps of a weight: of the rank's share of it.
 pub struct State {
     /// The weight in f32, where the weight is not.
     master: Option<Arc<Memory>>,
+    /// Where the share begins.
+    start: usize,
     mean: Arc<Memory>,
     square: Arc<Memory>,
+}
+
+impl State {
+    /// The numbers of the share.
+    fn mine(&self) -> Range<usize> {
+        self.start..self.start + self.mean.bytes() as usize / 4
+    }
+
+    /// The numbers of `weight`, widened, those of the share as exactly as they are kept.
+    fn exact(&self, weight: &Memory) -> Result<Vec<f32>, CardError> {
+        let Some(master) = &self.master else { return Ok(floats(&weight.read()?)) };
+        let mut values = unpacked(&weight.read()?, Format::Bf16);
+        values[self.mine()].copy_from_slice(&floats(&master.read()?));
+        Ok(values)
+    }
 }
 
 /// How that is held: the optimizer's kernel reads and writes the host's memory where it lies, both ways of the link at once.
@@ -247,12 +264,13 @@ impl Processor for Queue {
         held: usize,
     ) -> Result<NewParameter<Arc<Memory>, State>, CardError> {
         let values: Vec<f32> = initial(training, init, weight);
+        let mine = training.shares.of(weight).of(values.len());
         let format = format_of(weight.dtype);
         let master = match format {
             Format::F32 => None,
             Format::Bf16 => {
-                let master = Memory::held(&self.card, 4 * values.len() as Bytes, held_as_state(training))?;
-                master.write(&packed(&values, Format::F32))?;
+                let master = Memory::held(&self.card, 4 * held as Bytes, held_as_state(training))?;
+                master.write(&packed(&values[mine.clone()], Format::F32))?;
                 Some(Arc::new(master))
             }
         };
@@ -261,7 +279,7 @@ impl Processor for Queue {
             moment.clear()?;
             Ok::<_, CardError>(Arc::new(moment))
         };
-        let state = State { master, mean: moment()?, square: moment()? };
+        let state = State { master, start: mine.start, mean: moment()?, square: moment()? };
         let state_bytes =
             state.master.as_ref().map_or(0, |master| master.bytes()) + state.mean.bytes() + state.square.bytes();
         Ok(NewParameter {
@@ -461,11 +479,11 @@ impl Processor for Queue {
     ) -> Result<(), CardError> {
         let Updated { tensor, weight, gradient, state, mine, decay, clear } = parameter;
         let format = format_of(tensor.dtype);
-        let master = state.master.as_ref().unwrap_or(weight);
         let start = mine.start as u64;
+        let own = weight.after(start * format.bytes());
         let places = [
-            weight.after(start * format.bytes()),
-            master.after(start * 4),
+            own,
+            state.master.as_ref().map_or(own, |master| master.at()),
             gradient.after(start * 4),
             state.mean.at(),
             state.square.at(),
@@ -478,10 +496,8 @@ impl Processor for Queue {
         Ok(())
     }
 
-    /// The master weight where there is one.
     fn weight(&self, weight: &Arc<Memory>, state: &State) -> Option<Buffer> {
-        let memory = state.master.as_ref().unwrap_or(weight);
-        memory.read().ok().map(|bytes| Buffer::F32(floats(&bytes)))
+        state.exact(weight).ok().map(Buffer::F32)
     }
 
     fn gradient(&self, gradient: &Arc<Memory>) -> Option<Buffer> {
@@ -492,11 +508,12 @@ impl Processor for Queue {
         self.card.taken_bytes()
     }
 
-    fn on_card(&mut self, part: Part, parameter: Updated<'_, Arc<Memory>, State>) -> Option<OnCard> {
+    fn on_card(&mut self, part: Part, parameter: Updated<'_, Arc<Memory>, State>) -> Option<(OnCard, Dtype)> {
         let memory = Arc::clone(memory_of(part, &parameter));
         let bytes = memory.bytes();
+        let dtype = if part == Part::Weight { parameter.tensor.dtype } else { Dtype::F32 };
         // What reaches from card to card, such as NCCL, is not asked for the host's memory.
-        (!memory.is_on_host()).then(|| OnCard::new(memory, bytes))
+        (!memory.is_on_host()).then(|| (OnCard::new(memory, bytes), dtype))
     }
 
     fn scale_on_card(
@@ -554,28 +571,22 @@ impl Processor for Queue {
         MOST_MEMBERS
     }
 
-    fn refresh(&mut self, parameter: Updated<'_, Arc<Memory>, State>) -> Result<(), CardError> {
-        let Updated { tensor, weight, state, .. } = parameter;
-        match &state.master {
-            Some(master) => self.context.narrow(master.at(), weight.at(), tensor.elements()),
-            None => Ok(()),
-        }
-    }
-
     fn lend(
         &mut self,
         part: Part,
         parameter: Updated<'_, Arc<Memory>, State>,
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), CardError> {
+        let Updated { weight, state, .. } = &parameter;
+        let master = state.master.as_ref().filter(|_| part == Part::Weight);
         let memory = memory_of(part, &parameter);
-        let mut values = floats(&memory.read()?);
+        let mut values = if master.is_some() { state.exact(weight)? } else { floats(&memory.read()?) };
         let before = values.clone();
         work(Values::F32(&mut values));
         if values != before {
-            memory.write(&packed(&values, Format::F32))?;
-            if part == Part::Weight && parameter.state.master.is_some() {
-                self.card.write(parameter.weight.at(), &packed(&values, Format::Bf16))?;
+            memory.write(&packed(&values, if master.is_some() { Format::Bf16 } else { Format::F32 }))?;
+            if let Some(master) = master {
+                master.write(&packed(&values[state.mine()], Format::F32))?;
             }
         }
         Ok(())
@@ -604,7 +615,7 @@ fn places<'a>(
 fn memory_of<'a>(part: Part, parameter: &'a Updated<'_, Arc<Memory>, State>) -> &'a Arc<Memory> {
     let Updated { weight, gradient, state, .. } = parameter;
     match part {
-        Part::Weight => state.master.as_ref().unwrap_or(weight),
+        Part::Weight => weight,
         Part::Gradient => gradient,
         Part::Mean => &state.mean,
         Part::Square => &state.square,

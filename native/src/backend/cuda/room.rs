@@ -340,7 +340,7 @@ impl Processor for Noting {
         held: usize,
     ) -> Result<NewParameter<Arc<Place>, [Option<Arc<Place>>; 3]>, BackendError> {
         let state = |bytes: Bytes| Arc::new(Place::new(&self.paper, bytes, held_as_state(training)));
-        let master = (weight.dtype == Dtype::Bf16).then(|| state(4 * weight.elements()));
+        let master = (weight.dtype == Dtype::Bf16).then(|| state(4 * held as Bytes));
         let moments = [(); 2].map(|()| Some(state(4 * held as Bytes)));
         let [mean, square] = moments;
         Ok(NewParameter {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::names::{self, Names};
 use super::{CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name};
 use crate::backend::{Backend, Part};
-use crate::runner::gradients::{Placed, Places, Position, copy_of};
+use crate::runner::gradients::{Gradients, Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
 use crate::runner::shard::{Cut, Run, Seat, Shard};
 use crate::transport::collectives::{Collectives, Group};
@@ -85,10 +85,11 @@ impl Writer {
         &mut self,
         step: u32,
         backend: &mut dyn Backend,
+        gradients: &mut Gradients,
         transport: &mut dyn Transport,
     ) -> Result<Option<PathBuf>, Cause> {
         let due = self.saving.every > 0 && step.is_multiple_of(self.saving.every);
-        if due { self.write(step, backend, transport).map(Some) } else { Ok(None) }
+        if due { self.write(step, backend, gradients, transport).map(Some) } else { Ok(None) }
     }
 
     /// Writes one at the end of a run of `step` steps, unless it is there.
@@ -99,15 +100,17 @@ impl Writer {
         &mut self,
         step: u32,
         backend: &mut dyn Backend,
+        gradients: &mut Gradients,
         transport: &mut dyn Transport,
     ) -> Result<Option<PathBuf>, Cause> {
-        if step == self.written { Ok(None) } else { self.write(step, backend, transport).map(Some) }
+        if step == self.written { Ok(None) } else { self.write(step, backend, gradients, transport).map(Some) }
     }
 
     fn write(
         &mut self,
         step: u32,
         backend: &mut dyn Backend,
+        gradients: &mut Gradients,
         transport: &mut dyn Transport,
     ) -> Result<PathBuf, Cause> {
         let folder = self.saving.folder.join(folder_name(step));
@@ -118,7 +121,7 @@ impl Writer {
             fs::create_dir_all(&partial).map_err(CheckpointError::file(&partial, "made"))?;
         }
         transport.barrier()?;
-        let written = self.write_part(&partial, backend, transport)?;
+        let written = self.write_part(&partial, backend, gradients, transport)?;
         self.everyone.begin(step);
         let numbers: Vec<f64> = written.iter().flat_map(Written::numbers).collect();
         // Nobody's has come before its files are on disk.
@@ -134,12 +137,13 @@ impl Writer {
         Ok(folder)
     }
 
-    /// The weights that this rank owns, gathered over those that share matrices, and its share of their optimizer state;
-    /// then what the files are that it has written.
+    /// The weights that this rank owns, gathered over copies that share out what the optimizer keeps of them and over ranks that
+    /// share matrices, and its share of their optimizer state; then what the files are that it has written.
     fn write_part(
         &mut self,
         partial: &Path,
         backend: &mut dyn Backend,
+        gradients: &mut Gradients,
         transport: &mut dyn Transport,
     ) -> Result<Vec<Written>, Cause> {
         let mut written = Vec::new();
@@ -161,12 +165,16 @@ impl Writer {
         if let Some(file) = weight_files(places).get(&rank) {
             let writes = position.copy() == 0 && member == 0;
             let mut tensors = Vec::new();
-            for (name, stage, shard) in owned.iter().filter(|(_, _, shard)| copy(shard) == 0) {
-                let is_whole = shard.cuts(position.seat()).is_empty();
-                if is_whole && !writes {
+            for (name, _, shard) in &owned {
+                let (is_first, is_whole) = (copy(shard) == 0, shard.cuts(position.seat()).is_empty());
+                let is_needed = is_first && !(is_whole && !writes);
+                if !is_needed && !gradients.is_shared_out(name) {
                     continue;
                 }
-                let held = copy_of(backend, *stage, name, Part::Weight)?;
+                let held = gradients.exact(name, backend, transport)?;
+                if !is_needed {
+                    continue;
+                }
                 let values = match (is_whole, shard.experts.and(experts_together.as_mut())) {
                     (true, _) => held,
                     (false, Some(together)) => together.whole(held, shard, transport)?,
