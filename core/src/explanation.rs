@@ -9,12 +9,13 @@ use core::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::op::OpKind;
 use crate::planner::{self, Answer, BEST, PlanError};
 use crate::relief::{self, Change, Relief, Reliefs};
 use crate::schedule::{self, Absent, Published};
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::{Spec, Work};
-use crate::units::Nanos;
+use crate::units::{Bytes, Nanos};
 use crate::verdict::{self, RankMemory};
 
 /// What each rank holds under a schedule of a model.
@@ -119,18 +120,22 @@ fn of_best(
 }
 
 impl Explanation {
-    /// By stage: the share of what F keeps, on the device and in the host's memory, that is still held after B, for W, in
-    /// thousandths.
-    pub fn held_for_w(&self) -> Vec<u64> {
+    /// By stage: what a microbatch holds after F, and what it still holds after B, for W; on the device and in the host's
+    /// memory. Where B computes again what F did not keep, the latter may be more.
+    pub fn held_for_w(&self) -> Vec<[Bytes; 2]> {
         let case = &self.answer.case;
-        let share = |stage| {
+        let held = |stage| {
             let cost = case.problem.cost(stage);
             let behind = [cost.forward_bytes, cost.forward_bytes + cost.backward_input_bytes];
             let on_host = case.derived.as_ref().map_or([0; 2], |derived| derived.host_bytes[stage]);
-            let [kept, left] = [0, 1].map(|at| behind[at].max(0) as u128 + u128::from(on_host[at]));
-            (left * 1000).checked_div(kept).unwrap_or(0) as u64
+            [0, 1].map(|at| behind[at].max(0).unsigned_abs().saturating_add(on_host[at]))
         };
-        (0..case.problem.stage_count()).map(share).collect()
+        (0..case.problem.stage_count()).map(held).collect()
+    }
+
+    /// Whether the schedule cuts a backward in two, so that something waits for W.
+    pub fn cuts_backwards(&self) -> bool {
+        self.answer.schedule.rows.iter().flatten().any(|op| op.kind() == OpKind::W)
     }
 
     /// For programs: `pipeplan memory --json`.
@@ -167,7 +172,9 @@ impl Explanation {
             "fits": self.ranks.iter().all(RankMemory::fits),
             "note": self.note,
             "ranks": self.ranks.iter().map(rank).collect::<Vec<_>>(),
-            "held_for_weight_permille": self.held_for_w(),
+            "held_for_weight_permille": self.held_for_w().into_iter().map(|[kept, left]| {
+                (u128::from(left) * 1000).checked_div(u128::from(kept)).unwrap_or(0) as u64
+            }).collect::<Vec<_>>(),
             "deal": dealt.map(|dealt| json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns })),
             "fit": self.answer.case.fitted.as_ref().map(|fitted| &fitted.account),
             "step_ns": self.step_ns,

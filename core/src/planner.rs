@@ -467,6 +467,8 @@ pub enum PlanError {
         lowering: Lowering,
         /// What is wrong, such as the circle in which ranks wait.
         violations: Vec<Violation>,
+        /// Ways to place them that complete there.
+        completing: Vec<Lowering>,
     },
 }
 
@@ -492,10 +494,15 @@ impl fmt::Display for PlanError {
             }
             PlanError::Spec(faults) => fmt::Display::fmt(faults, f),
             PlanError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),
-            PlanError::Hangs { lowering, violations } => {
+            PlanError::Hangs { lowering, violations, completing } => {
                 write!(f, "with {lowering} transfers this plan could hang, so it is not written:")?;
                 violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))?;
-                f.write_str("\nsay `grouped` or `overlapped`, which always complete")?;
+                let names: Vec<String> = completing.iter().map(|lowering| format!("`{lowering}`")).collect();
+                match names.split_last() {
+                    Some((last, [])) => write!(f, "\nsay {last}, which completes there")?,
+                    Some((last, others)) => write!(f, "\nsay {} or {last}, which complete there", others.join(", "))?,
+                    None => f.write_str("\nname another transport")?,
+                }
                 // Room for messages cures a wait, and none that meet out of order.
                 let waits = violations.iter().all(|violation| matches!(violation, Violation::Circle { .. }));
                 f.write_str(if waits { ", or name a transport with buffers, or with more of them" } else { "" })
@@ -653,7 +660,14 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let problem = answer.case.problem;
     let Messages { lowering, transport } = spec.messages;
     let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;
-    check_program(&problem, &program, transport).map_err(|violations| PlanError::Hangs { lowering, violations })?;
+    check_program(&problem, &program, transport).map_err(|violations| {
+        let completes = |lowering: &Lowering| {
+            lower_as(&problem, &answer.schedule, *lowering)
+                .is_ok_and(|program| check_program(&problem, &program, transport).is_ok())
+        };
+        let ways = [Lowering::Grouped, Lowering::Overlapped { prefetch: 0 }, Lowering::ReceiveFirst, Lowering::InPieces];
+        PlanError::Hangs { lowering, violations, completing: ways.into_iter().filter(completes).collect() }
+    })?;
     let prediction = Prediction::of(&problem, &answer.timeline);
     let ends = answer.case.derived.map(|derived| derived.ends);
     let mut spec = spec.clone();

@@ -400,7 +400,14 @@ impl Statement {
     pub fn placements(&self) -> Vec<Placement> {
         match &self.placement {
             PlacementChoice::Fixed(placement) => vec![placement.clone()],
-            PlacementChoice::Any if self.chunks == 1 => vec![Placement::Linear],
+            PlacementChoice::Any if self.chunks == 1 => {
+                let mut open = vec![Placement::Linear];
+                // Schedules that go two ways are offered beside the others, so what is best of all is looked for there, too.
+                if suits(&Placement::TwoWay, self.ranks, self.chunks, self.microbatches) {
+                    open.push(Placement::TwoWay);
+                }
+                open
+            }
             PlacementChoice::Any => {
                 let folded = if self.chunks == 2 { Placement::V } else { Placement::Wave };
                 let blocks = (0..self.ranks * self.chunks).map(|stage| (stage / self.chunks) as u16).collect();
@@ -477,8 +484,9 @@ impl Statement {
     }
 }
 
-fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize) -> Result<(), Fault> {
-    let fits = match placement {
+/// Whether stages may be placed so.
+fn suits(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize) -> bool {
+    match placement {
         Placement::Linear => chunks == 1,
         Placement::V => chunks == 2,
         Placement::Looped | Placement::Wave => true,
@@ -489,8 +497,11 @@ fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatc
             list.iter().filter(|rank| usize::from(**rank) < ranks).for_each(|rank| held[usize::from(*rank)] += 1);
             !wrong && held.iter().all(|held| *held == chunks)
         }
-    };
-    if fits {
+    }
+}
+
+fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize) -> Result<(), Fault> {
+    if suits(placement, ranks, chunks, microbatches) {
         return Ok(());
     }
     let accepted = match placement {
@@ -499,9 +510,10 @@ fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatc
         Placement::TwoWay => "chunks 1 and even numbers of ranks and microbatches with `two-way`",
         _ => "ranks × chunks entries, each a rank, every rank as often as it has chunks",
     };
+    let name = placement.name().unwrap_or("a list");
     Err(Fault::new(
         "placement",
-        format!("{} with {chunks} chunks on {ranks} ranks", placement.name().unwrap_or("a list")),
+        format!("{name} with chunks {chunks}, ranks {ranks}, microbatches {microbatches}"),
         accepted,
     ))
 }
@@ -903,6 +915,35 @@ impl Problem {
     /// The same problem judged by another objective.
     pub fn with_objective(&self, objective: Objective) -> Problem {
         Problem { objective, ..self.clone() }
+    }
+
+    /// The same problem in a unit of time of which a nanosecond has `finer`; none where times would come to more than a problem
+    /// may have. The same order takes `finer` times as long there, or less where what a pair hides was rounded down.
+    pub(crate) fn in_finer_time(&self, finer: Nanos) -> Option<Problem> {
+        let times = |ns: Nanos| ns.checked_mul(finer);
+        let stage = |cost: &StageCost| {
+            Some(StageCost {
+                forward_ns: times(cost.forward_ns)?,
+                backward_input_ns: times(cost.backward_input_ns)?,
+                backward_weight_ns: times(cost.backward_weight_ns)?,
+                backward_ns: match cost.backward_ns {
+                    Some(backward_ns) => Some(times(backward_ns)?),
+                    None => None,
+                },
+                forward_exchange_ns: times(cost.forward_exchange_ns)?,
+                backward_exchange_ns: times(cost.backward_exchange_ns)?,
+                ..*cost
+            })
+        };
+        let transfers = match &self.transfers {
+            Transfers::Uniform(hop) => Transfers::Uniform(times(*hop)?),
+            Transfers::Links(links) => {
+                let row = |row: &Vec<Nanos>| row.iter().map(|hop| times(*hop)).collect();
+                Transfers::Links(links.iter().map(row).collect::<Option<_>>()?)
+            }
+        };
+        let stages = self.stages.iter().map(stage).collect::<Option<_>>()?;
+        Statement { stages, transfers, ..self.statement() }.problem(self.placement.clone()).ok()
     }
 
     /// The same problem with hops that take `by` more; none where times would come to more than a problem may have.

@@ -218,8 +218,7 @@ impl Step {
     /// One that takes `step_ns`, of `ranks` ranks with the problem of `derived`.
     pub fn taking(work: &ModelWork, derived: &Derived, ranks: usize, step_ns: Nanos) -> Step {
         let seconds = step_ns.max(1) as f64 / 1e9;
-        let sequences = u64::from(work.microbatches) * u64::from(work.microbatch_size);
-        let tokens = sequences as f64 * f64::from(work.sequence) * f64::from(work.layout.data.max(1));
+        let tokens = work.step_tokens() as f64;
         let could = ranks as f64 * work.device.matmul_flops as f64 * seconds;
         Step {
             step_ns,

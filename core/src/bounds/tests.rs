@@ -61,6 +61,47 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A thousandth of the unit of time, and so a thousand times the figures: what pairs hide is rounded down in the coarser
+    /// unit, so the bound there is no lower, and by the last nanosecond at most higher where they hide whole ones.
+    #[test]
+    fn with_pairs_the_unit_of_time_does_not_matter(
+        stages in proptest::collection::vec(stage(), 4),
+        half in 1usize..8, hop in 0u64..9, permille in 0u16..=10, exchange in 0u64..20, spans: bool,
+    ) {
+        let exchanging = |cost: &StageCost| StageCost {
+            forward_exchange_ns: exchange.min(cost.forward_ns),
+            backward_exchange_ns: (exchange / 2).min(cost.backward_input_ns),
+            ..*cost
+        };
+        let mut small = statement(4, 1, 2 * half, stages.iter().map(exchanging).collect(), hop);
+        small.overlap_permille = 100 * permille;
+        small.objective = if spans { Objective::LongestSpan } else { Objective::Makespan };
+        let small = small.problem(crate::placement::Placement::TwoWay).unwrap();
+        let large = small.in_finer_time(1000).expect("times have room");
+        let [small_ns, large_ns] = [&small, &large].map(|problem| lower_bound(problem).value_ns);
+        prop_assert!(1000 * small_ns >= large_ns, "{small_ns} {large_ns}");
+        if permille % 10 == 0 {
+            prop_assert!(1000 * (small_ns - 1) < large_ns, "{small_ns} {large_ns}");
+        }
+    }
+}
+
+/// Two chunks on each of two ranks, four microbatches: of 24 ns of work a forward of each may hide behind a backward of 2 ns,
+/// and no more.
+#[test]
+fn pairs_hide_no_more_than_the_shorter_op() {
+    let cost = StageCost { forward_ns: 1, backward_input_ns: 1, backward_weight_ns: 1, ..StageCost::default() };
+    for (overlap_permille, least) in [(0, 24), (10, 24), (1000, 16)] {
+        let mut statement = statement(2, 2, 4, vec![cost], 0);
+        statement.overlap_permille = overlap_permille;
+        let bound = lower_bound(&statement.problem(crate::placement::Placement::V).unwrap());
+        assert!(bound.value_ns >= least, "{overlap_permille}: {bound:?}");
+    }
+}
+
 /// `(M + P − 1)(F + B) + 2 (P − 1) c + W`, or the work of the last rank after the way to it, for a linear pipe of
 /// any size: the bound of a plan of millions of ops is as good as that of a small one.
 #[test]

@@ -172,24 +172,39 @@ fn fit_offload(
     let bare = tried.first().map_or(0, |(bare, _)| *bare);
     let free = tried.iter().rposition(|(cost, _)| *cost <= bare).unwrap_or(0);
     let mut best: Option<(Nanos, Fitted)> = None;
+    // Of those with which some rank does not fit, the one that holds the least.
+    let mut nearest = Bytes::MAX;
     for (cost, offload) in &tried[free..] {
         let given = with(work, *offload);
         let least = fit_recompute(&given, solve);
-        // What is computed again is not copied, so that there may be less to wait for.
-        let all = Recompute::ALL.into_iter().skip(1).filter(|_| *cost > bare);
-        let all = all.map(|recompute| in_part(work, *offload, Some(recompute)));
+        // What is computed again is not copied, so that there may be less to wait for; and where nothing fits, how much is
+        // lacking with the most of it is told.
+        let is_tried = |recompute: &Recompute| *cost > bare || least.is_err() && *recompute == Recompute::Full;
+        let all = Recompute::ALL.into_iter().skip(1).filter(is_tried);
+        let all: Vec<_> = all.map(|recompute| (recompute.name(), in_part(work, *offload, Some(recompute)))).collect();
         let least = least.map(|fitted| {
             let mut of_offload = in_part(work, *offload, None);
             of_offload.account.extend(fitted.account);
-            Fitted { choices: fitted.choices, ..of_offload }
+            ("some", Fitted { choices: fitted.choices, ..of_offload })
         });
-        reason = least.as_ref().err().cloned().unwrap_or(reason);
-        for fitted in least.into_iter().chain(all) {
+        for (again, fitted) in least.into_iter().chain(all) {
             let Ok((_, problem, schedule)) = solve(fitted.applied_to(&given)) else { continue };
-            let cost = cost_of(&problem, &schedule)?;
-            let is_faster = best.as_ref().is_none_or(|(least, _)| cost < *least);
-            if is_faster && over_limit(&problem, &schedule, limit).is_none() {
-                best = Some((cost, fitted));
+            match over_limit(&problem, &schedule, limit) {
+                None => {
+                    let cost = cost_of(&problem, &schedule)?;
+                    if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                        best = Some((cost, fitted));
+                    }
+                }
+                Some((rank, peak)) if peak < nearest => {
+                    nearest = peak;
+                    let what = in_words(*offload);
+                    reason = Absent::because(format!(
+                        "rank {rank} would hold {peak} bytes even with recompute {again} in all layers and {what} in the \
+                         host's memory, and its limit is {limit}"
+                    ));
+                }
+                Some(_) => {}
             }
         }
     }
@@ -669,6 +684,12 @@ mod tests {
             error.contains("with activations of all layers in the host's memory, and its limit is 1000000000"),
             "{error}"
         );
+        // What would be held with the most of both is what a limit has to be at least.
+        let both = |limit| answer(&offloading("fit", "\"fit\"", limit, "25000000000"), "1f1b");
+        let error = both(1_000_000_000).unwrap_err();
+        let held = error.split("would hold ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+        assert!(both(held).is_ok(), "{error}");
+        assert!(both(held - held / 50).is_err(), "{error}");
     }
 
     /// Where layers are dealt within the limit, too, no number that can be said costs less.

@@ -14,14 +14,14 @@
 //! 0 | F0----F1----......BW0---------F2--
 //! ```
 //!
-//! Ops carry their stage (`4F0`) where a rank holds more than one.
+//! Ops carry their stage (`4F0`) where a rank holds more than one. While the two ops of a pair run, both are named: `F1+B0`.
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::op::{Op, OpKind};
-use crate::timeline::Timeline;
+use crate::timeline::{Span, Timeline};
 use crate::units::Nanos;
 
 /// A piece of a line: an op's columns, idle time, or the margin.
@@ -59,40 +59,53 @@ pub fn lines(timeline: &Timeline, width: usize) -> Vec<Vec<Piece>> {
     let room = width.max(40) - digits - 3;
     let (start, end) = window(timeline);
     let label = labels(timeline);
-    let widest = timeline.rows.iter().flatten().map(|span| label(span.op).len()).max().unwrap_or(2).max(2);
+    let rows: Vec<Vec<Block>> = timeline.rows.iter().map(|row| blocks(row, start, &label)).collect();
+    let widest = rows.iter().flatten().map(|block| block.label.len()).max().unwrap_or(2).max(2);
     let unit = unit_of(timeline, start);
     let cells = (end - start) / unit.max(1);
     let exact = unit > 0 && cells <= MOST_CELLS && cells as usize * (widest + 1) <= room;
-    timeline
-        .rows
-        .iter()
+    rows.iter()
         .enumerate()
-        .map(|(rank, row)| {
-            let spans: Vec<Block> = row
-                .iter()
-                .map(|span| Block {
-                    from: span.start_ns - start,
-                    to: span.end_ns - start,
-                    kind: span.op.kind(),
-                    label: label(span.op),
-                })
-                .collect();
+        .map(|(rank, blocks)| {
             let mut line = alloc::vec![Piece { text: format!("{rank:>digits$} | "), kind: None }];
             if exact {
-                exact_row(&spans, unit, cells, widest, &mut line);
+                exact_row(blocks, unit, cells, widest, &mut line);
             } else {
-                scaled_row(&spans, end - start, room, &mut line);
+                scaled_row(blocks, end - start, room, &mut line);
             }
             line
         })
         .collect()
 }
 
+/// What runs on a rank for a while: an op, or the two of a pair.
 struct Block {
     from: Nanos,
     to: Nanos,
     kind: OpKind,
     label: String,
+    /// What there is room for in a column or two.
+    initials: String,
+}
+
+/// The ops of a row, one behind the other: where two run at once, both together.
+fn blocks(row: &[Span], start: Nanos, label: &impl Fn(Op) -> String) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for together in row.chunk_by(|a, b| b.start_ns < a.end_ns) {
+        let mut ends: Vec<Nanos> = together.iter().flat_map(|span| [span.start_ns, span.end_ns]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        for while_ in ends.windows(2) {
+            let runs = |span: &&Span| span.start_ns <= while_[0] && while_[1] <= span.end_ns;
+            let ops: Vec<Op> = together.iter().filter(runs).map(|span| span.op).collect();
+            let Some(first) = ops.first() else { continue };
+            let labels: Vec<String> = ops.iter().map(|op| label(*op)).collect();
+            let initials = ops.iter().map(|op| &op.kind().text()[..1]).collect();
+            let [from, to] = [while_[0] - start, while_[1] - start];
+            blocks.push(Block { from, to, kind: first.kind(), label: labels.join("+"), initials });
+        }
+    }
+    blocks
 }
 
 /// A cell of equal width for every unit of time.
@@ -102,11 +115,10 @@ fn exact_row(blocks: &[Block], unit: Nanos, cells: u64, widest: usize, line: &mu
     };
     let mut at = 0;
     for block in blocks {
-        // The second op of a pair shows for what is left of it after the first.
-        let from = (block.from / unit).max(at);
-        cell("..", from - at, None, line);
-        cell(&block.label, (block.to / unit).saturating_sub(from), Some(block.kind), line);
-        at = at.max(block.to / unit);
+        let (from, to) = (block.from / unit, block.to / unit);
+        cell("..", from.saturating_sub(at), None, line);
+        cell(&block.label, to.saturating_sub(from), Some(block.kind), line);
+        at = to;
     }
     cell("..", cells.saturating_sub(at), None, line);
 }
@@ -120,23 +132,22 @@ fn scaled_row(blocks: &[Block], whole: Nanos, room: usize, line: &mut Vec<Piece>
         if from > at {
             line.push(Piece { text: ".".repeat(from - at), kind: None });
         }
-        // An op of less than a column is not drawn: its neighbours are.
-        let from = from.max(at);
+        // What has less than a column is not drawn: its neighbours are.
         if to > from {
-            line.push(Piece { text: squeezed(&block.label, block.kind, to - from), kind: Some(block.kind) });
+            line.push(Piece { text: squeezed(block, to - from), kind: Some(block.kind) });
         }
-        at = at.max(to);
+        at = to;
     }
     if room > at {
         line.push(Piece { text: ".".repeat(room - at), kind: None });
     }
 }
 
-/// As much of the name as `columns` hold: all of it, or the job's first letter.
-fn squeezed(label: &str, kind: OpKind, columns: usize) -> String {
-    let shown = if label.len() < columns { label } else { &kind.text()[..1] };
-    let mut text = String::from(shown);
-    (shown.len()..columns).for_each(|_| text.push('-'));
+/// As much of the name as `columns` hold: all of it, or the first letters of the jobs.
+fn squeezed(block: &Block, columns: usize) -> String {
+    let shown = if block.label.len() < columns { &block.label } else { &block.initials };
+    let mut text: String = shown.chars().take(columns).collect();
+    (text.len()..columns).for_each(|_| text.push('-'));
     text
 }
 
@@ -252,6 +263,27 @@ makespan 12, bubble 3/12 on each rank, in-flight 2 1"
         let text = TWO.replace("microbatches = 3", "microbatches = 2\nchunks = 2\nplacement = \"v\"");
         let drawn = draw(&timeline("zb-v", &text), 200);
         assert!(drawn.starts_with("0 | 0F0 0F1 "), "{drawn}");
+    }
+
+    /// Every op of a rank is named in its line, those of pairs together.
+    #[test]
+    fn both_ops_of_a_pair_are_named() {
+        for (unit, width) in [(1, 1000), (1009, 1000)] {
+            let problem = format!(
+                "ranks = 2\nchunks = 2\nplacement = \"v\"\nmicrobatches = 6\noverlap_permille = 1000\ntransfer_ns = {hop}\n\
+                 stages = {{ forward_ns = {unit}, backward_input_ns = {unit}, backward_weight_ns = {unit} }}\n",
+                hop = unit - 1,
+            );
+            let timeline = timeline("dualpipe-v", &problem);
+            let pairs = |row: &Vec<Span>| row.windows(2).any(|pair| pair[1].start_ns < pair[0].end_ns);
+            assert!(timeline.rows.iter().all(pairs));
+            for (line, row) in lines(&timeline, width).iter().zip(&timeline.rows) {
+                let drawn: Vec<&str> = line.iter().flat_map(|piece| piece.text.split(['+', ' ', '-'])).collect();
+                for span in row.iter().filter(|span| span.end_ns > span.start_ns) {
+                    assert!(drawn.contains(&&*span.op.to_string()), "{} in {drawn:?}", span.op);
+                }
+            }
+        }
     }
 
     #[test]

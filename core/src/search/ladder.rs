@@ -12,8 +12,10 @@
 //!   the range that it splits; or the value of the lower end, if that is less.
 //!
 //! So the value of a limit lies between those of the two ends, and values fall from the least limit to the
-//! largest. The answer at any limit is the value of the highest limit in the tree that is not above it. It takes as many
-//! searches as the tree is deep, and fewer where a bound shows that a lower end has nothing to give.
+//! largest. The answer at any limit is the value of the lowest limit in the tree that is above it, if what that leads to fits
+//! all the same, and else the value of the highest that is not above it. Whatever schedules hold are sums of a few numbers, so
+//! of those in the narrow range between the two the one asked for is often the highest. It takes as many searches as the tree
+//! is deep, and fewer where a bound shows that a lower end has nothing to give.
 //!
 //! Most of those are not asked for themselves: all that is wanted of an upper end is something that its value is not
 //! above. A *rough* search with a small part of the effort says as much, since a full one starts from what it found, and
@@ -181,8 +183,8 @@ impl<'a> Ladder<'a> {
                 None => None,
             }
         } else {
-            let at = self.descend();
-            self.value(at)
+            let (below, above) = self.descend();
+            self.value_between(below, above)
         };
         // Published schedules do not look at the limit, so whatever holds them here holds them with more memory too. They
         // may need just the bytes that were rounded off.
@@ -251,8 +253,9 @@ impl<'a> Ladder<'a> {
         base.saturating_add(microbatch.saturating_mul(2 * flat.ranks as u64))
     }
 
-    /// Goes down the tree to the highest limit that is not above the one asked for, noting the ranges on the way.
-    fn descend(&mut self) -> Bytes {
+    /// Goes down the tree to the highest limit that is not above the one asked for, and the lowest that is, noting the ranges on
+    /// the way.
+    fn descend(&mut self) -> (Bytes, Bytes) {
         let flat = Flat::new(self.problem);
         let least_of = |problem: &Problem| {
             let flat = Flat::new(problem);
@@ -283,7 +286,19 @@ impl<'a> Ladder<'a> {
                 above = at;
             }
         }
-        below
+        (below, above)
+    }
+
+    /// What the two limits around the one asked for lead to there.
+    fn value_between(&mut self, below: Bytes, above: Bytes) -> Option<Found> {
+        let found = self.value(below)?;
+        if self.stopped || below == self.asked || found.cost_ns == self.bound_ns {
+            return Some(found);
+        }
+        match self.value(above) {
+            Some(upper) if upper.cost_ns < found.cost_ns && fits(self.problem, &upper.schedule) => Some(upper),
+            _ => Some(found),
+        }
     }
 
     /// The answer without a limit: none where the search was stopped.

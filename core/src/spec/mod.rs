@@ -267,6 +267,17 @@ impl ModelWork {
         }
     }
 
+    /// All devices together.
+    pub fn devices(&self) -> u64 {
+        u64::from(self.pipeline).saturating_mul(self.layout.devices_per_rank())
+    }
+
+    /// Tokens of one training step, of all copies.
+    pub fn step_tokens(&self) -> u64 {
+        let sequences = u64::from(self.microbatches) * u64::from(self.microbatch_size);
+        sequences.saturating_mul(self.sequence.into()).saturating_mul(self.layout.data.max(1).into())
+    }
+
     /// How its devices are joined.
     pub(crate) const fn nodes(&self) -> Nodes {
         Nodes { devices: self.devices_per_node, link: self.link, node_link: self.node_link }

@@ -4,7 +4,7 @@ use pipeplan_core::lower::Lowering;
 use pipeplan_core::planner::{Comparison, Row, Status};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::schedule::Schedule;
-use pipeplan_core::spec::{Messages, Spec};
+use pipeplan_core::spec::{Messages, Work, Spec};
 
 use super::fail::Failure;
 use super::search::{Effort, Jitter, Measured};
@@ -111,16 +111,17 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
         if jitter_permille > 0 {
             text.push_str(&format!(
-                "with ops that differ by {} half of the steps take at most the typical time, and 1 in 20 more than the last,\n\
-                 by which `best` is chosen\n",
-                human::percent(f64::from(jitter_permille) / 1000.0)
+                "with ops that differ by {} half of the steps take at most the typical time, and 1 in 20 more than the last{}\n",
+                human::percent(f64::from(jitter_permille) / 1000.0),
+                if waits { ";\nboth without waits at transfers" } else { ",\nby which `best` is chosen" }
             ));
         }
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
-                "as carried: with waits for {lowering} messages on {transport} transport, with which `best` is the least; \
-                 steps count them too, and other figures do not"
+                "as carried: with waits for {lowering} messages on {transport} transport, with which `best` is the least{}; \
+                 steps count them too, and other figures do not",
+                if jitter_permille > 0 { ",\ntogether with what 1 in 20 takes more than planned" } else { "" }
             ));
             text.push_str(match lowering {
                 Lowering::Overlapped { .. } => "\n",
@@ -128,9 +129,17 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
             });
         }
         if of_a_model {
-            let best = if jitter_permille > 0 { "" } else { ", and `best` has the shortest of them" };
+            let best = match (jitter_permille > 0, is_makespan) {
+                (true, _) => "",
+                (false, true) => ", and `best` has the shortest of them",
+                (false, false) => ";\n`best` is the least by the longest span of a rank with this end",
+            };
             text.push_str(&format!(
-                "tokens/s and MFU are of whole steps: gradients are summed and the optimizer steps{best}\n"
+                "tokens/s and MFU{} are of whole steps: gradients are summed and the optimizer steps{best}\n",
+                match &spec.work {
+                    Work::Model(work) if work.layout.form.fp8 => format!(", of the rate in {},", work.dtype.name()),
+                    _ => String::new(),
+                }
             ));
         }
     }

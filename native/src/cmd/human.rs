@@ -4,13 +4,14 @@ use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use owo_colors::{AnsiColors, OwoColorize};
+use pipeplan_core::check::check_program;
 use pipeplan_core::execute::{Carrier, execute};
 use pipeplan_core::format::{sentence, text};
 use pipeplan_core::lower::{Lowering, lower_as};
 use pipeplan_core::op::OpKind;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
-use pipeplan_core::spec::Messages;
+use pipeplan_core::spec::{Messages, ModelWork, Work};
 use pipeplan_core::timeline::Timeline;
 use pipeplan_core::units::Nanos;
 
@@ -44,6 +45,27 @@ fn scaled(number: u64, units: &[(u64, &str)], one: &str) -> String {
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.200 ms`.
 pub fn spelled(text: &str) -> String {
     sentence::spelled(text, &duration, &bytes)
+}
+
+/// What is trained, and on what: `llama-2-70b, 68.98 billion parameters, on 40 devices; 131072 tokens a step`.
+pub fn trained(work: &ModelWork) -> String {
+    let billions = |parameters: u64| {
+        let units = [(1_000_000_000_000, "trillion"), (1_000_000_000, "billion"), (1_000_000, "million"), (1_000, "thousand")];
+        scaled(parameters, &units, "")
+    };
+    let (all, active) = (work.model.parameters(), work.model.active_parameters());
+    format!(
+        "{}{} parameters{}, on {}{}; {} tokens a step",
+        if work.model_name.is_empty() { String::new() } else { format!("{}, ", work.model_name) },
+        billions(all).trim_end(),
+        if active < all { format!(", {} active", billions(active).trim_end()) } else { String::new() },
+        count(work.devices() as usize, "device"),
+        match work.layout.devices_per_rank() {
+            1 => String::new(),
+            of_rank => format!(", {of_rank} for each rank"),
+        },
+        work.step_tokens()
+    )
 }
 
 /// `1 rank`, `2 ranks`.
@@ -179,8 +201,19 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
         count(problem.chunks(), "chunk"),
         count(problem.microbatches(), "microbatch")
     );
+    if let Work::Model(work) = &plan.spec.work {
+        let _ = writeln!(text, "trains        {}", trained(work));
+    }
     let name = objective.name().replace('_', " ");
-    let _ = writeln!(text, "{name:<13} {}, the objective; {} {}", duration(cost).bold(), other.0, duration(other.1));
+    // What ends a step may differ between two schedules, and counts where one of them is chosen.
+    let with_end = if plan.ends.is_some() { " with the end of its step" } else { "" };
+    let _ = writeln!(
+        text,
+        "{name:<13} {}, the objective{with_end}; {} {}",
+        duration(cost).bold(),
+        other.0,
+        duration(other.1)
+    );
     let Messages { lowering, transport } = plan.spec.messages;
     let carried = execute(problem, &plan.program, &plan.schedule.pairs, Carrier::of(transport))
         .map(|timeline| timeline.cost_ns(objective));
@@ -188,6 +221,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
         // What could be done about it.
         let overlapped = Lowering::Overlapped { prefetch: 0 };
         let program = lower_as(problem, &plan.schedule, overlapped).ok();
+        let program = program.filter(|program| check_program(problem, program, transport).is_ok());
         let beside =
             program.and_then(|program| execute(problem, &program, &plan.schedule.pairs, Carrier::of(transport)));
         let beside = beside.map(|timeline| timeline.cost_ns(objective)).filter(|beside| *beside < carried);
@@ -231,10 +265,20 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     if let Some(step) = plan.step() {
         let _ = writeln!(
             text,
-            "step          {} with its optimizer: {} tokens/s, MFU {}",
+            "step          {} with its optimizer: {} tokens/s{}, MFU {}{}",
             duration(step.step_ns),
             step.tokens_per_s.round(),
-            mfu(step.mfu)
+            match &plan.spec.work {
+                Work::Model(work) if work.devices() > 1 => {
+                    format!(", {} a device", (step.tokens_per_s / work.devices() as f64).round())
+                }
+                _ => String::new(),
+            },
+            mfu(step.mfu),
+            match &plan.spec.work {
+                Work::Model(work) if work.layout.form.fp8 => format!(" of the rate in {}", work.dtype.name()),
+                _ => String::new(),
+            }
         );
     }
     if let Some(accounts) = plan.accounts() {

@@ -2,6 +2,7 @@
 
 use pipeplan_core::explanation::Explanation;
 use pipeplan_core::relief::{Relief, Reliefs};
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::units::Bytes;
 use pipeplan_core::verdict::RankMemory;
 
@@ -40,25 +41,41 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.json {
         return output::print_json(&shown.to_value());
     }
-    output::print(&drawn(&shown))
+    output::print(&drawn(&shown, &spec))
 }
 
-fn drawn(shown: &Explanation) -> String {
+fn drawn(shown: &Explanation, spec: &Spec) -> String {
     let mut text = String::new();
     if let Some(note) = &shown.note {
         text.push_str(&format!("{note}\n\n"));
     }
+    let Work::Model(work) = &spec.work else { return text };
+    text.push_str(&format!("{}\n\n", human::trained(work)));
     text.push_str(&table(&shown.ranks));
     text.push_str(&verdict_line(shown));
-    let held = shown.held_for_w();
-    if let (Some(least), Some(most)) = (held.iter().min(), held.iter().max()) {
-        let percent = |permille: &u64| format!("{} %", permille.div_ceil(10));
-        let range = if least == most { percent(most) } else { format!("{} to {}", percent(least), percent(most)) };
-        text.push_str(&format!("after B, a stage still holds {range} of its microbatch's activations, until W\n"));
+    if work.layout.overhead_bytes == 0 {
+        text.push_str(
+            "of this nothing is for what frameworks hold besides (contexts, communicators, fragmentation): \
+             memory.overhead_bytes sets it aside\n",
+        );
+    }
+    if shown.cuts_backwards() {
+        let held = shown.held_for_w();
+        let range = |at: usize| {
+            let (least, most) = (held.iter().map(|held| held[at]).min(), held.iter().map(|held| held[at]).max());
+            let [least, most] = [least, most].map(|bytes| human::bytes(bytes.unwrap_or(0)));
+            if least == most { most } else { format!("{least} to {most}") }
+        };
+        text.push_str(&format!("a stage keeps {} of a microbatch after F, and {} after B, until W\n", range(0), range(1)));
     }
     if let Some(most) = shown.ranks.iter().map(|rank| rank.on_host).max().filter(|most| *most > 0) {
-        let bytes = human::bytes(most);
-        text.push_str(&format!("in the host's memory, a device keeps at most {bytes} of activations\n"));
+        let of_node = u64::from(work.devices_per_node).min(work.devices());
+        text.push_str(&format!("in the host's memory, a device keeps at most {}", human::bytes(most)));
+        if of_node > 1 {
+            let all = human::bytes(most.saturating_mul(of_node));
+            text.push_str(&format!(", the {of_node} of a node up to {all} together"));
+        }
+        text.push('\n');
     }
     if let Some(dealt) = shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt) {
         text.push_str(&format!("{}\n", human::spelled(&dealt.to_string())));

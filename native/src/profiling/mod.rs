@@ -163,7 +163,7 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
         }
         #[cfg(feature = "cuda")]
         _ => {
-            let ranks = u64::from(work.pipeline).saturating_mul(work.layout.devices_per_rank());
+            let ranks = work.devices();
             let ranks = usize::try_from(ranks).unwrap_or(usize::MAX);
             let gpu = match sharing {
                 Sharing::Alone => card::Gpu::open(device),
