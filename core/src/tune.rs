@@ -62,6 +62,8 @@ pub enum Field {
     Data,
     /// Devices that experts are dealt to.
     Expert,
+    /// Whether devices that share matrices hold whole experts.
+    WholeExperts,
     /// Chunks a rank.
     Chunks,
     /// Sequences of a microbatch.
@@ -70,7 +72,7 @@ pub enum Field {
     Recompute,
     /// Whether norms are split over the devices that share matrices.
     SequenceParallel,
-    /// What copies share out.
+    /// What copies share out: states of the optimizer, or more where the spec says so. Whether to share out more is not tried.
     Zero,
     /// How layers are dealt to stages.
     Partition,
@@ -78,12 +80,13 @@ pub enum Field {
 
 impl Field {
     /// All of them.
-    pub const ALL: [Field; 11] = [
+    pub const ALL: [Field; 12] = [
         Field::Pipeline,
         Field::Tensor,
         Field::Context,
         Field::Data,
         Field::Expert,
+        Field::WholeExperts,
         Field::Chunks,
         Field::MicrobatchSize,
         Field::Recompute,
@@ -100,6 +103,7 @@ impl Field {
             Field::Context => "parallel.context",
             Field::Data => "parallel.data",
             Field::Expert => "parallel.expert",
+            Field::WholeExperts => "parallel.whole_experts",
             Field::Chunks => "parallel.chunks",
             Field::MicrobatchSize => "training.microbatch_size",
             Field::Recompute => "training.recompute",
@@ -147,6 +151,8 @@ pub struct Degrees {
     pub data: u32,
     /// Devices that experts are dealt to.
     pub expert: u32,
+    /// Whether devices that share matrices hold whole experts, to which each sends tokens of its own.
+    pub whole_experts: bool,
     /// Sequences of a microbatch.
     pub microbatch_size: u32,
     /// Microbatches of each copy in a step.
@@ -162,6 +168,7 @@ impl Degrees {
             context: form.context,
             data: work.layout.data,
             expert: form.expert,
+            whole_experts: form.whole_experts,
             microbatch_size: work.microbatch_size,
             microbatches: work.microbatches,
         }
@@ -224,6 +231,7 @@ impl Tuned {
             ("parallel.data", old.data.to_string(), new.data.to_string()),
             ("parallel.zero", before.layout.zero.to_string(), after.layout.zero.to_string()),
             ("parallel.expert", old.expert.to_string(), new.expert.to_string()),
+            ("parallel.whole_experts", old.whole_experts.to_string(), new.whole_experts.to_string()),
             ("parallel.chunks", before.chunks.to_string(), after.chunks.to_string()),
             ("parallel.partition", partition(before), partition(after)),
             ("training.microbatch_size", old.microbatch_size.to_string(), new.microbatch_size.to_string()),
@@ -385,10 +393,11 @@ impl Tuner {
     pub fn to_value(&self, complete: bool) -> Value {
         let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
         let layout = |row: &Tuned| {
-            let Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches } = row.degrees;
+            let Degrees { pipeline, tensor, context, data, expert, whole_experts, microbatch_size, microbatches } =
+                row.degrees;
             json!({
                 "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "expert": expert,
-                "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
+                "whole_experts": whole_experts, "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
                 "recompute": row.recompute, "offload": row.offload.text(), "schedule": row.spec.schedule,
                 "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
                 "bubble_ratio": row.bubble, "peak_bytes": row.peak, "floor_ns": row.floor_ns,
@@ -463,6 +472,7 @@ impl Tuner {
         layout.form.tensor = degrees.tensor;
         layout.form.context = degrees.context;
         layout.form.expert = degrees.expert;
+        layout.form.whole_experts = degrees.whole_experts;
         if degrees.tensor > 1 && !layout.form.sequence_parallel && !is_kept(Field::SequenceParallel) {
             // Unless the tokens cannot be dealt so.
             let (shared, mut faults) = (Form { sequence_parallel: true, ..layout.form }, Vec::new());
@@ -590,7 +600,10 @@ impl Tuner {
     }
 
     fn keep(&mut self, tuned: Tuned) {
-        self.rows.retain(|row| row.degrees != tuned.degrees);
+        self.rows.retain(|row| row.degrees != tuned.degrees && !is_same_by_context(&tuned, row));
+        if self.rows.iter().any(|row| is_same_by_context(row, &tuned)) {
+            return;
+        }
         let at = self.rows.partition_point(|row| !is_faster(&tuned, row));
         self.rows.insert(at, tuned);
         self.rows.truncate(self.question.most);
@@ -862,10 +875,22 @@ fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees
                 for microbatch_size in sizes {
                     let Ok(microbatches) = u32::try_from(of_copy / u64::from(microbatch_size)) else { continue };
                     let experts = work.model.variant.experts.map_or(1, |experts| experts.count);
-                    for expert in divisors(experts.into()).filter(|expert| may(Field::Expert, *expert, now.expert)) {
-                        let degrees =
-                            Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches };
-                        found.push(degrees);
+                    let expert = divisors(experts.into()).filter(|expert| may(Field::Expert, *expert, now.expert));
+                    // Cut in parts, experts take all tokens on each of the devices that share them; whole ones are dealt to more.
+                    let may_differ = experts > 1 && tensor > 1 && !keep.contains(&Field::WholeExperts);
+                    let whole: &[bool] = if may_differ { &[false, true] } else { &[now.whole_experts] };
+                    let each = expert.flat_map(|expert| whole.iter().map(move |whole| (expert, *whole)));
+                    for (expert, whole_experts) in each {
+                        found.push(Degrees {
+                            pipeline,
+                            tensor,
+                            context,
+                            data,
+                            expert,
+                            whole_experts,
+                            microbatch_size,
+                            microbatches,
+                        });
                         if found.len() > MOST_LAYOUTS {
                             let accepted = format!(
                                 "a number of devices with at most {MOST_LAYOUTS} ways to deal them: keep some fields as they are"
@@ -909,6 +934,12 @@ fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
 
 fn is_faster(one: &Tuned, other: &Tuned) -> bool {
     (one.step.step_ns, one.peak, one.degrees) < (other.step.step_ns, other.peak, other.degrees)
+}
+
+/// Whether `other` is the same to a person, with sequences cut into more parts for nothing.
+fn is_same_by_context(one: &Tuned, other: &Tuned) -> bool {
+    let figures = |tuned: &Tuned| (tuned.step.step_ns, tuned.peak, tuned.degrees.pipeline, tuned.degrees.tensor);
+    figures(one) == figures(other) && one.degrees.context < other.degrees.context
 }
 
 /// What `answer` to `spec` comes to; none where it is not of a model.
@@ -1193,8 +1224,47 @@ mod tests {
         assert!(tuner.rows().iter().any(|row| row.degrees.expert > 1), "{:?}", tuner.tally());
         for row in tuner.rows() {
             let work = work_of(&row.spec);
-            assert!((work.layout.copies() as u32).is_multiple_of(row.degrees.expert));
+            let shares = if row.degrees.whole_experts { row.degrees.tensor } else { 1 };
+            assert!((work.layout.copies() as u32 * shares).is_multiple_of(row.degrees.expert));
         }
+    }
+
+    /// Devices that share matrices may hold whole experts or parts of each: both are tried, unless that is to be kept. With parts
+    /// each of them sends and takes all tokens, so of what fits whole ones are faster.
+    #[test]
+    fn experts_stay_whole_or_are_cut() {
+        let given = Spec::read(
+            "[model]\nname = \"mixtral-8x7b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ntensor = 2\ndata = 2\n\
+             zero = 1\n[training]\nmicrobatches = 16\nsequence = 4096\nrecompute = \"full\"",
+        )
+        .unwrap_or_else(|faults| panic!("{faults}"));
+        let mut keep = vec![Field::MicrobatchSize, Field::Context, Field::Chunks, Field::Tensor, Field::Recompute];
+        let [both, kept] = [None, Some(Field::WholeExperts)].map(|more| {
+            keep.extend(more);
+            run(&given, &Question { keep: keep.clone(), most: 100, ..only(&["1f1b"]) })
+        });
+        assert!(kept.rows().iter().all(|row| !row.degrees.whole_experts));
+        for row in kept.rows() {
+            assert!(both.rows().iter().any(|other| other.degrees == row.degrees), "{:?}", row.degrees);
+        }
+        let fastest = &both.rows()[0];
+        assert!(fastest.degrees.whole_experts && fastest.degrees.expert > 1, "{:?}", fastest.degrees);
+        assert!(fastest.step.step_ns < kept.rows()[0].step.step_ns);
+        assert!(fastest.changes(&given).iter().any(|change| change.field == "parallel.whole_experts"));
+    }
+
+    /// Parts of sequences that neither gain nor hold less are told once.
+    #[test]
+    fn no_row_is_another_with_sequences_cut_for_nothing() {
+        let given = Spec::read(
+            "[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 2\ndata = 8\nzero = 1\n\
+             [training]\nmicrobatches = 4\nsequence = 8192\nrecompute = \"selective\"",
+        )
+        .unwrap_or_else(|faults| panic!("{faults}"));
+        let tuner = run(&given, &Question { keep: vec![Field::Tensor], most: 100, ..only(&["1f1b"]) });
+        let rows = tuner.rows();
+        assert!(rows.iter().all(|row| !rows.iter().any(|other| is_same_by_context(row, other))));
+        assert!(rows.iter().any(|row| row.degrees.context == 1));
     }
 
     #[test]

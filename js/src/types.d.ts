@@ -247,7 +247,8 @@ export interface TuneOptions {
 /** A field of a spec that is changed, unless it is to be kept. */
 export type TunedField =
     | "parallel.pipeline" | "parallel.tensor" | "parallel.context" | "parallel.data" | "parallel.expert"
-    | "parallel.chunks" | "training.microbatch_size" | "training.recompute";
+    | "parallel.whole_experts" | "parallel.chunks" | "training.microbatch_size" | "training.recompute"
+    | "parallel.sequence_parallel" | "parallel.zero" | "parallel.partition";
 
 /** A layout with the fastest step that was found for it. */
 export interface Layout {
@@ -261,6 +262,8 @@ export interface Layout {
     data: number;
     /** Devices that experts are dealt to. */
     expert: number;
+    /** Whether devices that share matrices hold whole experts, to which each sends tokens of its own. */
+    whole_experts: boolean;
     /** Sequences of a microbatch. */
     microbatch_size: number;
     /** Microbatches of each copy in a step. */

@@ -157,7 +157,7 @@ pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
 }
 
 fn layout(row: &Tuned) -> LayoutRow {
-    let Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches } = row.degrees;
+    let Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches, .. } = row.degrees;
     let schedule = match row.chunks {
         1 => title(&row.spec.schedule),
         chunks => format!("{}, {chunks} chunks", title(&row.spec.schedule)),

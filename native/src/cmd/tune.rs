@@ -159,7 +159,7 @@ fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
     if !shown.is_empty() {
         text.push_str(&table(&shown));
         text.push_str("PP, TP, CP, DP, EP are pipeline, tensor, context, data and expert parallelism; microbatches are those of a copy, \
-             by the sequences of each; peak memory is the fullest rank's; recompute counts layers\n");
+             by the sequences of each; whole experts are not cut among TP; peak memory is the fullest rank's; recompute counts layers\n");
     }
     if let Some(Err(reason)) = given {
         text.push_str(&format!("\nas given it does not run: {}\n", human::spelled(reason)));
@@ -187,7 +187,10 @@ fn table(shown: &[(String, &Tuned)]) -> String {
         let mut cells = vec![name.clone(), degrees.pipeline.to_string(), degrees.tensor.to_string()];
         cells.extend(context.then(|| degrees.context.to_string()));
         cells.push(degrees.data.to_string());
-        cells.extend(expert.then(|| degrees.expert.to_string()));
+        cells.extend(expert.then(|| match degrees.whole_experts && degrees.tensor > 1 {
+            true => format!("{} whole", degrees.expert),
+            false => degrees.expert.to_string(),
+        }));
         cells.extend([
             format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
             human::duration(row.step.step_ns),
