@@ -6,7 +6,7 @@ use std::time::Duration;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Device, Ending, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::json::format_of;
@@ -346,9 +346,9 @@ fn execute(
         Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };
-    result.map_err(|error| match &error {
-        RunError::Refused(_) => Failure::input(&error),
-        RunError::Failed(_) | RunError::Elsewhere { .. } => Failure::work(&error),
+    result.map_err(|error| match error.exit_status() {
+        2 => Failure::input(&error),
+        _ => Failure::work(&error),
     })
 }
 
