@@ -54,8 +54,12 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let prints_plan = args.json || args.output.as_deref() == Some("-");
-    if prints_plan && args.proof.as_deref() == Some("-") {
-        return Err(Failure::input("--proof - and the plan cannot both go to standard output: give one a file"));
+    output::expect_one_document([("--proof -", args.proof.as_deref() == Some("-")), ("the plan", prints_plan)])?;
+    if args.order.is_given() && !args.effort.is_usual() {
+        return Err(Failure::input(
+            "--effort is for the search for `best`, and --order leaves nothing to search for",
+        )
+        .with_help("Leave one of the two out."));
     }
     for path in args.output.iter().chain(&args.proof) {
         output::expect_room_at(path)?;
