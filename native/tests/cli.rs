@@ -509,6 +509,67 @@ fn a_plan_is_run_and_its_trace_shown() {
     assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
     assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
     assert!(refused(&["check", &trace], "").contains("is a trace, and a plan is needed"));
+    // Alone where it goes to standard output.
+    let trace = printed(&["run", &plan, "--steps", "2", "--trace", "-"], "");
+    assert!(printed(&["show", "-"], &trace).contains("step 1 of 2 recorded"), "{trace}");
+}
+
+#[test]
+fn two_documents_do_not_share_standard_output() {
+    let checkpoint = trained(&folder());
+    for arguments in [
+        &["run", "-", "--json", "--trace", "-"][..],
+        &["profile", "-", "--json", "-o", "-"],
+        &["plan", "-", "--json", "--prove", "1", "--proof", "-"],
+        &["evaluate", &checkpoint, "--json", "--logits", "-"],
+        &["selftest", "--profile", "-"],
+    ] {
+        let error = refused(arguments, TINY);
+        assert!(error.contains("cannot both go to standard output"), "{arguments:?}: {error}");
+    }
+}
+
+/// A checkpoint of the tiny model in `folder`, after six steps.
+fn trained(folder: &tempfile::TempDir) -> String {
+    let checkpoint = path(folder, "run");
+    printed(&["run", "-", "--steps", "6", "--json", "--checkpoint-dir", &checkpoint], TINY);
+    checkpoint
+}
+
+/// What is said to do nothing is refused, so that nobody takes a run for another one.
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let folder = folder();
+    let checkpoint = trained(&folder);
+    let order = path(&folder, "order.txt");
+    write(&order, "0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW0 1BW1\n");
+    let run = |arguments: &[&'static str], help| ([&["run", "-"], arguments].concat(), help);
+    let modelled =
+        |arguments: &[&'static str]| run(&[&["--backend", "modelled"], arguments].concat(), "Leave it out");
+    let (checkpoint, order): (&'static str, &'static str) = (checkpoint.leak(), order.leak());
+    for (arguments, says) in [
+        run(&["--slowdown", "5"], "--backend modelled"),
+        run(&["--gpu", "1"], "--backend cuda"),
+        run(&["--cuda-graphs", "off"], "--backend cuda"),
+        run(&["--cuda-graphs", "on"], "--backend cuda"),
+        run(&["--split-gpu"], "--backend cuda --transport threads"),
+        run(&["--transport", "nccl"], "--backend cuda"),
+        run(&["--traced-steps", "3"], "--trace"),
+        run(&["--checkpoint-every", "3"], "--checkpoint-dir"),
+        modelled(&["--precision", "f64"]),
+        modelled(&["--learning-rate", "0.1"]),
+        modelled(&["--clip-norm", "1"]),
+        modelled(&["--seed", "3"]),
+        run(&["--backend", "modelled", "--resume", checkpoint], "nothing to write into a checkpoint"),
+        (vec!["plan", "-", "--order", order, "--effort", "5"], "--order leaves nothing to search for"),
+    ] {
+        let error = refused(&arguments, TINY);
+        assert!(error.contains(says), "{arguments:?}: {error}");
+        assert!(!error.contains("going on from"), "{arguments:?}: {error}");
+    }
+    // What has been trained already is no start, and is not said to be one.
+    let error = refused(&["run", "-", "--steps", "6", "--resume", checkpoint], TINY);
+    assert!(error.contains("give more steps") && !error.contains("going on from"), "{error}");
 }
 
 #[test]
