@@ -189,6 +189,11 @@ fn an_exact_search_finds_the_best_and_says_that_it_is() {
         let seconds = format!("--prove={seconds}");
         assert!(refused(&["plan", "-", &seconds], problem).contains("--prove takes seconds"));
     }
+    // Before a search whose plan would be lost: this one would take longer than anybody waits.
+    let (microbatches, endless) = (problem.replace(": 8,", ": 2000,"), ["--effort", "1000000000000"]);
+    let error =
+        refused(&[&["plan", "-", "--schedule", "best", "--prove", "1"], &endless[..]].concat(), &microbatches);
+    assert!(error.contains("24000 ops") && error.contains("leave --prove out"), "{error}");
 }
 
 /// Only where the best ends far from its bound, and nothing longer was asked for.

@@ -65,6 +65,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::expect_room_at(path)?;
     }
     let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
+    if let Some(seconds) = args.prove {
+        prove::expect_provable(&spec, seconds)?;
+    }
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.
