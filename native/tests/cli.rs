@@ -668,6 +668,43 @@ fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
     let (code, _, stderr) = run(&["serve", "--web", &web, "--port", &taken], "");
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("--port 0 takes a free port"), "{stderr}");
+    // Of a network for documents: no machine has it.
+    let (code, _, stderr) = run(&["serve", "--web", &web, "--port", "0", "--host", "192.0.2.1"], "");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("--host takes an address of this machine") && !stderr.contains("--port 0"), "{stderr}");
+}
+
+/// A page from elsewhere whose name was made to lead to this machine is handed nothing of it.
+#[test]
+fn this_machine_is_served_under_its_own_names() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let plan = path(&folder, "plan.json");
+    printed(&["plan", "-", "-o", &plan], PROBLEM);
+    let here = ["localhost", "localhost:80", "LocalHost", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:8080"];
+    let elsewhere =
+        ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "192.0.2.1"];
+    let says_nothing = ["", "localhost:evil"];
+    for (listening, answered) in [(&[][..], &[][..]), (&["--host", "0.0.0.0"], &elsewhere)] {
+        let served = Served::start(&[&["--web", &web, "--plan", &plan], listening].concat());
+        let asked = |host: &str| {
+            let mut stream = TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+            write!(stream, "GET /plan.json HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        for host in here.iter().chain(answered) {
+            assert!(asked(host).contains("pipeplan-plan"), "{listening:?}: {host}: {}", asked(host));
+        }
+        for host in elsewhere.iter().chain(&says_nothing).filter(|_| listening.is_empty()) {
+            let answer = asked(host);
+            assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("pipeplan-plan"), "{host}: {answer}");
+            assert!(answer.contains("ask for http://127.0.0.1:"), "{host}: {answer}");
+        }
+    }
 }
 
 #[cfg(unix)]
