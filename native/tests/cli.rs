@@ -319,6 +319,9 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     let (_, stdout, _) = run(&["check", "-", "--json"], &plan.replace("zb-v", "zb-w"));
     let verdict: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(verdict["valid"], false);
+    // Nothing is known of what was not read.
+    let (code, stdout, _) = run(&["check", "no-such-file.json", "--json"], "");
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
 }
 
 #[test]
@@ -586,6 +589,30 @@ fn help_has_examples_and_exit_codes() {
         assert!(exit_codes || ["schema", "completions"].contains(&name), "{name}: {help}");
     }
     assert!(printed(&["completions", "bash"], "").contains("_pipeplan"));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_examples_of_link_do_what_they_say() {
+    let folder = folder();
+    write(&path(&folder, "spec.toml"), TINY);
+    let program = std::path::PathBuf::from(command(&[]).get_program());
+    let help = printed(&["link", "-h"], "");
+    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  pipeplan ")).collect();
+    assert!(examples.len() > 2, "{help}");
+    for example in examples {
+        // What it says of it stands behind three blanks.
+        let example = format!("pipeplan {}", example.split("   ").next().unwrap_or_default());
+        let output = Command::new("sh")
+            .args(["-c", &format!("PATH=\"$0:$PATH\"; {example}")])
+            .arg(program.parent().expect("a folder"))
+            .current_dir(folder.path())
+            .output()
+            .unwrap_or_else(|error| panic!("{error}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{example}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("#v2."), "{example}: {text}");
+    }
 }
 
 /// A server that ends with the test.
