@@ -1131,6 +1131,35 @@ fn ctrl_c_ends_a_search_with_the_best_so_far() {
     assert!(printed(&["check", &plan], "").starts_with("valid"));
 }
 
+/// The search for the plan and those for its changes are one wait.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_in_the_first_search_ends_all_of_them() {
+    let problem = PROBLEM.replace("\"ranks\": 4", "\"ranks\": 24").replace(": 8,", ": 800,").replace("16,", "40,");
+    let folder = folder();
+    let input = path(&folder, "problem.json");
+    write(&input, &problem);
+    let mut child = command(&["sensitivity", &input, "--anew", "9", "--effort", "1000000000000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(child.try_wait().is_ok_and(|ended| ended.is_none()), "nine searches without an end");
+    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let started = std::time::Instant::now();
+    while child.try_wait().is_ok_and(|ended| ended.is_none()) {
+        if started.elapsed().as_secs() > 60 {
+            let _ = child.kill();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap_or_else(|error| panic!("{error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("ended early"), "{text}");
+}
+
 #[test]
 fn numbers_that_no_run_takes_are_refused_by_their_options() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
