@@ -1106,7 +1106,21 @@ fn plans_and_traces_are_exported_for_other_programs() {
     assert!(refused(&["export", &trace, "--format", "torch-csv"], "").contains("export the plan"));
     let two_way = PROBLEM.replace("\"v\"", "\"two-way\"").replace("\"chunks\": 2", "\"chunks\": 1");
     let error = refused(&["export", "-", "--format", "torch-csv"], &two_way);
-    assert!(error.contains("torch keeps each stage on one rank"), "{error}");
+    assert!(
+        error.contains("torch keeps each stage on one rank") && error.contains("set `schedule` to zb-h1"),
+        "{error}"
+    );
+    // What is said to do does it.
+    for (schedule, problem) in [("zb-h1", two_way.replace("two-way", "linear")), ("zb-v", PROBLEM.to_owned())] {
+        let plan = printed(&["plan", "-", "--schedule", schedule, "--json"], &problem);
+        printed(&["export", "-", "--format", "torch-csv"], &plan);
+    }
+    let order = path(&folder, "order.txt");
+    write(&order, "0F1 0F0 0BW0 0BW1\n1F1 1F0 1BW0 1BW1\n");
+    let two = r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 2 } }"#;
+    let error = refused(&["export", "-", "--order", &order, "--format", "torch-csv"], two);
+    assert!(error.contains("on rank 1 that runs microbatch 0 after 1: set `schedule`"), "{error}");
+    assert!(error.contains("let an order of your own have 1F0 before 1F1"), "{error}");
     assert!(refused(&["export", &plan, "--format", "pdf"], "").contains("possible values"));
 }
 

@@ -22,18 +22,24 @@ use crate::schedule::{Absent, Schedule};
 /// [`Absent`] with the reason for which torch cannot run the order.
 pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
     if *problem.placement() == Placement::TwoWay {
-        return Err(Absent::because("torch keeps each stage on one rank, and this plan has two copies of the model"));
+        return Err(Absent::because(
+            "torch keeps each stage on one rank, and this plan has two copies of the model: set `schedule` to zb-h1, \
+             zb-v or interleaved-1f1b, which have one",
+        ));
     }
     if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
         return Err(Absent::because(alloc::format!("torch wants an action on every rank, and rank {rank} has none")));
     }
     let last = problem.stage_count() - 1;
-    for row in &schedule.rows {
+    for (rank, row) in schedule.rows.iter().enumerate() {
         let forwards = row.iter().filter(|op| op.stage() == last && op.kind() == OpKind::F);
-        if !forwards.map(|op| op.microbatch()).is_sorted() {
-            return Err(Absent::because(
-                "torch takes losses in the order in which the last stage runs, and this plan runs its microbatches in another",
-            ));
+        let forwards: Vec<usize> = forwards.map(|op| op.microbatch()).collect();
+        if let Some([before, early]) = forwards.windows(2).find(|two| two[0] > two[1]) {
+            return Err(Absent::because(alloc::format!(
+                "torch takes losses in the order in which the last stage runs, and on rank {rank} that runs microbatch {early} \
+                 after {before}: set `schedule` to one that runs them in order, such as zb-h1, zb-v or interleaved-1f1b, or \
+                 let an order of your own have {last}F{early} before {last}F{before}"
+            )));
         }
     }
     let mut text = String::new();
