@@ -921,6 +921,9 @@ fn own_orders_are_compared_with_the_others() {
     }
     assert!(row("gpipe") != row("own gpipe") && row("wrong")["status"] == "absent");
     assert!(row("wrong")["reason"].as_str().unwrap().contains("1W1 never runs"), "{}", row("wrong"));
+    write(&wrong, &rows.replace("1W1", "1W0"));
+    let (_, table, _) = run(&arguments, spec);
+    assert!(table.contains("1W0 has run already (line 2, word 6)"), "{table}");
     let best = compared.last().unwrap();
     assert!(best["schedule"] == "best" && best["makespan_ns"].as_u64() <= row("mine")["makespan_ns"].as_u64());
     assert_eq!(compared.len(), json_of(&["compare", "-", "--json"], spec)["rows"].as_array().unwrap().len() + 3);
@@ -1287,15 +1290,35 @@ fn an_order_of_ones_own_is_planned_checked_and_shown() {
     assert_eq!(faster["schedule"]["rows"][1], "1F0 1BW0 1F1 1BW1");
 
     for (order, says) in [
-        ("0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW1 1BW0 1F0\n", "rank 1, op 4: 1F0 has run already"),
+        ("0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW1 1BW0 1F0\n", "rank 1, op 4: 1F0 has run already (line 2, word 5)"),
+        ("0F0,,0SEND_F0,0F1,0B0,0B1\n1F0,1F1,,1B1,1B0,1F0\n", "rank 1, op 4: 1F0 has run already (line 2, cell 6)"),
         ("0F0 0F1 0BW0\n1F0 1F1 1BW0 1BW1\n", "0BW1 never runs"),
-        ("0BW0 0F0 0F1 0BW1\n1F0 1F1 1BW0 1BW1\n", "in a circle"),
+        ("#\n0BW0 0F0 0F1 0BW1\n1F0 1F1 1BW0 1BW1\n", "which comes after 0BW0 (line 2, word 1)"),
+        ("0F0 0BW0 0F1 0BW1\n\n1F1 1BW1 1F0 1BW0\n", "in the text: line 1, word 2; line 3, word 1"),
         ("0F0 0F1 0BW0 0BW1\n", "1 rows for 2 ranks"),
         ("0F0 0F1 0BX0\n", "line 1: `0BX0` is not an op"),
         ("", "accepted is one line a rank"),
     ] {
         let error = refused(&["check", &problem, "--order", "-"], order);
         assert!(error.contains(says), "{order}: {error}");
+    }
+    // Transfers of another program's file are not those of the plan, and nobody is to think so; what is printed is the same.
+    std::fs::create_dir(path(&folder, "more")).unwrap();
+    let with_transfers = path(&folder, "more/order.csv");
+    write(&with_transfers, "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0B1\n1RECV_F0,1F0,1F1,1B0,1B1\n");
+    let note = "more/order.csv are left out: transfers are placed anew";
+    for arguments in [
+        &["plan", &problem, "--json"][..],
+        &["check", &problem, "--json"],
+        &["show", &problem],
+        &["compare", &problem, "--json"],
+        &["export", &problem, "--format", "torch-csv"],
+    ] {
+        let with = |order: &str| run(&[arguments, &["--order", order]].concat(), "");
+        let ((code, printed, said), (_, plain, silence)) = (with(&with_transfers), with(&csv));
+        assert_eq!((code, printed), (Some(0), plain), "{arguments:?}");
+        assert!(said.contains("note: 4 transfers, 1 UNSHARD of ") && said.contains(note), "{arguments:?}: {said}");
+        assert!(!silence.contains("left out"), "{arguments:?}: {silence}");
     }
     let (code, _, error) =
         run(&["export", &problem, "--order", &mine, "--format", "svg", "-o", "/no/such/plan.svg"], "");
