@@ -665,7 +665,8 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
             lower_as(&problem, &answer.schedule, *lowering)
                 .is_ok_and(|program| check_program(&problem, &program, transport).is_ok())
         };
-        let ways = [Lowering::Grouped, Lowering::Overlapped { prefetch: 0 }, Lowering::ReceiveFirst, Lowering::InPieces];
+        let ways =
+            [Lowering::Grouped, Lowering::Overlapped { prefetch: 0 }, Lowering::ReceiveFirst, Lowering::InPieces];
         PlanError::Hangs { lowering, violations, completing: ways.into_iter().filter(completes).collect() }
     })?;
     let prediction = Prediction::of(&problem, &answer.timeline);

@@ -11,6 +11,8 @@
 //! torchrun comes first because it is started by the others on large clusters: inside a Slurm job its own
 //! variables are the ones that tell workers apart. Where torchrun's agent keeps its own store on `MASTER_PORT`
 //! (`TORCHELASTIC_USE_AGENT_STORE=True`), the next port is taken.
+//!
+//! A batch script of Slurm has a rank, too, and is alone: what `srun` has spread has a step, or a rank above 0.
 
 use std::fmt;
 
@@ -50,6 +52,8 @@ pub struct Place {
     pub local_world: Option<usize>,
     /// Where rank 0 waits for the others: host and port.
     pub meeting: Option<(String, u16)>,
+    /// Whether a launcher has started this process as one of the ranks, wherever they are to meet.
+    pub is_launched: bool,
 }
 
 /// Why the variables make no place.
@@ -146,7 +150,10 @@ pub fn place(read: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, Boo
         Some(name) => number(&read, name, "from 1")?,
         None => None,
     };
-    Ok(Some(Place { launcher, rank, world, local_rank, local_world, meeting: meeting(&read, launcher)? }))
+    let meeting = meeting(&read, launcher)?;
+    let in_step = ["SLURM_STEP_ID", STEP_HOSTS].iter().any(|variable| read(variable).is_some());
+    let is_launched = launcher != Launcher::Slurm || world > 1 && (in_step || rank > 0 || meeting.is_some());
+    Ok(Some(Place { launcher, rank, world, local_rank, local_world, meeting, is_launched }))
 }
 
 fn number(
@@ -160,6 +167,9 @@ fn number(
         _ => Err(BootstrapError::NotANumber { variable, value, accepted }),
     }
 }
+
+/// The hosts of a step of Slurm.
+pub const STEP_HOSTS: &str = "SLURM_STEP_NODELIST";
 
 /// The port where nothing is said.
 const PORT: u16 = 29_500;
@@ -187,7 +197,7 @@ fn meeting(
     if launcher != Launcher::Slurm {
         return Ok(None);
     }
-    let Some(host) = read("SLURM_STEP_NODELIST").and_then(|list| first_host(&list)) else { return Ok(None) };
+    let Some(host) = read(STEP_HOSTS).and_then(|list| first_host(&list)) else { return Ok(None) };
     let job: Option<u64> = read("SLURM_JOB_ID").and_then(|value| value.trim().parse().ok());
     // Jobs that share a host get different ports, mostly; below the range that systems hand out by themselves.
     let of_job = job.map(|job| 15_000 + (job % 10_000) as u16);
@@ -252,6 +262,7 @@ mod tests {
                 local_rank: Some(1),
                 local_world: Some(2),
                 meeting: Some(("10.0.0.1".to_string(), 29400)),
+                is_launched: true,
             }
         );
         assert_eq!(
@@ -263,6 +274,7 @@ mod tests {
                 local_rank: Some(1),
                 local_world: Some(4),
                 meeting: None,
+                is_launched: true,
             }
         );
         assert_eq!(
@@ -274,6 +286,7 @@ mod tests {
                 local_rank: Some(1),
                 local_world: None,
                 meeting: Some(("node03".to_string(), 15_000 + 4567)),
+                is_launched: true,
             }
         );
     }
@@ -287,6 +300,23 @@ mod tests {
         // An address alone is no launcher, and helps any.
         assert_eq!(read(&TORCHRUN[4..]), Ok(None));
         assert_eq!(found(&[&OPEN_MPI[..], &TORCHRUN[4..]].concat()).meeting, Some(("10.0.0.1".to_string(), 29400)));
+    }
+
+    /// Each task that took itself for such a script would make the whole run.
+    #[test]
+    fn a_task_of_srun_is_told_from_a_batch_script() {
+        let task = |rank, more: &[(&'static str, &'static str)]| {
+            let place = found(&[&[("SLURM_PROCID", rank), ("SLURM_NTASKS", "4")], more].concat());
+            (place.is_launched, place.meeting.is_some())
+        };
+        assert_eq!(task("0", &[]), (false, false));
+        assert_eq!(task("0", &[("MASTER_ADDR", "node1")]), (true, true));
+        assert_eq!(task("0", &[("SLURM_STEP_ID", "0")]), (true, false));
+        assert_eq!(task("1", &[]), (true, false));
+        for hosts in ["r[1-2]n[3-4]", ""] {
+            assert_eq!(task("0", &[("SLURM_STEP_NODELIST", hosts)]), (true, false), "{hosts}");
+        }
+        assert!(!found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0")]).is_launched);
     }
 
     #[test]

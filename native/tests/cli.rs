@@ -189,6 +189,11 @@ fn an_exact_search_finds_the_best_and_says_that_it_is() {
         let seconds = format!("--prove={seconds}");
         assert!(refused(&["plan", "-", &seconds], problem).contains("--prove takes seconds"));
     }
+    // Before a search whose plan would be lost: this one would take longer than anybody waits.
+    let (microbatches, endless) = (problem.replace(": 8,", ": 2000,"), ["--effort", "1000000000000"]);
+    let error =
+        refused(&[&["plan", "-", "--schedule", "best", "--prove", "1"], &endless[..]].concat(), &microbatches);
+    assert!(error.contains("24000 ops") && error.contains("leave --prove out"), "{error}");
 }
 
 /// Only where the best ends far from its bound, and nothing longer was asked for.
@@ -314,6 +319,9 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     let (_, stdout, _) = run(&["check", "-", "--json"], &plan.replace("zb-v", "zb-w"));
     let verdict: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(verdict["valid"], false);
+    // Nothing is known of what was not read.
+    let (code, stdout, _) = run(&["check", "no-such-file.json", "--json"], "");
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
 }
 
 #[test]
@@ -368,6 +376,80 @@ fn what_cannot_be_written_is_no_fault_of_the_input() {
     let (code, stdout, stderr) = run(&["run", "-", "--trace", "no-such-folder/trace.json"], TINY);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     assert!(stderr.contains("no-such-folder/trace.json cannot be written"), "{stderr}");
+    let (code, _, stderr) = run(&["plan", "-", "-o", ""], PROBLEM);
+    assert!(code == Some(1) && stderr.contains("a file without a name cannot be written"), "{stderr}");
+    let folder = folder();
+    let file = path(&folder, "file");
+    write(&file, "");
+    for checkpoints in ["/proc/checkpoints", &file] {
+        let (code, _, stderr) = run(&["run", "-", "--steps", "1", "--checkpoint-dir", checkpoints], TINY);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(&format!("{checkpoints} cannot be made")), "{stderr}");
+    }
+}
+
+/// Links go on leading to it, who may read it stays as it was, and what nobody may write is left alone.
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_written_again_stays_what_it_was_but_for_its_content() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = folder();
+    let [target, link, beyond, new] =
+        ["target.json", "link.json", "beyond.json", "new.json"].map(|name| path(&folder, name));
+    let mode_of = |path: &str| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let plan = printed(&["plan", "-", "--json"], PROBLEM);
+    for (mode, to) in [(0o600, &target), (0o640, &link), (0o666, &beyond)] {
+        write(&target, "before");
+        std::fs::set_permissions(&target, PermissionsExt::from_mode(mode)).unwrap();
+        for (link, leads_to) in [(&link, "target.json"), (&beyond, &*link)] {
+            let _ = std::fs::remove_file(link);
+            symlink(leads_to, link).unwrap();
+        }
+        printed(&["plan", "-", "-o", to], PROBLEM);
+        assert_eq!((std::fs::read_to_string(&target).unwrap(), mode_of(&target)), (plan.clone(), mode), "{to}");
+        assert!([&link, &beyond].iter().all(|link| std::fs::symlink_metadata(link).unwrap().is_symlink()), "{to}");
+    }
+    // One that leads to no file yet makes it; one that leads to itself leads nowhere.
+    symlink("new.json", path(&folder, "to-new.json")).unwrap();
+    printed(&["plan", "-", "-o", &path(&folder, "to-new.json")], PROBLEM);
+    assert_eq!(std::fs::read_to_string(&new).unwrap(), plan);
+    let circle = path(&folder, "circle.json");
+    symlink("circle.json", &circle).unwrap();
+    assert_eq!(run(&["plan", "-", "-o", &circle], PROBLEM).0, Some(1));
+
+    write(&target, "before");
+    std::fs::set_permissions(&target, PermissionsExt::from_mode(0o444)).unwrap();
+    for to in [&target, &link] {
+        let (code, _, stderr) = run(&["plan", "-", "-o", to], PROBLEM);
+        assert!(code == Some(1) && stderr.contains("cannot be written: it is there and read-only"), "{stderr}");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "before");
+    }
+    // Nothing half-written is left behind.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 6);
+}
+
+/// As plans are: whole or not at all, and to standard output for `-`.
+#[cfg(unix)]
+#[test]
+fn logits_are_written_as_all_files_are() {
+    let folder = folder();
+    let checkpoint = trained(&folder);
+    let file = path(&folder, "logits.safetensors");
+    let arguments = ["evaluate", &checkpoint, "--windows", "2", "--logits"];
+    let said = printed(&[&arguments[..], &[&file]].concat(), "");
+    assert!(said.contains(&format!("logits        {file}")), "{said}");
+    let whole = std::fs::read(&file).unwrap();
+    let output = command(&[&arguments[..], &["-"]].concat()).output().unwrap();
+    assert!(output.status.success() && output.stdout == whole, "{} bytes", output.stdout.len());
+    // As on a disk that is full.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""]).arg(command(&[]).get_program());
+    let output = limited.args([&arguments[..], &[&file]].concat()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("logits.safetensors cannot be written"), "{text}");
+    assert!(std::fs::read(&file).unwrap() == whole, "what was there is still there");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
 }
 
 #[test]
@@ -435,6 +517,67 @@ fn a_plan_is_run_and_its_trace_shown() {
     assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
     assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
     assert!(refused(&["check", &trace], "").contains("is a trace, and a plan is needed"));
+    // Alone where it goes to standard output.
+    let trace = printed(&["run", &plan, "--steps", "2", "--trace", "-"], "");
+    assert!(printed(&["show", "-"], &trace).contains("step 1 of 2 recorded"), "{trace}");
+}
+
+#[test]
+fn two_documents_do_not_share_standard_output() {
+    let checkpoint = trained(&folder());
+    for arguments in [
+        &["run", "-", "--json", "--trace", "-"][..],
+        &["profile", "-", "--json", "-o", "-"],
+        &["plan", "-", "--json", "--prove", "1", "--proof", "-"],
+        &["evaluate", &checkpoint, "--json", "--logits", "-"],
+        &["selftest", "--profile", "-"],
+    ] {
+        let error = refused(arguments, TINY);
+        assert!(error.contains("cannot both go to standard output"), "{arguments:?}: {error}");
+    }
+}
+
+/// A checkpoint of the tiny model in `folder`, after six steps.
+fn trained(folder: &tempfile::TempDir) -> String {
+    let checkpoint = path(folder, "run");
+    printed(&["run", "-", "--steps", "6", "--json", "--checkpoint-dir", &checkpoint], TINY);
+    checkpoint
+}
+
+/// What is said to do nothing is refused, so that nobody takes a run for another one.
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let folder = folder();
+    let checkpoint = trained(&folder);
+    let order = path(&folder, "order.txt");
+    write(&order, "0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW0 1BW1\n");
+    let run = |arguments: &[&'static str], help| ([&["run", "-"], arguments].concat(), help);
+    let modelled =
+        |arguments: &[&'static str]| run(&[&["--backend", "modelled"], arguments].concat(), "Leave it out");
+    let (checkpoint, order): (&'static str, &'static str) = (checkpoint.leak(), order.leak());
+    for (arguments, says) in [
+        run(&["--slowdown", "5"], "--backend modelled"),
+        run(&["--gpu", "1"], "--backend cuda"),
+        run(&["--cuda-graphs", "off"], "--backend cuda"),
+        run(&["--cuda-graphs", "on"], "--backend cuda"),
+        run(&["--split-gpu"], "--backend cuda --transport threads"),
+        run(&["--transport", "nccl"], "--backend cuda"),
+        run(&["--traced-steps", "3"], "--trace"),
+        run(&["--checkpoint-every", "3"], "--checkpoint-dir"),
+        modelled(&["--precision", "f64"]),
+        modelled(&["--learning-rate", "0.1"]),
+        modelled(&["--clip-norm", "1"]),
+        modelled(&["--seed", "3"]),
+        run(&["--backend", "modelled", "--resume", checkpoint], "nothing to write into a checkpoint"),
+        (vec!["plan", "-", "--order", order, "--effort", "5"], "--order leaves nothing to search for"),
+    ] {
+        let error = refused(&arguments, TINY);
+        assert!(error.contains(says), "{arguments:?}: {error}");
+        assert!(!error.contains("going on from"), "{arguments:?}: {error}");
+    }
+    // What has been trained already is no start, and is not said to be one.
+    let error = refused(&["run", "-", "--steps", "6", "--resume", checkpoint], TINY);
+    assert!(error.contains("give more steps") && !error.contains("going on from"), "{error}");
 }
 
 #[test]
@@ -446,6 +589,30 @@ fn help_has_examples_and_exit_codes() {
         assert!(exit_codes || ["schema", "completions"].contains(&name), "{name}: {help}");
     }
     assert!(printed(&["completions", "bash"], "").contains("_pipeplan"));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_examples_of_link_do_what_they_say() {
+    let folder = folder();
+    write(&path(&folder, "spec.toml"), TINY);
+    let program = std::path::PathBuf::from(command(&[]).get_program());
+    let help = printed(&["link", "-h"], "");
+    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  pipeplan ")).collect();
+    assert!(examples.len() > 2, "{help}");
+    for example in examples {
+        // What it says of it stands behind three blanks.
+        let example = format!("pipeplan {}", example.split("   ").next().unwrap_or_default());
+        let output = Command::new("sh")
+            .args(["-c", &format!("PATH=\"$0:$PATH\"; {example}")])
+            .arg(program.parent().expect("a folder"))
+            .current_dir(folder.path())
+            .output()
+            .unwrap_or_else(|error| panic!("{error}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{example}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("#v2."), "{example}: {text}");
+    }
 }
 
 /// A server that ends with the test.
@@ -528,6 +695,43 @@ fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
     let (code, _, stderr) = run(&["serve", "--web", &web, "--port", &taken], "");
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("--port 0 takes a free port"), "{stderr}");
+    // Of a network for documents: no machine has it.
+    let (code, _, stderr) = run(&["serve", "--web", &web, "--port", "0", "--host", "192.0.2.1"], "");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("--host takes an address of this machine") && !stderr.contains("--port 0"), "{stderr}");
+}
+
+/// A page from elsewhere whose name was made to lead to this machine is handed nothing of it.
+#[test]
+fn this_machine_is_served_under_its_own_names() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let plan = path(&folder, "plan.json");
+    printed(&["plan", "-", "-o", &plan], PROBLEM);
+    let here = ["localhost", "localhost:80", "LocalHost", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:8080"];
+    let elsewhere =
+        ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "192.0.2.1"];
+    let says_nothing = ["", "localhost:evil"];
+    for (listening, answered) in [(&[][..], &[][..]), (&["--host", "0.0.0.0"], &elsewhere)] {
+        let served = Served::start(&[&["--web", &web, "--plan", &plan], listening].concat());
+        let asked = |host: &str| {
+            let mut stream = TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+            write!(stream, "GET /plan.json HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        for host in here.iter().chain(answered) {
+            assert!(asked(host).contains("pipeplan-plan"), "{listening:?}: {host}: {}", asked(host));
+        }
+        for host in elsewhere.iter().chain(&says_nothing).filter(|_| listening.is_empty()) {
+            let answer = asked(host);
+            assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("pipeplan-plan"), "{host}: {answer}");
+            assert!(answer.contains("ask for http://127.0.0.1:"), "{host}: {answer}");
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -717,6 +921,9 @@ fn own_orders_are_compared_with_the_others() {
     }
     assert!(row("gpipe") != row("own gpipe") && row("wrong")["status"] == "absent");
     assert!(row("wrong")["reason"].as_str().unwrap().contains("1W1 never runs"), "{}", row("wrong"));
+    write(&wrong, &rows.replace("1W1", "1W0"));
+    let (_, table, _) = run(&arguments, spec);
+    assert!(table.contains("1W0 has run already (line 2, word 6)"), "{table}");
     let best = compared.last().unwrap();
     assert!(best["schedule"] == "best" && best["makespan_ns"].as_u64() <= row("mine")["makespan_ns"].as_u64());
     assert_eq!(compared.len(), json_of(&["compare", "-", "--json"], spec)["rows"].as_array().unwrap().len() + 3);
@@ -902,7 +1109,21 @@ fn plans_and_traces_are_exported_for_other_programs() {
     assert!(refused(&["export", &trace, "--format", "torch-csv"], "").contains("export the plan"));
     let two_way = PROBLEM.replace("\"v\"", "\"two-way\"").replace("\"chunks\": 2", "\"chunks\": 1");
     let error = refused(&["export", "-", "--format", "torch-csv"], &two_way);
-    assert!(error.contains("torch keeps each stage on one rank"), "{error}");
+    assert!(
+        error.contains("torch keeps each stage on one rank") && error.contains("set `schedule` to zb-h1"),
+        "{error}"
+    );
+    // What is said to do does it.
+    for (schedule, problem) in [("zb-h1", two_way.replace("two-way", "linear")), ("zb-v", PROBLEM.to_owned())] {
+        let plan = printed(&["plan", "-", "--schedule", schedule, "--json"], &problem);
+        printed(&["export", "-", "--format", "torch-csv"], &plan);
+    }
+    let order = path(&folder, "order.txt");
+    write(&order, "0F1 0F0 0BW0 0BW1\n1F1 1F0 1BW0 1BW1\n");
+    let two = r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 2 } }"#;
+    let error = refused(&["export", "-", "--order", &order, "--format", "torch-csv"], two);
+    assert!(error.contains("on rank 1 that runs microbatch 0 after 1: set `schedule`"), "{error}");
+    assert!(error.contains("let an order of your own have 1F0 before 1F1"), "{error}");
     assert!(refused(&["export", &plan, "--format", "pdf"], "").contains("possible values"));
 }
 
@@ -925,6 +1146,35 @@ fn ctrl_c_ends_a_search_with_the_best_so_far() {
     let status = child.wait().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(status.code(), Some(0));
     assert!(printed(&["check", &plan], "").starts_with("valid"));
+}
+
+/// The search for the plan and those for its changes are one wait.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_in_the_first_search_ends_all_of_them() {
+    let problem = PROBLEM.replace("\"ranks\": 4", "\"ranks\": 24").replace(": 8,", ": 800,").replace("16,", "40,");
+    let folder = folder();
+    let input = path(&folder, "problem.json");
+    write(&input, &problem);
+    let mut child = command(&["sensitivity", &input, "--anew", "9", "--effort", "1000000000000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(child.try_wait().is_ok_and(|ended| ended.is_none()), "nine searches without an end");
+    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let started = std::time::Instant::now();
+    while child.try_wait().is_ok_and(|ended| ended.is_none()) {
+        if started.elapsed().as_secs() > 60 {
+            let _ = child.kill();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap_or_else(|error| panic!("{error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("ended early"), "{text}");
 }
 
 #[test]
@@ -1040,15 +1290,35 @@ fn an_order_of_ones_own_is_planned_checked_and_shown() {
     assert_eq!(faster["schedule"]["rows"][1], "1F0 1BW0 1F1 1BW1");
 
     for (order, says) in [
-        ("0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW1 1BW0 1F0\n", "rank 1, op 4: 1F0 has run already"),
+        ("0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW1 1BW0 1F0\n", "rank 1, op 4: 1F0 has run already (line 2, word 5)"),
+        ("0F0,,0SEND_F0,0F1,0B0,0B1\n1F0,1F1,,1B1,1B0,1F0\n", "rank 1, op 4: 1F0 has run already (line 2, cell 6)"),
         ("0F0 0F1 0BW0\n1F0 1F1 1BW0 1BW1\n", "0BW1 never runs"),
-        ("0BW0 0F0 0F1 0BW1\n1F0 1F1 1BW0 1BW1\n", "in a circle"),
+        ("#\n0BW0 0F0 0F1 0BW1\n1F0 1F1 1BW0 1BW1\n", "which comes after 0BW0 (line 2, word 1)"),
+        ("0F0 0BW0 0F1 0BW1\n\n1F1 1BW1 1F0 1BW0\n", "in the text: line 1, word 2; line 3, word 1"),
         ("0F0 0F1 0BW0 0BW1\n", "1 rows for 2 ranks"),
         ("0F0 0F1 0BX0\n", "line 1: `0BX0` is not an op"),
         ("", "accepted is one line a rank"),
     ] {
         let error = refused(&["check", &problem, "--order", "-"], order);
         assert!(error.contains(says), "{order}: {error}");
+    }
+    // Transfers of another program's file are not those of the plan, and nobody is to think so; what is printed is the same.
+    std::fs::create_dir(path(&folder, "more")).unwrap();
+    let with_transfers = path(&folder, "more/order.csv");
+    write(&with_transfers, "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0B1\n1RECV_F0,1F0,1F1,1B0,1B1\n");
+    let note = "more/order.csv are left out: transfers are placed anew";
+    for arguments in [
+        &["plan", &problem, "--json"][..],
+        &["check", &problem, "--json"],
+        &["show", &problem],
+        &["compare", &problem, "--json"],
+        &["export", &problem, "--format", "torch-csv"],
+    ] {
+        let with = |order: &str| run(&[arguments, &["--order", order]].concat(), "");
+        let ((code, printed, said), (_, plain, silence)) = (with(&with_transfers), with(&csv));
+        assert_eq!((code, printed), (Some(0), plain), "{arguments:?}");
+        assert!(said.contains("note: 4 transfers, 1 UNSHARD of ") && said.contains(note), "{arguments:?}: {said}");
+        assert!(!silence.contains("left out"), "{arguments:?}: {silence}");
     }
     let (code, _, error) =
         run(&["export", &problem, "--order", &mine, "--format", "svg", "-o", "/no/such/plan.svg"], "");

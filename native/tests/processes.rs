@@ -259,6 +259,15 @@ fn processes_that_do_not_run_the_same_are_refused() {
         assert_eq!(code, Some(2));
         assert!(text.contains("rank 1 runs another plan, text or options than rank 0"), "{text}");
     }
+    // Whoever hears of it before it has found it out ends in the same way.
+    let four = tiny::plan("disagree", 4, "1f1b");
+    for odd in [1, 3] {
+        let seed = |rank: usize| vec!["--seed".to_string(), usize::from(rank == odd).to_string()];
+        for (code, text) in Launched::new(&four, 4, seed).end(None) {
+            assert_eq!(code, Some(2), "{text}");
+            assert!(text.contains(&format!("rank {odd} runs another plan")) || text.contains("has refused the run"));
+        }
+    }
     for (code, text) in Launched::new(&plan, 3, |_| Vec::new()).end(None) {
         assert_eq!(code, Some(2));
         assert!(text.contains("the plan is for 2 ranks, and 3 processes were started"), "{text}");
@@ -286,6 +295,41 @@ fn a_script_of_slurm_starts_its_ranks() {
         let mut command = pipeplan(&arguments);
         command.args(["--transport", "tcp"]).env("SLURM_PROCID", "0").env("SLURM_NTASKS", tasks);
         assert_eq!(losses(&command.env("SLURM_LOCALID", "0").output().expect("it starts")), threads, "{tasks} tasks");
+    }
+}
+
+/// A place that rank 0 alone looks at is refused by all with its exit code.
+#[test]
+fn a_place_that_cannot_be_written_ends_all_processes_alike() {
+    let plan = tiny::plan("occupied", 3, "1f1b");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join(".lock")).expect("made");
+    let saving = |_| vec!["--checkpoint-dir".to_string(), folder.path().to_string_lossy().into_owned()];
+    for (code, text) in Launched::new(&plan, 3, saving).end(None) {
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(".lock cannot be opened") || text.contains("rank 0 has refused the run"), "{text}");
+    }
+}
+
+/// Each task of `srun` that took itself for the script would make the whole run.
+#[test]
+fn a_task_of_slurm_that_cannot_find_rank_0_is_refused() {
+    let plan = tiny::plan("tasks", 2, "1f1b");
+    let plan = plan.to_str().expect("a path");
+    let task = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0"), ("SLURM_JOB_ID", "77")];
+    for (hosts, engine) in [
+        (Some("r[1-2]n[3-4]"), &["--transport", "tcp"][..]),
+        (Some("r[1-2]n[3-4]"), &[]),
+        (None, &["--transport", "tcp"]),
+        (None, &[]),
+    ] {
+        let mut command = pipeplan(&["run", plan, "--steps", "1"]);
+        command.args(engine).envs(task).envs(hosts.map(|hosts| ("SLURM_STEP_NODELIST", hosts)));
+        let output = command.output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{hosts:?} {engine:?}: {text}");
+        assert!(output.stdout.is_empty() && text.contains("SLURM_STEP_NODELIST"), "{hosts:?} {engine:?}: {text}");
+        assert!(text.contains("Set MASTER_ADDR to the host of rank 0"), "{hosts:?} {engine:?}: {text}");
     }
 }
 

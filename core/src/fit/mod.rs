@@ -687,7 +687,8 @@ mod tests {
         // What would be held with the most of both is what a limit has to be at least.
         let both = |limit| answer(&offloading("fit", "\"fit\"", limit, "25000000000"), "1f1b");
         let error = both(1_000_000_000).unwrap_err();
-        let held = error.split("would hold ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+        let held =
+            error.split("would hold ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
         assert!(both(held).is_ok(), "{error}");
         assert!(both(held - held / 50).is_err(), "{error}");
     }

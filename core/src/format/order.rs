@@ -9,17 +9,55 @@
 //! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which nothing but the order is read | `[` or `{` at the start |
 
 use alloc::collections::BTreeSet;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
 use serde_json::Value;
 
-use super::torch_csv::{self, CsvSyntax};
+use super::torch_csv::{self, CsvSyntax, LeftOut};
 use crate::json::{self, Syntax};
 use crate::op::{Op, OpKind, OpSyntax};
 use crate::problem::MAX_RANKS;
 use crate::schedule::Schedule;
+
+/// An order, and what a person who wrote it wants to hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The order.
+    pub schedule: Schedule,
+    /// By row: where its ops stand in the text; none where rows are strings of JSON.
+    pub rows: Vec<Row>,
+    /// What the text has besides.
+    pub left_out: LeftOut,
+}
+
+/// Where the ops of a row stand in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its line, from 1.
+    pub line: usize,
+    /// By op: its cell, from 1; nothing where blanks keep ops apart, and each word is one.
+    pub cells: Vec<u32>,
+}
+
+impl From<Schedule> for Order {
+    fn from(schedule: Schedule) -> Order {
+        Order { schedule, rows: Vec::new(), left_out: LeftOut::default() }
+    }
+}
+
+impl Order {
+    /// Where op `index` of `rank` stands, as far as the text has places: `line 1, cell 3`.
+    pub fn place(&self, rank: usize, index: usize) -> Option<String> {
+        let Row { line, cells } = self.rows.get(rank)?;
+        Some(match cells.get(index) {
+            Some(cell) => format!("line {line}, cell {cell}"),
+            None => format!("line {line}, word {}", index + 1),
+        })
+    }
+}
 
 /// Why a text is no order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,29 +119,41 @@ pub fn looks_like_one(text: &str) -> bool {
     read(first.trim_matches('"')).is_ok() || torch_csv::read(first).is_ok_and(|order| order.op_count() > 0)
 }
 
+/// Reads an order, and nothing of its text besides.
+///
+/// # Errors
+/// As [`read_whole`].
+pub fn read(text: &str) -> Result<Schedule, OrderSyntax> {
+    read_whole(text).map(|order| order.schedule)
+}
+
 /// Reads an order.
 ///
 /// # Errors
 /// [`OrderSyntax`] with the first place that is wrong.
-pub fn read(text: &str) -> Result<Schedule, OrderSyntax> {
+pub fn read_whole(text: &str) -> Result<Order, OrderSyntax> {
     let order = match text.trim_start().chars().next() {
-        Some('[' | '{') => of_json(text)?,
+        Some('[' | '{') => of_json(text)?.into(),
         _ if lines(text).any(|(_, line)| line.contains(',')) => {
             let (numbers, rows): (Vec<usize>, Vec<&str>) = lines(text).take(MAX_RANKS + 1).unzip();
             if rows.len() > MAX_RANKS {
                 return Err(OrderSyntax::TooManyRows);
             }
             let line = |row: usize| numbers.get(row - 1).copied().unwrap_or(row);
-            let order = torch_csv::read(&rows.join("\n"))
+            let file = torch_csv::read_file(&rows.join("\n"))
                 .map_err(|csv| OrderSyntax::Csv(CsvSyntax { row: line(csv.row), ..csv }))?;
-            match twice(&order) {
-                Some(op) => return Err(OrderSyntax::Whole(op)),
-                None => order,
+            if let Some(op) = twice(&file.order) {
+                return Err(OrderSyntax::Whole(op));
             }
+            let rows = numbers.into_iter().zip(file.cells).map(|(line, cells)| Row { line, cells }).collect();
+            Order { schedule: file.order, rows, left_out: file.left_out }
         }
-        _ => of_rows(lines(text))?,
+        _ => {
+            let rows = lines(text).map(|(line, _)| Row { line, cells: Vec::new() });
+            Order { rows: rows.take(MAX_RANKS).collect(), ..of_rows(lines(text))?.into() }
+        }
     };
-    match order.op_count() {
+    match order.schedule.op_count() {
         0 => Err(OrderSyntax::Empty),
         _ => Ok(order),
     }
@@ -174,7 +224,6 @@ mod tests {
     use crate::planner;
     use crate::schedule::published;
     use crate::spec::Spec;
-    use alloc::format;
     use proptest::prelude::*;
 
     /// DualPipe's pairs, cut backwards and fused ones: every form says the same of them.
@@ -207,6 +256,43 @@ mod tests {
         assert_eq!(read("0F0,,0B0\n\n1F0,1B0").unwrap().text_rows(), ["0F0 0BW0", "1F0 1BW0"]);
         assert_eq!(read("0F0 0B0 0W0").unwrap().text_rows(), ["0F0 0B0 0W0"]);
         assert!(looks_like_one("0F0,0I0") && looks_like_one("\"0F0\",0B0"));
+    }
+
+    /// An editor goes there, whatever stands between the ops.
+    #[test]
+    fn every_op_has_its_place_in_the_text() {
+        for (text, places) in [
+            ("# by hand\n\n 0 | 0F0  0BW0\n1F0 1BW0\n", ["line 3, word 1", "line 3, word 2", "line 4, word 2"]),
+            (",0F0,,0B0\n\n1RECV_F0,1F0,,1B0\n", ["line 1, cell 2", "line 1, cell 4", "line 3, cell 4"]),
+            ("0UNSHARD,(0F0;0B0)OVERLAP_F_B\n1F0,1B0\n", ["line 1, cell 2", "line 1, cell 2", "line 2, cell 2"]),
+        ] {
+            let order = read_whole(text).unwrap();
+            let found = [(0, 0), (0, 1), (1, 1)].map(|(rank, index)| order.place(rank, index).unwrap());
+            assert_eq!(found, places, "{text}");
+            assert_eq!((order.place(2, 0), read(text).as_ref()), (None, Ok(&order.schedule)), "{text}");
+        }
+        assert_eq!(read_whole("[\"0F0 0BW0\"]").unwrap().place(0, 0), None);
+    }
+
+    #[test]
+    fn what_is_left_out_of_torchs_file_is_counted() {
+        for (text, says) in [
+            ("0F0 0BW0", ""),
+            ("0F0,,0B0", ""),
+            ("0F0,0SEND_F0,0B0\n1F0,1B0", "1 transfer"),
+            (
+                "0UNSHARD,0F0,0SEND_F0,0WAIT_SEND_F0,0B0\n1RECV_F0,1F0,1B0,1UNSHARD",
+                "2 transfers, 2 UNSHARD, 1 WAIT_SEND_F",
+            ),
+            ("0F0,0B0,0REDUCE_GRAD", "1 REDUCE_GRAD"),
+        ] {
+            let order = read_whole(text).unwrap();
+            assert_eq!(
+                (order.left_out.to_string().as_str(), order.left_out.is_empty()),
+                (says, says.is_empty()),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! order beyond a valid one is checked here, because it finds out too late or not at all:
 //! every stage on one rank, an action on every rank, and on the last stage the forwards in order.
 
-use alloc::string::String;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -22,18 +23,24 @@ use crate::schedule::{Absent, Schedule};
 /// [`Absent`] with the reason for which torch cannot run the order.
 pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
     if *problem.placement() == Placement::TwoWay {
-        return Err(Absent::because("torch keeps each stage on one rank, and this plan has two copies of the model"));
+        return Err(Absent::because(
+            "torch keeps each stage on one rank, and this plan has two copies of the model: set `schedule` to zb-h1, \
+             zb-v or interleaved-1f1b, which have one",
+        ));
     }
     if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
         return Err(Absent::because(alloc::format!("torch wants an action on every rank, and rank {rank} has none")));
     }
     let last = problem.stage_count() - 1;
-    for row in &schedule.rows {
+    for (rank, row) in schedule.rows.iter().enumerate() {
         let forwards = row.iter().filter(|op| op.stage() == last && op.kind() == OpKind::F);
-        if !forwards.map(|op| op.microbatch()).is_sorted() {
-            return Err(Absent::because(
-                "torch takes losses in the order in which the last stage runs, and this plan runs its microbatches in another",
-            ));
+        let forwards: Vec<usize> = forwards.map(|op| op.microbatch()).collect();
+        if let Some([before, early]) = forwards.windows(2).find(|two| two[0] > two[1]) {
+            return Err(Absent::because(alloc::format!(
+                "torch takes losses in the order in which the last stage runs, and on rank {rank} that runs microbatch {early} \
+                 after {before}: set `schedule` to one that runs them in order, such as zb-h1, zb-v or interleaved-1f1b, or \
+                 let an order of your own have {last}F{early} before {last}F{before}"
+            )));
         }
     }
     let mut text = String::new();
@@ -98,22 +105,79 @@ impl core::error::Error for CsvSyntax {}
 /// it waits for them apart.
 const WORKED_OUT: [&str; 7] = ["SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"];
 
-/// Whether `action` is one of those, of a stage and perhaps a microbatch.
-fn is_worked_out(action: &str) -> bool {
+/// Which of those `action` is, of a stage and perhaps a microbatch.
+fn worked_out(action: &str) -> Option<&str> {
     let is_digit = |c: char| c.is_ascii_digit();
     let name = action.trim_start_matches(is_digit);
+    let numbered = name.len() < action.len();
+    let name = name.trim_end_matches(is_digit);
     let begun = name.strip_prefix("WAIT_").unwrap_or(name);
-    name.len() < action.len() && WORKED_OUT.contains(&begun.trim_end_matches(is_digit))
+    (numbered && WORKED_OUT.contains(&begun)).then_some(name)
+}
+
+/// What a file has beside its order of compute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Sends and receives.
+    transfers: usize,
+    /// The others, by name.
+    others: BTreeMap<String, usize>,
+}
+
+impl LeftOut {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.transfers == 0 && self.others.is_empty()
+    }
+
+    fn note(&mut self, name: &str) {
+        if ["SEND_", "RECV_"].iter().any(|way| name.starts_with(way)) {
+            self.transfers += 1;
+        } else {
+            *self.others.entry(name.to_string()).or_default() += 1;
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transfers = if self.transfers == 1 { "transfer" } else { "transfers" };
+        let all = [(transfers, self.transfers)].into_iter();
+        let all = all.chain(self.others.iter().map(|(name, count)| (name.as_str(), *count)));
+        for (place, (name, count)) in all.filter(|(_, count)| *count > 0).enumerate() {
+            write!(f, "{}{count} {name}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// A file, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its order of compute.
+    pub order: Schedule,
+    /// By row and op of the order: its cell, from 1. Both of a pair stand in one.
+    pub cells: Vec<Vec<u32>>,
+    /// What it has besides.
+    pub left_out: LeftOut,
+}
+
+/// Reads the order of a compute-only file.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
+    read_file(text).map(|file| file.order)
 }
 
 /// Reads a compute-only file. Idle cells are dropped.
 ///
 /// # Errors
 /// [`CsvSyntax`] with the place of the first cell that is no action.
-pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
-    let (mut rows, mut pairs) = (Vec::new(), Vec::new());
+pub fn read_file(text: &str) -> Result<File, CsvSyntax> {
+    let (mut rows, mut pairs, mut cells, mut left_out) = (Vec::new(), Vec::new(), Vec::new(), LeftOut::default());
     for (index, line) in text.lines().enumerate() {
-        let (mut row, mut places) = (Vec::new(), Vec::new());
+        let (mut row, mut places, mut of_row) = (Vec::new(), Vec::new(), Vec::new());
         for (cell, action) in line.split(',').enumerate() {
             let action = action.trim().trim_matches('"');
             let wrong = || CsvSyntax { row: index + 1, cell: cell + 1, text: action.chars().take(40).collect() };
@@ -128,15 +192,21 @@ pub fn read(text: &str) -> Result<Schedule, CsvSyntax> {
                     row.push(op(first).ok_or_else(wrong)?);
                     row.push(op(second).ok_or_else(wrong)?);
                 }
-                None if action.is_empty() || is_worked_out(action) => {}
-                None => row.push(op(action).ok_or_else(wrong)?),
+                None if action.is_empty() => {}
+                None => match worked_out(action) {
+                    Some(name) => left_out.note(name),
+                    None => row.push(op(action).ok_or_else(wrong)?),
+                },
             }
+            of_row.resize(row.len(), cell as u32 + 1);
         }
         rows.push(row);
         pairs.push(places);
+        cells.push(of_row);
     }
     let has_pairs = pairs.iter().any(|places| !places.is_empty());
-    Ok(if has_pairs { Schedule { rows, pairs } } else { Schedule::of(rows) })
+    let order = if has_pairs { Schedule { rows, pairs } } else { Schedule::of(rows) };
+    Ok(File { order, cells, left_out })
 }
 
 pub(super) fn op(text: &str) -> Option<Op> {

@@ -1,12 +1,15 @@
 //! A plan for an order that the planner did not make.
 
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt::Write;
 
 use super::{Answer, Case, PlanError, derived_case, plan_of, timed};
 use crate::check::{Violation, check_schedule};
 use crate::fit;
+use crate::format::order::Order;
 use crate::format::torch_csv;
 use crate::op::Op;
 use crate::placement::Placement;
@@ -19,36 +22,59 @@ use crate::spec::{ModelWork, Spec, Work};
 /// Violations that a refusal names at most.
 const MOST_NAMED: usize = 8;
 
-/// The plan for `spec` with an order of compute from elsewhere, called `name`. Where the spec leaves open which rank
-/// holds which stage, the rows say it.
+/// The plan for `spec` with an order of compute from elsewhere, called `name`: a [`Schedule`], or with its places in a text.
+/// Where the spec leaves open which rank holds which stage, the rows say it.
 ///
 /// # Errors
 /// [`PlanError::Absent`] with all that `check` finds wrong, and as [`plan`](super::plan).
-pub fn plan_order(spec: &Spec, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
-    plan_of(spec, answer_order(spec, name, schedule)?)
+pub fn plan_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Plan, PlanError> {
+    plan_of(spec, answer_order(spec, name, order)?)
 }
 
 /// As [`plan_order`], without a file.
-pub(super) fn answer_order(spec: &Spec, name: &str, schedule: Schedule) -> Result<Answer, PlanError> {
+pub(super) fn answer_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Answer, PlanError> {
+    let order = order.into();
     let absent = |reason| PlanError::Absent { schedule: name.to_string(), reason };
-    let case = case_of(spec, &schedule).map_err(|error| match error {
+    let case = case_of(spec, &order.schedule).map_err(|error| match error {
         PlanError::Absent { reason, .. } => absent(reason),
         other => other,
     })?;
-    check_schedule(&case.problem, &schedule).map_err(|violations| absent(told(&violations)))?;
-    let timeline = simulate(&case.problem, &schedule).map_err(PlanError::Deadlock)?;
-    Ok(timed(spec, case, name, schedule, timeline))
+    check_schedule(&case.problem, &order.schedule).map_err(|violations| absent(told(&violations, &order)))?;
+    let timeline = simulate(&case.problem, &order.schedule).map_err(PlanError::Deadlock)?;
+    Ok(timed(spec, case, name, order.schedule, timeline))
 }
 
-fn told(violations: &[Violation]) -> alloc::string::String {
+fn told(violations: &[Violation], order: &Order) -> String {
     let mut text = format!("{} in this order", if violations.len() == 1 { "one fault" } else { "faults" });
     for violation in violations.iter().take(MOST_NAMED) {
         let _ = write!(text, "\n  {violation}");
+        let places: Vec<String> =
+            ops_of(violation).into_iter().filter_map(|(rank, index)| order.place(rank, index)).collect();
+        let _ = match places.as_slice() {
+            [] => Ok(()),
+            [place] => write!(text, " ({place})"),
+            several => write!(text, "\n  in the text: {}", several.join("; ")),
+        };
     }
     if violations.len() > MOST_NAMED {
         text.push_str("\n  and more");
     }
     text
+}
+
+/// The ops that are at fault, by rank and position in its row.
+fn ops_of(violation: &Violation) -> Vec<(usize, usize)> {
+    match violation {
+        Violation::Foreign { rank, index, .. }
+        | Violation::WrongRank { rank, index, .. }
+        | Violation::Twice { rank, index, .. }
+        | Violation::Cut { rank, index, .. }
+        | Violation::Pair { rank, index }
+        | Violation::OverLimit { rank, index, .. } => vec![(*rank, *index)],
+        Violation::Circle { waits } => waits.iter().map(|wait| (wait.rank, wait.index)).collect(),
+        // No single op, or none of an order of compute.
+        _ => Vec::new(),
+    }
 }
 
 /// The problem that the order is of.

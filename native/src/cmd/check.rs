@@ -37,7 +37,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let plan = match input::read(&args.plan).and_then(|source| args.order.plan_of(&source)) {
+    let source = input::read(&args.plan)?;
+    let plan = match args.order.plan_of(&source) {
         Err(failure) if args.json => {
             output::print_json(&json!({ "valid": false, "error": failure.message() }))?;
             return Err(failure);

@@ -1,10 +1,10 @@
 //! `pipeplan compare`
 
+use pipeplan_core::format::order::Order;
 use pipeplan_core::lower::Lowering;
-use pipeplan_core::planner::{Comparison, Row, Status};
+use pipeplan_core::planner::{self, Comparison, PlanError, Row, Status};
 use pipeplan_core::problem::Objective;
-use pipeplan_core::schedule::Schedule;
-use pipeplan_core::spec::{Messages, Work, Spec};
+use pipeplan_core::spec::{Messages, Spec, Work};
 
 use super::fail::Failure;
 use super::search::{Effort, Jitter, Measured};
@@ -39,10 +39,17 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.jitter.apply(args.measured.apply(input::spec(&args.spec)?)?);
-    let orders: Vec<(String, Schedule)> =
-        args.order.iter().map(|from| order::read(from)).collect::<Result<_, _>>()?;
-    let own: Vec<String> = orders.iter().map(|(name, _)| name.clone()).collect();
-    let comparison = search::compare(&spec, orders, args.effort);
+    let own: Vec<(String, Order)> = args.order.iter().map(|from| order::read(from)).collect::<Result<_, _>>()?;
+    let orders = own.iter().map(|(name, order)| (name.clone(), order.schedule.clone())).collect();
+    let mut comparison = search::compare(&spec, orders, args.effort);
+    for row in comparison.rows.iter_mut().filter(|row| row.status == Status::Absent) {
+        // The same reason, with places in the text.
+        let order = own.iter().find(|(name, _)| *name == row.schedule);
+        let planned = order.map(|(name, order)| planner::plan_order(&spec, name, order.clone()));
+        if let Some(Err(PlanError::Absent { reason, .. })) = planned {
+            row.reason = Some(reason);
+        }
+    }
     if args.json {
         let mut text = serde_json::to_string_pretty(&comparison)
             .map_err(|error| Failure::work(format!("the comparison cannot be written: {error}")))?;
@@ -51,7 +58,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     } else {
         output::print(&drawn(&comparison, &spec))?;
     }
-    let absent = comparison.rows.iter().find(|row| row.status == Status::Absent && own.contains(&row.schedule));
+    let absent = comparison
+        .rows
+        .iter()
+        .find(|row| row.status == Status::Absent && own.iter().any(|(name, _)| *name == row.schedule));
     if let Some(absent) = absent {
         return Err(Failure::input(format!("{} has no plan here; the reason stands above", absent.schedule)));
     }

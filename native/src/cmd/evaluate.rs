@@ -1,6 +1,6 @@
 //! `pipeplan evaluate`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pipeplan::backend::cpu::element::Element;
 use pipeplan::runner::checkpoint::Checkpoint;
@@ -31,15 +31,20 @@ pub struct Args {
     /// Compute in this type; in that of the checkpoint where not given
     #[arg(long, value_name = "TYPE")]
     precision: Option<run::Type>,
-    /// Write the tensors `logits`, `windows` and `loss` into this file, as safetensors
+    /// Write the tensors `logits`, `windows` and `loss` into this file, as safetensors; - for standard output
     #[arg(long, value_name = "FILE")]
-    logits: Option<PathBuf>,
+    logits: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    let prints_logits = args.logits.as_deref() == Some("-");
+    output::expect_one_document([("--logits -", prints_logits), ("--json", args.json)])?;
+    if let Some(path) = &args.logits {
+        output::expect_room_at(path)?;
+    }
     let checkpoint = Checkpoint::open(&args.checkpoint).map_err(Failure::input)?;
     let text = run::text(args.data.as_deref())?;
     let wide = match args.precision {
@@ -53,20 +58,23 @@ fn show<T: Element>(args: &Args, checkpoint: &Checkpoint, text: &[u8]) -> Result
     let evaluation: Evaluation<T> =
         evaluate(checkpoint, text, args.windows as usize).map_err(|error| Failure::input(&error))?;
     if let Some(path) = &args.logits {
-        evaluation.write(path).map_err(|error| Failure::work(&error))?;
+        let tensors = evaluation.to_safetensors().map_err(|error| Failure::work(format!("the logits: {error}")))?;
+        output::write(path, &tensors)?;
+        if path == "-" {
+            return Ok(());
+        }
     }
     let (step, windows) = (checkpoint.manifest.step, evaluation.windows.len());
     if args.json {
-        let logits = args.logits.as_deref().map(Path::display).map(|path| path.to_string());
         return output::print_json(&json!({
             "checkpoint": checkpoint.folder, "step": step, "windows": windows,
-            "sequence": checkpoint.manifest.sequence, "loss": evaluation.loss, "logits": logits,
+            "sequence": checkpoint.manifest.sequence, "loss": evaluation.loss, "logits": args.logits,
         }));
     }
     let of = human::count(windows, "sequence");
     let mut shown = format!("loss          {:.6} after {step} steps, over {of}\n", evaluation.loss);
     if let Some(path) = &args.logits {
-        shown.push_str(&format!("logits        {}\n", path.display()));
+        shown.push_str(&format!("logits        {path}\n"));
     }
     output::print(&shown)
 }

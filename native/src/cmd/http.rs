@@ -18,6 +18,8 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// The path with its query.
     pub path: &'a str,
+    /// As whom the other end has asked this one, with a port or without: what it says in its `Host`.
+    pub host: Option<&'a str>,
     /// Whether the other end takes what is compressed by gzip.
     pub takes_gzip: bool,
 }
@@ -133,7 +135,7 @@ fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()
     let mut lines = BufReader::new(asking).take(MAX_REQUEST_BYTES);
     let heard = hear(&mut lines);
     let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY };
-    let (head, takes_gzip) = match heard {
+    let Heard { head, host, takes_gzip } = match heard {
         Ok(heard) => heard,
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             let refusal = if lines.limit() == 0 { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
@@ -144,7 +146,7 @@ fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()
     };
     let mut words = head.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let reply = answer(&Request { method, path, takes_gzip });
+    let reply = answer(&Request { method, path, host: host.as_deref(), takes_gzip });
     // Plans and pages change while somebody works on them: a browser is to ask again each time.
     let head = format!(
         "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-cache\r\n\
@@ -161,19 +163,31 @@ fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()
     telling.flush()
 }
 
-/// The first line of a request, and whether its headers say that gzip is taken. [`ErrorKind::InvalidData`] for what is
-/// no request or does not end.
-fn hear(lines: &mut impl BufRead) -> io::Result<(String, bool)> {
-    let mut request = String::new();
-    lines.read_line(&mut request)?;
-    let (mut header, mut takes_gzip) = (String::new(), false);
+/// As much of a request as is listened to.
+#[derive(Default)]
+struct Heard {
+    /// The first line.
+    head: String,
+    host: Option<String>,
+    takes_gzip: bool,
+}
+
+/// Hears a request to its end. [`ErrorKind::InvalidData`] for what is none or does not end.
+fn hear(lines: &mut impl BufRead) -> io::Result<Heard> {
+    let mut heard = Heard::default();
+    lines.read_line(&mut heard.head)?;
+    let mut header = String::new();
     loop {
         header.clear();
         // An empty line is the end.
         match lines.read_line(&mut header)? {
             0 => return Err(ErrorKind::InvalidData.into()),
-            _ if header.trim_end().is_empty() => return Ok((request, takes_gzip)),
-            _ => takes_gzip |= accepts_gzip(&header),
+            _ if header.trim_end().is_empty() => return Ok(heard),
+            _ => {
+                heard.takes_gzip |= accepts_gzip(&header);
+                let host = header.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("host"));
+                heard.host = host.map(|(_, host)| host.trim().to_owned()).or(heard.host);
+            }
         }
     }
 }
@@ -201,15 +215,19 @@ mod tests {
             serve(&listener, |request| Reply {
                 status: "200 OK",
                 content_type: "text/plain",
-                body: format!("{} {} {}", request.method, request.path, request.takes_gzip).into_bytes(),
+                body: format!("{} {} {:?} {}", request.method, request.path, request.host, request.takes_gzip)
+                    .into_bytes(),
                 is_gzip: false,
             })
         });
         let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
         for (request, end) in [
-            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b false"),
-            ("GET / HTTP/1.1\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / true"),
-            ("GET / HTTP/1.1\r\nAccept-Encoding: gzip;q=0, br\r\n\r\n", "GET / false"),
+            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b Some(\"x\") false"),
+            ("GET / HTTP/1.1\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / None true"),
+            (
+                "GET / HTTP/1.1\r\nHOST: [::1]:80 \r\nAccept-Encoding: gzip;q=0, br\r\n\r\n",
+                "GET / Some(\"[::1]:80\") false",
+            ),
             ("HEAD / HTTP/1.1\r\n\r\n", "close\r\n\r\n"),
         ] {
             let mut stream = TcpStream::connect(address).unwrap();

@@ -50,7 +50,12 @@ pub fn spelled(text: &str) -> String {
 /// What is trained, and on what: `llama-2-70b, 68.98 billion parameters, on 40 devices; 131072 tokens a step`.
 pub fn trained(work: &ModelWork) -> String {
     let billions = |parameters: u64| {
-        let units = [(1_000_000_000_000, "trillion"), (1_000_000_000, "billion"), (1_000_000, "million"), (1_000, "thousand")];
+        let units = [
+            (1_000_000_000_000, "trillion"),
+            (1_000_000_000, "billion"),
+            (1_000_000, "million"),
+            (1_000, "thousand"),
+        ];
         scaled(parameters, &units, "")
     };
     let (all, active) = (work.model.parameters(), work.model.active_parameters());

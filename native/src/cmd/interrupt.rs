@@ -5,8 +5,9 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use pipeplan::runner::StopFlag;
 
-/// A process has one handler, but a command may have two parts: planning, then running.
-static CURRENT: Mutex<Option<StopFlag>> = Mutex::new(None);
+/// A process has one handler, but a command may have two parts: planning, then running. With whether Ctrl-C has come since
+/// it began, which the flag does not say: SIGUSR1 may have come first, or sooner than a Ctrl-C that was earlier.
+static CURRENT: Mutex<Option<(StopFlag, bool)>> = Mutex::new(None);
 static HANDLER: Once = Once::new();
 static ENDING: OnceLock<StopFlag> = OnceLock::new();
 static AGAIN: OnceLock<StopFlag> = OnceLock::new();
@@ -14,7 +15,7 @@ static AGAIN: OnceLock<StopFlag> = OnceLock::new();
 /// A new flag that Ctrl-C and SIGUSR1 raise from now on. Where no handler can be set, the process just ends.
 pub fn flag() -> StopFlag {
     let flag = StopFlag::default();
-    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(flag.clone());
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some((flag.clone(), false));
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGUSR1, flag.shared());
     HANDLER.call_once(|| {
@@ -23,8 +24,11 @@ pub fn flag() -> StopFlag {
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, StopFlag::default().shared());
         let _ = ctrlc::set_handler(|| {
             ending().raise();
-            match &*CURRENT.lock().unwrap_or_else(PoisonError::into_inner) {
-                Some(flag) if !flag.is_raised() => flag.raise(),
+            match &mut *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some((flag, has_come @ false)) => {
+                    *has_come = true;
+                    flag.raise();
+                }
                 _ => match AGAIN.get() {
                     Some(again) => again.raise(),
                     None => std::process::exit(130),

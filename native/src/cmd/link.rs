@@ -9,7 +9,7 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan link spec.toml
   pipeplan link spec.toml --base http://127.0.0.1:8080/
-  pipeplan link '#v2.rAAAA' --json                what a link says, with every default";
+  pipeplan link \"$(pipeplan link spec.toml)\" --json    what a link says, with every default";
 
 /// Write a spec as a link for the planner's page, or read a link back.
 #[derive(clap::Args)]

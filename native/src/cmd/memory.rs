@@ -66,7 +66,11 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
             let [least, most] = [least, most].map(|bytes| human::bytes(bytes.unwrap_or(0)));
             if least == most { most } else { format!("{least} to {most}") }
         };
-        text.push_str(&format!("a stage keeps {} of a microbatch after F, and {} after B, until W\n", range(0), range(1)));
+        text.push_str(&format!(
+            "a stage keeps {} of a microbatch after F, and {} after B, until W\n",
+            range(0),
+            range(1)
+        ));
     }
     if let Some(most) = shown.ranks.iter().map(|rank| rank.on_host).max().filter(|most| *most > 0) {
         let of_node = u64::from(work.devices_per_node).min(work.devices());

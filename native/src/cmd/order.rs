@@ -5,12 +5,12 @@ use std::path::Path;
 use pipeplan_core::format::order;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner;
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 
 use super::fail::Failure;
-use super::human;
 use super::input::{self, Source};
+use super::{human, output};
 
 /// Where the order of compute comes from.
 #[derive(clap::Args, Clone, Default)]
@@ -47,10 +47,14 @@ fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
 }
 
 /// The order in the file `from`, called as that is; `own NAME` where a published schedule has that name.
-pub fn read(from: &str) -> Result<(String, Schedule), Failure> {
+pub fn read(from: &str) -> Result<(String, order::Order), Failure> {
     let source = input::file_or_standard_input(from)?;
-    let order =
-        order::read(&source.text).map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
+    let order = order::read_whole(&source.text)
+        .map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
+    if !order.left_out.is_empty() {
+        let (name, left_out) = (&source.name, &order.left_out);
+        output::tell(&format!("note: {left_out} of {name} are left out: transfers are placed anew"));
+    }
     let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name: String = stem.chars().take(100).collect();
     let is_taken = name == planner::BEST || schedule::find(&name).is_some();

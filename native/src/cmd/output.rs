@@ -1,7 +1,7 @@
 //! Where output goes: standard output, or a file that appears whole or not at all.
 
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -45,12 +45,12 @@ pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
     if path == "-" {
         return print_bytes(bytes);
     }
-    write_file(Path::new(path), bytes).map_err(|error| Failure::work(format!("{path} cannot be written: {error}")))
+    write_file(Path::new(path), bytes).map_err(|error| cannot_be_written(path, &error))
 }
 
 /// Refuses a place where [`write`] would fail, before work is done whose result would be lost.
 pub fn expect_room_at(path: &str) -> Result<(), Failure> {
-    let cannot = |error| Failure::work(format!("{path} cannot be written: {error}"));
+    let cannot = |error| cannot_be_written(path, &error);
     match Path::new(path).metadata() {
         _ if path == "-" => Ok(()),
         Ok(known) if known.is_dir() => Err(cannot(ErrorKind::IsADirectory.into())),
@@ -60,23 +60,52 @@ pub fn expect_room_at(path: &str) -> Result<(), Failure> {
     }
 }
 
+/// Refuses two documents on standard output: their reader could not tell where one ends.
+pub fn expect_one_document(documents: [(&str, bool); 2]) -> Result<(), Failure> {
+    match documents {
+        [(first, true), (second, true)] => {
+            Err(Failure::input(format!("{first} and {second} cannot both go to standard output: give one a file")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn cannot_be_written(path: &str, error: &std::io::Error) -> Failure {
+    // As a shell's variable that is not set leaves it.
+    if path.is_empty() {
+        return Failure::work("a file without a name cannot be written")
+            .with_help("give a name, or `-` for standard output");
+    }
+    Failure::work(format!("{path} cannot be written: {error}"))
+}
+
 fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     // A device or a pipe cannot be replaced by a file.
     if path.metadata().is_ok_and(|known| !known.is_file()) {
         return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
-    let mut file = beside(path)?;
+    let (mut file, place) = beside(path)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
-    file.persist(path)?;
+    file.persist(place)?;
     Ok(())
 }
 
-/// An empty file in the same folder, which goes where it is not given the name of `path`.
-fn beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+/// An empty file in the folder in which that of `path` lies or is to lie, and its place there; the file goes where it is
+/// not given that name. One that takes the place of another may be read and written by the same people.
+fn beside(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
+    let place = behind_links(path)?;
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         return Err(std::io::Error::new(ErrorKind::NotFound, format!("there is no folder {}", folder.display())));
+    }
+    let known = place.metadata().ok().map(|known| known.permissions());
+    if let Some(known) = &known {
+        // Renaming would ask the folder alone. Whoever is above permissions means a mark that all may see.
+        if known.readonly() {
+            return Err(std::io::Error::new(ErrorKind::PermissionDenied, "it is there and read-only"));
+        }
+        std::fs::OpenOptions::new().write(true).open(&place)?;
     }
     let mut builder = tempfile::Builder::new();
     builder.prefix(".pipeplan-");
@@ -86,5 +115,23 @@ fn beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
         // As any new file: what the umask leaves of this.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    builder.tempfile_in(folder)
+    let file = builder.tempfile_in(folder)?;
+    if let Some(known) = known {
+        file.as_file().set_permissions(known)?;
+    }
+    Ok((file, place))
+}
+
+/// Where the file that `path` names lies, or would be made: what is renamed to a link takes the link's place, and what it
+/// leads to would stay as it was.
+fn behind_links(path: &Path) -> std::io::Result<PathBuf> {
+    // As many as Linux follows.
+    const MOST_LINKS: usize = 40;
+    let mut place = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // An error is no link.
+        let Ok(target) = std::fs::read_link(&place) else { return Ok(place) };
+        place = place.parent().unwrap_or(Path::new("")).join(target);
+    }
+    Err(std::io::Error::other("its links lead to no file"))
 }

@@ -54,13 +54,20 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let prints_plan = args.json || args.output.as_deref() == Some("-");
-    if prints_plan && args.proof.as_deref() == Some("-") {
-        return Err(Failure::input("--proof - and the plan cannot both go to standard output: give one a file"));
+    output::expect_one_document([("--proof -", args.proof.as_deref() == Some("-")), ("the plan", prints_plan)])?;
+    if args.order.is_given() && !args.effort.is_usual() {
+        return Err(Failure::input(
+            "--effort is for the search for `best`, and --order leaves nothing to search for",
+        )
+        .with_help("Leave one of the two out."));
     }
     for path in args.output.iter().chain(&args.proof) {
         output::expect_room_at(path)?;
     }
     let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
+    if let Some(seconds) = args.prove {
+        prove::expect_provable(&spec, seconds)?;
+    }
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.

@@ -26,20 +26,17 @@ pub fn place() -> Result<Option<Place>, Failure> {
 /// How ranks exchange tensors where a person has not said it: as processes where a launcher has started several, since as
 /// threads each of them would make the whole run for itself.
 pub fn usual_engine() -> Result<Engine, Failure> {
-    let Some(place) = place()?.filter(|place| place.world > 1) else { return Ok(Engine::Threads) };
+    let place = place()?.filter(|place| place.world > 1 && place.is_launched);
+    let Some(place) = place else { return Ok(Engine::Threads) };
     Ok(match place.launcher {
         Launcher::OpenMpi if cfg!(feature = "mpi") => Engine::Mpi,
-        // A batch script of Slurm has a rank, too; only `srun` says where the ranks are.
-        Launcher::Slurm if place.meeting.is_none() => Engine::Threads,
         Launcher::Torchrun | Launcher::OpenMpi | Launcher::Slurm => Engine::Tcp,
     })
 }
 
-/// Whether a launcher has started this process as one of the ranks. A job of Slurm that no `srun` has spread is none, though
-/// its script has a rank, too.
+/// Whether a launcher has started this process as one of the ranks.
 pub fn is_launched() -> Result<bool, Failure> {
-    let is_spread = |place: &Place| place.launcher != Launcher::Slurm || place.world > 1 && place.meeting.is_some();
-    Ok(place()?.is_some_and(|place| is_spread(&place)))
+    Ok(place()?.is_some_and(|place| place.is_launched))
 }
 
 /// Whether this process is a rank that prints nothing.
@@ -66,10 +63,17 @@ pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
         )
     })?;
     let Some((host, port)) = &place.meeting else {
-        return Err(Failure::input(format!("{} does not say where rank 0 is to be met", place.launcher))
-            .with_help(
-                "Set MASTER_ADDR to the host of rank 0 (mpirun: -x MASTER_ADDR=HOST), and MASTER_PORT to a free port there.",
-            ));
+        let (whence, how) = match place.launcher {
+            Launcher::Slurm => (
+                format!(": {} names no first host that can be read", bootstrap::STEP_HOSTS),
+                " (`scontrol show hostnames` lists them)",
+            ),
+            Launcher::Torchrun | Launcher::OpenMpi => (String::new(), " (mpirun: -x MASTER_ADDR=HOST)"),
+        };
+        return Err(Failure::input(format!("{} does not say where rank 0 is to be met{whence}", place.launcher))
+            .with_help(format!(
+                "Set MASTER_ADDR to the host of rank 0{how}, and MASTER_PORT to a free port there."
+            )));
     };
     Tcp::connect(place.rank, place.world, (host, *port), patience).map_err(Failure::work)
 }

@@ -67,6 +67,7 @@ enum Choice {
 const LINES: usize = 24;
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    output::expect_one_document([("-o -", args.output.as_deref() == Some("-")), ("--json", args.json)])?;
     if let Some(path) = &args.output {
         output::expect_room_at(path)?;
     }

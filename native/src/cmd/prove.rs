@@ -5,8 +5,9 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, BEST};
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::units::Nanos;
-use pipeplan_exact::{Budget, solve};
+use pipeplan_exact::{Budget, MOST_OPS, Refused, solve};
 use serde_json::{Value, json};
 
 use super::fail::Failure;
@@ -34,13 +35,27 @@ fn less(ns: Nanos, of: Nanos) -> String {
     format!("{:.2} % less", 100.0 * (1.0 - ns as f64 / of.max(1) as f64))
 }
 
-/// Searches exactly for a better plan of the same problem and placement, for so many seconds at most.
-pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
+/// Refuses what [`prove`] could not do with any plan of `spec`, before one is searched for.
+pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
     if !(seconds > 0.0 && seconds <= 86_400.0) {
         return Err(Failure::input(format!(
             "--prove takes seconds above 0 and up to 86400, and {seconds} was given"
         )));
     }
+    let [ranks, chunks, microbatches] = match &spec.work {
+        Work::Typed(statement) => [statement.ranks, statement.chunks, statement.microbatches],
+        // How many stages each rank has, the schedule says: one at least.
+        Work::Model(work) => [work.pipeline as usize, 1, work.microbatches as usize],
+    };
+    let ops = [chunks, microbatches].iter().fold(3 * ranks, |ops, count| ops.saturating_mul(*count));
+    if ops > MOST_OPS {
+        return Err(Failure::input(Refused::TooLarge { ops, most: MOST_OPS }).with_help("leave --prove out"));
+    }
+    Ok(())
+}
+
+/// Searches exactly for a better plan of the same problem and placement, for so many seconds at most.
+pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
     let stop = interrupt::flag();
     let bar = ProgressBar::new_spinner().with_message("searching exactly; Ctrl-C takes what is proved so far");
     bar.enable_steady_tick(Duration::from_millis(200));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Device, Ending, Observer, Precision, RunError, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::json::format_of;
@@ -96,9 +96,9 @@ pub struct Args {
     #[arg(long)]
     split_gpu: bool,
     /// With --backend cuda: whether a job that comes again as it was, at the same places in memory, is launched as a CUDA
-    /// graph
-    #[arg(long, value_name = "WHETHER", default_value = "on")]
-    cuda_graphs: Switch,
+    /// graph; on where not given
+    #[arg(long, value_name = "WHETHER")]
+    cuda_graphs: Option<Switch>,
     /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
@@ -125,11 +125,11 @@ pub struct Args {
     /// message then), delay@5 (up to 5 ms each)
     #[arg(long, value_name = "RANK:WHAT", value_parser = faulty::read)]
     fault: Vec<(usize, Faults)>,
-    /// Write what was measured here; the page and `pipeplan show` read it
+    /// Write what was measured here; the page and `pipeplan show` read it. - for standard output, where it is alone then
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
     /// How many of the last steps the trace holds
-    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "STEPS", requires = "trace", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     traced_steps: u32,
     /// Print the summary as JSON
     #[arg(long)]
@@ -147,6 +147,59 @@ pub enum Type {
 enum Switch {
     On,
     Off,
+}
+
+impl Args {
+    /// Refuses what was asked for and would do nothing.
+    fn expect_all_used(&self, engine: Engine) -> Result<(), Failure> {
+        let on_card = matches!(self.backend, Backend::Cuda | Backend::Emulated);
+        let only_waits = self.backend == Backend::Modelled;
+        let cuda = "Give --backend cuda with it.";
+        // Whether it was asked for and does nothing, what it is, and what to do.
+        let mut idle = vec![
+            (engine == Engine::Nccl && !on_card, "NCCL carries tensors of GPUs".to_owned(), cuda),
+            (
+                self.split_gpu && !(engine == Engine::Threads && on_card),
+                "--split-gpu shares out a GPU among the ranks of one process".to_owned(),
+                "Give --backend cuda --transport threads with it.",
+            ),
+            (
+                self.gpu.is_some() && self.backend != Backend::Cuda,
+                "--gpu says which GPU a run takes".to_owned(),
+                cuda,
+            ),
+            (
+                self.cuda_graphs.is_some() && !on_card,
+                "--cuda-graphs says how a GPU is given its work".to_owned(),
+                cuda,
+            ),
+            (
+                self.slowdown.is_some() && !only_waits,
+                "--slowdown stretches planned times".to_owned(),
+                "Give --backend modelled with it.",
+            ),
+        ];
+        let of_training = [
+            ("--data", self.data.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--learning-rate", self.learning_rate.is_some()),
+            ("--warm-up", self.warm_up.is_some()),
+            ("--decay-until", self.decay_until.is_some()),
+            ("--clip-norm", self.clip_norm.is_some()),
+            ("--precision", self.precision.is_some()),
+        ];
+        idle.extend(of_training.map(|(option, is_given)| {
+            let what = format!("{option} is for training, and planned times are only waited for");
+            (is_given && only_waits, what, "Leave it out, or train with --backend cpu or cuda.")
+        }));
+        match idle.into_iter().find(|(is_idle, ..)| *is_idle) {
+            Some((_, what, help)) => Err(Failure::input(what).with_help(help)),
+            None if only_waits && (self.resume.is_some() || self.checkpoint_dir.is_some()) => {
+                Err(Failure::input(Refusal::NothingToSave))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -175,13 +228,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(engine) => engine,
         None => processes::usual_engine()?,
     };
-    if engine == Engine::Nccl && !matches!(args.backend, Backend::Cuda | Backend::Emulated) {
-        return Err(Failure::input("NCCL carries tensors of GPUs").with_help("Give --backend cuda with it."));
-    }
-    if args.split_gpu && !(engine == Engine::Threads && matches!(args.backend, Backend::Cuda | Backend::Emulated)) {
-        return Err(Failure::input("--split-gpu shares out a GPU among the ranks of one process")
-            .with_help("Give --backend cuda --transport threads with it."));
-    }
+    args.expect_all_used(engine)?;
+    let prints_trace = args.trace.as_deref() == Some("-");
+    output::expect_one_document([("--trace -", prints_trace), ("--json", args.json)])?;
     processes::end_with_parent();
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
@@ -261,14 +310,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         faults: args.fault,
         nccl: engine == Engine::Nccl,
         split_gpu: args.split_gpu,
-        cuda_graphs: args.cuda_graphs == Switch::On,
+        cuda_graphs: args.cuda_graphs != Some(Switch::Off),
         ..RunOptions::default()
     };
     if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
         let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
-        output::tell(&format!("going on from {folder}, after step {step} of {}", args.steps));
+        // Else the run is refused.
+        if step < args.steps {
+            output::tell(&format!("going on from {folder}, after step {step} of {}", args.steps));
+        }
     }
-    let report = if args.json || processes::is_silent() {
+    let report = if args.json || prints_trace || processes::is_silent() {
         execute(engine, &workload, &options, &mut Silent)
     } else {
         let mut progress = Progress::new(options.first_step(), args.steps);
@@ -292,7 +344,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     if args.json {
         output::print_json(&summary(&report))?;
-    } else {
+    } else if !prints_trace {
         let mut text = drawn(&report);
         match (&report.checkpoint, options.saving.is_some()) {
             (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
@@ -346,9 +398,9 @@ fn execute(
         Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };
-    result.map_err(|error| match &error {
-        RunError::Refused(_) => Failure::input(&error),
-        RunError::Failed(_) | RunError::Elsewhere { .. } => Failure::work(&error),
+    result.map_err(|error| match error.exit_status() {
+        2 => Failure::input(&error),
+        _ => Failure::work(&error),
     })
 }
 

@@ -127,6 +127,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return worker::work(Asked { device, only, apart: args.apart, deadline, past: BTreeSet::new() });
     }
     if let Some(path) = &args.profile {
+        let table = if args.json { "--json" } else { "the table" };
+        output::expect_one_document([("--profile -", path == "-"), (table, true)])?;
         output::expect_room_at(path)?;
     }
     let report = on_device(&args, device, deadline)?;

@@ -69,8 +69,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// Plans those changes anew that matter most, and memory.
 fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Failure> {
-    // A person who has ended the first part does not wait for a second one.
-    if args.anew == 0 || found.left() > 0 {
+    if args.anew == 0 {
+        return Ok(());
+    }
+    // A person who has ended what came before does not wait for what takes longest.
+    if found.left() > 0 || interrupt::ending().is_raised() {
+        output::tell("ended early: nothing was planned anew");
         return Ok(());
     }
     let mut at = found.most_first();

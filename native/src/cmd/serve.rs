@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ pub struct Args {
     /// The port; 0 for a free one
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// The address to listen on: this machine alone where not given
+    /// The address to listen on: this machine alone where not given, and then under no other name either
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
     /// The built page; `web` beside this program or `web/dist` where not given
@@ -60,7 +60,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let wanted = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(wanted).map_err(|error| {
-        Failure::work(format!("{wanted} cannot be listened on: {error}")).with_help("--port 0 takes a free port")
+        Failure::work(format!("{wanted} cannot be listened on: {error}")).with_help(match error.kind() {
+            ErrorKind::AddrInUse | ErrorKind::PermissionDenied => "--port 0 takes a free port",
+            _ => "--host takes an address of this machine; without it this machine alone is served",
+        })
     })?;
     let at = listener.local_addr().unwrap_or(wanted);
     let files = Arc::new(Files { site, plan: args.plan, trace: args.trace, packed: OnceLock::new() });
@@ -78,8 +81,29 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let ahead = Arc::clone(&files);
     std::thread::spawn(move || ahead.pack());
-    let error = http::serve(&listener, move |request| answer(request, &files));
+    let only_here = at.ip().is_loopback();
+    let error = http::serve(&listener, move |request| match request.host {
+        Some(host) if only_here && !is_this_machine(host) => elsewhere(at),
+        _ => answer(request, &files),
+    });
     Err(Failure::work(format!("the server failed: {error}")))
+}
+
+/// Whether `host` of a request, with a port or without, is this machine by a name that nobody else can give it. A page from
+/// elsewhere may ask for its own name after that was made to lead here: a browser would hand it what is answered.
+fn is_this_machine(host: &str) -> bool {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// What is told to who asks for another machine.
+fn elsewhere(at: SocketAddr) -> Reply {
+    let text = format!(
+        "this page is for this machine alone: ask for http://{at}/ or localhost, or serve other names with --host\n"
+    );
+    plainly("421 Misdirected Request", &text)
 }
 
 /// The built page.
@@ -211,13 +235,11 @@ fn read_file(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+fn plainly(status: &'static str, body: &str) -> Reply {
+    Reply { status, content_type: "text/plain; charset=utf-8", body: body.as_bytes().to_vec(), is_gzip: false }
+}
+
 fn answer(request: &Request, files: &Files) -> Reply {
-    let plainly = |status, body: &str| Reply {
-        status,
-        content_type: "text/plain; charset=utf-8",
-        body: body.as_bytes().to_vec(),
-        is_gzip: false,
-    };
     if !matches!(request.method, "GET" | "HEAD") {
         return plainly("405 Method Not Allowed", "only GET and HEAD are answered\n");
     }

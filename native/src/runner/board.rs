@@ -34,6 +34,8 @@ pub enum State {
     Saving,
     /// Its row has failed.
     Failed,
+    /// It has refused the run before its first step.
+    Refused,
     /// Not heard of since it began the training step: another process, and gone or stuck.
     Lost,
     /// Done.
@@ -44,11 +46,13 @@ impl State {
     /// The state with this number.
     pub(super) fn of(number: u8) -> State {
         use State::{
-            Between, Computing, Connecting, Dealing, Ended, Exchanging, Failed, Joining, Lost, Passing, Saving,
-            Starting,
+            Between, Computing, Connecting, Dealing, Ended, Exchanging, Failed, Joining, Lost, Passing, Refused,
+            Saving, Starting,
         };
-        let all =
-            [Starting, Connecting, Between, Computing, Exchanging, Joining, Passing, Dealing, Saving, Failed, Lost];
+        let all = [
+            Starting, Connecting, Between, Computing, Exchanging, Joining, Passing, Dealing, Saving, Failed, Refused,
+            Lost,
+        ];
         all.into_iter().find(|state| *state as u8 == number).unwrap_or(Ended)
     }
 
@@ -193,6 +197,7 @@ impl fmt::Display for RankReport {
             State::Failed if self.is_behind() => write!(f, "rank {rank}: failed after training step {training_step}"),
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),
             State::Failed => write!(f, "rank {rank}: failed, exchanging with rank {peers} at {at}"),
+            State::Refused => write!(f, "rank {rank}: refused the run"),
             State::Lost => write!(f, "rank {rank}: not heard of since it began training step {training_step}"),
             State::Ended => write!(f, "rank {rank}: ended"),
         }

@@ -3,14 +3,12 @@
 //! The forward of a whole model runs operator by operator with the kernels of a run, on one thread, one sequence after the
 //! other. So what another program computes from the same weights can be held against it, number by number.
 
-use std::fs;
-use std::path::Path;
-
 use pipeplan_core::fields::Faults;
 use pipeplan_core::graph::build::{StageShape, forward_graph};
 use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
 use pipeplan_core::model::{ModelConfig, hf_config};
 use pipeplan_core::spec::read_model_table;
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
 use super::checkpoint::{Checkpoint, CheckpointError, OWN_WORDS, Reader};
@@ -86,13 +84,12 @@ pub fn evaluate<T: Element>(
 }
 
 impl<T: Element> Evaluation<T> {
-    /// Writes a file of the tensors `logits`, `windows` (bytes, as 32-bit numbers) and `loss`, in the format of
+    /// The bytes of a file of the tensors `logits`, `windows` (bytes, as 32-bit numbers) and `loss`, in the format of
     /// safetensors.
     ///
     /// # Errors
-    /// [`CheckpointError`] where it cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), CheckpointError> {
-        let failed = |error: String| CheckpointError::File { path: path.to_path_buf(), done: "written", error };
+    /// That of the format, where it has no words for them.
+    pub fn to_safetensors(&self) -> Result<Vec<u8>, SafeTensorError> {
         let (count, length) = (self.windows.len(), self.windows.first().map_or(0, Vec::len));
         let numbers = |values: &[T]| -> (Dtype, Vec<u8>) {
             match T::DTYPE {
@@ -114,9 +111,7 @@ impl<T: Element> Evaluation<T> {
         ];
         let tensors: Result<Vec<_>, _> =
             tensors.into_iter().map(|(name, view)| view.map(|view| (name, view))).collect();
-        let bytes =
-            tensors.and_then(|tensors| serialize(tensors, None)).map_err(|error| failed(error.to_string()))?;
-        fs::write(path, bytes).map_err(|error| failed(error.to_string()))
+        tensors.and_then(|tensors| serialize(tensors, None))
     }
 }
 

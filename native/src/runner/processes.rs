@@ -54,7 +54,7 @@ pub fn run_process<L: Link + 'static>(
     } else {
         Err(Refusal::World { ranks, world })
     };
-    let batches = checked.inspect_err(|refusal| control.say(told(refusal.to_string())))?;
+    let batches = checked.inspect_err(|refusal| control.say(told(refusal)))?;
     let shared = Arc::new(Shared::new(workload, options, batches));
     let watch = control.launcher_ends_all().then(|| Watch::start(rank, &shared));
     let faults = options.faults.iter().find(|(faulty, _)| *faulty == rank).map(|(_, faults)| *faults);
@@ -70,7 +70,7 @@ pub fn run_process<L: Link + 'static>(
             return Ok(report);
         }
         Ok(Err(Ended::Refused(refusal))) => {
-            control.say(told(refusal.to_string()));
+            control.say(told(&refusal));
             return Err(refusal.into());
         }
         Ok(Err(Ended::Failed(cause))) => cause,
@@ -132,8 +132,16 @@ impl<E: Into<Cause>> From<E> for Ended {
     }
 }
 
-fn told(cause: String) -> LastWords {
-    LastWords { cause, ..LastWords::default() }
+/// What a rank says that refuses the run. No row has begun, so that its place in it can be the exit status.
+fn told(refusal: &Refusal) -> LastWords {
+    let (index, state) = (refusal.exit_status().into(), State::Refused as u8);
+    LastWords { index, state, cause: refusal.to_string(), ..LastWords::default() }
+}
+
+/// The refusal of whoever learns from `words` that rank `rank` has refused the run.
+fn refused_by(rank: usize, words: &LastWords) -> Option<Refusal> {
+    let status = words.index.try_into().unwrap_or(2);
+    (words.state == State::Refused as u8).then_some(Refusal::Elsewhere { rank, status })
 }
 
 /// One rank's way through the run.
@@ -292,16 +300,23 @@ impl Rank<'_> {
         });
         let prepared = self.prepare();
         // Halves of 32 bits are exact as f64.
-        let own = [(digest >> 32) as f64, (digest & 0xffff_ffff) as f64, f64::from(u8::from(prepared.is_err()))];
+        let own = [
+            (digest >> 32) as f64,
+            (digest & 0xffff_ffff) as f64,
+            prepared.as_ref().err().map_or(0.0, |refusal| refusal.exit_status().into()),
+        ];
         let counts = vec![own.len(); self.everyone.size()];
         let all = transport.all_gather(&mut self.everyone, &own, &counts)?;
         let (all, _) = all.as_chunks::<3>();
         if let Some(rank) = all.iter().position(|other| other[..2] != all[0][..2]) {
             return Err(Ended::Refused(Refusal::Disagree { rank }));
         }
-        match (prepared, all.iter().position(|[.., refused]| *refused > 0.0)) {
+        let elsewhere = all.iter().enumerate().find(|(_, [.., status])| *status > 0.0);
+        match (prepared, elsewhere) {
             (Err(refusal), _) => Err(Ended::Refused(refusal)),
-            (Ok(_), Some(rank)) => Err(Ended::Refused(Refusal::Elsewhere { rank })),
+            (Ok(_), Some((rank, [.., status]))) => {
+                Err(Ended::Refused(Refusal::Elsewhere { rank, status: *status as u8 }))
+            }
             (Ok(held), None) => Ok(held),
         }
     }
@@ -389,6 +404,10 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
         board.note_state(rank, State::Failed);
     }
     let (words, lost) = control.listen(options.grace);
+    let refusal = words.iter().find_map(|(peer, words)| refused_by(*peer, words));
+    if let Some(refusal) = refusal.filter(|_| follows(&cause)) {
+        return refusal.into();
+    }
     for (peer, words) in &words {
         board.note(*peer, words.training_step, words.index as usize, State::of(words.state));
     }

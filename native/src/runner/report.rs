@@ -160,10 +160,10 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit status for this error: 2 where the input was refused, 1 where a rank failed.
+    /// The exit status for this error: 2 where the input was refused, 1 where a rank failed or nothing can be written.
     pub fn exit_status(&self) -> u8 {
         match self {
-            RunError::Refused(_) => 2,
+            RunError::Refused(refusal) => refusal.exit_status(),
             RunError::Failed(_) | RunError::Elsewhere { .. } => 1,
         }
     }

@@ -291,6 +291,8 @@ pub enum Refusal {
     Elsewhere {
         /// That rank.
         rank: usize,
+        /// Its exit status, with which all end.
+        status: u8,
     },
     /// The machine has no thread left.
     #[error("rank {rank} has no thread: {error}")]
@@ -300,6 +302,18 @@ pub enum Refusal {
         /// What the machine says.
         error: String,
     },
+}
+
+impl Refusal {
+    /// The exit status for it: 1 where a place for checkpoints cannot be written, since that is no fault of the input, and
+    /// 2 else.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Refusal::Checkpoint(error) if error.is_of_writing() => 1,
+            Refusal::Elsewhere { status, .. } => *status,
+            _ => 2,
+        }
+    }
 }
 
 fn list(violations: &[Violation]) -> String {

@@ -311,11 +311,11 @@ pub fn transformers_agrees(workload: &Workload, precision: Precision, steps: u32
     train(workload, &RunOptions { saving, ..options(steps) });
     let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
     let file = folder.path().join("logits.safetensors");
-    match precision {
-        Precision::Single => evaluate::<f32>(&checkpoint, &text(), 9).expect("it computes").write(&file),
-        Precision::Double => evaluate::<f64>(&checkpoint, &text(), 9).expect("it computes").write(&file),
-    }
-    .expect("it is written");
+    let tensors = match precision {
+        Precision::Single => evaluate::<f32>(&checkpoint, &text(), 9).expect("it computes").to_safetensors(),
+        Precision::Double => evaluate::<f64>(&checkpoint, &text(), 9).expect("it computes").to_safetensors(),
+    };
+    std::fs::write(&file, tensors.expect("a file's bytes")).expect("it is written");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/transformers_check.py");
     let output = Command::new(&python).arg(script).arg(&checkpoint.folder).arg(&file).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);

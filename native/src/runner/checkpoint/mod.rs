@@ -177,6 +177,11 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Whether something cannot be written, rather than read or gone on from.
+    pub(super) fn is_of_writing(&self) -> bool {
+        matches!(self, CheckpointError::File { done, .. } if *done != "read")
+    }
+
     pub(super) fn file(path: &Path, done: &'static str) -> impl Fn(std::io::Error) -> CheckpointError {
         move |error| CheckpointError::File { path: path.to_path_buf(), done, error: error.to_string() }
     }
