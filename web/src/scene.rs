@@ -215,11 +215,6 @@ impl Scene {
         shares.map(|share| (share, share)).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
     }
 
-    /// What ends a step behind its pipeline; nothing of typed costs.
-    pub fn after_ns(&self) -> u64 {
-        self.figures.step.map_or(0, |step| step.step_ns.saturating_sub(self.figures.makespan_ns))
-    }
-
     /// The largest limit of any rank, if all have one.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.figures.limit_bytes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()

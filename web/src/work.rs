@@ -24,6 +24,7 @@ use pipeplan_core::trace::Trace;
 use pipeplan_core::tune::{self, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
+use crate::draw::chart::OF_POINT;
 use crate::frontier::{Chart, FROM_CHART};
 use crate::message::{
     Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Sensed, Timed, TraceSummary,
@@ -243,7 +244,7 @@ impl Work {
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::Measure { profile } => vec![self.measure(profile.as_deref())],
             Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
-            Ask::OpenPoint { spec, bytes, below_ns } => vec![self.open_point(&spec, bytes, below_ns)],
+            Ask::OpenPoint { spec, bytes, below_ns } => self.open_point(&spec, bytes, below_ns),
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
             Ask::Sense(order) => self.sense(id, order.as_ref()).into_iter().collect(),
@@ -437,6 +438,7 @@ impl Work {
             execute(&plan.problem, &plan.program, &plan.schedule.pairs, carrier)
         };
         picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
+        picture.figures.judged_ns = wire::plan_judged_ns(&plan, &timeline);
         // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
         if let Some(derived) = case.and_then(|case| case.derived) {
@@ -464,20 +466,31 @@ impl Work {
         }
     }
 
-    /// The plan of the chart's order that holds at most `bytes`, as a file; the end of the answer where there is none, or
-    /// none that costs less than `below_ns`.
-    fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Said {
-        let plan = || {
-            let spec = self.read(spec).ok()?;
-            let order = self.chart.as_ref().filter(|chart| chart.is_of(&spec))?.order_within(bytes)?;
-            let plan = planner::plan_order(&spec, FROM_CHART, order.clone()).ok()?;
-            // With another limit, what layers compute again may differ from what the chart was drawn with.
-            let timeline = plan.timeline().ok()?;
-            let end_ns = plan.step().map_or(0, |step| step.step_ns.saturating_sub(timeline.makespan_ns()));
-            let whole_ns = timeline.cost_ns(plan.problem.objective()).saturating_add(end_ns);
-            (whole_ns < below_ns).then(|| plan.to_json())
+    /// The plan of the chart's order that holds at most `bytes`, as a file; why there is none, or none that is judged by less
+    /// than `below_ns`, and the end of the answer.
+    fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Said> {
+        let plan = || -> Result<Plan, String> {
+            let spec = self.read(spec).map_err(|_| "is of another form".to_owned())?;
+            let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec));
+            let order =
+                chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no order of ops that was kept")?;
+            let plan = planner::plan_order(&spec, FROM_CHART, order.clone())
+                .map_err(|error| format!("is no plan under this limit: {}", text::worded(&error.to_string())))?;
+            let timeline = plan.timeline().map_err(|deadlock| format!("is no plan: {deadlock}"))?;
+            let judged_ns = wire::plan_judged_ns(&plan, &timeline);
+            if judged_ns < below_ns {
+                return Ok(plan);
+            }
+            let [there, here] = [judged_ns, below_ns].map(|ns| text::duration(ns as f64));
+            Err(format!("takes {there} as a whole step under this limit, and this plan {here}"))
         };
-        plan().map_or(Said::Done, |plan| Said::Ordered { plan })
+        match plan() {
+            Ok(plan) => vec![Said::Ordered { plan: plan.to_json() }],
+            Err(reason) => {
+                let reason = text::sentence(&format!("{OF_POINT} {reason}"));
+                vec![Said::NoPoint { reason }, Said::Done]
+            }
+        }
     }
 
     fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
@@ -986,16 +999,67 @@ mod tests {
                 work.take(Question { id: 2, ask: Ask::OpenPoint { spec, bytes: point.bytes, below_ns } });
                 finish(&mut work).remove(0).said
             };
-            let Said::Ordered { plan } = asked(point.cost_ns + 1) else { panic!("{point:?} is no plan") };
+            let Said::Ordered { plan } = asked(point.judged_ns + 1) else { panic!("{point:?} is no plan") };
             let plan = Plan::from_json(&plan).expect("a plan");
             assert_eq!(plan.schedule_name, FROM_CHART);
             assert_eq!(plan.prediction.makespan_ns, point.cost_ns);
             assert_eq!(plan.prediction.peak_bytes.iter().max(), Some(&point.bytes));
-            assert_eq!(asked(point.cost_ns), Said::Done, "what is on screen is as good");
+            let said = asked(point.judged_ns);
+            assert!(matches!(&said, Said::NoPoint { reason } if reason.contains("under this limit")), "{said:?}");
         }
         let other = small.replace("\"forward_ns\": 10", "\"forward_ns\": 11");
         work.take(Question { id: 3, ask: Ask::OpenPoint { spec: other, bytes: u64::MAX, below_ns: u64::MAX } });
-        assert_eq!(finish(&mut work).remove(0).said, Said::Done, "it is the chart of another spec");
+        let replies = finish(&mut work);
+        assert!(matches!(&replies[0].said, Said::NoPoint { reason } if reason.contains("no order")), "{replies:?}");
+        assert_eq!(replies[1].said, Said::Done);
+    }
+
+    /// What is promised is what the best is chosen by: with waits at transfers, the end of a step and jitter.
+    #[test]
+    fn points_of_the_chart_are_judged_as_the_best_is() {
+        let typed = |more: &str| {
+            format!(
+                r#"{{ {more} "problem": {{ "ranks": 3, "microbatches": 4, "placement": "any", "transfer_ns": 9,
+                "stages": {{ "forward_ns": 10, "backward_input_ns": 12, "backward_weight_ns": 8,
+                "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 }} }} }}"#
+            )
+        };
+        let model = |more: &str| {
+            format!(
+                r#"{{ "model": {{ "name": "tiny-llama" }}, "cluster": {{ "device": "cpu" }}, "parallel": {{ "pipeline": 2, "data": 2 }},
+                {more} "training": {{ "microbatches": 4 }} }}"#
+            )
+        };
+        let in_pieces = r#""messages": { "lowering": "in-pieces", "transport": "buffered:4" },"#;
+        for text in [
+            typed(""),
+            typed(in_pieces),
+            typed(r#""messages": { "lowering": "grouped" }, "jitter_permille": 100,"#),
+            model(""),
+            model(in_pieces),
+            model(r#""objective": "longest_span","#),
+        ] {
+            let spec = Spec::read(&text).unwrap();
+            for published in schedule::published() {
+                let Ok(answer) = planner::answer(&spec, published) else { continue };
+                let mut best = Best::new(&spec);
+                best.offer(published.name, Ok(answer.clone()));
+                assert_eq!(wire::answer_judged_ns(&spec, &answer), best.least_ns(), "{} of {text}", published.name);
+                let (case, ends) = (&answer.case, answer.case.derived.as_ref().map(|derived| &derived.ends));
+                let judged_ns = wire::judged_ns(&spec, &case.problem, ends, &answer.schedule, &answer.timeline);
+                assert_eq!(judged_ns, best.least_ns(), "{} of {text}", published.name);
+            }
+            let mut work = Work::new(|| 0.0, unwatched());
+            work.take(plan(1, &text));
+            let mut shown_ns = None;
+            while !work.is_answered() {
+                shown_ns = work.step().into_iter().rev().fold(shown_ns, |shown_ns, reply| match reply.said {
+                    Said::Planned(picture) => Some(picture.figures.judged_ns),
+                    _ => shown_ns,
+                });
+            }
+            assert_eq!(shown_ns, work.comparison.as_ref().map(|running| running.best.least_ns()), "{text}");
+        }
     }
 
     #[test]

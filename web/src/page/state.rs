@@ -20,12 +20,12 @@ use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
 use crate::compared::Compared;
-use crate::draw::chart::Chart;
+use crate::draw::chart::{Chart, OF_POINT, why_longer};
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::edits::Edits;
 use crate::form::{Form, Kind, limit_text};
-use crate::frontier::FROM_CHART;
+use crate::frontier::{FROM_CHART, same_chart};
 use crate::kept;
 use crate::message::{
     Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Sensed, Timed,
@@ -105,6 +105,8 @@ pub struct Planner {
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
     pub chart: RwSignal<Chart>,
+    /// What that is of; none where it is of a spec that the page has never had in its form, or times have changed since.
+    charted: RwSignal<Option<Arc<Spec>>>,
     /// The fastest layouts, as far as they were looked for.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
@@ -203,6 +205,7 @@ impl Planner {
             passes_before: RwSignal::new(false),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
+            charted: RwSignal::new(None),
             layouts: RwSignal::new(None),
             tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
@@ -362,6 +365,7 @@ impl Planner {
 
     /// Asks for the best schedule within the memory of a point of the chart: no slower than the point.
     pub fn take_point(self, point: ChartPoint) {
+        self.unsay(|line| line.starts_with(OF_POINT));
         self.change_with(|form| {
             let path = form.limit_path();
             form.set(path, limit_text(path, point.bytes));
@@ -387,31 +391,29 @@ impl Planner {
         let wanted = self.saves_later.get_value();
         if wanted {
             self.saves_later.set_value(false);
-            self.notice.update(|notice| {
-                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
-                    lines.retain(|line| line != SAVED_LATER);
-                    (!lines.is_empty()).then_some(Notice { wrong, lines })
-                });
-            });
+            self.unsay(|line| line == SAVED_LATER);
         }
         wanted
     }
 
-    /// Opens the order behind the point that was chosen, where the best within its memory has turned out slower: the chart
+    /// Opens the order behind the point that was chosen, where the best within its memory has turned out worse: the chart
     /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
     fn keep_promise(self) -> bool {
-        let shown_ns = |scene: &Scene| scene.cost_ns().saturating_add(scene.after_ns());
-        let below_ns = self.scene.with_untracked(|scene| scene.as_ref().map_or(u64::MAX, |scene| shown_ns(scene)));
+        let Some(point) = self.promised.try_update_value(Option::take).flatten() else { return false };
+        let shown =
+            self.scene.with_untracked(|scene| scene.as_ref().map(|scene| (scene.cost_ns(), scene.figures.judged_ns)));
+        let below_ns = shown.map_or(u64::MAX, |(_, judged_ns)| judged_ns);
         // What reads the same is as good.
-        let is_slower = |point: &ChartPoint| {
-            let point_ns = point.whole_ns();
-            point_ns < below_ns && text::duration(point_ns as f64) != text::duration(below_ns as f64)
-        };
-        let promised = self.promised.try_update_value(Option::take).flatten();
-        let Some(ChartPoint { bytes, .. }) = promised.filter(is_slower) else { return false };
-        let Some(spec) = self.read_form() else { return false };
-        self.ask(Ask::OpenPoint { spec, bytes, below_ns }, true);
-        true
+        if text::is_less(point.judged_ns, below_ns)
+            && let Some(spec) = self.read_form()
+        {
+            self.ask(Ask::OpenPoint { spec, bytes: point.bytes, below_ns }, true);
+            return true;
+        }
+        if let Some(line) = shown.and_then(|(cost_ns, judged_ns)| why_longer(&point, cost_ns, judged_ns)) {
+            self.say(&line);
+        }
+        false
     }
 
     /// Reads the form; plans it if it is without faults, else shows them.
@@ -432,6 +434,7 @@ impl Planner {
         self.opened.set_value(None);
         // It was to be of the form before.
         self.stop_saving_later();
+        self.unsay(|line| line.starts_with(OF_POINT));
         let is_own = |row: &&Row| !is_schedule(&row.schedule);
         let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
         if let Some(own) = own {
@@ -539,7 +542,13 @@ impl Planner {
             }
             Said::Unfit(unfit) if newest && untrack(|| !self.is_faulty()) => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
-            Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
+            Said::Charted(news) => {
+                if news.started {
+                    self.charted.set(if newest { self.spec.get_untracked() } else { None });
+                }
+                self.chart.update(|chart| chart.hear(news));
+            }
+            Said::NoPoint { reason } if newest => self.say(&reason),
             Said::Refused(faults) if newest => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
                 self.no_plan_at.set(None);
@@ -910,8 +919,9 @@ impl Planner {
             Some(text) => self.opening_profile.set_value(Some(text.into())),
             None => session::forget(Item::Profile),
         }
-        // Layouts were found with other times.
+        // Layouts and the chart were found with other times.
         self.tuned_for.set(None);
+        self.charted.set(None);
         self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
         self.plan();
     }
@@ -1152,6 +1162,21 @@ impl Planner {
         });
     }
 
+    /// Takes back what was said.
+    fn unsay(self, is_it: impl Fn(&str) -> bool) {
+        if self
+            .notice
+            .with_untracked(|notice| notice.as_ref().is_some_and(|said| said.lines.iter().any(|line| is_it(line))))
+        {
+            self.notice.update(|notice| {
+                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
+                    lines.retain(|line| !is_it(line));
+                    (!lines.is_empty()).then_some(Notice { wrong, lines })
+                });
+            });
+        }
+    }
+
     fn complain(self, lines: Vec<String>) {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
@@ -1169,6 +1194,15 @@ impl Planner {
     /// Whether the form has faults: what is shown is then of the form before them.
     pub fn is_faulty(self) -> bool {
         self.faults.with(|faults| !faults.is_empty())
+    }
+
+    /// Whether the chart is of another form than the one that is there: of another limit and schedule it is the same.
+    pub fn chart_is_of_before(self) -> bool {
+        let is_of_form = || {
+            let (charted, spec) = (self.charted.get(), self.spec.get());
+            charted.zip(spec).is_some_and(|(charted, spec)| same_chart(&charted, &spec))
+        };
+        self.chart.with(|chart| chart.stale) || self.is_faulty() || !is_of_form()
     }
 
     /// Which half of the form is shown.
