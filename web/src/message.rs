@@ -361,6 +361,8 @@ pub struct ReliefRow {
     pub peak: u64,
     /// Whether every rank then fits.
     pub fits: bool,
+    /// Whether it is what fits with the shortest step, and where any does, on the same devices.
+    pub cheapest: bool,
     /// What a step then takes.
     pub step_ns: u64,
 }

@@ -175,10 +175,10 @@ pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
 }
 
 /// Changes that help, as they travel.
-pub fn relief(relief: Relief) -> ReliefRow {
+pub fn relief(relief: Relief, cheapest: bool) -> ReliefRow {
     let Relief { changes, devices, peak, fits, step_ns } = relief;
     let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
-    ReliefRow { changes, devices, peak, fits, step_ns }
+    ReliefRow { changes, devices, peak, fits, cheapest, step_ns }
 }
 
 /// The fastest layouts so far, as they travel.

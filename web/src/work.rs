@@ -35,6 +35,9 @@ use crate::{text, wire};
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
 /// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
 const SHOW_WITHIN_MS: f64 = 50.0;
+/// All published schedules are looked at before anything is shown where that takes no longer than this. Else they come one
+/// after the other, and looking at them can be ended.
+const LOOK_WITHIN_MS: f64 = 1000.0;
 /// How often the page is told of layouts that are being looked for.
 const TOLD_EVERY_MS: f64 = 200.0;
 /// How long nothing has to be asked before the chart of time against memory begins: while a hand drags, every moment
@@ -105,6 +108,7 @@ const SENSED_PERMILLE: u32 = 100;
 struct Comparison {
     id: u32,
     spec: Spec,
+    begun_ms: f64,
     /// Whether the best is what the page shows, so that every better one is sent.
     shows_best: bool,
     /// The next published schedule.
@@ -158,7 +162,9 @@ impl Work {
     fn go_on(&mut self) -> (u32, Vec<Said>) {
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
-            return (id, running.step(&mut self.chart, &mut self.watch));
+            let mut said = running.step(&mut self.chart, &mut self.watch);
+            said.extend(running.looks_long((self.clock)()));
+            return (id, said);
         }
         if let Some(explanation) = &mut self.explanation {
             let (id, step) = (explanation.id, explanation.step());
@@ -305,13 +311,18 @@ impl Work {
         self.explanation = None;
         if name == BEST {
             let mut said = self.start_comparison(id, spec, true);
-            let until = (self.clock)() + SHOW_WITHIN_MS;
+            let begun_ms = (self.clock)();
             if let Some(running) = &mut self.comparison {
-                // Never less than all published schedules: a hand that drags on would else see nothing.
-                while !running.finished && (!running.has_offered_all() || (self.clock)() < until) {
+                // A hand that drags on would see nothing of less than all published schedules.
+                let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
+                    true => now_ms < begun_ms + SHOW_WITHIN_MS,
+                    false => now_ms < begun_ms + LOOK_WITHIN_MS,
+                };
+                while !running.finished && waits(running, (self.clock)()) {
                     said.extend(running.step_quietly(&mut self.chart, &mut self.watch));
                 }
                 said.extend(running.show());
+                said.extend(running.looks_long((self.clock)()));
             }
             said.extend(self.done());
             return said;
@@ -351,6 +362,7 @@ impl Work {
             _ => {
                 self.comparison = Some(Comparison {
                     id,
+                    begun_ms: (self.clock)(),
                     shows_best,
                     next: 0,
                     best: Best::new(&spec),
@@ -614,14 +626,19 @@ impl Comparison {
     /// The next row or the next search, and the plan on screen where it has become better.
     fn step(&mut self, chart: &mut Option<Chart>, watch: &mut Watch) -> Vec<Said> {
         let mut said = self.step_quietly(chart, watch);
-        // A plan before all published schedules have been looked at would only flicker.
-        if self.has_offered_all() {
-            said.extend(self.show());
-        }
+        said.extend(self.show());
         if self.finished {
             said.push(Said::Done);
         }
         said
+    }
+
+    /// That published schedules have been looked at for long and still are, which can be ended. Nothing is known of what is
+    /// still to gain.
+    fn looks_long(&self, now_ms: f64) -> Option<Said> {
+        let cost_ns = self.best.so_far().map_or(u64::MAX, Answer::cost_ns);
+        let is_long = !self.has_offered_all() && now_ms >= self.begun_ms + LOOK_WITHIN_MS;
+        is_long.then_some(Said::Searching { cost_ns, bound_ns: 0 })
     }
 
     fn step_quietly(&mut self, chart: &mut Option<Chart>, watch: &mut Watch) -> Vec<Said> {
@@ -630,6 +647,10 @@ impl Comparison {
         }
         if let Some(published) = schedule::published().get(self.next) {
             self.next += 1;
+            if self.stops && self.best.so_far().is_some() {
+                let reason = "not looked at: the search was ended before".to_owned();
+                return vec![Said::Compared(wire::absent_row(published.name, Some(reason)))];
+            }
             let answer = planner::answer(&self.spec, published);
             if let (Some(chart), Ok(answer)) = (chart, &answer) {
                 chart.offer(answer);
@@ -700,7 +721,8 @@ impl Comparison {
 
     /// The best so far, where the page shows the best and has another one.
     fn show(&mut self) -> Option<Said> {
-        if !self.shows_best {
+        // A plan before all published schedules have been looked at would only flicker.
+        if !self.shows_best || !self.has_offered_all() {
             return None;
         }
         match self.best.so_far() {
@@ -738,8 +760,15 @@ impl Explanation {
             return None;
         }
         let said = self.relief.take().map(|(mut unfit, finder)| {
-            let Reliefs { single, combined, all } = finder.finish();
-            unfit.reliefs = combined.into_iter().chain(all).chain(single).map(wire::relief).collect();
+            let found = finder.finish();
+            let cheapest = found.cheapest().cloned();
+            let Reliefs { single, combined, all } = found;
+            let row = |relief| {
+                let is_cheapest = cheapest.as_ref() == Some(&relief);
+                wire::relief(relief, is_cheapest)
+            };
+            unfit.reliefs = combined.into_iter().chain(all).chain(single).map(row).collect();
+            unfit.reliefs.sort_by_key(|relief| !relief.cheapest);
             Said::Unfit(Box::new(unfit))
         });
         Some(said)
@@ -906,6 +935,35 @@ mod tests {
         }
         work.take(Question { id: 4, ask: Ask::Stop });
         assert_eq!(finish(&mut work), []);
+    }
+
+    /// Where looking at each schedule takes long, they come one by one, and looking at them can be ended.
+    #[test]
+    fn schedules_that_take_long_come_one_by_one() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NOW: AtomicU32 = AtomicU32::new(0);
+        let mut work = Work::new(|| f64::from(NOW.fetch_add(400, Ordering::Relaxed)), unwatched());
+        work.take(plan(1, SPEC));
+        let rows = |replies: &[Reply]| replies.iter().filter(|reply| matches!(reply.said, Said::Compared(_))).count();
+        let first = work.step();
+        assert!((1..4).contains(&rows(&first)), "{first:?}");
+        assert!(
+            matches!(first.last().unwrap().said, Said::Searching { bound_ns: 0, .. } | Said::Charted(_)),
+            "{first:?}"
+        );
+        let next = work.step();
+        assert_eq!(rows(&next), 1);
+        assert!(next.iter().any(|reply| matches!(reply.said, Said::Searching { bound_ns: 0, .. })), "{next:?}");
+        assert!(!next.iter().any(|reply| matches!(reply.said, Said::Planned(_))));
+        work.take(Question { id: 2, ask: Ask::Stop });
+        let last = finish(&mut work);
+        assert_eq!(rows(&first) + rows(&next) + rows(&last), schedule::published().len() + 1);
+        let skipped = last.iter().filter(|reply| {
+            matches!(&reply.said, Said::Compared(Row { reason: Some(reason), .. }) if reason.starts_with("not looked at"))
+        });
+        assert_eq!(skipped.count(), rows(&last) - 1, "{last:?}");
+        assert!(last.iter().any(|reply| matches!(reply.said, Said::Planned(_))));
+        assert_eq!(last.last().map(|reply| &reply.said), Some(&Said::Done));
     }
 
     fn finish(work: &mut Work) -> Vec<Reply> {
@@ -1078,7 +1136,20 @@ mod tests {
                 assert_eq!(rank.fixed.len(), wire::kinds_of_bytes().len());
             }
             assert!(unfit.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"));
+            assert!(unfit.reliefs.iter().all(|relief| !relief.cheapest && !relief.fits), "{unfit:?}");
         }
+        // The cheapest of what fits comes first, as the command names it.
+        let fits = spec.replace("\"limit_bytes\": 1000", "\"limit_bytes\": 6300000");
+        let mut work = Work::new(|| 0.0, unwatched());
+        work.take(plan(1, &fits));
+        let Some(Said::Unfit(unfit)) = finish(&mut work).pop().map(|reply| reply.said) else { panic!("it fits") };
+        let found =
+            pipeplan_core::relief::reliefs(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap()).unwrap();
+        assert_eq!(
+            Some(&unfit.reliefs[0]),
+            found.cheapest().map(|relief| wire::relief(relief.clone(), true)).as_ref()
+        );
+        assert_eq!(unfit.reliefs.len(), found.combined.len() + found.single.len());
     }
 
     /// The passes of the plan on screen, for a published schedule and for the best.
