@@ -446,6 +446,33 @@ fn a_long_search_is_watched_and_ended() {
     browser.no_errors();
 }
 
+/// Nothing is cut off, however wide the window: neither the form, nor a comparison with all of its columns.
+#[test]
+fn form_and_comparison_fit_windows_of_all_widths() {
+    let (_served, address) = serve(&[]);
+    let spec = process::output("wide.toml");
+    let said = "model.name = \"llama-3-8b\"\ncluster.device = \"a100-80\"\nparallel.pipeline = 4\ntraining.microbatches = 16\n\
+        jitter_permille = 50\nmessages.lowering = \"grouped\"\n";
+    std::fs::write(&spec, said).unwrap();
+    let browser = Browser::open("widths", 1440, 1000);
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    planned(&browser, "Best");
+    let columns = browser.script("return document.querySelectorAll('.compare th.number').length", json!([]));
+    assert_eq!(columns, json!(8));
+    let cut = "return ['.spec', '.compare .scroll'].filter(css => {
+        const place = document.querySelector(css);
+        return place.scrollWidth > place.clientWidth;
+    })";
+    for width in [764, 820, 860, 900, 1000, 1100, 1151, 1180, 1240, 1280, 1366, 1440, 1920] {
+        browser.screen(width, 900);
+        assert_eq!(browser.script(cut, json!([])), json!([]), "{width} pixels");
+    }
+    browser.screen(1180, 900);
+    browser.script("document.querySelector('.compare').scrollIntoView()", json!([]));
+    browser.picture("compared-narrowly.png");
+    browser.no_errors();
+}
+
 /// A column says what waits at transfers cost, the plan on screen too, as the command does; and neither where they cost
 /// nothing.
 #[test]
@@ -933,6 +960,13 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
         let label = timeline.script_with("return arguments[0].ariaLabel", json!(null));
         label.as_str()?.contains(" 32 ranks").then_some(())
     });
+    // A line that no sheet is wide enough for is broken there.
+    browser.find("[data-test='passes'] summary").click();
+    browser.until("what the passes did", || (!browser.text("[data-test='passes'] pre").is_empty()).then_some(()));
+    let wrapped = "const rules = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]);
+        const printed = rules.filter(rule => rule.media?.mediaText === 'print').flatMap(rule => [...rule.cssRules]);
+        return printed.some(rule => rule.selectorText === 'pre' && rule.style.whiteSpace === 'pre-wrap')";
+    assert_eq!(browser.script(wrapped, json!([])), json!(true));
     let hint = browser
         .script("return [...document.querySelectorAll('.hint')].map(hint => hint.innerText).join()", json!([]));
     assert!(hint.to_string().contains("more ranks than are in sight"), "{hint}");
@@ -1114,6 +1148,35 @@ fn loading_anew_loses_nothing() {
     browser.no_errors();
 }
 
+/// The address says the half of the form that is shown; the other one is as it was, too. Nor is a plan kept that could not be
+/// there again.
+#[test]
+fn the_other_half_of_the_form_outlives_a_reload() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("halves", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    browser.find(&field("parallel.pipeline")).fill("8");
+    planned(&browser, "Best");
+    browser.find("[data-test='kind-typed']").click();
+    browser.find(&field("problem.ranks")).fill("6");
+    link_that_says(&browser, |spec| spec["problem"]["ranks"] == 6);
+    reload(&browser);
+    planned(&browser, "Best");
+    assert_eq!(browser.find(&field("problem.ranks")).property("value"), json!("6"));
+    browser.find("[data-test='kind-model']").click();
+    assert_eq!(browser.find(&field("parallel.pipeline")).property("value"), json!("8"));
+    planned(&browser, "Best");
+
+    let keep = || browser.find("[data-test='keep']").property("disabled");
+    assert_eq!(keep(), json!(false));
+    browser.find(&field("parallel.pipeline")).fill("0");
+    browser.until("nothing to keep", || (keep() == json!(true)).then_some(()));
+    browser.find(&field("parallel.pipeline")).fill("4");
+    browser.until("something to keep", || (keep() == json!(false)).then_some(()));
+    browser.no_errors();
+}
+
 /// A schedule from elsewhere is judged with the form's costs, and exported as a plan.
 #[test]
 fn an_order_of_ones_own_is_opened() {
@@ -1215,6 +1278,17 @@ fn an_order_of_ones_own_is_opened() {
     for (path, value) in [("model.layers", "16"), ("training.sequence", "2048")] {
         assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
     }
+    // The next one has sequences of its own, since nobody has typed any.
+    let gpt2 = json!({
+        "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
+    });
+    std::fs::write(&config, gpt2.to_string()).unwrap();
+    open(&browser, &config);
+    browser.until("its sequences", || {
+        let is = |path: &str, value: &str| browser.find(&field(path)).property("value") == value;
+        (is("model.layers", "12") && is("training.sequence", "1024")).then_some(())
+    });
     browser.no_errors();
 }
 

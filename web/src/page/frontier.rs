@@ -92,7 +92,7 @@ pub fn FrontierPanel() -> impl IntoView {
             class:stale=of_before
             data-state=move || if !of_before.get() && planner.chart.with(|chart| chart.finished) { "finished" } else { "searching" }>
             <div class="toolbar">
-                <h2>{move || match measure.get() { Measure::Bubble => "Bubble against memory", Measure::Time => "Time against memory" }}</h2>
+                <h2 title="Of each amount of memory the best: by its whole step, with its end and its waits at transfers">{move || match measure.get() { Measure::Bubble => "Bubble against memory", Measure::Time => "Time against memory" }}</h2>
                 <span class="note" data-test="frontier-readout">{readout}</span>
                 <div class="buttons" role="group" aria-label="What is drawn">
                     <Choice measure this=Measure::Bubble title="Bubble" test="frontier-bubble" />

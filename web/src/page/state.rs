@@ -163,6 +163,8 @@ pub struct Planner {
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
     /// The profile that the worker is reading.
     opening_profile: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// The tokens of a sequence that a `config.json` has put into the form, and those that the model before had.
+    configured: StoredValue<Option<(String, u64)>>,
     /// Whether a plan or trace is remembered, for when the page is loaded anew.
     remembers: StoredValue<bool>,
     /// Lanes sent ahead of their picture, and the question that they belong to.
@@ -234,6 +236,7 @@ impl Planner {
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
+            configured: StoredValue::new(None),
             remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
             calibrating: StoredValue::new(None),
@@ -270,7 +273,7 @@ impl Planner {
         if let Some(text) = open_plan {
             // Should the plan not be readable any more, the form is planned.
             if let Ok(spec) = link::read(&fragment) {
-                self.form.set(Form::of(&spec));
+                self.form.update(|form| form.open(&spec));
             }
             self.own_fragment.set_value(fragment);
             self.open_file(&text, Origin::Address);
@@ -278,6 +281,9 @@ impl Planner {
             self.open_link(&fragment);
         } else if plan.is_none() {
             self.plan_opened();
+        }
+        if let Some(text) = session::recall(Item::OtherHalf, "") {
+            self.form.update(|form| form.recall_other_half(&text));
         }
         if let Some(text) = session::recall(Item::Kept, "") {
             self.ask(Ask::OpenKept { text }, false);
@@ -313,7 +319,7 @@ impl Planner {
         match link::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
-                self.form.set(Form::of(&spec));
+                self.form.update(|form| form.open(&spec));
             }
             Err(error) => {
                 self.complain(vec![
@@ -475,16 +481,15 @@ impl Planner {
 
     /// Reads the form without planning it. The JSON of its spec where it has no faults.
     fn read_form(self) -> Option<String> {
-        let value = self.form.with_untracked(Form::to_value);
-        match Spec::from_value(&value) {
+        match self.form.with_untracked(Form::read) {
             Ok(spec) => {
                 self.faults.set(Vec::new());
                 self.resolved.set((self.form.get_untracked(), spec.to_value()));
                 self.spec.set(Some(Arc::new(spec)));
-                Some(value.to_string())
+                Some(self.form.with_untracked(Form::to_value).to_string())
             }
             Err(faults) => {
-                self.faults.set(faults.0);
+                self.faults.set(faults);
                 None
             }
         }
@@ -654,7 +659,8 @@ impl Planner {
 
     fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
         if let Ok(spec) = Spec::read(spec) {
-            let mut form = Form::of(&spec);
+            let mut form = self.form.get_untracked();
+            form.open(&spec);
             // The file may hold another schedule than its spec asks for; the form names what is shown, where the planner
             // knows that name.
             if let Some(scene) = scene.as_ref().filter(|scene| is_schedule(&scene.schedule)) {
@@ -776,7 +782,7 @@ impl Planner {
     /// Puts a layout into the form.
     pub fn take_layout(self, spec: &str) {
         if let Ok(spec) = Spec::read(spec) {
-            self.change_with(|form| *form = Form::of(&spec));
+            self.change_with(|form| form.open(&spec));
         }
     }
 
@@ -913,6 +919,18 @@ impl Planner {
         self.scene.with(Option::is_some) && !digest.is_empty() && self.opened.with_value(other)
     }
 
+    /// What the open trace has measured of each rank's memory; nothing where it is of another plan than the one on screen.
+    pub fn measured_peaks(self) -> Vec<u64> {
+        if self.trace_of_another_plan() {
+            return Vec::new();
+        }
+        let peaks = self.trace.with(|trace| trace.as_ref().map(|trace| trace.peak_bytes.clone()));
+        let of_plan = |measured: &MeasuredScene| {
+            self.scene.with(|scene| measured.peaks_beside(scene.as_ref()?, peaks.unwrap_or_default()))
+        };
+        self.measured.with(|measured| measured.as_deref().and_then(of_plan)).unwrap_or_default()
+    }
+
     /// Plans with the times of this profile, or with estimates.
     pub fn measure(self, profile: Option<&str>) {
         match profile {
@@ -971,7 +989,7 @@ impl Planner {
             self.open_config(config);
         } else {
             match Spec::read(text) {
-                Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
+                Ok(spec) => self.change_with(|form| form.open(&spec)),
                 Err(error) => {
                     let mut lines = vec![text::no_file(text, &error)];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
@@ -983,19 +1001,23 @@ impl Planner {
 
     /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
     fn open_config(self, config: Value) {
-        let mut value = self.form.with_untracked(Form::to_value);
-        if self.form.with_untracked(|form| form.kind) == Kind::Typed {
-            value = Form::default().to_value();
+        const SEQUENCE: &str = "training.sequence";
+        let mut form = self.form.get_untracked();
+        // What the file before has put there was typed by nobody.
+        let before = self.configured.get_value().filter(|(text, _)| form.text(SEQUENCE) == text);
+        if before.is_some() {
+            form.set(SEQUENCE, "");
         }
-        value["model"] = json!({ "config": config });
-        if value.pointer("/training/sequence").is_none() {
-            // The catalog's model said it, and stands in the form no more.
-            let said = self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
-            let most = value["model"]["config"]["max_position_embeddings"].as_u64();
-            value["training"]["sequence"] = json!(said.unwrap_or(USUAL_SEQUENCE).min(most.unwrap_or(u64::MAX)));
-        }
-        match Spec::from_value(&value) {
-            Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
+        let is_typed = !form.text(SEQUENCE).is_empty();
+        // The catalog's model said it, and stands in the form no more.
+        let said = || self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
+        let wanted = before.map(|(_, wanted)| wanted).or_else(said).unwrap_or(USUAL_SEQUENCE);
+        match Spec::from_value(&form.value_with(config, wanted)) {
+            Ok(spec) => {
+                self.change_with(|form| form.open(&spec));
+                let put = self.form.with_untracked(|form| form.text(SEQUENCE).to_owned());
+                self.configured.set_value((!is_typed).then_some((put, wanted)));
+            }
             Err(faults) => {
                 let mut lines =
                     vec!["The model of this config.json cannot be planned with the rest of the form.".to_owned()];
@@ -1134,6 +1156,7 @@ impl Planner {
             if self.link_timer.get_value() != turn {
                 return;
             }
+            self.remember_other_half();
             let Some(link) = self.link() else { return };
             if link != self.own_fragment.get_value() {
                 let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
@@ -1141,6 +1164,15 @@ impl Planner {
                 self.own_fragment.set_value(link);
             }
         });
+    }
+
+    /// Remembers the half of the form that the address does not say.
+    fn remember_other_half(self) {
+        match self.form.with_untracked(Form::other_half) {
+            // As short as it is, it is not worth a word where the browser stores nothing.
+            Some(text) => drop(session::remember(Item::OtherHalf, "", &text)),
+            None => session::forget(Item::OtherHalf),
+        }
     }
 
     /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
