@@ -451,12 +451,12 @@ fn a_long_search_is_watched_and_ended() {
 fn form_and_comparison_fit_windows_of_all_widths() {
     let (_served, address) = serve(&[]);
     let spec = process::output("wide.toml");
-    let said = "model.name = \"llama-3-8b\"\ncluster.device = \"a100-80\"\nparallel.pipeline = 4\ntraining.microbatches = 16\n\
-        jitter_permille = 50\nmessages.lowering = \"grouped\"\n";
+    let said = "model.name = \"tiny-llama\"\ncluster.device = \"cpu\"\nparallel.pipeline = 2\ntraining.microbatches = 8\n\
+        jitter_permille = 50\nmessages.lowering = \"grouped\"\nschedule = \"1f1b\"\n";
     std::fs::write(&spec, said).unwrap();
     let browser = Browser::open("widths", 1440, 1000);
     browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
-    planned(&browser, "Best");
+    planned(&browser, "1F1B");
     let columns = browser.script("return document.querySelectorAll('.compare th.number').length", json!([]));
     assert_eq!(columns, json!(8));
     let cut = "return ['.spec', '.compare .scroll'].filter(css => {
