@@ -105,7 +105,7 @@ pub struct Planner {
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
     pub chart: RwSignal<Chart>,
-    /// What that is of; none where it is of a spec that the page has never had in its form, or times have changed since.
+    /// What that is of; none where it is of a form that has been overtaken.
     charted: RwSignal<Option<Arc<Spec>>>,
     /// The fastest layouts, as far as they were looked for.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
@@ -708,6 +708,8 @@ impl Planner {
         let before = self.extent();
         if self.shown.get_value() == self.asked.get_value() {
             self.outdated.set(false);
+            // Whatever is answered, the worker's chart is of the same spec by then.
+            self.charted.set(self.spec.get_untracked());
         }
         if scene.is_some() {
             self.no_plan.set(None);
@@ -937,9 +939,8 @@ impl Planner {
             Some(text) => self.opening_profile.set_value(Some(text.into())),
             None => session::forget(Item::Profile),
         }
-        // Layouts and the chart were found with other times.
+        // Layouts were found with other times.
         self.tuned_for.set(None);
-        self.charted.set(None);
         self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
         self.plan();
     }
