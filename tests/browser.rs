@@ -446,6 +446,33 @@ fn a_long_search_is_watched_and_ended() {
     browser.no_errors();
 }
 
+/// Nothing is cut off, however wide the window: neither the form, nor a comparison with all of its columns.
+#[test]
+fn form_and_comparison_fit_windows_of_all_widths() {
+    let (_served, address) = serve(&[]);
+    let spec = process::output("wide.toml");
+    let said = "model.name = \"tiny-llama\"\ncluster.device = \"cpu\"\nparallel.pipeline = 2\ntraining.microbatches = 8\n\
+        jitter_permille = 50\nmessages.lowering = \"grouped\"\nschedule = \"1f1b\"\n";
+    std::fs::write(&spec, said).unwrap();
+    let browser = Browser::open("widths", 1440, 1000);
+    browser.goto(&format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim()));
+    planned(&browser, "1F1B");
+    let columns = browser.script("return document.querySelectorAll('.compare th.number').length", json!([]));
+    assert_eq!(columns, json!(8));
+    let cut = "return ['.spec', '.compare .scroll'].filter(css => {
+        const place = document.querySelector(css);
+        return place.scrollWidth > place.clientWidth;
+    })";
+    for width in [764, 820, 860, 900, 1000, 1100, 1151, 1180, 1240, 1280, 1366, 1440, 1920] {
+        browser.screen(width, 900);
+        assert_eq!(browser.script(cut, json!([])), json!([]), "{width} pixels");
+    }
+    browser.screen(1180, 900);
+    browser.script("document.querySelector('.compare').scrollIntoView()", json!([]));
+    browser.picture("compared-narrowly.png");
+    browser.no_errors();
+}
+
 /// A column says what waits at transfers cost, the plan on screen too, as the command does; and neither where they cost
 /// nothing.
 #[test]
@@ -827,6 +854,7 @@ const ESCAPE: &str = "\u{e00c}";
 const HOME: &str = "\u{e011}";
 const LEFT: &str = "\u{e012}";
 const RIGHT: &str = "\u{e014}";
+const END: &str = "\u{e010}";
 const DOWN: &str = "\u{e015}";
 
 /// Nanoseconds of the first duration in a text.
@@ -871,6 +899,16 @@ fn a_point_of_the_chart_gives_what_it_shows() {
         }
     }
     println!("{own} of the chart's own");
+    // Without a limit of its own, where two copies of the model would make a shorter pipeline and a longer step.
+    browser.find(&field("memory.limit_bytes")).fill("");
+    finished();
+    chart.keys(END);
+    let said = browser.text("[data-test='frontier-readout']");
+    chart.keys(ENTER);
+    finished();
+    let makespan = browser.text("[data-test='makespan']");
+    println!("{said} gives {makespan}");
+    assert!(duration_in(&makespan) <= duration_in(&said) * 1.0005, "{said} gives {makespan}");
     browser.find(&field("memory.limit_bytes")).fill("60");
     planned(&browser, "Best");
     assert_eq!(
@@ -922,6 +960,13 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
         let label = timeline.script_with("return arguments[0].ariaLabel", json!(null));
         label.as_str()?.contains(" 32 ranks").then_some(())
     });
+    // A line that no sheet is wide enough for is broken there.
+    browser.find("[data-test='passes'] summary").click();
+    browser.until("what the passes did", || (!browser.text("[data-test='passes'] pre").is_empty()).then_some(()));
+    let wrapped = "const rules = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]);
+        const printed = rules.filter(rule => rule.media?.mediaText === 'print').flatMap(rule => [...rule.cssRules]);
+        return printed.some(rule => rule.selectorText === 'pre' && rule.style.whiteSpace === 'pre-wrap')";
+    assert_eq!(browser.script(wrapped, json!([])), json!(true));
     let hint = browser
         .script("return [...document.querySelectorAll('.hint')].map(hint => hint.innerText).join()", json!([]));
     assert!(hint.to_string().contains("more ranks than are in sight"), "{hint}");
@@ -1103,6 +1148,35 @@ fn loading_anew_loses_nothing() {
     browser.no_errors();
 }
 
+/// The address says the half of the form that is shown; the other one is as it was, too. Nor is a plan kept that could not be
+/// there again.
+#[test]
+fn the_other_half_of_the_form_outlives_a_reload() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("halves", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    browser.find(&field("parallel.pipeline")).fill("8");
+    planned(&browser, "Best");
+    browser.find("[data-test='kind-typed']").click();
+    browser.find(&field("problem.ranks")).fill("6");
+    link_that_says(&browser, |spec| spec["problem"]["ranks"] == 6);
+    reload(&browser);
+    planned(&browser, "Best");
+    assert_eq!(browser.find(&field("problem.ranks")).property("value"), json!("6"));
+    browser.find("[data-test='kind-model']").click();
+    assert_eq!(browser.find(&field("parallel.pipeline")).property("value"), json!("8"));
+    planned(&browser, "Best");
+
+    let keep = || browser.find("[data-test='keep']").property("disabled");
+    assert_eq!(keep(), json!(false));
+    browser.find(&field("parallel.pipeline")).fill("0");
+    browser.until("nothing to keep", || (keep() == json!(true)).then_some(()));
+    browser.find(&field("parallel.pipeline")).fill("4");
+    browser.until("something to keep", || (keep() == json!(false)).then_some(()));
+    browser.no_errors();
+}
+
 /// A schedule from elsewhere is judged with the form's costs, and exported as a plan.
 #[test]
 fn an_order_of_ones_own_is_opened() {
@@ -1204,6 +1278,17 @@ fn an_order_of_ones_own_is_opened() {
     for (path, value) in [("model.layers", "16"), ("training.sequence", "2048")] {
         assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
     }
+    // The next one has sequences of its own, since nobody has typed any.
+    let gpt2 = json!({
+        "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
+    });
+    std::fs::write(&config, gpt2.to_string()).unwrap();
+    open(&browser, &config);
+    browser.until("its sequences", || {
+        let is = |path: &str, value: &str| browser.find(&field(path)).property("value") == value;
+        (is("model.layers", "12") && is("training.sequence", "1024")).then_some(())
+    });
     browser.no_errors();
 }
 
@@ -1288,12 +1373,14 @@ fn what_is_of_the_form_before_is_dimmed() {
         browser.script(script, json!([class])).as_u64().unwrap()
     };
     let opacities = || {
-        let script = "return [\"[data-test='memory'] .scroll\", \"[data-test='passes'] .scroll\", \"[data-test='row-1f1b'] th\"]
+        let script = "return [\"[data-test='memory'] .scroll\", \"[data-test='passes'] .scroll\", \"[data-test='row-1f1b'] th\",
+                \"[data-test='frontier'] svg\"]
             .map(css => Number(getComputedStyle(document.querySelector(css)).opacity))";
         let read = browser.script(script, json!([]));
         read.as_array().unwrap().iter().filter_map(Value::as_f64).collect::<Vec<_>>()
     };
-    assert_eq!((rows(".before"), opacities()), (0, vec![1.0; 3]));
+    browser.until("all of it to be of the form", || (opacities() == [1.0; 4]).then_some(()));
+    assert_eq!(rows(".before"), 0);
     // Another schedule of the same problem has the same rows.
     choose(&browser, "schedule", "1f1b");
     assert_eq!(rows(".before"), 0);
@@ -1307,10 +1394,16 @@ fn what_is_of_the_form_before_is_dimmed() {
     assert_eq!(rows(".before"), rows(""));
     browser.until("all of it to be dimmed", || opacities().iter().all(|opacity| *opacity < 0.5).then_some(()));
     browser.picture("dimmed.png");
+    // Nor is anything chosen from the chart of the form before.
+    let limit = || browser.find(&field("memory.limit_bytes")).property("value");
+    let (chart, before) = (browser.find("[data-test='frontier-chart']"), limit());
+    chart.keys(&(HOME.to_owned() + ENTER));
+    chart.script_with("arguments[0].click()", json!(null));
+    assert_eq!((limit(), browser.text("[data-test='frontier-readout']").as_str()), (before, "Searching…"));
     browser.find(&field("parallel.pipeline")).script_with(script, json!("4"));
     browser.find(&field("training.microbatches")).script_with(script, json!("12"));
     planned(&browser, "Best");
-    browser.until("all of it to be of the form", || (opacities() == [1.0; 3]).then_some(()));
+    browser.until("all of it to be of the form", || (opacities() == [1.0; 4]).then_some(()));
     assert_eq!(rows(".before"), 0);
     browser.no_errors();
 }

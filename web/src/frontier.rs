@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use pipeplan_core::layout::Partition;
 use pipeplan_core::planner::{self, Answer};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Effort, Frontier};
 use pipeplan_core::simulate::simulate;
-use pipeplan_core::spec::{Messages, Spec, Work};
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::step::Ends;
 
 use crate::draw::chart;
@@ -31,12 +32,10 @@ pub const FROM_CHART: &str = "From the chart";
 /// The chart of one spec, whatever its limit.
 pub struct Chart {
     /// The spec without its limit: another one does not change the chart.
-    free: Work,
-    /// Buffers of messages take memory, too.
-    messages: Messages,
+    free: Spec,
     /// The best known ones, from the least memory to the most time saved.
     curve: Vec<ChartPoint>,
-    /// The orders behind its points, by what they hold and cost: the search for the best within a limit may miss one.
+    /// The orders behind its points, by what they hold and are judged by: the search for the best within a limit may miss one.
     orders: BTreeMap<(u64, u64), Schedule>,
     /// Placements that are still searched; none before the first search.
     open: Option<Vec<Open>>,
@@ -57,14 +56,13 @@ impl Chart {
     /// A chart without points.
     pub fn new(spec: &Spec) -> Chart {
         let news = ChartNews { started: true, ..ChartNews::default() };
-        let (free, messages) = (without_limit(&spec.work), spec.messages);
-        let (curve, orders) = (Vec::new(), BTreeMap::new());
-        Chart { free, messages, curve, orders, open: None, turn: 0, finished: false, news }
+        let (free, curve, orders) = (without_limit(spec), Vec::new(), BTreeMap::new());
+        Chart { free, curve, orders, open: None, turn: 0, finished: false, news }
     }
 
     /// Whether this is the chart of `spec`, too.
     pub fn is_of(&self, spec: &Spec) -> bool {
-        self.free == without_limit(&spec.work) && self.messages == spec.messages
+        self.free == without_limit(spec)
     }
 
     /// Whether any search has been made.
@@ -81,8 +79,8 @@ impl Chart {
     pub fn offer(&mut self, answer: &Answer) {
         let by =
             if answer.name == planner::BEST { searched(&answer.case.problem) } else { wire::title(&answer.name) };
-        let ends = answer.case.derived.as_ref().map(|derived| &derived.ends);
-        self.add(wire::chart_point(&answer.case.problem, ends, &answer.timeline, by), &answer.schedule);
+        let judged_ns = wire::answer_judged_ns(&self.free, answer);
+        self.add(wire::chart_point(&answer.case.problem, &answer.timeline, judged_ns, by), &answer.schedule);
     }
 
     fn add(&mut self, point: ChartPoint, order: &Schedule) {
@@ -91,10 +89,10 @@ impl Chart {
         }
         // What is larger is a published schedule, which the best is never slower than.
         if order.op_count() as u64 <= MOST_OPS {
-            self.orders.insert((point.bytes, point.cost_ns), order.clone());
+            self.orders.insert((point.bytes, point.judged_ns), order.clone());
         }
         let curve = &self.curve;
-        self.orders.retain(|held, _| curve.iter().any(|point| (point.bytes, point.cost_ns) == *held));
+        self.orders.retain(|held, _| curve.iter().any(|point| (point.bytes, point.judged_ns) == *held));
         self.news.points.push(point);
     }
 
@@ -117,8 +115,10 @@ impl Chart {
             Some(point) => {
                 self.turn += 1;
                 if let Ok(timeline) = simulate(problem, &point.schedule) {
-                    let found = wire::chart_point(problem, ends.as_ref(), &timeline, searched(problem));
-                    self.add(found, &point.schedule);
+                    let order = &point.schedule;
+                    let judged_ns = wire::judged_ns(&self.free, problem, ends.as_ref(), order, &timeline);
+                    let found = wire::chart_point(problem, &timeline, judged_ns, searched(problem));
+                    self.add(found, order);
                 }
             }
             None => {
@@ -128,14 +128,7 @@ impl Chart {
     }
 
     fn begin(&mut self) {
-        let spec = Spec {
-            name: String::new(),
-            work: self.free.clone(),
-            schedule: planner::BEST.to_owned(),
-            messages: self.messages,
-            jitter_permille: 0,
-        };
-        let cases = planner::open_cases(&spec).unwrap_or_default();
+        let cases = planner::open_cases(&self.free).unwrap_or_default();
         let ops = |problem: &Problem| 3 * problem.stage_count() as u64 * problem.microbatches() as u64;
         let most_ops = cases.iter().map(|case| ops(&case.problem)).max().unwrap_or(0);
         let an_effort = EFFORT.0 + EFFORT_AN_OP * most_ops;
@@ -165,11 +158,25 @@ fn searched(problem: &Problem) -> String {
     format!("found by search, {}", wire::placement(problem))
 }
 
-fn without_limit(work: &Work) -> Work {
-    let mut work = work.clone();
-    match &mut work {
+/// Whether what layers compute again, or where they lie, follows from the limit of `spec`: then its points, which are drawn
+/// without one, are other orders under it.
+pub fn follows_from_limit(spec: &Spec) -> bool {
+    match &spec.work {
+        Work::Model(work) => work.layout.fits() || work.layout.partition == Partition::WithinLimit,
+        Work::Typed(_) => false,
+    }
+}
+
+/// Whether two specs have the same chart: they differ at most in name, schedule and limit.
+pub fn same_chart(one: &Spec, other: &Spec) -> bool {
+    without_limit(one) == without_limit(other)
+}
+
+fn without_limit(spec: &Spec) -> Spec {
+    let mut free = Spec { name: String::new(), schedule: planner::BEST.to_owned(), ..spec.clone() };
+    match &mut free.work {
         Work::Model(model) => model.limit_bytes = None,
         Work::Typed(statement) => statement.limit_bytes = vec![None],
     }
-    work
+    free
 }

@@ -54,13 +54,13 @@ pub enum Ask {
         /// The order, as a file has it.
         text: String,
     },
-    /// The order behind a point of the chart, where this spec has room for it and it costs less than `below_ns`.
+    /// The order behind a point of the chart, where this spec has room for it and it is judged by less than `below_ns`.
     OpenPoint {
         /// The spec as JSON.
         spec: String,
         /// What the point holds.
         bytes: u64,
-        /// What is on screen already.
+        /// What the plan on screen is judged by.
         below_ns: u64,
     },
     /// Read a trace file and show its last step.
@@ -247,6 +247,11 @@ pub enum Said {
     Tuned(Box<Layouts>),
     /// There is nothing to tune.
     NotTuned(Vec<FieldFault>),
+    /// The order behind a point of the chart is not shown, and why.
+    NoPoint {
+        /// In a sentence.
+        reason: String,
+    },
     /// The plan file of an order from elsewhere.
     Ordered {
         /// Its text.
@@ -356,6 +361,8 @@ pub struct ReliefRow {
     pub peak: u64,
     /// Whether every rank then fits.
     pub fits: bool,
+    /// Whether it is what fits with the shortest step, and where any does, on the same devices.
+    pub cheapest: bool,
     /// What a step then takes.
     pub step_ns: u64,
 }
@@ -406,8 +413,8 @@ pub struct ChartPoint {
     pub bytes: u64,
     /// The cost, by the spec's objective.
     pub cost_ns: u64,
-    /// What ends its step behind that, which the best is chosen with; nothing of typed costs.
-    pub end_ns: u64,
+    /// What the best is chosen by, see [`judged_ns`](crate::wire::judged_ns).
+    pub judged_ns: u64,
     /// Idle share under the objective.
     pub bubble_ratio: f64,
     /// The schedule, as a person calls it.
@@ -426,13 +433,6 @@ pub struct Sensed {
     pub rows: Vec<(String, u64, u64)>,
     /// Changes that are not among them.
     pub others: usize,
-}
-
-impl ChartPoint {
-    /// The cost with the end of the step.
-    pub fn whole_ns(&self) -> u64 {
-        self.cost_ns.saturating_add(self.end_ns)
-    }
 }
 
 /// What is new about time against memory.
@@ -471,6 +471,8 @@ pub struct Figures {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
+    /// What the best is chosen by, see [`judged_ns`](crate::wire::judged_ns).
+    pub judged_ns: u64,
     /// What binds the bound, as a sentence.
     pub binding: String,
     /// The whole training step; of a model only.

@@ -187,14 +187,14 @@ impl Scene {
         self.figures.peak_bytes.iter().copied().max().unwrap_or(0)
     }
 
-    /// The rank nearest to its limit, or the fullest where there are no limits.
+    /// The rank nearest to its limit, or the fullest where there are no limits; of equals the last, which the command names.
     pub fn tightest_rank(&self) -> usize {
         let room = |rank: &usize| {
             let peak = self.figures.peak_bytes.get(*rank).copied().unwrap_or(0);
             let limit = self.figures.limit_bytes.get(*rank).copied().flatten().unwrap_or(u64::MAX);
             (limit.saturating_sub(peak), core::cmp::Reverse(peak))
         };
-        (0..self.problem.ranks()).min_by_key(room).unwrap_or(0)
+        (0..self.problem.ranks()).rev().min_by_key(room).unwrap_or(0)
     }
 
     /// Whether it is judged by its longest span and not by its makespan.
@@ -213,11 +213,6 @@ impl Scene {
         let idle = |lane: &Lane| 1.0 - lane.busy_ns(0, lane.spans().len()) as f64 / whole;
         let shares = self.lanes.iter().map(idle).filter(|share| share.is_finite());
         shares.map(|share| (share, share)).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
-    }
-
-    /// What ends a step behind its pipeline; nothing of typed costs.
-    pub fn after_ns(&self) -> u64 {
-        self.figures.step.map_or(0, |step| step.step_ns.saturating_sub(self.figures.makespan_ns))
     }
 
     /// The largest limit of any rank, if all have one.
@@ -399,6 +394,12 @@ impl MeasuredScene {
             true => "of another plan, with other ops".to_owned(),
             false => format!("of another plan, with {} instead of {planned}", text::counted(ran, "rank")),
         })
+    }
+
+    /// What each rank has held at most, as the trace of this step says, to stand beside what `plan` says; none where this is
+    /// no run of it.
+    pub fn peaks_beside(&self, plan: &Scene, peaks: Vec<u64>) -> Option<Vec<u64>> {
+        self.differs_from(plan).is_none().then_some(peaks)
     }
 
     /// Lines of a tooltip for a span of `rank`, beside what `plan` predicts for the same op.
@@ -675,6 +676,16 @@ mod tests {
     }
 
     #[test]
+    fn of_ranks_that_are_as_full_the_last_is_named() {
+        let mut scene = example("1f1b", 1);
+        scene.figures.peak_bytes = vec![5, 7, 7, 3];
+        assert_eq!(scene.tightest_rank(), 2);
+        scene.figures.peak_bytes = vec![5, 7, 7, 5];
+        scene.figures.limit_bytes = vec![Some(5), Some(9), Some(9), Some(5)];
+        assert_eq!(scene.tightest_rank(), 3);
+    }
+
+    #[test]
     fn chunks_count_within_their_rank() {
         assert_eq!(example("zb-v", 2).chunk_of_stage(), [0, 0, 0, 0, 1, 1, 1, 1]);
     }
@@ -693,6 +704,9 @@ mod tests {
         assert_eq!(ran(&example("gpipe", 1), 1).differs_from(&plan), None, "the same ops in another order");
         let said = ran(&example("zb-h1", 1), 1).differs_from(&plan);
         assert_eq!(said.as_deref(), Some("of another plan, with other ops"));
+        // Nor does its memory stand beside this plan's.
+        assert_eq!(ran(&plan, 1).peaks_beside(&plan, vec![7; 4]), Some(vec![7; 4]));
+        assert_eq!(ran(&example("zb-h1", 1), 1).peaks_beside(&plan, vec![7; 4]), None);
         let mut more = ran(&plan, 1);
         more.lanes.push(plan.lanes[0].clone());
         assert_eq!(more.differs_from(&plan).as_deref(), Some("of another plan, with 5 ranks instead of 4"));

@@ -19,6 +19,11 @@ pub fn duration(ns: f64) -> String {
     format!("{} {unit}", significant(value))
 }
 
+/// Whether a duration is less than another, and reads so.
+pub fn is_less(ns: u64, than_ns: u64) -> bool {
+    ns < than_ns && duration(ns as f64) != duration(than_ns as f64)
+}
+
 /// An amount of memory in binary units: `12.4 GiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -2,13 +2,17 @@
 
 use pipeplan_core::bounds;
 use pipeplan_core::calibrate::{Calibration, Causes, JobTimes};
+use pipeplan_core::execute::{Carrier, execute};
+use pipeplan_core::jitter;
+use pipeplan_core::lower::lower_as;
 use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
+use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{Answer, gap};
-use pipeplan_core::problem::Problem;
+use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::relief::Relief;
-use pipeplan_core::schedule;
+use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::spec::Spec;
 use pipeplan_core::step::{Ends, Step};
@@ -107,7 +111,43 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture.figures.step = answer.step(spec).map(step);
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
     picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
+    picture.figures.judged_ns = answer_judged_ns(spec, answer);
     picture
+}
+
+/// What the best is chosen by, of an order of `problem` under `spec`: its cost where ranks wait for their transfers, with
+/// the end of its step, and with jitter as much more as one step in twenty takes more than. What could hang comes behind all
+/// else. [`Best`](pipeplan_core::planner::Best) says so of answers; this is for orders that are none.
+pub fn judged_ns(spec: &Spec, problem: &Problem, ends: Option<&Ends>, order: &Schedule, timeline: &Timeline) -> u64 {
+    let objective = problem.objective();
+    let cost_ns = timeline.cost_ns(objective);
+    let carried = lower_as(problem, order, spec.messages.lowering)
+        .ok()
+        .and_then(|program| execute(problem, &program, &order.pairs, Carrier::of(spec.messages.transport)));
+    let Some(carried) = carried else { return (u64::MAX / 2).saturating_add(cost_ns) };
+    let whole_ns = ends.map_or_else(|| carried.cost_ns(objective), |ends| ends.cost_ns(&carried, objective));
+    let late = jitter::outcomes(problem, order, spec.jitter_permille);
+    whole_ns.saturating_add(late.map_or(0, |late| late.late_ns.saturating_sub(cost_ns)))
+}
+
+/// The same of a plan.
+pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
+    judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
+}
+
+/// The same of an answer to `spec`, which has run with its transfers before.
+pub fn answer_judged_ns(spec: &Spec, answer: &Answer) -> u64 {
+    let (problem, cost_ns) = (&answer.case.problem, answer.cost_ns());
+    let ends = answer.case.derived.as_ref().map(|derived| &derived.ends);
+    let late_ns = answer.outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
+    match (answer.carried, answer.step(spec), problem.objective()) {
+        (None, ..) => (u64::MAX / 2).saturating_add(cost_ns),
+        (Some(carried), None, _) => carried.cost_ns.saturating_add(late_ns),
+        (Some(_), Some(step), Objective::Makespan) => step.step_ns.saturating_add(late_ns),
+        (Some(_), Some(_), Objective::LongestSpan) => {
+            judged_ns(spec, problem, ends, &answer.schedule, &answer.timeline)
+        }
+    }
 }
 
 /// A whole training step as it travels.
@@ -135,10 +175,10 @@ pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
 }
 
 /// Changes that help, as they travel.
-pub fn relief(relief: Relief) -> ReliefRow {
+pub fn relief(relief: Relief, cheapest: bool) -> ReliefRow {
     let Relief { changes, devices, peak, fits, step_ns } = relief;
     let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
-    ReliefRow { changes, devices, peak, fits, step_ns }
+    ReliefRow { changes, devices, peak, fits, cheapest, step_ns }
 }
 
 /// The fastest layouts so far, as they travel.
@@ -174,9 +214,9 @@ fn layout(row: &Tuned) -> LayoutRow {
 }
 
 /// A schedule as a point of time against memory.
-pub fn chart_point(problem: &Problem, ends: Option<&Ends>, timeline: &Timeline, by: String) -> ChartPoint {
+pub fn chart_point(problem: &Problem, timeline: &Timeline, judged_ns: u64, by: String) -> ChartPoint {
     ChartPoint {
-        end_ns: ends.map_or(0, |ends| ends.step_ns(timeline).saturating_sub(timeline.makespan_ns())),
+        judged_ns,
         bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
         cost_ns: timeline.cost_ns(problem.objective()),
         bubble_ratio: timeline.bubble_ratio(problem.objective()),
@@ -237,6 +277,7 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
         late_ns: None,
         carried_ns: None,
+        judged_ns: timeline.cost_ns(problem.objective()),
         binding: text::sentence(&text::humanised(&bound.binding.to_string())),
         step: None,
     }

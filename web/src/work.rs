@@ -24,6 +24,7 @@ use pipeplan_core::trace::Trace;
 use pipeplan_core::tune::{self, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
 
+use crate::draw::chart::OF_POINT;
 use crate::frontier::{Chart, FROM_CHART};
 use crate::message::{
     Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Sensed, Timed, TraceSummary,
@@ -34,6 +35,9 @@ use crate::{text, wire};
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
 /// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
 const SHOW_WITHIN_MS: f64 = 50.0;
+/// All published schedules are looked at before anything is shown where that takes no longer than this. Else they come one
+/// after the other, and looking at them can be ended.
+const LOOK_WITHIN_MS: f64 = 1000.0;
 /// How often the page is told of layouts that are being looked for.
 const TOLD_EVERY_MS: f64 = 200.0;
 /// How long nothing has to be asked before the chart of time against memory begins: while a hand drags, every moment
@@ -104,6 +108,7 @@ const SENSED_PERMILLE: u32 = 100;
 struct Comparison {
     id: u32,
     spec: Spec,
+    begun_ms: f64,
     /// Whether the best is what the page shows, so that every better one is sent.
     shows_best: bool,
     /// The next published schedule.
@@ -157,7 +162,9 @@ impl Work {
     fn go_on(&mut self) -> (u32, Vec<Said>) {
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
-            return (id, running.step(&mut self.chart, &mut self.watch));
+            let mut said = running.step(&mut self.chart, &mut self.watch);
+            said.extend(running.looks_long((self.clock)()));
+            return (id, said);
         }
         if let Some(explanation) = &mut self.explanation {
             let (id, step) = (explanation.id, explanation.step());
@@ -243,7 +250,7 @@ impl Work {
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::Measure { profile } => vec![self.measure(profile.as_deref())],
             Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
-            Ask::OpenPoint { spec, bytes, below_ns } => vec![self.open_point(&spec, bytes, below_ns)],
+            Ask::OpenPoint { spec, bytes, below_ns } => self.open_point(&spec, bytes, below_ns),
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
             Ask::Sense(order) => self.sense(id, order.as_ref()).into_iter().collect(),
@@ -304,13 +311,18 @@ impl Work {
         self.explanation = None;
         if name == BEST {
             let mut said = self.start_comparison(id, spec, true);
-            let until = (self.clock)() + SHOW_WITHIN_MS;
+            let begun_ms = (self.clock)();
             if let Some(running) = &mut self.comparison {
-                // Never less than all published schedules: a hand that drags on would else see nothing.
-                while !running.finished && (!running.has_offered_all() || (self.clock)() < until) {
+                // A hand that drags on would see nothing of less than all published schedules.
+                let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
+                    true => now_ms < begun_ms + SHOW_WITHIN_MS,
+                    false => now_ms < begun_ms + LOOK_WITHIN_MS,
+                };
+                while !running.finished && waits(running, (self.clock)()) {
                     said.extend(running.step_quietly(&mut self.chart, &mut self.watch));
                 }
                 said.extend(running.show());
+                said.extend(running.looks_long((self.clock)()));
             }
             said.extend(self.done());
             return said;
@@ -350,6 +362,7 @@ impl Work {
             _ => {
                 self.comparison = Some(Comparison {
                     id,
+                    begun_ms: (self.clock)(),
                     shows_best,
                     next: 0,
                     best: Best::new(&spec),
@@ -437,6 +450,7 @@ impl Work {
             execute(&plan.problem, &plan.program, &plan.schedule.pairs, carrier)
         };
         picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
+        picture.figures.judged_ns = wire::plan_judged_ns(&plan, &timeline);
         // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
         if let Some(derived) = case.and_then(|case| case.derived) {
@@ -464,20 +478,31 @@ impl Work {
         }
     }
 
-    /// The plan of the chart's order that holds at most `bytes`, as a file; the end of the answer where there is none, or
-    /// none that costs less than `below_ns`.
-    fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Said {
-        let plan = || {
-            let spec = self.read(spec).ok()?;
-            let order = self.chart.as_ref().filter(|chart| chart.is_of(&spec))?.order_within(bytes)?;
-            let plan = planner::plan_order(&spec, FROM_CHART, order.clone()).ok()?;
-            // With another limit, what layers compute again may differ from what the chart was drawn with.
-            let timeline = plan.timeline().ok()?;
-            let end_ns = plan.step().map_or(0, |step| step.step_ns.saturating_sub(timeline.makespan_ns()));
-            let whole_ns = timeline.cost_ns(plan.problem.objective()).saturating_add(end_ns);
-            (whole_ns < below_ns).then(|| plan.to_json())
+    /// The plan of the chart's order that holds at most `bytes`, as a file; why there is none, or none that is judged by less
+    /// than `below_ns`, and the end of the answer.
+    fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Said> {
+        let plan = || -> Result<Plan, String> {
+            let spec = self.read(spec).map_err(|_| "is of another form".to_owned())?;
+            let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec));
+            let order =
+                chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no order of ops that was kept")?;
+            let plan = planner::plan_order(&spec, FROM_CHART, order.clone())
+                .map_err(|error| format!("is no plan under this limit: {}", text::worded(&error.to_string())))?;
+            let timeline = plan.timeline().map_err(|deadlock| format!("is no plan: {deadlock}"))?;
+            let judged_ns = wire::plan_judged_ns(&plan, &timeline);
+            if judged_ns < below_ns {
+                return Ok(plan);
+            }
+            let [there, here] = [judged_ns, below_ns].map(|ns| text::duration(ns as f64));
+            Err(format!("takes {there} as a whole step under this limit, and this plan {here}"))
         };
-        plan().map_or(Said::Done, |plan| Said::Ordered { plan })
+        match plan() {
+            Ok(plan) => vec![Said::Ordered { plan: plan.to_json() }],
+            Err(reason) => {
+                let reason = text::sentence(&format!("{OF_POINT} {reason}"));
+                vec![Said::NoPoint { reason }, Said::Done]
+            }
+        }
     }
 
     fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
@@ -601,14 +626,19 @@ impl Comparison {
     /// The next row or the next search, and the plan on screen where it has become better.
     fn step(&mut self, chart: &mut Option<Chart>, watch: &mut Watch) -> Vec<Said> {
         let mut said = self.step_quietly(chart, watch);
-        // A plan before all published schedules have been looked at would only flicker.
-        if self.has_offered_all() {
-            said.extend(self.show());
-        }
+        said.extend(self.show());
         if self.finished {
             said.push(Said::Done);
         }
         said
+    }
+
+    /// That published schedules have been looked at for long and still are, which can be ended. Nothing is known of what is
+    /// still to gain.
+    fn looks_long(&self, now_ms: f64) -> Option<Said> {
+        let cost_ns = self.best.so_far().map_or(u64::MAX, Answer::cost_ns);
+        let is_long = !self.has_offered_all() && now_ms >= self.begun_ms + LOOK_WITHIN_MS;
+        is_long.then_some(Said::Searching { cost_ns, bound_ns: 0 })
     }
 
     fn step_quietly(&mut self, chart: &mut Option<Chart>, watch: &mut Watch) -> Vec<Said> {
@@ -617,6 +647,10 @@ impl Comparison {
         }
         if let Some(published) = schedule::published().get(self.next) {
             self.next += 1;
+            if self.stops && self.best.so_far().is_some() {
+                let reason = "not looked at: the search was ended before".to_owned();
+                return vec![Said::Compared(wire::absent_row(published.name, Some(reason)))];
+            }
             let answer = planner::answer(&self.spec, published);
             if let (Some(chart), Ok(answer)) = (chart, &answer) {
                 chart.offer(answer);
@@ -687,7 +721,8 @@ impl Comparison {
 
     /// The best so far, where the page shows the best and has another one.
     fn show(&mut self) -> Option<Said> {
-        if !self.shows_best {
+        // A plan before all published schedules have been looked at would only flicker.
+        if !self.shows_best || !self.has_offered_all() {
             return None;
         }
         match self.best.so_far() {
@@ -725,8 +760,15 @@ impl Explanation {
             return None;
         }
         let said = self.relief.take().map(|(mut unfit, finder)| {
-            let Reliefs { single, combined, all } = finder.finish();
-            unfit.reliefs = combined.into_iter().chain(all).chain(single).map(wire::relief).collect();
+            let found = finder.finish();
+            let cheapest = found.cheapest().cloned();
+            let Reliefs { single, combined, all } = found;
+            let row = |relief| {
+                let is_cheapest = cheapest.as_ref() == Some(&relief);
+                wire::relief(relief, is_cheapest)
+            };
+            unfit.reliefs = combined.into_iter().chain(all).chain(single).map(row).collect();
+            unfit.reliefs.sort_by_key(|relief| !relief.cheapest);
             Said::Unfit(Box::new(unfit))
         });
         Some(said)
@@ -895,6 +937,35 @@ mod tests {
         assert_eq!(finish(&mut work), []);
     }
 
+    /// Where looking at each schedule takes long, they come one by one, and looking at them can be ended.
+    #[test]
+    fn schedules_that_take_long_come_one_by_one() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NOW: AtomicU32 = AtomicU32::new(0);
+        let mut work = Work::new(|| f64::from(NOW.fetch_add(400, Ordering::Relaxed)), unwatched());
+        work.take(plan(1, SPEC));
+        let rows = |replies: &[Reply]| replies.iter().filter(|reply| matches!(reply.said, Said::Compared(_))).count();
+        let first = work.step();
+        assert!((1..4).contains(&rows(&first)), "{first:?}");
+        assert!(
+            matches!(first.last().unwrap().said, Said::Searching { bound_ns: 0, .. } | Said::Charted(_)),
+            "{first:?}"
+        );
+        let next = work.step();
+        assert_eq!(rows(&next), 1);
+        assert!(next.iter().any(|reply| matches!(reply.said, Said::Searching { bound_ns: 0, .. })), "{next:?}");
+        assert!(!next.iter().any(|reply| matches!(reply.said, Said::Planned(_))));
+        work.take(Question { id: 2, ask: Ask::Stop });
+        let last = finish(&mut work);
+        assert_eq!(rows(&first) + rows(&next) + rows(&last), schedule::published().len() + 1);
+        let skipped = last.iter().filter(|reply| {
+            matches!(&reply.said, Said::Compared(Row { reason: Some(reason), .. }) if reason.starts_with("not looked at"))
+        });
+        assert_eq!(skipped.count(), rows(&last) - 1, "{last:?}");
+        assert!(last.iter().any(|reply| matches!(reply.said, Said::Planned(_))));
+        assert_eq!(last.last().map(|reply| &reply.said), Some(&Said::Done));
+    }
+
     fn finish(work: &mut Work) -> Vec<Reply> {
         let mut replies = Vec::new();
         while !work.is_answered() {
@@ -986,16 +1057,67 @@ mod tests {
                 work.take(Question { id: 2, ask: Ask::OpenPoint { spec, bytes: point.bytes, below_ns } });
                 finish(&mut work).remove(0).said
             };
-            let Said::Ordered { plan } = asked(point.cost_ns + 1) else { panic!("{point:?} is no plan") };
+            let Said::Ordered { plan } = asked(point.judged_ns + 1) else { panic!("{point:?} is no plan") };
             let plan = Plan::from_json(&plan).expect("a plan");
             assert_eq!(plan.schedule_name, FROM_CHART);
             assert_eq!(plan.prediction.makespan_ns, point.cost_ns);
             assert_eq!(plan.prediction.peak_bytes.iter().max(), Some(&point.bytes));
-            assert_eq!(asked(point.cost_ns), Said::Done, "what is on screen is as good");
+            let said = asked(point.judged_ns);
+            assert!(matches!(&said, Said::NoPoint { reason } if reason.contains("under this limit")), "{said:?}");
         }
         let other = small.replace("\"forward_ns\": 10", "\"forward_ns\": 11");
         work.take(Question { id: 3, ask: Ask::OpenPoint { spec: other, bytes: u64::MAX, below_ns: u64::MAX } });
-        assert_eq!(finish(&mut work).remove(0).said, Said::Done, "it is the chart of another spec");
+        let replies = finish(&mut work);
+        assert!(matches!(&replies[0].said, Said::NoPoint { reason } if reason.contains("no order")), "{replies:?}");
+        assert_eq!(replies[1].said, Said::Done);
+    }
+
+    /// What is promised is what the best is chosen by: with waits at transfers, the end of a step and jitter.
+    #[test]
+    fn points_of_the_chart_are_judged_as_the_best_is() {
+        let typed = |more: &str| {
+            format!(
+                r#"{{ {more} "problem": {{ "ranks": 3, "microbatches": 4, "placement": "any", "transfer_ns": 9,
+                "stages": {{ "forward_ns": 10, "backward_input_ns": 12, "backward_weight_ns": 8,
+                "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 }} }} }}"#
+            )
+        };
+        let model = |more: &str| {
+            format!(
+                r#"{{ "model": {{ "name": "tiny-llama" }}, "cluster": {{ "device": "cpu" }}, "parallel": {{ "pipeline": 2, "data": 2 }},
+                {more} "training": {{ "microbatches": 4 }} }}"#
+            )
+        };
+        let in_pieces = r#""messages": { "lowering": "in-pieces", "transport": "buffered:4" },"#;
+        for text in [
+            typed(""),
+            typed(in_pieces),
+            typed(r#""messages": { "lowering": "grouped" }, "jitter_permille": 100,"#),
+            model(""),
+            model(in_pieces),
+            model(r#""objective": "longest_span","#),
+        ] {
+            let spec = Spec::read(&text).unwrap();
+            for published in schedule::published() {
+                let Ok(answer) = planner::answer(&spec, published) else { continue };
+                let mut best = Best::new(&spec);
+                best.offer(published.name, Ok(answer.clone()));
+                assert_eq!(wire::answer_judged_ns(&spec, &answer), best.least_ns(), "{} of {text}", published.name);
+                let (case, ends) = (&answer.case, answer.case.derived.as_ref().map(|derived| &derived.ends));
+                let judged_ns = wire::judged_ns(&spec, &case.problem, ends, &answer.schedule, &answer.timeline);
+                assert_eq!(judged_ns, best.least_ns(), "{} of {text}", published.name);
+            }
+            let mut work = Work::new(|| 0.0, unwatched());
+            work.take(plan(1, &text));
+            let mut shown_ns = None;
+            while !work.is_answered() {
+                shown_ns = work.step().into_iter().rev().fold(shown_ns, |shown_ns, reply| match reply.said {
+                    Said::Planned(picture) => Some(picture.figures.judged_ns),
+                    _ => shown_ns,
+                });
+            }
+            assert_eq!(shown_ns, work.comparison.as_ref().map(|running| running.best.least_ns()), "{text}");
+        }
     }
 
     #[test]
@@ -1014,7 +1136,20 @@ mod tests {
                 assert_eq!(rank.fixed.len(), wire::kinds_of_bytes().len());
             }
             assert!(unfit.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"));
+            assert!(unfit.reliefs.iter().all(|relief| !relief.cheapest && !relief.fits), "{unfit:?}");
         }
+        // The cheapest of what fits comes first, as the command names it.
+        let fits = spec.replace("\"limit_bytes\": 1000", "\"limit_bytes\": 6300000");
+        let mut work = Work::new(|| 0.0, unwatched());
+        work.take(plan(1, &fits));
+        let Some(Said::Unfit(unfit)) = finish(&mut work).pop().map(|reply| reply.said) else { panic!("it fits") };
+        let found =
+            pipeplan_core::relief::reliefs(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap()).unwrap();
+        assert_eq!(
+            Some(&unfit.reliefs[0]),
+            found.cheapest().map(|relief| wire::relief(relief.clone(), true)).as_ref()
+        );
+        assert_eq!(unfit.reliefs.len(), found.combined.len() + found.single.len());
     }
 
     /// The passes of the plan on screen, for a published schedule and for the best.

@@ -15,15 +15,15 @@ const BOTTOM: f64 = 22.0;
 /// A letter of a name is about this wide.
 const LETTER_PX: f64 = 6.4;
 
-/// Puts a point into a curve of rising bytes and falling cost. False where the curve has as good a one already; what
-/// is no better than the point goes.
+/// Puts a point into a curve of rising bytes and of falling costs as the best is chosen by them. False where the curve has
+/// as good a one already; what is no better than the point goes.
 pub fn insert(curve: &mut Vec<ChartPoint>, point: ChartPoint) -> bool {
     let after = curve.partition_point(|known| known.bytes <= point.bytes);
-    if after.checked_sub(1).and_then(|last| curve.get(last)).is_some_and(|last| last.cost_ns <= point.cost_ns) {
+    if after.checked_sub(1).and_then(|last| curve.get(last)).is_some_and(|last| last.judged_ns <= point.judged_ns) {
         return false;
     }
     let from = curve.partition_point(|known| known.bytes < point.bytes);
-    let beaten = curve.iter().skip(from).take_while(|known| known.cost_ns >= point.cost_ns).count();
+    let beaten = curve.iter().skip(from).take_while(|known| known.judged_ns >= point.judged_ns).count();
     curve.splice(from..from + beaten, [point]);
     true
 }
@@ -31,7 +31,7 @@ pub fn insert(curve: &mut Vec<ChartPoint>, point: ChartPoint) -> bool {
 /// What the page knows of time against memory.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Chart {
-    /// Rising bytes, falling cost.
+    /// Rising bytes; falling what the best is chosen by.
     pub curve: Vec<ChartPoint>,
     /// Below this no schedule exists.
     pub least_bytes: Option<u64>,
@@ -148,7 +148,7 @@ impl Plot {
         HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
     }
 
-    /// The curve: level until more memory saves time.
+    /// The curve: level until more memory makes a better one.
     pub fn path(&self, curve: &[ChartPoint]) -> String {
         let mut path = String::new();
         for (index, point) in curve.iter().enumerate() {
@@ -358,6 +358,25 @@ pub fn describe(point: &ChartPoint) -> String {
     )
 }
 
+/// How what is said of a point that was chosen begins.
+pub const OF_POINT: &str = "The point of the chart";
+
+/// Why the plan that was chosen for `point` takes longer than that, though it is judged by no more; none where it does not,
+/// or reads the same.
+pub fn why_longer(point: &ChartPoint, cost_ns: u64, judged_ns: u64) -> Option<String> {
+    let read = |ns: u64| text::duration(ns as f64);
+    text::is_less(point.cost_ns, cost_ns).then(|| {
+        format!(
+            "{OF_POINT} takes {} and this plan {}: the best is chosen by a whole step, with its end, its waits at \
+             transfers and what jitter adds, which is {} there and {} here.",
+            read(point.cost_ns),
+            read(cost_ns),
+            read(point.judged_ns),
+            read(judged_ns)
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,7 +387,7 @@ mod tests {
         ChartPoint {
             bytes,
             cost_ns,
-            end_ns: 0,
+            judged_ns: cost_ns,
             bubble_ratio: 1.0 - 100.0 / cost_ns.max(100) as f64,
             by: "1F1B".to_owned(),
         }
@@ -388,6 +407,24 @@ mod tests {
         assert_eq!(curve, [(10, 180), (20, 170), (25, 140)]);
         assert_eq!([9.0, 10.0, 24.9, 1e9].map(|bytes| chart.within(bytes)), [Some(0), Some(0), Some(1), Some(2)]);
         assert_eq!(Chart::default().within(1.0), None);
+    }
+
+    /// Two copies of the model make a short pipeline and a long end of the step.
+    #[test]
+    fn what_the_best_would_not_choose_is_no_point() {
+        let two_way = |bytes| ChartPoint { judged_ns: 260, ..point(bytes, 130) };
+        let mut curve = vec![point(10, 200)];
+        assert!(!insert(&mut curve, two_way(20)));
+        assert!(
+            insert(&mut curve, two_way(5)) && insert(&mut curve, ChartPoint { judged_ns: 190, ..point(30, 210) })
+        );
+        assert_eq!(curve.iter().map(|point| point.bytes).collect::<Vec<_>>(), [5, 10, 30]);
+        assert_eq!(why_longer(&curve[1], 200, 190), None);
+        let said = why_longer(&curve[1], 210, 190).unwrap();
+        assert!(
+            said.contains("takes 200 ns and this plan 210 ns") && said.contains("200 ns there and 190 ns here"),
+            "{said}"
+        );
     }
 
     #[test]

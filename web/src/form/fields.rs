@@ -1,5 +1,6 @@
 //! Every field of the form: where it stands in a spec, what it is called and in which unit it is typed.
 
+use pipeplan_core::fields::Fault;
 use serde_json::{Number, Value, json};
 
 /// Which part of the form a field is in.
@@ -285,9 +286,15 @@ pub const FIELDS: &[Field] = &[
     ),
     of("cluster.devices_per_node", "Devices a node", Unit::Whole, Group::Links, ""),
     of("cluster.link.bytes_per_s", "Link in a node", Unit::Of(1e9, "GB/s"), Group::Links, "In one direction"),
-    of("cluster.link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
+    of("cluster.link.latency_ns", "Latency inside", Unit::Of(1e3, "µs"), Group::Links, "Until a message arrives"),
     of("cluster.node_link.bytes_per_s", "Between nodes", Unit::Of(1e9, "GB/s"), Group::Links, "In one direction"),
-    of("cluster.node_link.latency_ns", "Its latency", Unit::Of(1e3, "µs"), Group::Links, ""),
+    of(
+        "cluster.node_link.latency_ns",
+        "Latency between",
+        Unit::Of(1e3, "µs"),
+        Group::Links,
+        "Until a message arrives",
+    ),
     of(
         "parallel.pipeline",
         "Ranks",
@@ -409,7 +416,7 @@ pub const FIELDS: &[Field] = &[
     ),
     of(
         "training.offload_optimizer",
-        "Optimizer's state",
+        "Optimizer state",
         Unit::Flag,
         Group::Operators,
         "Where moments and master weights lie: the optimizer's step can read and write them in the host's memory",
@@ -537,6 +544,61 @@ pub const FIELDS: &[Field] = &[
     of("problem.objective", "Shorten", Unit::Text, Group::Objective, ""),
 ];
 
+impl Field {
+    /// What it is called where its legend is not seen with it; none where its label is enough.
+    pub fn spoken(&self) -> Option<String> {
+        match self.label {
+            // A model has a number of them, too.
+            "Layers" if self.group == Group::Parallel => return Some("Layers of stages".to_owned()),
+            "F" | "B" | "W" | "BW" => {}
+            _ => return None,
+        }
+        let of = match self.path.rsplit_once('_') {
+            Some((key, "bytes")) if key.ends_with("_workspace") => "bytes only while it runs",
+            Some((_, unit)) => unit,
+            None => return None,
+        };
+        Some(format!("{}, {of}", self.label))
+    }
+
+    /// What is wrong with this field that `typed` stands in, in its own terms.
+    pub fn told(&self, typed: &str, fault: &Fault) -> String {
+        let inside = fault.field.strip_prefix(self.path).unwrap_or_default();
+        if self.unit == Unit::Stages {
+            return told_of_lines(inside, fault);
+        }
+        let inside = inside.trim_start_matches('.');
+        let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
+        place + &self.unit.told(typed, &fault.found, &fault.accepted)
+    }
+}
+
+/// The same of lines, which core knows as a list of tables.
+fn told_of_lines(inside: &str, fault: &Fault) -> String {
+    let Fault { found, accepted, .. } = fault;
+    let number = |text: &str| text.split(' ').find_map(|word| word.parse::<usize>().ok());
+    let place = || {
+        let (index, key) = inside.strip_prefix('[')?.split_once(']')?;
+        let key = key.trim_start_matches('.');
+        let known = STAGE_KEYS.iter().position(|known| *known == key).map(|position| STAGE_NUMBERS[position]);
+        Some(format!(
+            "line {}, {}: found {found}; accepted is {accepted}",
+            index.parse::<usize>().ok()? + 1,
+            known.unwrap_or(key)
+        ))
+    };
+    let lines = || {
+        let (found, accepted) = (found.strip_prefix("a list of ").and_then(number)?, number(accepted)?);
+        let found = crate::text::counted(found, "line");
+        let wanted = crate::text::counted(accepted, "line");
+        Some(format!(
+            "found {found}; accepted is {wanted}, one for each stage, or none: all stages then have the costs above"
+        ))
+    };
+    let told = if inside.is_empty() { lines() } else { place() };
+    told.unwrap_or_else(|| format!("found {found}; accepted is {accepted}"))
+}
+
 /// The field of a path.
 pub fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
@@ -556,6 +618,23 @@ const STAGE_KEYS: [&str; 13] = [
     "backward_ns",
     "forward_exchange_ns",
     "backward_exchange_ns",
+];
+
+/// What each of them is in a line.
+const STAGE_NUMBERS: [&str; 13] = [
+    "ns of F",
+    "ns of B",
+    "ns of W",
+    "bytes of F",
+    "bytes of B",
+    "bytes of W",
+    "workspace bytes of F",
+    "workspace bytes of B",
+    "workspace bytes of W",
+    "workspace bytes of BW",
+    "ns of BW",
+    "ns of F's exchanges",
+    "ns of B's exchanges",
 ];
 
 impl Unit {
@@ -696,14 +775,14 @@ fn respelled(text: &str, spelled: impl Fn(f64) -> Option<String>) -> Option<Stri
     text.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// A stage of up to eleven numbers in a line. What is no number stays text; what is missing stays out.
+/// A stage of up to thirteen numbers in a line. What is no number stays text; what is missing stays out.
 fn stage(line: &str) -> Value {
     let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
     let mut keys = STAGE_KEYS.iter();
     let mut table = serde_json::Map::new();
     for word in words {
-        // A twelfth number is named as what it is: one too many.
-        let key = keys.next().copied().unwrap_or("a twelfth number");
+        // A fourteenth number is named as what it is: one too many.
+        let key = keys.next().copied().unwrap_or("a fourteenth number");
         if word != "none" {
             table.insert(key.to_owned(), Unit::Whole.value_of(word));
         }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use pipeplan_core::cluster;
 use pipeplan_core::fields::Fault;
+use pipeplan_core::model::hf_config;
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::{Map, Value, json};
 
@@ -28,6 +29,20 @@ pub enum Kind {
     Model,
     /// Times and bytes of each op.
     Typed,
+}
+
+impl Kind {
+    fn other(self) -> Kind {
+        match self {
+            Kind::Model => Kind::Typed,
+            Kind::Typed => Kind::Model,
+        }
+    }
+
+    /// Whether a field is of this half alone.
+    fn has(self, path: &str) -> bool {
+        !SHARED.contains(&path) && path.starts_with("problem") == (self == Kind::Typed)
+    }
 }
 
 /// The text of every field, by path. A field that is not here is empty.
@@ -69,6 +84,8 @@ impl Default for Form {
 const SHARED: [&str; 5] = ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
+/// Lines of it that are looked at one by one.
+const MOST_LINES: usize = 64;
 
 impl Form {
     /// The text of a field.
@@ -160,9 +177,8 @@ impl Form {
     pub fn to_value(&self) -> Value {
         let mut root = Map::new();
         for field in FIELDS {
-            let (text, shared) = (self.text(field.path).trim(), SHARED.contains(&field.path));
-            let typed = field.path.starts_with("problem");
-            let counts = shared || typed == (self.kind == Kind::Typed);
+            let text = self.text(field.path).trim();
+            let counts = !self.kind.other().has(field.path);
             let replaced = field.path.starts_with("problem.stages.") && !self.text(STAGE_LIST).trim().is_empty();
             if counts && !replaced && !text.is_empty() {
                 put(&mut root, field.path, field.unit.value_of(text));
@@ -177,6 +193,76 @@ impl Form {
             root.entry(*table).or_insert_with(|| json!({}));
         }
         Value::Object(root)
+    }
+
+    /// The spec that it means.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn read(&self) -> Result<Spec, Vec<Fault>> {
+        let value = self.to_value();
+        let mut faults = match Spec::from_value(&value) {
+            Ok(spec) => return Ok(spec),
+            Err(faults) => faults.0,
+        };
+        // Of too many lines, or too few, core looks at none: each is looked at as if it were for all stages.
+        let lines = at(&value, STAGE_LIST).and_then(Value::as_array).filter(|_| faults.iter().any(is_of_stage_list));
+        for (index, line) in lines.into_iter().flatten().enumerate().take(MOST_LINES) {
+            let mut alone = value.clone();
+            alone.as_object_mut().into_iter().for_each(|root| put(root, STAGE_LIST, line.clone()));
+            let found = Spec::from_value(&alone).err().map(|faults| faults.0).unwrap_or_default();
+            faults.extend(found.into_iter().filter_map(|fault| {
+                let key = fault.field.strip_prefix(STAGE_LIST)?.strip_prefix('.')?;
+                Some(Fault::new(format!("{STAGE_LIST}[{index}].{key}"), fault.found, fault.accepted))
+            }));
+        }
+        Err(faults)
+    }
+
+    /// The spec's JSON with the model of a `config.json` in the place of its own. Where no tokens of a sequence are typed,
+    /// they are as many as `sequence`, or as the model has positions.
+    pub fn value_with(&self, config: Value, sequence: u64) -> Value {
+        let mut value = match self.kind {
+            Kind::Model => self.to_value(),
+            Kind::Typed => Form::default().to_value(),
+        };
+        if value.pointer("/training/sequence").is_none() {
+            let model = hf_config::read(&config, "model.config", &mut Vec::new());
+            let positions = model.map_or(u64::MAX, |model| u64::from(model.positions));
+            value["training"]["sequence"] = json!(sequence.min(positions));
+        }
+        value["model"] = json!({ "config": config });
+        value
+    }
+
+    /// Opens `spec`, and leaves the half that it says nothing of.
+    pub fn open(&mut self, spec: &Spec) {
+        let mut form = Form::of(spec);
+        let other = form.kind.other();
+        form.texts.retain(|path, _| !other.has(path));
+        form.texts.extend(core::mem::take(&mut self.texts).into_iter().filter(|(path, _)| other.has(path)));
+        *self = form;
+    }
+
+    /// The texts of the half that is not shown, to be remembered; none where they are what a form begins with.
+    pub fn other_half(&self) -> Option<String> {
+        let other = self.kind.other();
+        let of = |form: &Form| -> BTreeMap<String, String> {
+            let texts = form.texts.iter().filter(|(path, _)| other.has(path));
+            texts.map(|(path, text)| (path.clone(), text.clone())).collect()
+        };
+        let texts = of(self);
+        (texts != of(&Form::default())).then(|| json!(texts).to_string())
+    }
+
+    /// Fills the half that is not shown with what was remembered, where that was of this half.
+    pub fn recall_other_half(&mut self, text: &str) {
+        let other = self.kind.other();
+        let texts: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+        if !texts.is_empty() && texts.keys().all(|path| other.has(path) && field(path).is_some()) {
+            self.texts.retain(|path, _| !other.has(path));
+            self.texts.extend(texts);
+        }
     }
 
     /// The form that means `spec`.
@@ -269,6 +355,11 @@ fn said_briefly(model: &str, device: &str, pipeline: u32, microbatches: u32) -> 
         "parallel": { "pipeline": pipeline }, "training": { "microbatches": microbatches },
     });
     Spec::from_value(&brief).ok().map(|spec| spec.to_value())
+}
+
+/// Whether a fault is of the list as a whole.
+fn is_of_stage_list(fault: &Fault) -> bool {
+    fault.field == STAGE_LIST
 }
 
 /// The value at a dotted path.

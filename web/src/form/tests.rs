@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn read(form: &Form) -> Result<Spec, pipeplan_core::fields::Faults> {
-    Spec::from_value(&form.to_value())
+    form.read().map_err(pipeplan_core::fields::Faults)
 }
 
 #[test]
@@ -443,4 +443,95 @@ fn a_dense_model_has_no_experts_to_deal() {
     form.set("parallel.expert", "7");
     let faults = Spec::from_value(&form.to_value()).unwrap_err();
     assert_eq!(faults.to_string(), "parallel.expert: found 7, accepted is nothing: the model has no experts");
+}
+
+/// A model has as many tokens in a sequence as it has positions, whatever its file calls them.
+#[test]
+fn the_model_of_a_config_has_the_sequences_that_it_takes() {
+    let gpt2 = json!({ "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024,
+        "vocab_size": 50257, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new" });
+    let falcon = json!({ "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+        "vocab_size": 65024, "layer_norm_epsilon": 1e-5, "multi_query": true, "new_decoder_architecture": false,
+        "parallel_attn": true, "bias": false, "alibi": false });
+    let llama = json!({ "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 8192, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+        "vocab_size": 128_256 });
+    for (config, sequence) in [(&gpt2, 1024), (&falcon, 2048), (&llama, 4096)] {
+        for kind in [Kind::Model, Kind::Typed] {
+            let form = Form { kind, ..Form::default() };
+            let spec = Spec::from_value(&form.value_with(config.clone(), 4096)).unwrap();
+            let Work::Model(work) = spec.work else { panic!("a model") };
+            assert_eq!(work.sequence, sequence, "{config}");
+        }
+    }
+    // What is typed is what is trained, or at fault.
+    let mut form = Form::default();
+    form.set("training.sequence", "512");
+    assert_eq!(form.value_with(gpt2.clone(), 4096)["training"]["sequence"], 512);
+    form.set("training.sequence", "4096");
+    let faults = Spec::from_value(&form.value_with(gpt2, 4096)).unwrap_err().to_string();
+    assert!(faults.starts_with("training.sequence: found 4096"), "{faults}");
+}
+
+/// What is opened says one half of the form; the other one is as it was, also after the page is loaded anew.
+#[test]
+fn the_half_that_is_not_shown_stays() {
+    let mut form = Form::default();
+    assert_eq!(form.other_half(), None, "the example's");
+    form.set("parallel.pipeline", "8");
+    form.kind = Kind::Typed;
+    form.set("problem.ranks", "6");
+    let remembered = form.other_half().unwrap();
+    let typed = form.read().unwrap();
+    form.open(&typed);
+    assert_eq!((form.text("parallel.pipeline"), form.text("problem.ranks")), ("8", "6"));
+
+    // Anew: the address says what was shown.
+    let mut anew = Form::default();
+    anew.open(&typed);
+    anew.recall_other_half(&remembered);
+    anew.kind = Kind::Model;
+    form.kind = Kind::Model;
+    assert_eq!((read(&anew), anew.text("parallel.pipeline")), (read(&form), "8"));
+    // Of the half that is shown, and of no form at all, nothing is taken.
+    let before = anew.clone();
+    for text in [remembered.as_str(), "{\"problem.colour\": \"red\"}", "[]", "nonsense", "{}"] {
+        anew.recall_other_half(text);
+        assert_eq!(anew, before, "{text}");
+    }
+}
+
+/// Lines are told as lines, and each by itself also where there are too few.
+#[test]
+fn costs_of_each_stage_are_told_in_lines() {
+    let mut form = Form { kind: Kind::Typed, ..Form::default() };
+    form.set("problem.placement", "linear");
+    let told = |form: &Form| -> Vec<String> {
+        let faults = form.read().unwrap_err();
+        faults.iter().map(|fault| field(STAGE_LIST).unwrap().told(form.text(STAGE_LIST), fault)).collect()
+    };
+    form.set(STAGE_LIST, "a b c");
+    let faults = told(&form);
+    assert_eq!(
+        faults[0],
+        "found 1 line; accepted is 4 lines, one for each stage, or none: all stages then have the costs above"
+    );
+    assert!(faults[1].starts_with("line 1, ns of F: found \"a\"; accepted is "), "{faults:?}");
+    assert_eq!(faults.len(), 4);
+    form.set(STAGE_LIST, "1 2 3 4 -2 -2\n1 2 3\n1 2 3\n1 2 three");
+    let faults = told(&form);
+    assert!(faults.len() == 1 && faults[0].starts_with("line 4, ns of W: found \"three\""), "{faults:?}");
+}
+
+/// Those who hear the page tell its fields apart by their names alone.
+#[test]
+fn no_two_fields_of_a_half_have_one_name() {
+    for kind in [Kind::Model, Kind::Typed] {
+        let shown = FIELDS.iter().filter(|field| !kind.other().has(field.path));
+        let mut names: Vec<String> =
+            shown.map(|field| field.spoken().unwrap_or_else(|| field.label.to_owned())).collect();
+        names.sort();
+        let twice: Vec<&[String]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+        assert!(twice.is_empty(), "{twice:?}");
+    }
 }

@@ -34,7 +34,8 @@ pub fn Compare() -> impl IntoView {
                 <span class="note">"Choose a schedule to see its timeline."</span>
             </div>
             <div class="scroll">
-                <table data-test="compare" class:steps=move || with_steps.get()>
+                <table data-test="compare" class:steps=move || with_steps.get()
+                    class:more=move || with_waits.get() || with_jitter.get() class:most=move || with_waits.get() && with_jitter.get()>
                     <thead>
                         <tr>
                             <Head ranking column=Column::Schedule>"Schedule"</Head>

@@ -122,7 +122,8 @@ fn ModelFields() -> impl IntoView {
             {move || own_device.get().then(|| view! { <div class="pairs"><Texts group=Group::Device but="" /></div> })}
             {move || planner.timed.get().map(|timed| view! { <TimesMeasured timed /> })}
             <Folded title="Nodes and links" groups=&[Group::Links]>
-                <div class="pairs"><Texts group=Group::Links but="" /></div>
+                <Text path="cluster.devices_per_node" />
+                <div class="pairs"><Texts group=Group::Links but="cluster.devices_per_node" /></div>
             </Folded>
         </fieldset>
         <fieldset>
@@ -163,10 +164,8 @@ fn ModelFields() -> impl IntoView {
                     <Text path="training.recompute_first" />
                     <Text path="training.recompute_group" />
                 </div>
-                <div class="pairs">
-                    <Text path="training.offload" list="none all fit" />
-                    <Select path="training.offload_optimizer" choices=named(choices("training.offload_optimizer")) />
-                </div>
+                <Text path="training.offload" list="none all fit" />
+                <Select path="training.offload_optimizer" choices=named(choices("training.offload_optimizer")) />
                 <Select path="training.attention" choices=named(choices("training.attention")) />
                 <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
                 <div class="pairs">
@@ -337,11 +336,7 @@ fn framed(field: &'static Field, alone: bool, input: impl IntoView + 'static) ->
 
 fn faults_of(planner: Planner, field: &Field) -> Vec<String> {
     let typed = planner.form.with(|form| form.text(field.path).to_owned());
-    let sentence = |fault: &Fault| {
-        let inside = fault.field.strip_prefix(field.path).unwrap_or_default().trim_start_matches('.');
-        let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
-        place + &field.unit.told(&typed, &fault.found, &fault.accepted)
-    };
+    let sentence = |fault: &Fault| field.told(&typed, fault);
     let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
     planner.faults_of_fields().iter().filter(mine).take(4).map(sentence).collect()
 }
@@ -406,6 +401,7 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
                 list=(!list.is_empty()).then(|| list_id.clone())
                 prop:value=text
                 placeholder=move || placeholder(planner, field)
+                aria-label=field.spoken()
                 aria-describedby=described_by(field)
                 on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
                 on:change=move |_| planner.typed() />

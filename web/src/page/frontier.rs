@@ -9,6 +9,7 @@ use web_sys::{KeyboardEvent, MouseEvent};
 use super::state::Planner;
 use super::timeline::follow_width;
 use crate::draw::chart::{Chart, HEIGHT, Marks, Measure, Plot, describe};
+use crate::frontier::follows_from_limit;
 use crate::message::{ChartPoint, Row};
 use crate::text;
 
@@ -22,6 +23,13 @@ pub fn FrontierPanel() -> impl IntoView {
     Effect::new(move |_| {
         if let Some(holder) = holder.get() {
             follow_width(&holder, width);
+        }
+    });
+    // What is drawn may be of the form before: then there is nothing to look up in it, and nothing to choose.
+    let of_before = Memo::new(move |_| planner.chart_is_of_before());
+    Effect::new(move |_| {
+        if of_before.get() {
+            picked.set(None);
         }
     });
     let marks = Memo::new(move |_| Marks {
@@ -42,7 +50,7 @@ pub fn FrontierPanel() -> impl IntoView {
         })
     };
     let pick_at = move |event: &MouseEvent| {
-        let Some(holder) = holder.get_untracked() else { return };
+        let Some(holder) = holder.get_untracked().filter(|_| !of_before.get_untracked()) else { return };
         let x = f64::from(event.client_x()) - holder.get_bounding_client_rect().left();
         let bytes = untrack(plot).map(|plot| plot.bytes_at(x));
         picked.set(bytes.and_then(|bytes| planner.chart.with_untracked(|chart| chart.within(bytes))));
@@ -55,6 +63,9 @@ pub fn FrontierPanel() -> impl IntoView {
         }
     };
     let on_key = move |event: KeyboardEvent| {
+        if of_before.get_untracked() {
+            return;
+        }
         let last = planner.chart.with_untracked(|chart| chart.curve.len()).saturating_sub(1);
         let at = picked.get_untracked();
         let to = match event.key().as_str() {
@@ -74,21 +85,21 @@ pub fn FrontierPanel() -> impl IntoView {
     };
     let readout = Memo::new(move |_| {
         let point = picked.get().and_then(|at| planner.chart.with(|chart| chart.curve.get(at).cloned()));
-        point.map_or_else(|| summary(planner), |point| describe(&point))
+        point.map_or_else(|| summary(planner, of_before.get()), |point| describe(&point))
     });
     view! {
         <section class="panel frontier" aria-label="Time against memory" data-test="frontier"
-            class:stale=move || planner.chart.with(|chart| chart.stale)
-            data-state=move || if planner.chart.with(|chart| chart.finished && !chart.stale) { "finished" } else { "searching" }>
+            class:stale=of_before
+            data-state=move || if !of_before.get() && planner.chart.with(|chart| chart.finished) { "finished" } else { "searching" }>
             <div class="toolbar">
-                <h2>{move || match measure.get() { Measure::Bubble => "Bubble against memory", Measure::Time => "Time against memory" }}</h2>
+                <h2 title="Of each amount of memory the best: by its whole step, with its end and its waits at transfers">{move || match measure.get() { Measure::Bubble => "Bubble against memory", Measure::Time => "Time against memory" }}</h2>
                 <span class="note" data-test="frontier-readout">{readout}</span>
                 <div class="buttons" role="group" aria-label="What is drawn">
                     <Choice measure this=Measure::Bubble title="Bubble" test="frontier-bubble" />
                     <Choice measure this=Measure::Time title="Time" test="frontier-time" />
                 </div>
             </div>
-            <div class="chart" node_ref=holder tabindex="0" role="slider" data-test="frontier-chart"
+            <div class="chart" node_ref=holder tabindex="0" role="slider" data-test="frontier-chart" aria-disabled=move || of_before.get().to_string()
                 aria-label="Memory limit by its best schedule; arrow keys move, Enter sets the limit"
                 aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
                 aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
@@ -111,14 +122,25 @@ fn Choice(measure: RwSignal<Measure>, this: Measure, title: &'static str, test: 
 }
 
 /// What is said while nothing is pointed at.
-fn summary(planner: Planner) -> String {
+fn summary(planner: Planner, of_before: bool) -> String {
+    match (of_before, planner.is_faulty()) {
+        (true, true) => return "This is of the form before its faults.".to_owned(),
+        (true, false) => return "Searching…".to_owned(),
+        (false, _) => {}
+    }
+    let by_limit = planner.spec.with(|spec| spec.as_deref().is_some_and(follows_from_limit));
     planner.chart.with(|chart| {
         let least = chart.least_bytes.map(|least| format!("No schedule exists below {} a rank.", text::bytes(least)));
-        let searching = !chart.finished || chart.stale;
-        let more = match (searching, better_than_shown(planner, chart)) {
-            (true, _) => "Searching…".to_owned(),
-            (false, Some(point)) => format!("Faster than the plan on screen, within its limit: {}.", describe(point)),
-            (false, None) => "Click a place to plan within its memory.".to_owned(),
+        let more = match (chart.finished, better_than_shown(planner, chart)) {
+            (false, _) => "Searching…".to_owned(),
+            // Under the limit they are other orders.
+            (true, _) if by_limit => {
+                return "Drawn without the limit: with less memory, layers keep less of what they compute, or lie \
+                        elsewhere. Click a place to plan within its memory."
+                    .to_owned();
+            }
+            (true, Some(point)) => format!("Faster than the plan on screen, within its limit: {}.", describe(point)),
+            (true, None) => "Click a place to plan within its memory.".to_owned(),
         };
         [least, Some(more)].into_iter().flatten().collect::<Vec<_>>().join(" ")
     })
@@ -129,7 +151,9 @@ fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
     let (limit, shown) = (limit(planner)?, plan(planner)?);
     let is_best = planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.schedule == BEST));
     let point = chart.curve.get(chart.within(limit as f64)?)?;
-    (is_best && point.bytes <= limit && point.whole_ns() < shown.whole_ns()).then_some(point)
+    // In what the best is chosen by, and in what is said of the point.
+    let is_better = text::is_less(point.judged_ns, shown.judged_ns) && text::is_less(point.cost_ns, shown.cost_ns);
+    (is_best && point.bytes <= limit && is_better).then_some(point)
 }
 
 /// The limit in force: the tightest where ranks have several.
@@ -147,7 +171,7 @@ fn plan(planner: Planner) -> Option<ChartPoint> {
         Some(ChartPoint {
             bytes: scene.peak_bytes(),
             cost_ns: scene.cost_ns(),
-            end_ns: scene.after_ns(),
+            judged_ns: scene.figures.judged_ns,
             bubble_ratio: scene.figures.bubble_ratio,
             by: String::new(),
         })
@@ -163,9 +187,9 @@ fn published(planner: Planner) -> Vec<ChartPoint> {
         let costs = row.costs.filter(|_| row.schedule != BEST)?;
         let cost_ns = if by_span { costs.longest_span_ns } else { costs.makespan_ns };
         // Drawn alone, and held against nothing.
-        let end_ns = 0;
+        let judged_ns = cost_ns;
         let (bytes, bubble_ratio) = (costs.peak_bytes, costs.bubble_ratio);
-        Some(ChartPoint { bytes, cost_ns, end_ns, bubble_ratio, by: row.title.clone() })
+        Some(ChartPoint { bytes, cost_ns, judged_ns, bubble_ratio, by: row.title.clone() })
     };
     planner.rows.with(|rows| rows.iter().filter_map(point).collect())
 }

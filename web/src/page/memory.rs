@@ -9,6 +9,7 @@ use crate::{text, wire};
 
 /// More rows than these tell a person nothing.
 const MOST_ROWS: usize = 64;
+const MOST_RELIEFS: usize = 16;
 
 #[component]
 pub fn MemoryPanel() -> impl IntoView {
@@ -46,6 +47,7 @@ fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
     if reliefs.is_empty() {
         return view! { <p class="hint">"Nothing that was tried needs less; give a rank more memory or fewer layers."</p> }.into_any();
     }
+    let more = reliefs.len().saturating_sub(MOST_RELIEFS);
     let row = move |relief: ReliefRow| {
         let said = |[path, from, to]: &[String; 3]| {
             let label = field(path).map_or(path.as_str(), |field| field.label);
@@ -56,17 +58,19 @@ fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
         let devices =
             if relief.devices > 1 { format!(", on {} times the devices", relief.devices) } else { String::new() };
         let step = text::duration(relief.step_ns as f64);
+        let cheapest = relief.cheapest.then(|| view! { <b data-test="cheapest">"cheapest: "</b> });
         let comes_to = format!("{} at most, {fits}; {step} a step{devices}", text::bytes(relief.peak));
         let first = relief.changes.first().map_or("", |change| change[0].as_str());
         view! {
             <li><button type="button" title="Change it" data-test=format!("relief-{first}")
                 on:click=move |_| planner.change_with(|form| relief.changes.iter().for_each(|[path, _, to]| form.set(path, to.as_str())))>{said}</button>
-            <span class="note">{comes_to}</span></li>
+            <span class="note">{cheapest}{comes_to}</span></li>
         }
     };
     view! {
         <p class="hint">"What to change first:"</p>
-        <ul class="reliefs" data-test="reliefs">{reliefs.into_iter().take(8).map(row).collect_view()}</ul>
+        <ul class="reliefs" data-test="reliefs">{reliefs.into_iter().take(MOST_RELIEFS).map(row).collect_view()}</ul>
+        {(more > 0).then(|| view! { <p class="hint">{format!("and {more} more: `pipeplan memory` lists them")}</p> })}
     }
     .into_any()
 }

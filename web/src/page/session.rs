@@ -1,7 +1,7 @@
 //! What the page would lose when it is loaded anew: open files, and a plan that is kept. The browser keeps them for
 //! this tab, as long as it is open.
 //!
-//! The form needs none of this: it stands in the address.
+//! Of the form, the half that is shown stands in the address; the other one is here.
 
 use web_sys::Storage;
 
@@ -19,6 +19,8 @@ pub enum Item {
     Kept,
     /// The file of measured times.
     Profile,
+    /// The half of the form that is not shown.
+    OtherHalf,
 }
 
 impl Item {
@@ -28,6 +30,7 @@ impl Item {
             Item::Trace => "pipeplan.trace",
             Item::Kept => "pipeplan.kept",
             Item::Profile => "pipeplan.profile",
+            Item::OtherHalf => "pipeplan.other-half",
         }
     }
 }

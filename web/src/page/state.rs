@@ -20,12 +20,12 @@ use super::courier::Courier;
 use super::prover;
 use super::session::{self, Item};
 use crate::compared::Compared;
-use crate::draw::chart::Chart;
+use crate::draw::chart::{Chart, OF_POINT, why_longer};
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::edits::Edits;
 use crate::form::{Form, Kind, limit_text};
-use crate::frontier::FROM_CHART;
+use crate::frontier::{FROM_CHART, same_chart};
 use crate::kept;
 use crate::message::{
     Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Sensed, Timed,
@@ -105,6 +105,8 @@ pub struct Planner {
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
     pub chart: RwSignal<Chart>,
+    /// What that is of; none where it is of a form that has been overtaken.
+    charted: RwSignal<Option<Arc<Spec>>>,
     /// The fastest layouts, as far as they were looked for.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
@@ -161,6 +163,8 @@ pub struct Planner {
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
     /// The profile that the worker is reading.
     opening_profile: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// The tokens of a sequence that a `config.json` has put into the form, and those that the model before had.
+    configured: StoredValue<Option<(String, u64)>>,
     /// Whether a plan or trace is remembered, for when the page is loaded anew.
     remembers: StoredValue<bool>,
     /// Lanes sent ahead of their picture, and the question that they belong to.
@@ -203,6 +207,7 @@ impl Planner {
             passes_before: RwSignal::new(false),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
+            charted: RwSignal::new(None),
             layouts: RwSignal::new(None),
             tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
@@ -231,6 +236,7 @@ impl Planner {
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
+            configured: StoredValue::new(None),
             remembers: StoredValue::new(true),
             ahead: StoredValue::new((0, Vec::new())),
             calibrating: StoredValue::new(None),
@@ -267,7 +273,7 @@ impl Planner {
         if let Some(text) = open_plan {
             // Should the plan not be readable any more, the form is planned.
             if let Ok(spec) = link::read(&fragment) {
-                self.form.set(Form::of(&spec));
+                self.form.update(|form| form.open(&spec));
             }
             self.own_fragment.set_value(fragment);
             self.open_file(&text, Origin::Address);
@@ -275,6 +281,9 @@ impl Planner {
             self.open_link(&fragment);
         } else if plan.is_none() {
             self.plan_opened();
+        }
+        if let Some(text) = session::recall(Item::OtherHalf, "") {
+            self.form.update(|form| form.recall_other_half(&text));
         }
         if let Some(text) = session::recall(Item::Kept, "") {
             self.ask(Ask::OpenKept { text }, false);
@@ -310,7 +319,7 @@ impl Planner {
         match link::read(fragment) {
             Ok(spec) => {
                 self.notice.set(None);
-                self.form.set(Form::of(&spec));
+                self.form.update(|form| form.open(&spec));
             }
             Err(error) => {
                 self.complain(vec![
@@ -362,6 +371,7 @@ impl Planner {
 
     /// Asks for the best schedule within the memory of a point of the chart: no slower than the point.
     pub fn take_point(self, point: ChartPoint) {
+        self.unsay(|line| line.starts_with(OF_POINT));
         self.change_with(|form| {
             let path = form.limit_path();
             form.set(path, limit_text(path, point.bytes));
@@ -387,31 +397,29 @@ impl Planner {
         let wanted = self.saves_later.get_value();
         if wanted {
             self.saves_later.set_value(false);
-            self.notice.update(|notice| {
-                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
-                    lines.retain(|line| line != SAVED_LATER);
-                    (!lines.is_empty()).then_some(Notice { wrong, lines })
-                });
-            });
+            self.unsay(|line| line == SAVED_LATER);
         }
         wanted
     }
 
-    /// Opens the order behind the point that was chosen, where the best within its memory has turned out slower: the chart
+    /// Opens the order behind the point that was chosen, where the best within its memory has turned out worse: the chart
     /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
     fn keep_promise(self) -> bool {
-        let shown_ns = |scene: &Scene| scene.cost_ns().saturating_add(scene.after_ns());
-        let below_ns = self.scene.with_untracked(|scene| scene.as_ref().map_or(u64::MAX, |scene| shown_ns(scene)));
+        let Some(point) = self.promised.try_update_value(Option::take).flatten() else { return false };
+        let shown =
+            self.scene.with_untracked(|scene| scene.as_ref().map(|scene| (scene.cost_ns(), scene.figures.judged_ns)));
+        let below_ns = shown.map_or(u64::MAX, |(_, judged_ns)| judged_ns);
         // What reads the same is as good.
-        let is_slower = |point: &ChartPoint| {
-            let point_ns = point.whole_ns();
-            point_ns < below_ns && text::duration(point_ns as f64) != text::duration(below_ns as f64)
-        };
-        let promised = self.promised.try_update_value(Option::take).flatten();
-        let Some(ChartPoint { bytes, .. }) = promised.filter(is_slower) else { return false };
-        let Some(spec) = self.read_form() else { return false };
-        self.ask(Ask::OpenPoint { spec, bytes, below_ns }, true);
-        true
+        if text::is_less(point.judged_ns, below_ns)
+            && let Some(spec) = self.read_form()
+        {
+            self.ask(Ask::OpenPoint { spec, bytes: point.bytes, below_ns }, true);
+            return true;
+        }
+        if let Some(line) = shown.and_then(|(cost_ns, judged_ns)| why_longer(&point, cost_ns, judged_ns)) {
+            self.say(&line);
+        }
+        false
     }
 
     /// Reads the form; plans it if it is without faults, else shows them.
@@ -432,6 +440,7 @@ impl Planner {
         self.opened.set_value(None);
         // It was to be of the form before.
         self.stop_saving_later();
+        self.unsay(|line| line.starts_with(OF_POINT));
         let is_own = |row: &&Row| !is_schedule(&row.schedule);
         let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
         if let Some(own) = own {
@@ -472,16 +481,15 @@ impl Planner {
 
     /// Reads the form without planning it. The JSON of its spec where it has no faults.
     fn read_form(self) -> Option<String> {
-        let value = self.form.with_untracked(Form::to_value);
-        match Spec::from_value(&value) {
+        match self.form.with_untracked(Form::read) {
             Ok(spec) => {
                 self.faults.set(Vec::new());
                 self.resolved.set((self.form.get_untracked(), spec.to_value()));
                 self.spec.set(Some(Arc::new(spec)));
-                Some(value.to_string())
+                Some(self.form.with_untracked(Form::to_value).to_string())
             }
             Err(faults) => {
-                self.faults.set(faults.0);
+                self.faults.set(faults);
                 None
             }
         }
@@ -539,7 +547,13 @@ impl Planner {
             }
             Said::Unfit(unfit) if newest && untrack(|| !self.is_faulty()) => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
-            Said::Charted(news) => self.chart.update(|chart| chart.hear(news)),
+            Said::Charted(news) => {
+                if news.started {
+                    self.charted.set(if newest { self.spec.get_untracked() } else { None });
+                }
+                self.chart.update(|chart| chart.hear(news));
+            }
+            Said::NoPoint { reason } if newest => self.say(&reason),
             Said::Refused(faults) if newest => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
                 self.no_plan_at.set(None);
@@ -645,7 +659,8 @@ impl Planner {
 
     fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
         if let Ok(spec) = Spec::read(spec) {
-            let mut form = Form::of(&spec);
+            let mut form = self.form.get_untracked();
+            form.open(&spec);
             // The file may hold another schedule than its spec asks for; the form names what is shown, where the planner
             // knows that name.
             if let Some(scene) = scene.as_ref().filter(|scene| is_schedule(&scene.schedule)) {
@@ -693,6 +708,8 @@ impl Planner {
         let before = self.extent();
         if self.shown.get_value() == self.asked.get_value() {
             self.outdated.set(false);
+            // Whatever is answered, the worker's chart is of the same spec by then.
+            self.charted.set(self.spec.get_untracked());
         }
         if scene.is_some() {
             self.no_plan.set(None);
@@ -767,7 +784,7 @@ impl Planner {
     /// Puts a layout into the form.
     pub fn take_layout(self, spec: &str) {
         if let Ok(spec) = Spec::read(spec) {
-            self.change_with(|form| *form = Form::of(&spec));
+            self.change_with(|form| form.open(&spec));
         }
     }
 
@@ -904,6 +921,18 @@ impl Planner {
         self.scene.with(Option::is_some) && !digest.is_empty() && self.opened.with_value(other)
     }
 
+    /// What the open trace has measured of each rank's memory; nothing where it is of another plan than the one on screen.
+    pub fn measured_peaks(self) -> Vec<u64> {
+        if self.trace_of_another_plan() {
+            return Vec::new();
+        }
+        let peaks = self.trace.with(|trace| trace.as_ref().map(|trace| trace.peak_bytes.clone()));
+        let of_plan = |measured: &MeasuredScene| {
+            self.scene.with(|scene| measured.peaks_beside(scene.as_ref()?, peaks.unwrap_or_default()))
+        };
+        self.measured.with(|measured| measured.as_deref().and_then(of_plan)).unwrap_or_default()
+    }
+
     /// Plans with the times of this profile, or with estimates.
     pub fn measure(self, profile: Option<&str>) {
         match profile {
@@ -961,7 +990,7 @@ impl Planner {
             self.open_config(config);
         } else {
             match Spec::read(text) {
-                Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
+                Ok(spec) => self.change_with(|form| form.open(&spec)),
                 Err(error) => {
                     let mut lines = vec![text::no_file(text, &error)];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
@@ -973,19 +1002,23 @@ impl Planner {
 
     /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
     fn open_config(self, config: Value) {
-        let mut value = self.form.with_untracked(Form::to_value);
-        if self.form.with_untracked(|form| form.kind) == Kind::Typed {
-            value = Form::default().to_value();
+        const SEQUENCE: &str = "training.sequence";
+        let mut form = self.form.get_untracked();
+        // What the file before has put there was typed by nobody.
+        let before = self.configured.get_value().filter(|(text, _)| form.text(SEQUENCE) == text);
+        if before.is_some() {
+            form.set(SEQUENCE, "");
         }
-        value["model"] = json!({ "config": config });
-        if value.pointer("/training/sequence").is_none() {
-            // The catalog's model said it, and stands in the form no more.
-            let said = self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
-            let most = value["model"]["config"]["max_position_embeddings"].as_u64();
-            value["training"]["sequence"] = json!(said.unwrap_or(USUAL_SEQUENCE).min(most.unwrap_or(u64::MAX)));
-        }
-        match Spec::from_value(&value) {
-            Ok(spec) => self.change_with(|form| *form = Form::of(&spec)),
+        let is_typed = !form.text(SEQUENCE).is_empty();
+        // The catalog's model said it, and stands in the form no more.
+        let said = || self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
+        let wanted = before.map(|(_, wanted)| wanted).or_else(said).unwrap_or(USUAL_SEQUENCE);
+        match Spec::from_value(&form.value_with(config, wanted)) {
+            Ok(spec) => {
+                self.change_with(|form| form.open(&spec));
+                let put = self.form.with_untracked(|form| form.text(SEQUENCE).to_owned());
+                self.configured.set_value((!is_typed).then_some((put, wanted)));
+            }
             Err(faults) => {
                 let mut lines =
                     vec!["The model of this config.json cannot be planned with the rest of the form.".to_owned()];
@@ -1124,6 +1157,7 @@ impl Planner {
             if self.link_timer.get_value() != turn {
                 return;
             }
+            self.remember_other_half();
             let Some(link) = self.link() else { return };
             if link != self.own_fragment.get_value() {
                 let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
@@ -1131,6 +1165,15 @@ impl Planner {
                 self.own_fragment.set_value(link);
             }
         });
+    }
+
+    /// Remembers the half of the form that the address does not say.
+    fn remember_other_half(self) {
+        match self.form.with_untracked(Form::other_half) {
+            // As short as it is, it is not worth a word where the browser stores nothing.
+            Some(text) => drop(session::remember(Item::OtherHalf, "", &text)),
+            None => session::forget(Item::OtherHalf),
+        }
     }
 
     /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
@@ -1152,6 +1195,21 @@ impl Planner {
         });
     }
 
+    /// Takes back what was said.
+    fn unsay(self, is_it: impl Fn(&str) -> bool) {
+        if self
+            .notice
+            .with_untracked(|notice| notice.as_ref().is_some_and(|said| said.lines.iter().any(|line| is_it(line))))
+        {
+            self.notice.update(|notice| {
+                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
+                    lines.retain(|line| !is_it(line));
+                    (!lines.is_empty()).then_some(Notice { wrong, lines })
+                });
+            });
+        }
+    }
+
     fn complain(self, lines: Vec<String>) {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
@@ -1169,6 +1227,15 @@ impl Planner {
     /// Whether the form has faults: what is shown is then of the form before them.
     pub fn is_faulty(self) -> bool {
         self.faults.with(|faults| !faults.is_empty())
+    }
+
+    /// Whether the chart is of another form than the one that is there: of another limit and schedule it is the same.
+    pub fn chart_is_of_before(self) -> bool {
+        let is_of_form = || {
+            let (charted, spec) = (self.charted.get(), self.spec.get());
+            charted.zip(spec).is_some_and(|(charted, spec)| same_chart(&charted, &spec))
+        };
+        self.chart.with(|chart| chart.stale) || self.is_faulty() || !is_of_form()
     }
 
     /// Which half of the form is shown.

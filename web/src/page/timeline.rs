@@ -28,7 +28,7 @@ pub struct Frame {
     pub scene: Arc<Scene>,
     /// What is compared with the plan, and by how much its times are scaled.
     pub below: Option<(Below, f64)>,
-    /// The most bytes that each rank really held; empty without a trace.
+    /// The most bytes that each rank really held; empty without a trace of this plan.
     pub measured_peaks: Vec<u64>,
     pub layout: Layout,
     pub view: View,
@@ -79,6 +79,13 @@ fn Toolbar() -> impl IntoView {
             .with(|scene| scene.as_ref().map(|scene| crate::wire::title(&scene.schedule)))
             .unwrap_or_default()
     };
+    // Why nothing can be kept; none where it can, or where what is kept can be let go.
+    let no_keep = move || match (planner.kept.with(Option::is_none), planner.is_faulty(), planner.outdated.get()) {
+        (true, true, _) => Some("This plan is of the form before its faults: mend the fields that are marked"),
+        (true, _, true) => Some("This plan is of the form before: the one that is there is being planned"),
+        (true, ..) if planner.scene.with(Option::is_none) => Some("There is no plan"),
+        _ => None,
+    };
     view! {
         <div class="toolbar">
             <h2 data-test="schedule-title">{title}</h2>
@@ -86,8 +93,8 @@ fn Toolbar() -> impl IntoView {
             <legend::Legend />
             <div class="buttons">
                 <button type="button" data-test="keep" aria-pressed=move || planner.kept.with(Option::is_some).to_string()
-                    prop:disabled=move || planner.scene.with(Option::is_none) && planner.kept.with(Option::is_none)
-                    title="Keep this timeline below, to compare the next one with it"
+                    prop:disabled=move || no_keep().is_some()
+                    title=move || no_keep().unwrap_or("Keep this timeline below, to compare the next one with it")
                     on:click=move |_| planner.keep(planner.kept.with_untracked(Option::is_none))>
                     {move || if planner.kept.with(Option::is_some) { "Let go" } else { "Keep" }}</button>
                 <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
@@ -138,6 +145,7 @@ fn Canvas() -> impl IntoView {
             planner.carry_view(before);
         }
     });
+    let measured_peaks = Memo::new(move |_| planner.measured_peaks());
     let frame = move || -> Option<Frame> {
         let scene = planner.scene.get()?;
         let aligned = planner.aligned.get();
@@ -148,10 +156,7 @@ fn Canvas() -> impl IntoView {
         Some(Frame {
             scene,
             below,
-            measured_peaks: planner
-                .trace
-                .with(|trace| trace.as_ref().map(|trace| trace.peak_bytes.clone()))
-                .unwrap_or_default(),
+            measured_peaks: measured_peaks.get(),
             layout: layout.get(),
             view: planner.view.get(),
             dark: dark.get() && !paper.get(),
