@@ -167,7 +167,7 @@ impl Writer {
             let mut tensors = Vec::new();
             for (name, _, shard) in &owned {
                 let (is_first, is_whole) = (copy(shard) == 0, shard.cuts(position.seat()).is_empty());
-                let is_needed = is_first && !(is_whole && !writes);
+                let is_needed = is_first && (writes || !is_whole);
                 if !is_needed && !gradients.is_shared_out(name) {
                     continue;
                 }
