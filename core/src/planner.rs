@@ -26,7 +26,7 @@ use crate::schedule::{self, Absent, Published, Schedule};
 use crate::search::{Effort, Flow, Infeasible, Progress};
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Messages, ModelWork, Spec, Work};
-use crate::step::Step;
+use crate::step::{Ends, Step};
 use crate::timeline::{Timeline, schedule_peak_bytes};
 use crate::units::{Bytes, Nanos};
 
@@ -172,12 +172,11 @@ pub struct Carried {
 }
 
 impl Carried {
-    fn of(spec: &Spec, case: &Case, schedule: &Schedule) -> Option<Carried> {
-        let (Messages { lowering, transport }, problem) = (spec.messages, &case.problem);
+    fn of(spec: &Spec, problem: &Problem, ends: Option<&Ends>, schedule: &Schedule) -> Option<Carried> {
+        let Messages { lowering, transport } = spec.messages;
         let program = lower_as(problem, schedule, lowering).ok()?;
         let timeline = execute(problem, &program, &schedule.pairs, Carrier::of(transport))?;
         let cost_ns = timeline.cost_ns(problem.objective());
-        let ends = case.derived.as_ref().map(|derived| &derived.ends);
         Some(Carried {
             cost_ns,
             with_end_ns: ends.map_or(cost_ns, |ends| ends.cost_ns(&timeline, problem.objective())),
@@ -195,13 +194,8 @@ impl Answer {
     /// What the best is chosen by: the cost where ranks wait for their transfers, with the end of the step, which ranks that
     /// hold more weights, or more copies of them, take longer for; with jitter, as much more as one step in twenty takes
     /// more than. What could hang comes behind all else.
-    fn judged_ns(&self) -> Nanos {
-        let cost_ns = self.cost_ns();
-        let late_ns = self.outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
-        match self.carried {
-            Some(carried) => carried.with_end_ns.saturating_add(late_ns),
-            None => (Nanos::MAX / 2).saturating_add(cost_ns),
-        }
+    pub fn judged_ns(&self) -> Nanos {
+        judged(self.cost_ns(), self.carried, self.outcomes)
     }
 
     /// The whole training step with its transfers, where `spec`, which this answers, is of a model; where they could hang, as
@@ -210,6 +204,28 @@ impl Answer {
         let (Work::Model(work), Some(derived)) = (&spec.work, &self.case.derived) else { return None };
         let step_ns = self.carried.map_or_else(|| derived.ends.step_ns(&self.timeline), |carried| carried.step_ns);
         Some(Step::taking(work, derived, self.timeline.rows.len(), step_ns))
+    }
+}
+
+/// As [`Answer::judged_ns`], of an order of `problem` that is no answer: `timeline` is when its ops run, `ends` what ends its
+/// steps, where there is such.
+pub fn judged_ns(
+    spec: &Spec,
+    problem: &Problem,
+    ends: Option<&Ends>,
+    schedule: &Schedule,
+    timeline: &Timeline,
+) -> Nanos {
+    let carried = Carried::of(spec, problem, ends, schedule);
+    let outcomes = jitter::outcomes(problem, schedule, spec.jitter_permille);
+    judged(timeline.cost_ns(problem.objective()), carried, outcomes)
+}
+
+fn judged(cost_ns: Nanos, carried: Option<Carried>, outcomes: Option<Outcomes>) -> Nanos {
+    let late_ns = outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
+    match carried {
+        Some(carried) => carried.with_end_ns.saturating_add(late_ns),
+        None => (Nanos::MAX / 2).saturating_add(cost_ns),
     }
 }
 
@@ -233,7 +249,8 @@ fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answ
 /// A valid schedule whose times are known.
 fn timed(spec: &Spec, case: Case, name: &str, schedule: Schedule, timeline: Timeline) -> Answer {
     let outcomes = jitter::outcomes(&case.problem, &schedule, spec.jitter_permille);
-    let carried = Carried::of(spec, &case, &schedule);
+    let ends = case.derived.as_ref().map(|derived| &derived.ends);
+    let carried = Carried::of(spec, &case.problem, ends, &schedule);
     Answer { name: name.to_string(), case, schedule, timeline, outcomes, carried }
 }
 

@@ -343,7 +343,7 @@ impl Tuner {
             return Err(Fault::new("model", "typed costs", "a model: layouts follow from its operators").into());
         };
         let (schedules, searches) = allowed(&question.schedules)?;
-        let devices = question.devices.unwrap_or_else(|| devices_of(work));
+        let devices = question.devices.unwrap_or_else(|| work.devices());
         if devices == 0 || devices > MOST_DEVICES {
             let accepted = format!("a whole number from 1 to {MOST_DEVICES}");
             return Err(Fault::new("devices", devices, accepted).into());
@@ -834,11 +834,6 @@ fn allowed(names: &[String]) -> Result<(Vec<Published>, bool), Faults> {
     Ok((schedules, names.is_empty() || names.iter().any(|name| name == BEST)))
 }
 
-/// The devices of a spec.
-pub fn devices_of(work: &ModelWork) -> u64 {
-    u64::from(work.pipeline).saturating_mul(work.layout.devices_per_rank())
-}
-
 /// Every layout of `devices` devices that takes as many sequences a step as `work` does.
 fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees>, Faults> {
     let now = Degrees::of(work);
@@ -1066,7 +1061,7 @@ mod tests {
             assert_eq!(step_of(&plan), row.step.step_ns, "{row:?}");
             assert!(row.peak <= work_of(&given).limit_bytes.unwrap());
             let (before, after) = (work_of(&given), work_of(&row.spec));
-            assert_eq!(devices_of(after), devices_of(before));
+            assert_eq!(after.devices(), before.devices());
             let sequences = |work: &ModelWork| work.layout.data * work.microbatches * work.microbatch_size;
             assert_eq!(sequences(after), sequences(before), "as many tokens a step");
 
@@ -1175,7 +1170,7 @@ mod tests {
         }
         let given = usual();
         let tuner = run(&given, &Question { devices: Some(16), most: 1, ..only(&["1f1b"]) });
-        assert_eq!(devices_of(work_of(&tuner.rows()[0].spec)), 16);
+        assert_eq!(work_of(&tuner.rows()[0].spec).devices(), 16);
     }
 
     /// Who leaves it to the limit what waits in the host's memory gets steps that are at least as fast, and whose specs say it;

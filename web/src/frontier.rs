@@ -79,7 +79,7 @@ impl Chart {
     pub fn offer(&mut self, answer: &Answer) {
         let by =
             if answer.name == planner::BEST { searched(&answer.case.problem) } else { wire::title(&answer.name) };
-        let judged_ns = wire::answer_judged_ns(&self.free, answer);
+        let judged_ns = answer.judged_ns();
         self.add(wire::chart_point(&answer.case.problem, &answer.timeline, judged_ns, by), &answer.schedule);
     }
 
@@ -116,7 +116,7 @@ impl Chart {
                 self.turn += 1;
                 if let Ok(timeline) = simulate(problem, &point.schedule) {
                     let order = &point.schedule;
-                    let judged_ns = wire::judged_ns(&self.free, problem, ends.as_ref(), order, &timeline);
+                    let judged_ns = planner::judged_ns(&self.free, problem, ends.as_ref(), order, &timeline);
                     let found = wire::chart_point(problem, &timeline, judged_ns, searched(problem));
                     self.add(found, order);
                 }

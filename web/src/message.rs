@@ -413,7 +413,7 @@ pub struct ChartPoint {
     pub bytes: u64,
     /// The cost, by the spec's objective.
     pub cost_ns: u64,
-    /// What the best is chosen by, see [`judged_ns`](crate::wire::judged_ns).
+    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
     pub judged_ns: u64,
     /// Idle share under the objective.
     pub bubble_ratio: f64,
@@ -471,7 +471,7 @@ pub struct Figures {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
-    /// What the best is chosen by, see [`judged_ns`](crate::wire::judged_ns).
+    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
     pub judged_ns: u64,
     /// What binds the bound, as a sentence.
     pub binding: String,

@@ -2,20 +2,17 @@
 
 use pipeplan_core::bounds;
 use pipeplan_core::calibrate::{Calibration, Causes, JobTimes};
-use pipeplan_core::execute::{Carrier, execute};
-use pipeplan_core::jitter;
-use pipeplan_core::lower::lower_as;
 use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::op::{Op, OpKind};
 use pipeplan_core::placement::Placement;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{Answer, gap};
-use pipeplan_core::problem::{Objective, Problem};
+use pipeplan_core::planner::{self, Answer, gap};
+use pipeplan_core::problem::Problem;
 use pipeplan_core::relief::Relief;
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::schedule;
 use pipeplan_core::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::spec::Spec;
-use pipeplan_core::step::{Ends, Step};
+use pipeplan_core::step::Step;
 use pipeplan_core::timeline::{Span, Timeline};
 use pipeplan_core::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
@@ -111,43 +108,13 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture.figures.step = answer.step(spec).map(step);
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
     picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
-    picture.figures.judged_ns = answer_judged_ns(spec, answer);
+    picture.figures.judged_ns = answer.judged_ns();
     picture
 }
 
-/// What the best is chosen by, of an order of `problem` under `spec`: its cost where ranks wait for their transfers, with
-/// the end of its step, and with jitter as much more as one step in twenty takes more than. What could hang comes behind all
-/// else. [`Best`](pipeplan_core::planner::Best) says so of answers; this is for orders that are none.
-pub fn judged_ns(spec: &Spec, problem: &Problem, ends: Option<&Ends>, order: &Schedule, timeline: &Timeline) -> u64 {
-    let objective = problem.objective();
-    let cost_ns = timeline.cost_ns(objective);
-    let carried = lower_as(problem, order, spec.messages.lowering)
-        .ok()
-        .and_then(|program| execute(problem, &program, &order.pairs, Carrier::of(spec.messages.transport)));
-    let Some(carried) = carried else { return (u64::MAX / 2).saturating_add(cost_ns) };
-    let whole_ns = ends.map_or_else(|| carried.cost_ns(objective), |ends| ends.cost_ns(&carried, objective));
-    let late = jitter::outcomes(problem, order, spec.jitter_permille);
-    whole_ns.saturating_add(late.map_or(0, |late| late.late_ns.saturating_sub(cost_ns)))
-}
-
-/// The same of a plan.
+/// What the best is chosen by, of a plan.
 pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
-    judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
-}
-
-/// The same of an answer to `spec`, which has run with its transfers before.
-pub fn answer_judged_ns(spec: &Spec, answer: &Answer) -> u64 {
-    let (problem, cost_ns) = (&answer.case.problem, answer.cost_ns());
-    let ends = answer.case.derived.as_ref().map(|derived| &derived.ends);
-    let late_ns = answer.outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
-    match (answer.carried, answer.step(spec), problem.objective()) {
-        (None, ..) => (u64::MAX / 2).saturating_add(cost_ns),
-        (Some(carried), None, _) => carried.cost_ns.saturating_add(late_ns),
-        (Some(_), Some(step), Objective::Makespan) => step.step_ns.saturating_add(late_ns),
-        (Some(_), Some(_), Objective::LongestSpan) => {
-            judged_ns(spec, problem, ends, &answer.schedule, &answer.timeline)
-        }
-    }
+    planner::judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
 }
 
 /// A whole training step as it travels.
@@ -317,7 +284,7 @@ pub fn title(name: &str) -> String {
     match (schedule::find(name), name.split_once(':')) {
         (Some(published), Some((_, group))) => format!("{}, groups of {group}", published.title),
         (Some(published), None) => published.title.to_owned(),
-        (None, _) if name == pipeplan_core::planner::BEST => "Best".to_owned(),
+        (None, _) if name == planner::BEST => "Best".to_owned(),
         (None, _) => name.to_owned(),
     }
 }

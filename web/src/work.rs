@@ -1102,9 +1102,9 @@ mod tests {
                 let Ok(answer) = planner::answer(&spec, published) else { continue };
                 let mut best = Best::new(&spec);
                 best.offer(published.name, Ok(answer.clone()));
-                assert_eq!(wire::answer_judged_ns(&spec, &answer), best.least_ns(), "{} of {text}", published.name);
+                assert_eq!(answer.judged_ns(), best.least_ns(), "{} of {text}", published.name);
                 let (case, ends) = (&answer.case, answer.case.derived.as_ref().map(|derived| &derived.ends));
-                let judged_ns = wire::judged_ns(&spec, &case.problem, ends, &answer.schedule, &answer.timeline);
+                let judged_ns = planner::judged_ns(&spec, &case.problem, ends, &answer.schedule, &answer.timeline);
                 assert_eq!(judged_ns, best.least_ns(), "{} of {text}", published.name);
             }
             let mut work = Work::new(|| 0.0, unwatched());

@@ -63,9 +63,6 @@ pub trait Backend {
     /// The losses of this step's microbatches of which this rank holds the last stage, taken out.
     fn take_losses(&mut self) -> Vec<(u32, f64)>;
 
-    /// The weights by name, each as [`Part::Weight`] is now.
-    fn weights(&self) -> BTreeMap<String, Buffer>;
-
     /// Lends `part` of the weight `name` of `stage` to `work`, which may change it: for sums over copies, for
     /// clipping and for checkpoints, between the last op of a training step and the first of the next. A device copies
     /// it to the host and back.

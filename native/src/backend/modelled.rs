@@ -5,7 +5,6 @@
 //! machine share; exact to a quarter of a microsecond. As in the simulator, a transfer takes no rank's time: whoever needs
 //! it waits for the rest of the hop.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pipeplan_core::op::{Op, OpKind};
@@ -132,9 +131,5 @@ impl Backend for Modelled {
 
     fn take_losses(&mut self) -> Vec<(u32, f64)> {
         Vec::new()
-    }
-
-    fn weights(&self) -> BTreeMap<String, Buffer> {
-        BTreeMap::new()
     }
 }

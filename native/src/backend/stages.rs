@@ -491,6 +491,13 @@ impl<P: Processor> Stages<P> {
         })
     }
 
+    /// The weights by name, each as [`Part::Weight`] is now.
+    pub fn weights(&self) -> BTreeMap<String, Buffer> {
+        self.by_name(|stage, parameter| {
+            self.processor.weight(stage.persistent[parameter.weight.index()].as_ref()?, &parameter.state)
+        })
+    }
+
     fn by_name(
         &self,
         of: impl Fn(&Stage<P::Data, P::State>, &Parameter<P::State>) -> Option<Buffer>,
@@ -942,12 +949,6 @@ impl<P: Processor> Backend for Stages<P> {
 
     fn take_losses(&mut self) -> Vec<(u32, f64)> {
         std::mem::take(&mut self.losses)
-    }
-
-    fn weights(&self) -> BTreeMap<String, Buffer> {
-        self.by_name(|stage, parameter| {
-            self.processor.weight(stage.persistent[parameter.weight.index()].as_ref()?, &parameter.state)
-        })
     }
 
     fn lend(

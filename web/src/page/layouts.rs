@@ -15,7 +15,7 @@ pub fn LayoutsPanel() -> impl IntoView {
     // Of the form; none for typed costs, which have no layouts.
     let usual = Memo::new(move |_| {
         planner.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
-            Some(Work::Model(work)) => Some(tune::devices_of(work).to_string()),
+            Some(Work::Model(work)) => Some(work.devices().to_string()),
             _ => None,
         })
     });
