@@ -9,7 +9,7 @@ pub fn choices(path: &str) -> Choices {
         "parallel.sequence_parallel" => &[("", "whole"), ("true", "split, too")],
         "parallel.zero" => &[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")],
         "parallel.reduce_gradients" => {
-            &[("", "as they share"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]
+            &[("", "as shared"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]
         }
         "parallel.dispatch" => &[("", "each copy"), ("once-per-node", "once per node")],
         "parallel.overlap_exchanges" => &[("", "no"), ("true", "in pairs")],

@@ -2,7 +2,6 @@
 
 use leptos::prelude::*;
 use pipeplan_core::spec::Work;
-use pipeplan_core::tune;
 
 use super::state::Planner;
 use crate::message::{LayoutRow, Layouts};
