@@ -35,6 +35,9 @@ use crate::transport::threads::ThreadOptions;
 
 const GROUP: &str = "speed";
 
+/// What a card needs for the large model, which takes 12 GiB on 4 ranks, and as much on one.
+const LEAST_FOR_LARGE: Bytes = 20 << 30;
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Sizes {
@@ -58,8 +61,7 @@ impl Sizes {
 
     /// What suits a card of so much memory, where that is known.
     pub fn suiting(memory: Option<Bytes>) -> Option<Sizes> {
-        // The model takes 12 GiB on 4 ranks, and as much on one.
-        if memory.is_none_or(|bytes| bytes >= 20 << 30) { Sizes::large() } else { Sizes::small() }
+        if memory.is_none_or(|bytes| bytes >= LEAST_FOR_LARGE) { Sizes::large() } else { Sizes::small() }
     }
 
     /// A model that fits anywhere, and whose times say little.
@@ -76,6 +78,8 @@ impl Sizes {
         (model.layers, model.hidden, model.heads, model.kv_heads) = (8, 2048, 16, 8);
         (model.head_dim, model.ffn, model.vocab, model.positions) = (128, 5632, 32_000, 2048);
         (work.chunks, work.microbatches, work.microbatch_size, work.sequence) = (1, 8, 2, 1024);
+        // The card's, and not that of the processor whose rates the work names.
+        work.limit_bytes = Some(LEAST_FOR_LARGE);
         Some(Sizes { work, copy_bytes: 2 << 30, product: 8192, pace: Pace::STEADY, steps: 6 })
     }
 }
