@@ -18,6 +18,7 @@ use crate::execute::{Carrier, execute};
 use crate::fields::{Faults, one_of_like};
 use crate::fit::{self, Fitted};
 use crate::jitter::{self, Outcomes};
+use crate::layout::Partition;
 use crate::lower::{Lowering, lower_as};
 use crate::placement::Placement;
 use crate::plan::{Plan, Prediction};
@@ -687,19 +688,32 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
         PlanError::Hangs { lowering, violations, completing: ways.into_iter().filter(completes).collect() }
     })?;
     let prediction = Prediction::of(&problem, &answer.timeline);
-    let ends = answer.case.derived.map(|derived| derived.ends);
     let mut spec = spec.clone();
     // A plan says what was chosen, so that whoever derives its problem again, or runs it, has the same.
     if let (Work::Model(work), Some(fitted)) = (&mut spec.work, &answer.case.fitted) {
         *work = fitted.applied_to(work);
     }
+    // Measured times do not travel with it: without them layers would be dealt otherwise.
+    if let (Work::Model(work), Some(derived)) = (&mut spec.work, &answer.case.derived)
+        && work.profile.is_some()
+    {
+        let counts = derived.stages.iter().map(|stage| stage.layers.len() as u32).collect();
+        work.layout.partition = Partition::ByHand(counts);
+    }
+    let ends = answer.case.derived.map(|derived| derived.ends);
     Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, ends, prediction })
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::sync::Arc;
+
     use super::*;
     use crate::check::Transport;
+    use crate::cost::Load;
+    use crate::graph::build::{StageShape, stage_graph};
+    use crate::graph::form::Form;
+    use crate::profile::{Profile, Signature};
 
     fn spec(text: &str) -> Spec {
         Spec::read(text).unwrap_or_else(|error| panic!("{error}"))
@@ -747,6 +761,37 @@ mod tests {
         assert_eq!(best.bound_of_all_ns, bounds.iter().min().copied());
         assert!(best.bound_of_all_ns <= best.bound_ns && best.bound_ns <= best.makespan_ns, "{best:?}");
         assert!(best.placement.is_some());
+    }
+
+    /// Who runs a plan has its spec and not what was measured: layers lie where the plan has them all the same.
+    #[test]
+    fn a_plan_with_measured_times_says_how_it_dealt_the_layers() {
+        let Spec { work: Work::Model(work), .. } = tiny() else { panic!("a model") };
+        let shape = StageShape {
+            layers: 0..work.model.layers,
+            has_embedding: true,
+            has_head: true,
+            microbatch_size: work.microbatch_size,
+            sequence: work.sequence,
+            dtype: work.dtype,
+            form: Form::default(),
+        };
+        let graph = stage_graph(&work.model, &shape, 1);
+        // On this device what is of no layer, the head most of all, takes as long as many layers.
+        let mut profile = Profile::new("test");
+        for operator in &graph.operators {
+            let time = if operator.layer.is_some() { 100 } else { 2000 };
+            profile.insert(Signature::of(&graph, operator), Load::of(&graph, operator), time);
+        }
+        let measured = ModelWork { profile: Some(Arc::new(profile)), ..work.clone() };
+        let plan = plan(&Spec { work: Work::Model(measured), ..tiny() }, "1f1b").expect("it fits");
+        let read = Plan::from_json(&plan.to_json()).expect("it is a plan");
+        let Work::Model(planned) = &read.spec.work else { panic!("a model") };
+        assert!(planned.profile.is_none());
+        let of = |work| derive(work, Placement::Linear, 1).expect("it is a problem");
+        assert_ne!(of(planned).stages, of(&work).stages, "the times change nothing");
+        assert_eq!(read.problem.static_bytes(0), of(planned).static_bytes[0].total());
+        assert_eq!(read.problem.static_bytes(3), of(planned).static_bytes[3].total());
     }
 
     #[test]
