@@ -672,7 +672,21 @@ fn packed_cases(t: Dtype) -> Vec<Case> {
     let norm = Case::new(kernel, t, vec![x.clone(), gain.clone()], &[(all, t), (&[n], F)]);
     let r = Tensor::new(&[n], F, norm.reference().remove(1).data);
     cases.push(norm);
-    cases.push(Case::new(Kernel::RmsNormInputGrad { offset: true }, t, vec![dy, x, r, gain], &[(all, t)]));
+    let inputs = vec![dy.clone(), x.clone(), r, gain.clone()];
+    cases.push(Case::new(Kernel::RmsNormInputGrad { offset: true }, t, inputs, &[(all, t)]));
+    let inputs = vec![x.clone(), gain.clone(), random(&[h], 96)];
+    let outputs: [(&[u64], Dtype); 3] = [(all, t), (&[n], F), (&[n], F)];
+    let layer = Case::new(Kernel::LayerNorm { eps_e12: 10_000_000 }, t, inputs, &outputs);
+    let saved = layer.reference();
+    let [mean, r] = [1, 2].map(|at: usize| Tensor::new(&[n], F, saved[at].data.clone()));
+    cases.push(layer);
+    cases.push(Case::new(Kernel::LayerNormInputGrad, t, vec![dy.clone(), x.clone(), mean, r, gain], &[(all, t)]));
+    cases.push(Case::new(Kernel::AddBias, t, vec![x, random(&[h], 97)], &[(all, t)]));
+    // Few tokens, so that each comes again many times.
+    let tokens = Tensor::tokens(n, 5);
+    cases.push(Case::new(Kernel::Embedding, t, vec![tokens.clone(), random(&[5, h], 98)], &[(all, t)]));
+    let inputs = vec![dy, tokens, Tensor::random(&[5, h], F, 99)];
+    cases.push(Case::new(Kernel::EmbeddingGrad, t, inputs, &[(&[5, h], F)]).adding(2));
     for inverse in [false, true] {
         let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 32, base: 10_000, inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 96], 93)], &[(&[39, 96], t)]));

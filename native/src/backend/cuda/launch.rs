@@ -227,6 +227,12 @@ pub fn add_bias(bias: Address, to: &Matrix, rows: u64, columns: u64) -> Launch {
     Launch { kernel, grid: [rows.min(MOST_BLOCKS) as u32, 1, 1], threads: row_threads(columns), shared: 0, args }
 }
 
+/// What threads take one at a time of a row of `columns`: 16 bytes where it is made of such, or a number.
+fn in_packs(format: Format, columns: u64) -> u64 {
+    let pack = 16 / format.bytes();
+    if columns.is_multiple_of(pack) { columns / pack } else { columns }
+}
+
 /// Threads for a row of `columns`: whole warps, no more than there is to do.
 fn row_threads(columns: u64) -> u32 {
     (columns.div_ceil(32) * 32).clamp(32, 512) as u32
@@ -285,9 +291,7 @@ impl Context {
         [rows, columns]: [u64; 2],
         args: Args,
     ) -> Result<(), CardError> {
-        let pack = 16 / format.bytes();
-        let shares = if columns.is_multiple_of(pack) { columns / pack } else { columns };
-        self.over_rows(name, format, [rows, shares], args)
+        self.over_rows(name, format, [rows, in_packs(format, columns)], args)
     }
 
     /// A sum over rows, added to the second of up to five `buffers`, which are at least two.
@@ -329,17 +333,17 @@ impl Context {
             Kernel::Embedding => {
                 let columns = inputs[1].columns();
                 let args = args(&[input(0), input(1), output(0)], &[rows, columns], &[]);
-                self.over_rows("embedding", format, [rows, columns], args)
+                self.over_packed_rows("embedding", format, [rows, columns], args)
             }
             Kernel::EmbeddingGrad => {
                 let args = args(&[input(0), input(1), output(0)], &[rows, columns], &[]);
-                let grid = [rows, columns.div_ceil(THREADS.into()), 1];
+                let grid = [rows, in_packs(format, columns).div_ceil(THREADS.into()), 1];
                 self.launch("embedding_grad", format, grid, THREADS, args)
             }
             Kernel::Positions { sequence, ways } => {
                 let numbers = [rows, columns, sequence, first(ways), part.part, part.parts];
                 let args = args(&[input(0), input(1), output(0)], &numbers, &[]);
-                self.over_rows("add_rows", format, [rows, columns], args)
+                self.over_packed_rows("add_rows", format, [rows, columns], args)
             }
             Kernel::PositionsGrad { sequence, ways } => {
                 let numbers = [rows, columns, sequence, first(ways), part.part, part.parts];
@@ -349,7 +353,7 @@ impl Context {
             }
             Kernel::AddBias => {
                 let args = args(&[input(0), input(1), output(0)], &[rows, columns, 1, 0, 0, 1], &[]);
-                self.over_rows("add_rows", format, [rows, columns], args)
+                self.over_packed_rows("add_rows", format, [rows, columns], args)
             }
             Kernel::BiasGrad => self.over_columns("bias_grad", format, [rows, columns], &[input(0), output(0)]),
             Kernel::RmsNorm { eps_e12, offset } => {
@@ -369,11 +373,16 @@ impl Context {
             Kernel::LayerNorm { eps_e12 } => {
                 let buffers = [input(0), input(1), input(2), output(0), output(1), output(2)];
                 let args = args(&buffers, &[columns], &[of_e12(eps_e12) as f32]);
-                self.over_rows("layer_norm", format, [rows, columns], args)
+                self.over_packed_rows("layer_norm", format, [rows, columns], args)
             }
             Kernel::LayerNormInputGrad => {
                 let buffers = [input(0), input(1), input(2), input(3), input(4), output(0)];
-                self.over_rows("layer_norm_input_grad", format, [rows, columns], args(&buffers, &[columns], &[]))
+                self.over_packed_rows(
+                    "layer_norm_input_grad",
+                    format,
+                    [rows, columns],
+                    args(&buffers, &[columns], &[]),
+                )
             }
             Kernel::LayerNormGainGrad => {
                 let buffers = [input(0), output(0), input(1), input(3), input(2)];

@@ -5,7 +5,7 @@ template <class T, class F> __device__ __forceinline__ void map1(const void* x, 
     EACH(i, packs) {
         Pack<T> px = ((const Pack<T>*)x)[i], py;
         for (int j = 0; j < Pack<T>::WIDTH; j++) py.v[j] = Number<T>::of(f(load(px.v[j])));
-        ((Pack<T>*)y)[i] = py;
+        put((Pack<T>*)y + i, py);
     }
     EACH(i, n - packs * Pack<T>::WIDTH) {
         ll at = packs * Pack<T>::WIDTH + i;
@@ -18,7 +18,7 @@ template <class T, class F> __device__ __forceinline__ void map2(const void* x, 
     EACH(i, packs) {
         Pack<T> px = ((const Pack<T>*)x)[i], pz = ((const Pack<T>*)z)[i], py;
         for (int j = 0; j < Pack<T>::WIDTH; j++) py.v[j] = Number<T>::of(f(load(px.v[j]), load(pz.v[j])));
-        ((Pack<T>*)y)[i] = py;
+        put((Pack<T>*)y + i, py);
     }
     EACH(i, n - packs * Pack<T>::WIDTH) {
         ll at = packs * Pack<T>::WIDTH + i;
@@ -169,9 +169,8 @@ template <class T> __device__ void add_rows(const Args& a) {
     ll rows = a.n[0], columns = a.n[1];
     for (ll row = blockIdx.x; row < rows; row += gridDim.x) {
         const T* from = table + position_of(a.n[3] + row, a.n[2], a.n[4], a.n[5]) * columns;
-        for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-            y[row * columns + j] = Number<T>::of(load(x[row * columns + j]) + load(from[j]));
-        }
+        auto sum = [](float x, float added, float) { return x + added; };
+        map_rows(x + row * columns, from, from, y + row * columns, columns, sum);
     }
 }
 KERNEL(add_rows)
@@ -223,8 +222,8 @@ template <class T> __device__ void rope(const Args& a) {
                     u.v[k] = Number<T>::of(first * cosine - second * sine);
                     v.v[k] = Number<T>::of(second * cosine + first * sine);
                 }
-                *(Pack<T>*)(out + low) = u;
-                *(Pack<T>*)(out + high) = v;
+                put((Pack<T>*)(out + low), u);
+                put((Pack<T>*)(out + high), v);
             }
             continue;
         }

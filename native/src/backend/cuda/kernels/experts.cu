@@ -126,7 +126,7 @@ template <class T> __device__ void dispatch(const Args& a) {
     ll columns = a.n[0], copy = blockIdx.x, place = ((const int*)a.p[1])[copy];
     const T* x = (const T*)a.p[0] + copy / a.n[1] * a.n[2];
     T* row = (T*)a.p[2] + place * a.n[3];
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) row[j] = x[j];
+    copy_row(x, row, columns);
     if (a.p[3] != 0 && threadIdx.x == 0) ((T*)a.p[4])[place * a.n[5]] = ((const T*)a.p[3])[copy * a.n[4]];
 }
 KERNEL(dispatch)
@@ -136,10 +136,28 @@ KERNEL(dispatch)
 template <class T> __device__ void combine(const Args& a) {
     ll columns = a.n[0], active = a.n[1], token = blockIdx.x;
     const int* place = (const int*)a.p[1] + token * active;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        float sum = 0.0f;
-        for (ll copy = 0; copy < active; copy++) sum += load(((const T*)a.p[0])[place[copy] * a.n[2] + j]);
-        ((T*)a.p[2])[token * a.n[3] + j] = Number<T>::of(sum);
+    const T* rows = (const T*)a.p[0];
+    T* y = (T*)a.p[2] + token * a.n[3];
+    const int W = Pack<T>::WIDTH;
+    if (in_packs<T>(columns) && in_packs<T>(a.n[2]) && may_begin_at(rows) && may_begin_at(y)) {
+        for (ll j = threadIdx.x * W; j < columns; j += blockDim.x * W) {
+            float sums[W] = {};
+            for (ll copy = 0; copy < active; copy++) {
+                Pack<T> pack = *(const Pack<T>*)(rows + place[copy] * a.n[2] + j);
+#pragma unroll
+                for (int k = 0; k < W; k++) sums[k] += load(pack.v[k]);
+            }
+            Pack<T> pack;
+#pragma unroll
+            for (int k = 0; k < W; k++) pack.v[k] = Number<T>::of(sums[k]);
+            put((Pack<T>*)(y + j), pack);
+        }
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
+            float sum = 0.0f;
+            for (ll copy = 0; copy < active; copy++) sum += load(rows[place[copy] * a.n[2] + j]);
+            y[j] = Number<T>::of(sum);
+        }
     }
     for (ll copy = threadIdx.x; a.p[3] != 0 && copy < active; copy += blockDim.x) {
         ((T*)a.p[4])[(token * active + copy) * a.n[5]] = ((const T*)a.p[3])[place[copy] * a.n[4]];
@@ -175,8 +193,8 @@ template <class T, class G, class Grad> __device__ __forceinline__ void weighted
             Pack<T> pd = ((const Pack<T>*)dy)[i], pg = ((const Pack<T>*)gate)[i], pu = ((const Pack<T>*)up)[i];
 #pragma unroll
             for (int k = 0; k < Pack<T>::WIDTH; k++) of(pd.v[k], pg.v[k], pu.v[k]);
-            ((Pack<T>*)dgate)[i] = pd;
-            ((Pack<T>*)dup)[i] = pg;
+            put((Pack<T>*)dgate + i, pd);
+            put((Pack<T>*)dup + i, pg);
         }
     } else {
         for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
@@ -203,9 +221,8 @@ KERNEL(weighted_geglu_grad)
 template <class T> __device__ void row_gate(const Args& a) {
     ll columns = a.n[0], row = blockIdx.x;
     float share = sigmoid(load(((const T*)a.p[1])[row]));
-    for (ll j = row * columns + threadIdx.x; j < (row + 1) * columns; j += blockDim.x) {
-        ((T*)a.p[2])[j] = Number<T>::of(share * load(((const T*)a.p[0])[j]));
-    }
+    const T* x = (const T*)a.p[0] + row * columns;
+    map_row(x, (T*)a.p[2] + row * columns, columns, [&](ll, float value) { return share * value; });
 }
 KERNEL(row_gate)
 
@@ -214,11 +231,12 @@ template <class T> __device__ void row_gate_grad(const Args& a) {
     __shared__ float scratch[32];
     ll columns = a.n[0], row = blockIdx.x;
     float share = sigmoid(load(((const T*)a.p[2])[row])), along = 0.0f;
-    for (ll j = row * columns + threadIdx.x; j < (row + 1) * columns; j += blockDim.x) {
-        float dy = load(((const T*)a.p[0])[j]);
-        along += dy * load(((const T*)a.p[1])[j]);
-        ((T*)a.p[3])[j] = Number<T>::of(share * dy);
-    }
+    const T *dy = (const T*)a.p[0] + row * columns, *x = (const T*)a.p[1] + row * columns;
+    auto of = [&](float dy, float x, float) {
+        along += dy * x;
+        return share * dy;
+    };
+    map_rows(dy, x, x, (T*)a.p[3] + row * columns, columns, of);
     along = block_sum(along, scratch);
     if (threadIdx.x == 0) ((T*)a.p[4])[row] = Number<T>::of(share * (1.0f - share) * along);
 }

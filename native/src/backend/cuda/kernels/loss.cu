@@ -5,11 +5,18 @@ template <class T> __device__ void log_sum_exp(const Args& a) {
     __shared__ float scratch[32];
     ll columns = a.n[0], row = blockIdx.x;
     const T* x = (const T*)a.p[0] + row * columns;
-    float greatest = -INFINITE, sum = 0.0f;
-    each_of_row(x, columns, [&](ll, float value) { greatest = fmaxf(greatest, value); });
-    greatest = block_max(greatest, scratch);
-    each_of_row(x, columns, [&](ll, float value) { sum += expf(value - greatest); });
-    sum = block_sum(sum, scratch);
+    // In one pass over what no cache holds: a thread's sum is of exp(x - its greatest so far), scaled anew where that rises.
+    // It begins below all that is finite, so that columns of -infinity, which are hidden, add 0.
+    float own = -3.402823466e38f, sum = 0.0f;
+    each_of_row(x, columns, [&](ll, float value) {
+        if (value > own) {
+            sum *= expf(own - value);
+            own = value;
+        }
+        sum += expf(value - own);
+    });
+    float greatest = block_max(own, scratch);
+    sum = block_sum(sum * expf(own - greatest), scratch);
     if (threadIdx.x == 0) ((float*)a.p[1])[row] = greatest + logf(sum);
 }
 KERNEL(log_sum_exp)
@@ -94,7 +101,7 @@ template <class T> __device__ void row_max(const Args& a) {
     ll columns = a.n[0], row = blockIdx.x;
     const T* x = (const T*)a.p[0] + row * columns;
     float greatest = -INFINITE;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) greatest = fmaxf(greatest, load(x[j]));
+    each_of_row(x, columns, [&](ll, float value) { greatest = fmaxf(greatest, value); });
     greatest = block_max(greatest, scratch);
     if (threadIdx.x == 0) ((float*)a.p[1])[row] = greatest;
 }
@@ -107,7 +114,7 @@ template <class T> __device__ void exp_sums(const Args& a) {
     ll columns = a.n[0], row = blockIdx.x;
     const T* x = (const T*)a.p[0] + row * columns;
     float greatest = ((const float*)a.p[1])[row], sum = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += expf(load(x[j]) - greatest);
+    each_of_row(x, columns, [&](ll, float value) { sum += expf(value - greatest); });
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) {
         int target = ((const int*)a.p[2])[row];

@@ -37,13 +37,11 @@ template <class T> __device__ void layer_norm(const Args& a) {
     const T *x = (const T*)a.p[0] + row * columns, *gain = (const T*)a.p[1], *bias = (const T*)a.p[2];
     T* y = (T*)a.p[3] + row * columns;
     float sum = 0.0f, squares = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) sum += load(x[j]);
+    each_of_row(x, columns, [&](ll, float value) { sum += value; });
     float mean = block_sum(sum, scratch) / (float)columns;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) squares += (load(x[j]) - mean) * (load(x[j]) - mean);
+    each_of_row(x, columns, [&](ll, float value) { squares += (value - mean) * (value - mean); });
     float r = 1.0f / sqrtf(block_sum(squares, scratch) / (float)columns + a.f[0]);
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        y[j] = Number<T>::of((load(x[j]) - mean) * r * load(gain[j]) + load(bias[j]));
-    }
+    map_rows(x, gain, bias, y, columns, [&](float value, float gain, float bias) { return (value - mean) * r * gain + bias; });
     if (threadIdx.x == 0) {
         ((float*)a.p[4])[row] = mean;
         ((float*)a.p[5])[row] = r;
@@ -58,16 +56,14 @@ template <class T> __device__ void layer_norm_input_grad(const Args& a) {
     const T *dy = (const T*)a.p[0] + row * columns, *x = (const T*)a.p[1] + row * columns, *gain = (const T*)a.p[4];
     T* dx = (T*)a.p[5] + row * columns;
     float mean = ((const float*)a.p[2])[row], r = ((const float*)a.p[3])[row], level = 0.0f, along = 0.0f;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        float u = load(dy[j]) * load(gain[j]);
-        level += u;
-        along += u * (load(x[j]) - mean) * r;
-    }
+    each_of_rows(dy, gain, x, columns, [&](float dy, float gain, float x) {
+        level += dy * gain;
+        along += dy * gain * (x - mean) * r;
+    });
     level = block_sum(level, scratch) / (float)columns;
     along = block_sum(along, scratch) / (float)columns;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) {
-        dx[j] = Number<T>::of(r * (load(dy[j]) * load(gain[j]) - level - (load(x[j]) - mean) * r * along));
-    }
+    auto of = [&](float dy, float gain, float x) { return r * (dy * gain - level - (x - mean) * r * along); };
+    map_rows(dy, gain, x, dx, columns, of);
 }
 KERNEL(layer_norm_input_grad)
 

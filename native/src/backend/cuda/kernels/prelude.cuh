@@ -61,8 +61,34 @@ template <class T> struct __align__(16) Pack {
     T v[WIDTH];
 };
 
+// *at = x, a pack in one go: left to itself the compiler writes the numbers of some packs one by one, which takes several
+// times as long.
+template <class U> __device__ __forceinline__ void put(U* at, const U& x) { *at = x; }
+template <class T> __device__ __forceinline__ void put(Pack<T>* at, const Pack<T>& x) {
+#if !defined(PIPEPLAN_HOST)
+    uint4 words = *(const uint4*)&x;
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)), "r"(words.x), "r"(words.y),
+                 "r"(words.z), "r"(words.w)
+                 : "memory");
+#else
+    *at = x;
+#endif
+}
+
 // Whether a row of so many columns is made of whole packs: then all of its tensor's rows start at one.
 template <class T> __device__ __forceinline__ bool in_packs(ll columns) { return columns % Pack<T>::WIDTH == 0; }
+
+// Whether a pack may begin there: rows that lie apart in a buffer may begin anywhere.
+__device__ __forceinline__ bool may_begin_at(const void* at) { return (ull)at % 16 == 0; }
+
+// y[j] = x[j] for the columns of a row that the block shares.
+template <class T> __device__ __forceinline__ void copy_row(const T* x, T* y, ll columns) {
+    if (in_packs<T>(columns) && may_begin_at(x) && may_begin_at(y)) {
+        for (ll i = threadIdx.x; i < columns / Pack<T>::WIDTH; i += blockDim.x) put((Pack<T>*)y + i, ((const Pack<T>*)x)[i]);
+    } else {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = x[j];
+    }
+}
 
 // f(j, x[j]) for the columns that are this thread's of a row that the block shares, pack by pack where the row is made of such.
 template <class T, class F> __device__ __forceinline__ void each_of_row(const T* x, ll columns, F f) {
@@ -84,7 +110,7 @@ template <class T, class F> __device__ __forceinline__ void map_row(const T* x, 
             Pack<T> px = ((const Pack<T>*)x)[i];
 #pragma unroll
             for (int k = 0; k < Pack<T>::WIDTH; k++) px.v[k] = Number<T>::of(f(i * Pack<T>::WIDTH + k, load(px.v[k])));
-            ((Pack<T>*)y)[i] = px;
+            put((Pack<T>*)y + i, px);
         }
     } else {
         for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = Number<T>::of(f(j, load(x[j])));
@@ -105,7 +131,7 @@ __device__ __forceinline__ void map_rows(const T* a, const T* b, const T* c, T* 
 #pragma unroll
                 for (int k = 0; k < Pack<T>::WIDTH; k++) pa.v[k] = Number<T>::of(__fadd_rn(load(pa.v[k]), load(more.v[k])));
             }
-            ((Pack<T>*)y)[i] = pa;
+            put((Pack<T>*)y + i, pa);
         }
     } else {
         for (ll j = threadIdx.x; j < columns; j += blockDim.x) {

@@ -16,21 +16,57 @@ template <class T> __device__ void embedding(const Args& a) {
     int token = ((const int*)a.p[0])[row];
     const T* from = (const T*)a.p[1] + (token < 0 ? 0 : token) * columns;
     T* y = (T*)a.p[2] + row * columns;
-    for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = token < 0 ? Number<T>::of(0.0f) : from[j];
+    if (token < 0) {
+        for (ll j = threadIdx.x; j < columns; j += blockDim.x) y[j] = Number<T>::of(0.0f);
+    } else {
+        copy_row(from, y, columns);
+    }
 }
 KERNEL(embedding)
 
-// p: dy, tokens, G (float). The block of a token's first occurrence adds up all of its occurrences, in their order: so no
-// two blocks write one row, and a second run gives the same bits. blockIdx.y is the chunk of columns, one a thread; 256
-// threads look at as many tokens at once, and note in one bit each where theirs is. Text has a few tokens that come again and
-// again: an occurrence before this one is looked for from here backwards, and eight later ones are read before the first is
-// added.
-template <class T> __device__ void embedding_grad(const Args& a) {
+// So many columns of a row: packs of them or one by one, as numbers and as floats.
+template <class T> struct InPacks {
+    static const int WIDTH = Pack<T>::WIDTH;
+    static __device__ __forceinline__ void read(const T* from, float* to) {
+        Pack<T> pack = *(const Pack<T>*)from;
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++) to[k] = load(pack.v[k]);
+    }
+    static __device__ __forceinline__ void read_sums(const float* from, float* to) {
+#pragma unroll
+        for (int k = 0; k < WIDTH; k += 4) {
+            Pack<float> pack = *(const Pack<float>*)(from + k);
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[k + i] = pack.v[i];
+        }
+    }
+    static __device__ __forceinline__ void write_sums(const float* from, float* to) {
+#pragma unroll
+        for (int k = 0; k < WIDTH; k += 4) {
+            Pack<float> pack;
+#pragma unroll
+            for (int i = 0; i < 4; i++) pack.v[i] = from[k + i];
+            put((Pack<float>*)(to + k), pack);
+        }
+    }
+};
+template <class T> struct OneByOne {
+    static const int WIDTH = 1;
+    static __device__ __forceinline__ void read(const T* from, float* to) { *to = load(*from); }
+    static __device__ __forceinline__ void read_sums(const float* from, float* to) { *to = *from; }
+    static __device__ __forceinline__ void write_sums(const float* from, float* to) { *to = *from; }
+};
+
+// blockIdx.y is the chunk of columns, as many for each thread as `Columns` says. 256 threads look at as many tokens at once,
+// and note in one bit each where theirs is. Text has a few tokens that come again and again: an occurrence before this one is
+// looked for from here backwards, and several later ones are read before the first is added.
+template <class T, class Columns> __device__ __forceinline__ void add_occurrences(const Args& a) {
+    const int W = Columns::WIDTH, AT_ONCE = W == 1 ? 8 : 4;
     __shared__ unsigned found[8];
     const T* dy = (const T*)a.p[0];
     const int* tokens = (const int*)a.p[1];
     ll count = a.n[0], columns = a.n[1], row = blockIdx.x;
-    ll j = (ll)blockIdx.y * blockDim.x + threadIdx.x;
+    ll j = ((ll)blockIdx.y * blockDim.x + threadIdx.x) * W;
     int token = tokens[row];
     if (token < 0) return;
     for (ll end = row; end > 0; end -= blockDim.x) {
@@ -38,7 +74,8 @@ template <class T> __device__ void embedding_grad(const Args& a) {
         if (__syncthreads_or(at >= 0 && tokens[at] == token)) return;
     }
     float* gradient = (float*)a.p[2] + token * columns + j;
-    float sum = j < columns ? *gradient : 0.0f;
+    float sums[W] = {};
+    if (j < columns) Columns::read_sums(gradient, sums);
     for (ll start = row; start < count; start += blockDim.x) {
         ll at = start + threadIdx.x;
         unsigned of_warp = __ballot_sync(0xffffffffu, at < count && tokens[at] == token);
@@ -48,22 +85,32 @@ template <class T> __device__ void embedding_grad(const Args& a) {
         __syncthreads();
         for (int warp = 0; warp < 8; warp++) {
             for (unsigned bits = found[warp]; bits != 0;) {
-                float terms[8];
-                bool is_there[8];
+                float terms[AT_ONCE][W];
+                bool is_there[AT_ONCE];
 #pragma unroll
-                for (int k = 0; k < 8; k++) {
+                for (int k = 0; k < AT_ONCE; k++) {
                     is_there[k] = bits != 0 && j < columns;
                     ll occurrence = start + warp * 32 + __ffs((int)bits) - 1;
-                    terms[k] = is_there[k] ? load(dy[occurrence * columns + j]) : 0.0f;
+                    if (is_there[k]) Columns::read(dy + occurrence * columns + j, terms[k]);
                     bits &= bits - 1;
                 }
 #pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    if (is_there[k]) sum += terms[k];
+                for (int k = 0; k < AT_ONCE; k++) {
+#pragma unroll
+                    for (int i = 0; i < W; i++) {
+                        if (is_there[k]) sums[i] += terms[k][i];
+                    }
                 }
             }
         }
     }
-    if (j < columns) *gradient = sum;
+    if (j < columns) Columns::write_sums(sums, gradient);
+}
+
+// p: dy, tokens, G (float). The block of a token's first occurrence adds up all of its occurrences, in their order: so no
+// two blocks write one row, and a second run gives the same bits.
+template <class T> __device__ void embedding_grad(const Args& a) {
+    if (in_packs<T>(a.n[1])) add_occurrences<T, InPacks<T>>(a);
+    else add_occurrences<T, OneByOne<T>>(a);
 }
 KERNEL_OF(embedding_grad, 256)
