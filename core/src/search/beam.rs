@@ -25,7 +25,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::flat::{B, BW, Chain, Code, F, Flat, Rows, UNLIMITED, W, code, kind_of, lane_of};
-use super::list::{Room, allowed};
+use super::safe::{Room, allowed};
 use crate::problem::Objective;
 
 /// Shares of a limit are counted in 2^-32.

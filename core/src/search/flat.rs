@@ -14,6 +14,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::safe;
 use crate::op::{Op, OpKind};
 use crate::placement::Placement;
 use crate::problem::{Backward, Objective, Problem};
@@ -212,49 +213,19 @@ impl Flat {
 
     /// The least bytes above the static ones with which `rank` can run at all: one microbatch after the other.
     pub fn least(&self, rank: usize) -> i64 {
-        let mut least = 0;
-        for chain in 0..self.chains.len() {
-            let lanes: Vec<&Lane> = self.lanes_of[rank]
-                .iter()
-                .map(|lane| &self.lanes[*lane])
-                .filter(|lane| lane.chain == chain)
-                .collect();
-            let (mut held, mut peak) = (0, 0);
-            let mut run = |lane: &Lane, kind: u32| {
-                held += lane.takes[kind as usize];
-                peak = peak.max(held);
-                held -= lane.gives[kind as usize];
-            };
-            lanes.iter().for_each(|lane| run(lane, F));
-            for lane in lanes.iter().rev() {
-                if self.fused {
-                    run(lane, BW);
-                } else {
-                    run(lane, B);
-                    run(lane, W);
-                }
-            }
-            least = least.max(peak);
-        }
-        least
+        safe::least(self, rank)
     }
 
     /// One microbatch after the other: fits wherever anything fits, as [`Flat::least`] has it.
     pub fn serial(&self) -> Rows {
-        let mut rows = vec![Vec::new(); self.ranks];
-        for chain in &self.chains {
-            for _ in 0..chain.microbatches {
-                let lanes = || chain.first_lane..chain.first_lane + chain.lanes;
-                for lane in lanes() {
-                    rows[self.lanes[lane].rank].push(code(lane, F));
-                }
-                for lane in lanes().rev() {
-                    let kinds: &[u32] = if self.fused { &[BW] } else { &[B, W] };
-                    rows[self.lanes[lane].rank].extend(kinds.iter().map(|kind| code(lane, *kind)));
-                }
-            }
-        }
-        rows
+        let row = |rank: usize| {
+            let least = self.least(rank);
+            let of_chain = |(chain, Chain { microbatches, .. }): (usize, &Chain)| {
+                safe::alone(self, rank, chain, least).unwrap_or_default().repeat(*microbatches)
+            };
+            self.chains.iter().enumerate().flat_map(of_chain).collect()
+        };
+        (0..self.ranks).map(row).collect()
     }
 
     /// The schedule of `rows`, with microbatches numbered first in, first out.

@@ -7,12 +7,11 @@
 //!
 //! # Why it never gets stuck
 //! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that
-//! takes memory is started only if afterwards *each rank by itself* could still finish the W that only wait, and then its
-//! admitted microbatches one after the other, oldest first ([`stays_safe`]). Those completions fit together: the
-//! order "all of microbatch 0, then all of 1, …" keeps every dependency over all ranks. So there is always an
-//! op that may start, down to the least memory at which a single microbatch fits. (This is the banker's
-//! algorithm, with one customer a microbatch.) A cap on forwards in flight holds back no microbatch that is
-//! the oldest.
+//! takes memory is started only if afterwards *each rank by itself* could still finish its admitted microbatches one after
+//! the other, oldest first ([`allowed`]). Those completions fit together: the order "all of microbatch 0, then all of
+//! 1, …" keeps every dependency over all ranks, and for a W nobody waits. So there is always an op that may start, down to
+//! the least memory at which a single microbatch fits. A cap on forwards in flight holds back no microbatch that is the
+//! oldest.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -20,6 +19,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::flat::{B, BW, Code, F, Flat, W, code};
+use super::safe::{Room, allowed};
 
 /// A key no op reaches: W with this lag only fills gaps.
 pub(super) const NEVER: i64 = i64::MAX / 8;
@@ -46,7 +46,7 @@ pub(super) struct Policy {
     /// Whether a rank that has run a backward prefers a forward, and the other way round, whatever is planned.
     pub alternate: bool,
     /// Whether the microbatches of two directions count as admitted in turn, or those of the second behind all of
-    /// the first: see [`stays_safe`].
+    /// the first: see [`Room`].
     pub in_turn: bool,
 }
 
@@ -375,209 +375,4 @@ impl List {
             }
         }
     }
-}
-
-/// The memory of a rank at some point of its row.
-pub(super) struct Room {
-    pub rank: usize,
-    pub limit: i64,
-    pub held: i64,
-    /// What one microbatch needs by itself.
-    pub alone: i64,
-    /// See [`Policy`].
-    pub in_turn: bool,
-}
-
-/// Whether `rank` has the memory for an op, now and for what has to follow.
-pub(super) fn allowed(room: &Room, flat: &Flat, done: &[[u32; 3]], lane: usize, kind: u32) -> bool {
-    let Room { limit, held, alone, .. } = *room;
-    let costs = &flat.lanes[lane];
-    if held + costs.takes[kind as usize] > limit {
-        return false;
-    }
-    let net = costs.net(kind);
-    net <= 0
-        || held + net + alone <= limit
-        || match room.in_turn && flat.chains.len() > 1 {
-            true => stays_safe_in_turn(room, flat, done, lane, kind),
-            false => stays_safe(room, flat, done, lane, kind),
-        }
-}
-
-/// Whether `rank` could finish, after one more op, its microbatches one by one from the oldest; with two directions
-/// those of the first before those of the second.
-///
-/// Microbatches of one chain that have come equally far form a block, since every lane takes them in
-/// turn; the oldest of a block has the least memory left, so only it is looked at.
-fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
-    let Room { rank, limit, alone, .. } = *room;
-    let mut held = room.held + flat.lanes[lane].net(kind);
-    let after = |index: usize| {
-        let [mut f, mut b, mut w] = so_far[index];
-        if index == lane {
-            match kind {
-                F => f += 1,
-                B => b += 1,
-                W => w += 1,
-                _ => {
-                    b += 1;
-                    w += 1;
-                }
-            }
-        }
-        [f, b, w]
-    };
-    let ended = end_weights(flat, rank, limit, &mut held, &after);
-    let done = |index: usize| {
-        let [f, b, w] = after(index);
-        [f, b, if ended.contains(flat, rank, index) { b } else { w }]
-    };
-    for chain in 0..flat.chains.len() {
-        let lanes = || flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain);
-        let Some(newest) = lanes().map(|lane| done(lane)[0]).max() else { continue };
-        let mut oldest = lanes().map(|lane| done(lane)[2]).min().unwrap_or(newest);
-        while oldest < newest {
-            // How far this block goes, and what each of it holds.
-            let mut block_end = newest;
-            let (mut at, mut peak) = (0i64, 0i64);
-            let mut run = |takes: i64, gives: i64| {
-                at += takes;
-                peak = peak.max(at);
-                at -= gives;
-            };
-            for index in lanes() {
-                let lane = &flat.lanes[index];
-                let [f, b, w] = done(index);
-                for edge in [f, b, w] {
-                    if edge > oldest {
-                        block_end = block_end.min(edge);
-                    }
-                }
-                // Weights first: they only wait.
-                if b > oldest && w <= oldest {
-                    run(lane.takes[W as usize], lane.gives[W as usize]);
-                }
-            }
-            for index in lanes() {
-                if done(index)[0] <= oldest {
-                    let lane = &flat.lanes[index];
-                    run(lane.takes[F as usize], lane.gives[F as usize]);
-                }
-            }
-            for &index in flat.lanes_of[rank].iter().rev() {
-                let lane = &flat.lanes[index];
-                if lane.chain != chain || done(index)[1] > oldest {
-                    continue;
-                }
-                if flat.fused {
-                    run(lane.takes[BW as usize], lane.gives[BW as usize]);
-                } else {
-                    run(lane.takes[B as usize], lane.gives[B as usize]);
-                    run(lane.takes[W as usize], lane.gives[W as usize]);
-                }
-            }
-            if held + peak > limit {
-                return false;
-            }
-            held += at * i64::from(block_end - oldest);
-            oldest = block_end;
-        }
-        // With two directions the first goes before the second, also where it has not yet come this far.
-        let chain = &flat.chains[chain];
-        if held > 0 && (newest as usize) < chain.microbatches && held + alone > limit {
-            return false;
-        }
-    }
-    true
-}
-
-/// Lanes of a rank, the first 64 of them at most.
-#[derive(Clone, Copy)]
-struct Lanes(u64);
-
-impl Lanes {
-    fn contains(self, flat: &Flat, rank: usize, lane: usize) -> bool {
-        self.0 != 0
-            && flat.lanes_of[rank]
-                .iter()
-                .take(64)
-                .position(|other| *other == lane)
-                .is_some_and(|at| self.0 >> at & 1 == 1)
-    }
-}
-
-/// Runs all W that only wait and give bytes back, which may be all that an older microbatch lacks; says of which lanes.
-fn end_weights(flat: &Flat, rank: usize, limit: i64, held: &mut i64, done: &impl Fn(usize) -> [u32; 3]) -> Lanes {
-    let mut ended = Lanes(0);
-    if flat.fused {
-        return ended;
-    }
-    loop {
-        let before = ended.0;
-        for (at, &index) in flat.lanes_of[rank].iter().enumerate().take(64) {
-            let (lane, [_, b, w]) = (&flat.lanes[index], done(index));
-            if b > w && lane.net(W) < 0 && ended.0 >> at & 1 == 0 && *held + lane.takes[W as usize] <= limit {
-                *held += lane.net(W) * i64::from(b - w);
-                ended.0 |= 1 << at;
-            }
-        }
-        if ended.0 == before {
-            return ended;
-        }
-    }
-}
-
-/// As [`stays_safe`], with the n-th microbatches of all directions before the next of any. At each rank those that have
-/// not come yet and count as older need room beside those that have.
-fn stays_safe_in_turn(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
-    let Room { rank, limit, alone, .. } = *room;
-    let mut held = room.held + flat.lanes[lane].net(kind);
-    let after = |index: usize, job: u32| {
-        let more = index == lane && (kind == job || (kind == BW && job != F));
-        so_far[index][job as usize] + u32::from(more)
-    };
-    let ended = end_weights(flat, rank, limit, &mut held, &|index| [F, B, W].map(|job| after(index, job)));
-    let done = |index: usize, job: u32| {
-        let is_ended = job == W && ended.contains(flat, rank, index);
-        after(index, if is_ended { B } else { job })
-    };
-    let lanes = || flat.lanes_of[rank].iter().copied();
-    let oldest = lanes().map(|lane| done(lane, W)).min().unwrap_or(0);
-    let newest = lanes().map(|lane| done(lane, F)).max().unwrap_or(0);
-    for n in oldest..newest {
-        for (index, chain) in flat.chains.iter().enumerate() {
-            let lanes = || lanes().filter(|lane| flat.lanes[*lane].chain == index);
-            let (mut at, mut peak) = (0i64, 0i64);
-            let mut run = |lane: usize, kind: u32| {
-                let lane = &flat.lanes[lane];
-                at += lane.takes[kind as usize];
-                peak = peak.max(at);
-                at -= lane.gives[kind as usize];
-            };
-            if n as usize >= chain.microbatches {
-                continue;
-            }
-            if lanes().all(|lane| done(lane, F) <= n) {
-                // What it takes it gives back.
-                if held + alone > limit {
-                    return false;
-                }
-                continue;
-            }
-            lanes().filter(|lane| done(*lane, B) > n && done(*lane, W) <= n).for_each(|lane| run(lane, W));
-            lanes().filter(|lane| done(*lane, F) <= n).for_each(|lane| run(lane, F));
-            for lane in flat.lanes_of[rank].iter().rev().copied() {
-                if flat.lanes[lane].chain != index || done(lane, B) > n {
-                    continue;
-                }
-                let kinds: &[u32] = if flat.fused { &[BW] } else { &[B, W] };
-                kinds.iter().for_each(|kind| run(lane, *kind));
-            }
-            if held + peak > limit {
-                return false;
-            }
-            held += at;
-        }
-    }
-    true
 }

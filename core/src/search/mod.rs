@@ -54,6 +54,7 @@ mod pairs;
 mod policies;
 mod refit;
 mod replan;
+mod safe;
 mod steady;
 mod tabu;
 mod v_blocks;

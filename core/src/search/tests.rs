@@ -42,6 +42,7 @@ fn problems_above(flats: fn(&Problem) -> Vec<Flat>) -> impl Strategy<Value = Pro
                             "forward_ns": f, "backward_input_ns": b, "backward_weight_ns": w, "forward_bytes": bytes,
                             "backward_input_bytes": b_bytes, "backward_weight_bytes": -(bytes + b_bytes),
                             "backward_input_workspace_bytes": workspace, "backward_workspace_bytes": fused_workspace,
+                            "backward_weight_workspace_bytes": (f + b) % 4,
                         })
                     })
                     .collect();
@@ -65,8 +66,10 @@ fn problems_above(flats: fn(&Problem) -> Vec<Flat>) -> impl Strategy<Value = Pro
                     statement.problem(statement.placements().remove(0)).expect("a placement")
                 };
                 let free = statement(vec![None; ranks]);
-                let least = |rank: usize| flats(&free).iter().map(|flat| flat.least(rank)).min().unwrap_or(0) as u64;
-                statement((0..ranks).map(|rank| Some(least(rank) + spare)).collect())
+                // Of one of them on all ranks: what suits each may be another.
+                let least = |flat: &Flat| (0..ranks).map(|rank| flat.least(rank) as u64).collect::<Vec<_>>();
+                let least = flats(&free).iter().map(least).min_by_key(|least| least.iter().sum::<u64>());
+                statement(least.unwrap_or_default().iter().map(|least| Some(least + spare)).collect())
             })
         },
     )
@@ -225,6 +228,43 @@ proptest! {
             }
             prop_assert!(eval.run(&flat, &rows, u64::MAX).is_some());
         }
+    }
+
+    /// By trying every place of every W, among the forwards and backwards of one microbatch, for the least peak.
+    #[test]
+    fn the_least_memory_is_that_of_the_best_place_of_each_w(problem in problems()) {
+        /// The least peak of what is left of `ops`, F and B in their order, and of the W of those whose B has run.
+        fn least_peak(flat: &Flat, held: i64, ops: &[(usize, u32)], waiting: &[usize]) -> i64 {
+            let after = |lane: usize, kind: u32, ops: &[(usize, u32)], waiting: &[usize]| {
+                let costs = &flat.lanes[lane];
+                let now = held + costs.takes[kind as usize];
+                now.max(least_peak(flat, held + costs.net(kind), ops, waiting))
+            };
+            let next = ops.split_first().map(|((lane, kind), ops)| {
+                let more = (*kind == flat::B).then_some(*lane);
+                let waiting: Vec<usize> = waiting.iter().copied().chain(more).collect();
+                after(*lane, *kind, ops, &waiting)
+            });
+            let ws = (0..waiting.len()).map(|at| {
+                let mut others = waiting.to_vec();
+                let lane = others.swap_remove(at);
+                after(lane, flat::W, ops, &others)
+            });
+            next.into_iter().chain(ws).min().unwrap_or(0)
+        }
+        let flat = Flat::new(&problem);
+        let backward = if flat.fused { flat::BW } else { flat::B };
+        for rank in 0..flat.ranks {
+            let of_chain = |chain: usize| {
+                let lanes: Vec<usize> =
+                    flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain).collect();
+                let forwards = lanes.iter().map(|lane| (*lane, flat::F));
+                let ops: Vec<_> = forwards.chain(lanes.iter().rev().map(|lane| (*lane, backward))).collect();
+                least_peak(&flat, 0, &ops, &[])
+            };
+            prop_assert_eq!(Some(flat.least(rank)), (0..flat.chains.len()).map(of_chain).max());
+        }
+        prop_assert!(flat.serial().iter().enumerate().all(|(rank, row)| flat.is_valid_row(rank, row)));
     }
 
     #[test]

@@ -48,11 +48,11 @@ impl Variant {
 }
 
 /// The problem with all backwards whole, where that may be of use; and with those of some stages whole, where others
-/// hold less when they are cut.
+/// hold less when they are cut: there one by one, not in pairs.
 pub(super) fn variants(problem: &Problem) -> Vec<Variant> {
     let all = problem.with_whole_backwards().map(|problem| Variant { problem, stands_for_whole: Vec::new() });
     // Pairs are places in rows, which ops that stand for nothing would shift.
-    let some = problem.with_some_whole_backwards().filter(|_| !problem.pairs_gain());
+    let some = problem.with_pairs_in_turn().with_some_whole_backwards();
     let some = some.map(|(problem, stands_for_whole)| Variant { problem, stands_for_whole });
     all.into_iter().chain(some).collect()
 }

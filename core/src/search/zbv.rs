@@ -38,7 +38,7 @@ use core::cmp::Reverse;
 
 use super::eval::{Cost, Eval};
 use super::flat::{B, F, Flat, Rows, W, code};
-use super::list::{Room, allowed};
+use super::safe::{Room, allowed};
 
 /// Schedules that are handed on.
 const KEPT: usize = 3;
@@ -353,13 +353,13 @@ impl Pass<'_> {
         self.placed += 1;
     }
 
-    /// Places the oldest W that waits; false if there is none, or no memory for it.
+    /// Places the oldest W that waits and has the memory to run, in the public rule no other than the oldest; false if there
+    /// is none.
     fn put_weight(&mut self, rank: usize) -> bool {
-        let Some(&lane) = self.weights[rank].front() else { return false };
-        if !self.fits(lane, W) {
-            return false;
-        }
-        self.weights[rank].pop_front();
+        let looked_at = if self.variant.order == Order::Public { 1 } else { usize::MAX };
+        let mut waiting = self.weights[rank].iter().take(looked_at);
+        let Some(at) = waiting.position(|lane| self.fits(*lane, W)) else { return false };
+        let Some(lane) = self.weights[rank].remove(at) else { return false };
         self.put(lane, W, 0);
         true
     }
