@@ -344,11 +344,13 @@ impl Parts<'_> {
             return *part;
         }
         let graph = graph_of(self.work, layout);
-        let (layout, (largest, largest_experts)) = (&self.work.layout, memory::largest_layer(&graph));
+        let layout = &self.work.layout;
+        let copies = [layout.copies(), layout.expert_copies()];
+        let [largest, largest_experts] = memory::largest_neighbours(&graph, copies.map(|copies| copies > 1));
         let shared_out = |shares_after| {
             let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout.moments());
-            let experts = experts.shared_out(layout, layout.expert_copies(), largest_experts);
-            bytes.shared_out(layout, layout.copies(), largest).with_experts(&experts)
+            let experts = experts.shared_out(layout, copies[1], largest_experts);
+            bytes.shared_out(layout, copies[0], largest).with_experts(&experts)
         };
         let part = Part {
             cost: cost_of(&graph, self.work),

@@ -1,10 +1,11 @@
 //! Bytes that a rank holds throughout, and what each op adds.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use crate::cost::JobTimes;
 use crate::graph::liveness::JobMemory;
-use crate::graph::{Graph, Job, Role, Tensor};
+use crate::graph::{Graph, Job, Role, Tensor, TensorId};
 use crate::layout::{Layout, ReduceGradients};
 use crate::model::Dtype;
 use crate::problem::StageCost;
@@ -23,10 +24,11 @@ pub struct StaticBytes {
     pub master_weights: Bytes,
     /// AdamW's two moments: f32, or f64 beside f64 weights, or bf16 where that is asked for.
     pub optimizer: Bytes,
-    /// Where weights are shared out among copies (ZeRO 3): the largest layer, gathered, and the next one under way.
+    /// Where weights are shared out among copies (ZeRO 3): a layer, gathered, and the next one under way, where these two are
+    /// largest.
     pub gathered: Bytes,
-    /// Where copies reduce each microbatch's gradients: those of the largest layer, not yet reduced, and of the next one that
-    /// the backward makes meanwhile.
+    /// Where copies reduce each microbatch's gradients: those of a layer, not yet reduced, and of the next one that the backward
+    /// makes meanwhile, where these two are largest.
     pub under_way: Bytes,
     /// Buffers of messages: one of each kind at each end of a stage.
     pub buffers: Bytes,
@@ -81,7 +83,7 @@ impl StaticBytes {
             gradients: self.gradients.saturating_add(other.gradients),
             master_weights: self.master_weights.saturating_add(other.master_weights),
             optimizer: self.optimizer.saturating_add(other.optimizer),
-            // One layer at a time, whichever stage it is of; and once a device.
+            // A layer and the next one, whichever stage they are of; and once a device.
             gathered: self.gathered.max(other.gathered),
             under_way: self.under_way.max(other.under_way),
             buffers: self.buffers.saturating_add(other.buffers),
@@ -93,14 +95,15 @@ impl StaticBytes {
 
     /// These bytes where `copies` of the pipeline share out what [`Layout::zero`] of `layout` says, each with as much, the
     /// last perhaps with less, and what the optimizer keeps lies where `layout` says. Gradients that are not reduced before all
-    /// microbatches have added to them are kept whole.
-    pub fn shared_out(&self, layout: &Layout, copies: u64, largest_layer: Bytes) -> StaticBytes {
+    /// microbatches have added to them are kept whole. `largest_neighbours` are the weights that are whole at once.
+    pub fn shared_out(&self, layout: &Layout, copies: u64, largest_neighbours: Bytes) -> StaticBytes {
         let (zero, copies) = (layout.zero, copies.max(1));
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
         let each = layout.reduces_gradients() == ReduceGradients::EachMicrobatch;
         let gradients = if each { share(2, self.gradients) } else { self.gradients };
         // In the format of the gradients, of which there is one for each weight.
-        let of_largest = u128::from(largest_layer) * u128::from(self.gradients) / u128::from(self.weights.max(1));
+        let of_largest =
+            u128::from(largest_neighbours) * u128::from(self.gradients) / u128::from(self.weights.max(1));
         let of_largest = Bytes::try_from(of_largest).unwrap_or(Bytes::MAX);
         let state = [self.master_weights, self.optimizer].map(|bytes| share(1, bytes));
         let [master_weights, optimizer] = if layout.offload_optimizer { [0; 2] } else { state };
@@ -110,8 +113,8 @@ impl StaticBytes {
             master_weights,
             optimizer,
             on_host: if layout.offload_optimizer { state[0].saturating_add(state[1]) } else { 0 },
-            under_way: if each && copies > 1 { of_largest.saturating_mul(2) } else { 0 },
-            gathered: if zero >= 3 && copies > 1 { largest_layer.saturating_mul(2) } else { 0 },
+            under_way: if each && copies > 1 { of_largest } else { 0 },
+            gathered: if zero >= 3 && copies > 1 { largest_neighbours } else { 0 },
             ..*self
         }
     }
@@ -165,21 +168,38 @@ impl StaticBytes {
     }
 }
 
-/// Bytes of the weights of the layer of `graph` that has the most, and the same for experts; the embedding and the head
-/// count as one layer.
-pub fn largest_layer(graph: &Graph) -> (Bytes, Bytes) {
-    let mut by_layer: BTreeMap<(bool, Option<u32>), Bytes> = BTreeMap::new();
+/// Bytes of the weights of `graph` that are whole at once where copies share them out: those of the two neighbours among its
+/// units that have the most, one in use and the next one under way. Units are the embedding, each layer, and the head with what
+/// follows it, as torchtitan wraps them (`apply_fsdp`). The first number is of all weights but experts', the second of
+/// experts'; where `shared` says that one of these is not shared out, it is 0.
+pub fn largest_neighbours(graph: &Graph, shared: [bool; 2]) -> [Bytes; 2] {
+    let mut last_layer = None;
+    let mut units: Vec<[Bytes; 2]> = Vec::new();
+    // Where each weight is needed first and last.
+    let mut needed: BTreeMap<TensorId, [usize; 2]> = BTreeMap::new();
     for operator in graph.job(Job::F) {
-        for input in &operator.inputs {
-            if matches!(graph[input.tensor].role, Role::Weight { .. }) {
-                let sum = by_layer.entry((graph[input.tensor].expert_ways().is_some(), operator.layer)).or_default();
-                *sum = sum.saturating_add(graph[input.tensor].bytes());
+        for weight in operator.inputs.iter().map(|input| input.tensor).filter(|id| graph[*id].is_weight()) {
+            if last_layer != Some(operator.layer) {
+                last_layer = Some(operator.layer);
+                units.push([0; 2]);
             }
+            let unit = units.len() - 1;
+            needed.entry(weight).or_insert([unit, unit])[1] = unit;
         }
     }
-    let most =
-        |experts| by_layer.iter().filter(|(key, _)| key.0 == experts).map(|(_, bytes)| *bytes).max().unwrap_or(0);
-    (most(false), most(true))
+    // A table that is embedding and head stays for all that is between.
+    let mut throughout = [0; 2];
+    for (weight, [first, last]) in needed {
+        let kind = usize::from(graph[weight].expert_ways().is_some());
+        let sum = if first == last { &mut units[first][kind] } else { &mut throughout[kind] };
+        *sum = sum.saturating_add(if shared[kind] { graph[weight].bytes() } else { 0 });
+    }
+    let plus = |a: [Bytes; 2], b: [Bytes; 2]| [a[0].saturating_add(b[0]), a[1].saturating_add(b[1])];
+    // A stage of one unit has itself behind it, of the next microbatch.
+    let alone = units.first().map(|unit| plus(*unit, *unit)).filter(|_| units.len() == 1);
+    let pairs = units.windows(2).map(|pair| plus(pair[0], pair[1]));
+    let most = pairs.chain(alone).max_by_key(|[others, experts]| others.saturating_add(*experts));
+    plus(most.unwrap_or_default(), throughout)
 }
 
 /// Bytes of the gradients of tables that another stage holds too.

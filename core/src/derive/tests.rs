@@ -185,6 +185,28 @@ fn gradients_on_their_way_are_held() {
     assert_eq!(under_way(1, ReduceGradients::EachMicrobatch), [0; 4]);
 }
 
+/// Under ZeRO 3 two neighbours are whole at once: of Llama 3 8B, whose table of 128,256 x 4096 and head of the same size (and a
+/// norm) are each more than twice a layer, the table and a layer on the first rank, two layers on those between, a layer and
+/// the head on the last. A tied table, both ends on one rank, stays throughout.
+#[test]
+fn what_is_gathered_is_two_neighbours() {
+    let gathered = |tied, ranks| {
+        let mut work = work("llama-3-8b", "h100", ranks);
+        (work.model.tied, work.layout.zero, work.layout.data) = (tied, 3, 8);
+        let layer = work.model.layer_parameters(0);
+        let derived = derive(&work, Placement::Linear, 1).unwrap();
+        let bytes: Vec<_> = derived.static_bytes.iter().map(|bytes| bytes.gathered / 2).collect();
+        assert!(derived.static_bytes.iter().all(|bytes| bytes.under_way == 2 * bytes.gathered));
+        (layer, bytes)
+    };
+    let (table, norm) = (128_256 * 4096, 4096);
+    let (layer, bytes) = gathered(false, 4);
+    assert!(2 * layer < table);
+    assert_eq!(bytes, [table + layer, 2 * layer, 2 * layer, layer + norm + table]);
+    assert_eq!(gathered(false, 1).1, [layer + norm + table]);
+    assert_eq!(gathered(true, 1).1, [table + 2 * layer]);
+}
+
 /// Every layer of F, and of B, is gathered anew, each behind the layer before it: over a slow link the gathers alone
 /// count and the last layer, over a fast one the layers alone and the first gather.
 #[test]

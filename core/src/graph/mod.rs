@@ -296,6 +296,11 @@ impl Tensor {
         }
     }
 
+    /// Whether it is a weight itself, no copy of one.
+    pub fn is_weight(&self) -> bool {
+        matches!(self.role, Role::Weight { .. })
+    }
+
     /// The devices that experts are dealt to, where it is a matrix of each expert.
     pub fn expert_ways(&self) -> Option<u64> {
         match self.role {
