@@ -244,11 +244,16 @@ impl<'v> Table<'v> {
 
     /// Text of at most 200 characters, if `key` is there. Characters that steer a terminal are refused: texts are shown.
     pub fn text(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<&'v str> {
+        self.text_of(key, 200, faults)
+    }
+
+    /// As [`Table::text`], of at most `most` characters.
+    pub fn text_of(&mut self, key: &'static str, most: usize, faults: &mut Vec<Fault>) -> Option<&'v str> {
         let value = self.get(key)?;
-        let may_be = |text: &&str| text.chars().count() <= 200 && !text.contains(char::is_control);
+        let may_be = |text: &&str| text.chars().count() <= most && !text.contains(char::is_control);
         let read = value.as_str().filter(may_be);
         if read.is_none() {
-            let accepted = "text of at most 200 characters, none of them a control character";
+            let accepted = format!("text of at most {most} characters, none of them a control character");
             faults.push(Fault::new(self.path(key), shown(value), accepted));
         }
         read

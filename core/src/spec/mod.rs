@@ -86,6 +86,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unlikely;
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -40,6 +40,8 @@ mod default {
 
 /// Most bytes of a limit.
 const MAX_LIMIT: u64 = 1 << 53;
+/// Most characters of what is computed again by layer, each layer said apart: `1 selective, ` has 13.
+const MAX_RECOMPUTE_TEXT: usize = 16 * MAX_LAYERS as usize;
 /// Most tokens of a microbatch.
 const MAX_TOKENS: u64 = 1 << 26;
 
@@ -124,11 +126,15 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     let objective = table
         .choice("objective", &[("makespan", Objective::Makespan), ("longest_span", Objective::LongestSpan)], faults)
         .unwrap_or_default();
-    // Known also where something else of the model is wrong, so that nobody is asked for more than that.
-    let named = table.get("model").and_then(|model| model.get("name")).and_then(Value::as_str);
-    let usual_sequence = named.and_then(catalog::find).map(|entry| entry.sequence);
     let model = section(table, "model", "a `name` of the catalog, or sizes by hand", faults)
         .and_then(|model| read_model(model, faults));
+    // Known also where something else of the model is wrong, so that nobody is asked for more than that: where the name
+    // itself is, for nothing that the right one would say.
+    let named = table.get("model").and_then(|model| model.get("name")).and_then(Value::as_str);
+    let usual_sequence = named.and_then(|name| match catalog::find(name) {
+        Some(entry) => Some(entry.sequence),
+        None => model.is_none().then_some(1),
+    });
     let training = section(table, "training", "at least `microbatches`", faults)
         .and_then(|training| read_training(training, usual_sequence, faults));
     let dtype = training.as_ref().and_then(|training| training.dtype);
@@ -601,7 +607,7 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
 
 /// What is computed again, and in which layers.
 fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault>) -> RecomputeLayers {
-    let text = table.text("recompute", faults).unwrap_or(Recompute::None.name());
+    let text = table.text_of("recompute", MAX_RECOMPUTE_TEXT, faults).unwrap_or(Recompute::None.name());
     let mut layers = RecomputeLayers::All;
     if let Some(choice) = Recompute::named(text) {
         form.recompute = choice;

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::arbitrary::{damaged_text, model_spec, problem, spec};
 use super::*;
+use crate::graph::form::Recompute;
 use crate::json::Syntax;
-use crate::model::{Arrangement, Routing, Scores};
+use crate::model::{Arrangement, MAX_LAYERS, Routing, Scores};
 use crate::problem::PlacementChoice;
 
 fn faults(text: &str) -> Vec<String> {
@@ -76,6 +77,24 @@ fn every_fault_is_said_at_once() {
         "shedule: found an unknown field, accepted is one of name, schedule, messages, jitter_permille, problem",
     ] {
         assert!(faults.iter().any(|fault| fault.starts_with(expected)), "{expected} in {faults:#?}");
+    }
+    assert!(
+        !faults.iter().any(|fault| fault.starts_with("training.sequence")),
+        "the right name says it: {faults:#?}"
+    );
+}
+
+/// What is computed again is read as it is written, whatever the number of runs, up to each layer of the most by itself.
+#[test]
+fn what_each_layer_computes_again_is_read_back() {
+    for layers in [126, MAX_LAYERS] {
+        let text = SHORT.replace("name = \"llama-3-8b\"", &format!("name = \"llama-3-8b\"\nlayers = {layers}"));
+        let mut spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+        let Work::Model(work) = &mut spec.work else { panic!("a model") };
+        let choices = (0..layers).map(|layer| if layer % 2 == 0 { Recompute::Selective } else { Recompute::Latents });
+        work.layout.recompute_layers = RecomputeLayers::Each(choices.collect());
+        let written = spec.to_value().to_string();
+        assert_eq!(Spec::read(&written).unwrap_or_else(|error| panic!("{error}")), spec);
     }
 }
 
@@ -555,4 +574,26 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
     assert!(found.iter().any(|fault| fault.starts_with("training.offload_optimizer: found 1")), "{found:?}");
     let found = faults(&text(&format!("{own}, host_bytes_per_s = 0 }}"), ""));
     assert!(found.iter().any(|fault| fault.starts_with("cluster.device.host_bytes_per_s: found 0")), "{found:?}");
+}
+
+/// A limit beyond the device's memory, and rates written in billions as if in single ones, are told with their fields; the
+/// catalog's own figures never are.
+#[test]
+fn what_is_probably_not_meant_is_told() {
+    assert!(model_work(SHORT).unlikely().is_empty());
+    let text = SHORT.replace(
+        "device = \"a100-80\"",
+        "device = { name = \"a100-80\", memory_bytes_per_s = 2039 }\nnode_link = { bytes_per_s = 50 }\n[memory]\nlimit_bytes = \"100 GiB\"",
+    );
+    let told = model_work(&text).unlikely();
+    let fields: Vec<&str> = told.iter().filter_map(|said| said.split(':').next()).collect();
+    assert_eq!(
+        fields,
+        ["memory.limit_bytes", "cluster.device.memory_bytes_per_s", "cluster.node_link.bytes_per_s"],
+        "{told:?}"
+    );
+    for device in crate::cluster::catalog() {
+        let work = model_work(&SHORT.replace("a100-80", device.name));
+        assert!(work.unlikely().is_empty(), "{}: {:?}", device.name, work.unlikely());
+    }
 }

@@ -1,0 +1,37 @@
+//! What a spec may say and probably does not mean.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::ModelWork;
+
+/// Bytes or operations a second of which no device or link has so few: whoever wrote less left out the `e9`.
+const FEWEST_A_SECOND: u64 = 1_000_000;
+
+impl ModelWork {
+    /// What is allowed and probably not meant, each with its field and what to write instead; empty for most specs.
+    pub fn unlikely(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let memory = self.device.memory_bytes;
+        if let Some(limit) = self.limit_bytes.filter(|limit| *limit > memory) {
+            found.push(format!(
+                "memory.limit_bytes: {limit} bytes are more than the {memory} bytes of the device, where such a plan may not \
+                 fit; cluster.device.memory_bytes says of a larger one"
+            ));
+        }
+        for (field, rate, such) in [
+            ("cluster.device.matmul_flops", self.device.matmul_flops, "989e12"),
+            ("cluster.device.memory_bytes_per_s", self.device.memory_bytes_per_s, "3.35e12"),
+            ("cluster.link.bytes_per_s", self.link.bytes_per_s, "450e9"),
+            ("cluster.node_link.bytes_per_s", self.node_link.bytes_per_s, "50e9"),
+        ] {
+            if rate < FEWEST_A_SECOND {
+                found.push(format!(
+                    "{field}: {rate} a second is next to nothing; it is in single ones, such as {such}"
+                ));
+            }
+        }
+        found
+    }
+}
