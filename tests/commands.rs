@@ -131,6 +131,22 @@ fn what_is_refused_is_refused_by_name_with_exit_code_2() {
         (&["run", "-"], example("problem.json"), &["typed costs", "--backend modelled"]),
         (&["plan", "-"], "[1, 2]".into(), &["a list", "an object of JSON"]),
         (&["plan", "no-such-file.toml"], String::new(), &["no-such-file.toml"]),
+        (&["compare", "-"], r#"{ "format": "pipeplan-trace" }"#.into(), &["is a trace", "calibrate"]),
+        (&["show", "-"], r#"{ "format": "pipeplan-proof" }"#.into(), &["is a proof"]),
+        (
+            &["plan", "-"],
+            r#"{ "version": 1, "device": "h", "operators": [] }"#.into(),
+            &["is a profile", "--profile"],
+        ),
+        (&["plan", "-", "--effort", "1e9"], problem(json!({})), &["1e9", "--effort", "whole number"]),
+        (&["tune", "-", "--devices", "-8"], example("tiny-llama.toml"), &["-8", "--devices", "whole number"]),
+        (
+            &["tune", "-", "--devices", "7", "--keep", "parallel.pipeline", "--keep", "parallel.data"],
+            "model.name = \"tiny-llama\"\ncluster = { device = \"cpu\", devices_per_node = 8 }\n\
+             parallel.pipeline = 1\ntraining = { microbatches = 8, sequence = 64 }"
+                .into(),
+            &["parallel.tensor: found 7", "it can be dealt to 4 devices"],
+        ),
     ];
     for (arguments, input, says) in cases {
         let (code, error) = refused(arguments, &input);

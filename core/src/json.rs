@@ -64,14 +64,16 @@ pub fn parse(text: &str) -> Result<Value, Syntax> {
     })
 }
 
-/// The `format` that a file says it has, a plan or a trace; none where it says nothing, as a spec.
+/// The `format` that a file says it has, a plan, a trace or a proof, and that of a profile, which is known by its operators
+/// and the device that it measured; none for anything else, such as a spec.
 pub fn format_of(text: &str) -> Option<&'static str> {
     // Only JSON objects have one: the rest is not parsed for this.
     text.trim_start().strip_prefix('{')?;
     let value: Value = serde_json::from_str(text).ok()?;
-    ["pipeplan-plan", "pipeplan-trace"]
-        .into_iter()
-        .find(|known| value.get("format").and_then(Value::as_str) == Some(known))
+    let said = value.get("format").and_then(Value::as_str);
+    let is_profile = || ["version", "device", "operators"].iter().all(|key| value.get(key).is_some());
+    let named = ["pipeplan-plan", "pipeplan-trace", "pipeplan-proof"].into_iter().find(|known| said == Some(known));
+    named.or_else(|| is_profile().then_some("pipeplan-profile"))
 }
 
 /// A value in whose tables each field stands once.

@@ -86,7 +86,13 @@ fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Result<Fitted
     })
 }
 
-fn derived_case(spec: &Spec, work: &ModelWork, placement: Placement, chunks: usize) -> Result<Case, Faults> {
+/// The case of `work`, the model of `spec`, with its stages dealt so.
+pub(crate) fn derived_case(
+    spec: &Spec,
+    work: &ModelWork,
+    placement: Placement,
+    chunks: usize,
+) -> Result<Case, Faults> {
     let mut derived = derive(work, placement.clone(), chunks)?;
     if let Lowering::Overlapped { prefetch } = spec.messages.lowering {
         derived.add_prefetch(work, &placement, prefetch);

@@ -250,8 +250,10 @@ impl Tuned {
 pub struct Tally {
     /// Layouts that divide the devices.
     pub layouts: usize,
-    /// Those that hold too much whatever is computed again, or that the model does not allow.
-    pub impossible: usize,
+    /// Those that the model does not allow.
+    pub refused: usize,
+    /// Those that hold too much whatever is computed again.
+    pub too_large: usize,
     /// Those of which every schedule was planned.
     pub planned: usize,
     /// Those that no schedule made fit.
@@ -265,8 +267,17 @@ pub struct Tally {
 impl Tally {
     /// Layouts that are settled.
     pub fn settled(&self) -> usize {
-        self.impossible + self.planned + self.slower
+        self.refused + self.too_large + self.planned + self.slower
     }
+}
+
+/// Why a layout has no plan, whatever its schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hopeless {
+    /// The model does not allow it, and the first reason.
+    Refused(String),
+    /// All ranks together hold more than their limits, whatever is computed again.
+    TooLarge,
 }
 
 /// Looks for the fastest layouts, a piece at a time: a page has to listen between two pieces.
@@ -292,6 +303,8 @@ pub struct Tuner {
     /// Searches that went on elsewhere, to be taken when it is their turn.
     learned: Vec<Search>,
     tally: Tally,
+    /// Why the model does not allow the first of those that it does not.
+    refusal: Option<String>,
 }
 
 /// A layout whose schedules are being planned.
@@ -367,6 +380,7 @@ impl Tuner {
             searched: Vec::new(),
             learned: Vec::new(),
             tally,
+            refusal: None,
         };
         tuner.trial = Some(tuner.trial_of_given(work));
         Ok(tuner)
@@ -375,6 +389,11 @@ impl Tuner {
     /// How far it is.
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// Why the model does not allow the first of the layouts that it does not allow.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     /// The fastest layouts so far, the fastest first, each with its fastest schedule.
@@ -405,7 +424,7 @@ impl Tuner {
                 "spec": row.spec.to_value(),
             })
         };
-        let Tally { layouts, impossible, planned, unfit, slower, searched } = self.tally;
+        let Tally { layouts, refused, too_large, planned, unfit, slower, searched } = self.tally;
         let given = self.given.as_ref();
         json!({
             "complete": complete,
@@ -413,8 +432,8 @@ impl Tuner {
             "given_reason": given.and_then(|given| given.as_ref().err()),
             "layouts": self.rows.iter().map(layout).collect::<Vec<_>>(),
             "tally": json!({
-                "layouts": layouts, "impossible": impossible, "planned": planned, "unfit": unfit, "slower": slower,
-                "searched": searched,
+                "layouts": layouts, "refused": refused, "too_large": too_large, "planned": planned, "unfit": unfit,
+                "slower": slower, "searched": searched,
             }),
         })
     }
@@ -427,8 +446,12 @@ impl Tuner {
         }
         if let Some(degrees) = self.fresh.pop() {
             match self.floor(degrees) {
-                Some(floor) => self.open.get_or_insert_default().push((floor, degrees)),
-                None => self.tally.impossible += 1,
+                Ok(floor) => self.open.get_or_insert_default().push((floor, degrees)),
+                Err(Hopeless::TooLarge) => self.tally.too_large += 1,
+                Err(Hopeless::Refused(reason)) => {
+                    self.tally.refused += 1;
+                    self.refusal.get_or_insert(reason);
+                }
             }
             if self.fresh.is_empty()
                 && let Some(open) = &mut self.open
@@ -498,12 +521,10 @@ impl Tuner {
         Some(work)
     }
 
-    /// The time that no step of a layout goes under; none where it holds too much whatever is computed again, or where the
-    /// model does not allow it. All work is counted at its shortest and spread evenly over the ranks, and so are the ends
+    /// The time that no step of a layout goes under. All work is counted at its shortest and spread evenly over the ranks, and so are the ends
     /// of their steps: the average of what ranks need is no more than what the slowest needs.
-    fn floor(&self, degrees: Degrees) -> Option<Nanos> {
-        let work = without_copies(&self.dealt(degrees)?);
-        let derived = derive(&work, Placement::Linear, 1).ok()?;
+    fn floor(&self, degrees: Degrees) -> Result<Nanos, Hopeless> {
+        let (work, derived) = self.derived(degrees)?;
         let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
         let ranks = u128::from(work.pipeline.max(1));
         // Whatever the placement, all ranks together hold at least this.
@@ -512,9 +533,19 @@ impl Tuner {
         };
         let held: u128 = derived.static_bytes.iter().map(held).sum();
         if held > u128::from(limit) * ranks {
-            return None;
+            return Err(Hopeless::TooLarge);
         }
-        Some(floor_of(&work, &derived))
+        Ok(floor_of(&work, &derived))
+    }
+
+    /// A layout with nothing in the host's memory, and what follows from it.
+    fn derived(&self, degrees: Degrees) -> Result<(ModelWork, Derived), Hopeless> {
+        let refused = |reason: &dyn ToString| Hopeless::Refused(reason.to_string());
+        let work = without_copies(&self.dealt(degrees).ok_or_else(|| refused(&"no model"))?);
+        match derive(&work, Placement::Linear, 1) {
+            Ok(derived) => Ok((work, derived)),
+            Err(faults) => Err(faults.0.first().map_or_else(|| refused(&faults), |fault| refused(fault))),
+        }
     }
 
     fn trial_of(&self, degrees: Degrees, floor_ns: Nanos) -> Option<Trial> {
@@ -906,6 +937,23 @@ fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees
     Ok(found)
 }
 
+/// Beside the devices of `question`, the next fewer and the next more that the model can be dealt to, if any are near.
+pub fn nearest_numbers(spec: &Spec, question: &Question) -> Vec<u64> {
+    const NEAR: u64 = 64;
+    // Of each number only some layouts are looked at: this is for a message.
+    const LOOKED_AT: usize = 100;
+    let Work::Model(work) = &spec.work else { return Vec::new() };
+    let devices = question.devices.unwrap_or_else(|| work.devices());
+    let can_be = |number: &u64| {
+        let question = Question { devices: Some(*number), ..question.clone() };
+        Tuner::new(spec, &question)
+            .is_ok_and(|tuner| tuner.fresh.iter().take(LOOKED_AT).any(|degrees| tuner.derived(*degrees).is_ok()))
+    };
+    let fewer = (1..devices).rev().take(NEAR as usize).find(can_be);
+    let more = (devices.saturating_add(1)..=MOST_DEVICES).take(NEAR as usize).find(can_be);
+    fewer.into_iter().chain(more).collect()
+}
+
 /// Divisors up to what a degree may be, ascending.
 fn divisors(number: u64) -> impl Iterator<Item = u32> {
     let most = number.min(MAX_DEGREE.into()) as u32;
@@ -1094,7 +1142,7 @@ mod tests {
         assert_eq!(all.rows().len(), all.tally().planned - all.tally().unfit);
     }
 
-    /// What is called impossible has no plan, and no plan has a step below its floor: by every schedule, whatever is
+    /// What is called hopeless has no plan, and no plan has a step below its floor: by every schedule, whatever is
     /// computed again.
     #[test]
     fn floors_hold() {
@@ -1107,13 +1155,13 @@ mod tests {
             (work.layout.form.expert, work.layout.overlap_exchanges) = (2, true);
         }
         let models = [usual(), spread, tiny("tied = true", "1500 KiB"), paired];
-        let mut impossible = 0;
+        let mut hopeless = 0;
         for given in models {
             let tuner = Tuner::new(&given, &Question::default()).unwrap();
             let mut fit = 0;
             for degrees in &tuner.fresh {
                 let floor = tuner.floor(*degrees);
-                impossible += usize::from(floor.is_none());
+                hopeless += usize::from(floor.is_err());
                 let recomputes = [RecomputeLayers::All, RecomputeLayers::Fit];
                 for (published, recompute) in
                     schedule::published().iter().flat_map(|published| recomputes.clone().map(|one| (published, one)))
@@ -1124,7 +1172,7 @@ mod tests {
                     let Ok(answer) = planner::answer(&spec, published) else { continue };
                     let step = answer.step(&spec).unwrap().step_ns;
                     assert!(
-                        floor.is_some_and(|floor| floor <= step),
+                        floor.as_ref().is_ok_and(|floor| *floor <= step),
                         "{degrees:?} {} {floor:?} {step}",
                         published.name
                     );
@@ -1133,7 +1181,33 @@ mod tests {
             }
             assert!(fit > 20, "{fit} plans");
         }
-        assert!(impossible > 0);
+        assert!(hopeless > 0);
+    }
+
+    /// Seven devices cannot share four heads, nor can any more than four: where tensor parallelism is all that is left, the
+    /// reason is told, and what can be dealt.
+    #[test]
+    fn what_is_not_allowed_is_told_apart_from_what_is_too_large() {
+        let mut given = usual();
+        let Work::Model(work) = &mut given.work else { panic!("a model") };
+        (work.pipeline, work.layout.data, work.devices_per_node) = (1, 1, 64);
+        let keep = vec![Field::Pipeline, Field::Data, Field::Context];
+        let question = |devices| Question { devices: Some(devices), keep: keep.clone(), ..only(&["1f1b"]) };
+        let seven = run(&given, &question(7));
+        assert!(seven.rows().is_empty());
+        assert_eq!(
+            seven.tally(),
+            Tally { layouts: seven.tally().layouts, refused: seven.tally().layouts, ..Tally::default() }
+        );
+        assert!(
+            seven.refusal().is_some_and(|reason| reason.starts_with("parallel.tensor: found 7")),
+            "{:?}",
+            seven.refusal()
+        );
+        assert_eq!(nearest_numbers(&given, &question(7)), [4]);
+        assert_eq!(nearest_numbers(&given, &question(3)), [2, 4]);
+        let small = run(&tiny("", "1 KiB"), &only(&["1f1b"]));
+        assert_eq!((small.tally().refused, small.tally().too_large), (0, small.tally().layouts));
     }
 
     #[test]

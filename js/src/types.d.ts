@@ -197,6 +197,8 @@ export interface Checked {
     /** Whether each transport completes it: `rendezvous`, `buffered`, `grouped`, `pair-ordered`, `streams`. */
     transports: Record<string, boolean>;
     stuck: Record<string, Stuck>;
+    /** What was taken as the file says it, since it does not follow from the rest: measured times, another version's. */
+    on_trust: string[];
 }
 
 /** What `check` says of any other. */
@@ -302,8 +304,10 @@ export interface Layouts {
     /** How many layouts there are, and what became of them. */
     tally: {
         layouts: number;
-        /** Not allowed by the model, or too large whatever is computed again. */
-        impossible: number;
+        /** Not allowed by the model. */
+        refused: number;
+        /** Too large for all ranks together, whatever is computed again. */
+        too_large: number;
         /** Every schedule was planned. */
         planned: number;
         /** Of these, those that no schedule made fit. */

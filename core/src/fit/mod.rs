@@ -433,12 +433,15 @@ impl Group {
             let equal = |step: usize| lists.iter().map(|list| (list.len() - 1) * step / STEPS).collect::<Vec<_>>();
             found = (0..=STEPS).map(equal).find(|at| exact(at) <= limit);
         }
-        let ranks: Vec<_> = self.ranks.iter().map(ToString::to_string).collect();
-        let ranks = ranks.join(" and ");
+        let listed = self.ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let (ranks, hold, their) = match self.ranks.len() {
+            1 => (format!("rank {listed}"), "holds", "its"),
+            _ => (format!("ranks {listed}"), "hold", "each one's"),
+        };
         let Some(found) = found else {
             let all: Vec<usize> = lists.iter().map(|list| list.len() - 1).collect();
             return Err(Absent::because(format!(
-                "rank {ranks} would hold {} bytes even with all layers computed again, and its limit is {limit}",
+                "{ranks} would hold {} bytes even with all layers computed again, and {their} limit is {limit}",
                 exact(&all)
             )));
         };
@@ -450,7 +453,7 @@ impl Group {
             let what = format!("stage {stage}");
             let text = RecomputeLayers::text_of(&mixture);
             let why = format!(
-                "{}: rank {ranks} holds at most {peak} bytes of {limit} bytes, and its ops take {slower} ns more for each \
+                "{}: {ranks} {hold} at most {peak} bytes of {limit} bytes, and {their} ops take {slower} ns more for each \
                  microbatch{note}",
                 if text.is_empty() { "no layers" } else { &text }
             );

@@ -1,14 +1,18 @@
 //! Which transports complete a plan, and who waits for whom on those that do not.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
 use super::Plan;
+use crate::bounds::lower_bound;
 use crate::check::{Transport, Violation, check_program};
 use crate::lower::{Lowering, lower_as};
+use crate::planner::derived_case;
 use crate::simulate::Deadlock;
+use crate::spec::Work;
 
 /// The transports that are asked where none is named.
 pub const TRANSPORTS: [Transport; 5] = [
@@ -26,6 +30,8 @@ pub struct Checked {
     pub digest: String,
     /// In the order in which they were asked: whether the program completes, or what is in the way.
     pub by_transport: Vec<(Transport, Result<(), Vec<Violation>>)>,
+    /// What was taken as the file says it, since it does not follow from the rest of it.
+    pub on_trust: Vec<String>,
 }
 
 impl Plan {
@@ -37,7 +43,33 @@ impl Plan {
         let lowered = lowering.map(|lowering| lower_as(&self.problem, &self.schedule, lowering)).transpose()?;
         let program = lowered.as_ref().unwrap_or(&self.program);
         let ask = |transport: &Transport| (*transport, check_program(&self.problem, program, *transport));
-        Ok(Checked { digest: self.digest(), by_transport: asked.iter().map(ask).collect() })
+        let by_transport = asked.iter().map(ask).collect();
+        Ok(Checked { digest: self.digest(), by_transport, on_trust: self.on_trust() })
+    }
+
+    /// What the file says otherwise than would be planned from its spec here. Measured times and other versions of the planner
+    /// do so rightly, and whoever changes a file wrongly.
+    fn on_trust(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Work::Model(work) = &self.spec.work {
+            let problem = &self.problem;
+            let case = derived_case(&self.spec, work, problem.placement().clone(), problem.chunks());
+            let derived = case.as_ref().ok().and_then(|case| case.derived.as_ref());
+            let differs = "not what is estimated from `spec`, as with measured times or by another version";
+            if case.as_ref().map_or(true, |case| case.problem != *problem) {
+                found.push(format!("problem: {differs}"));
+            }
+            if self.ends.is_some() && self.ends.as_ref() != derived.map(|derived| &derived.ends) {
+                found.push(format!("ends: {differs}"));
+            }
+        }
+        let (written, proved) = (self.prediction.bound_ns, lower_bound(&self.problem).value_ns);
+        if written < proved {
+            found.push(format!(
+                "prediction.bound_ns: {written}, though {proved} is proved here, as by an earlier version"
+            ));
+        }
+        found
     }
 }
 
@@ -56,7 +88,7 @@ impl Checked {
             .collect();
         let stuck: Map<String, Value> =
             self.stuck().map(|(transport, violation)| (transport.to_string(), hang(violation))).collect();
-        json!({ "valid": true, "digest": self.digest, "transports": completed, "stuck": stuck })
+        json!({ "valid": true, "digest": self.digest, "transports": completed, "stuck": stuck, "on_trust": self.on_trust })
     }
 }
 

@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::input("only one of the plan and the trace can come from standard input"));
     }
     let plan = input::plan(&args.plan)?;
-    let trace = input::trace_of(&input::read(&args.trace)?)?;
+    let trace = input::trace_of(&input::file_or_standard_input(&args.trace)?)?;
     let calibration = calibrate(&plan.problem, &plan.schedule, &trace).map_err(|faults| {
         Failure::input(format!("{}: {faults}", args.trace))
             .with_help("give the plan that ran, and the trace of its run")

@@ -59,6 +59,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 _ => text.push_str(&format!("{name:<12} completes it\n")),
             }
         }
+        for said in &checked.on_trust {
+            text.push_str(&format!("on trust     {said}\n"));
+        }
         output::print(&text)?;
     }
     match args.transport.filter(|_| checked.stuck().next().is_some()) {

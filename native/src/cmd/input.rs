@@ -11,13 +11,13 @@ use pipeplan_core::json::{self, Syntax, format_of};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
-use pipeplan_core::spec::{self, Spec, SpecError};
+use pipeplan_core::spec::{self, Spec, SpecError, Work};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
 use super::fail::Failure;
-use super::output;
 use super::search::{self, Effort};
+use super::{human, output};
 
 /// A text and what a person calls it.
 pub struct Source {
@@ -90,10 +90,12 @@ pub fn spec(argument: &str) -> Result<Spec, Failure> {
 
 /// As [`spec`], from a text that was read.
 pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
-    if format_of(&source.text) == Some("pipeplan-plan") {
-        return Ok(plan_of(source)?.spec);
+    match format_of(&source.text) {
+        Some("pipeplan-plan") => return Ok(plan_of(source)?.spec),
+        Some(other) => return Err(not_a_spec(source, other)),
+        None => {}
     }
-    read_spec(source)?.map_err(|error| match error {
+    let spec = read_spec(source)?.map_err(|error| match error {
         SpecError::Syntax(syntax) => {
             let failure = syntax_failure(&source.name, &source.text, &syntax);
             match order::looks_like_one(&source.text) {
@@ -105,7 +107,23 @@ pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
         }
         SpecError::Link(error) => Failure::input(error),
         SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
-    })
+    })?;
+    if let Work::Model(work) = &spec.work {
+        work.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", human::spelled(said))));
+    }
+    Ok(spec)
+}
+
+/// What to do with a file of ours in the place of a spec or a plan.
+fn not_a_spec(source: &Source, format: &str) -> Failure {
+    let (what, instead) = match format {
+        "pipeplan-trace" => {
+            ("a trace", "traces go to `pipeplan show`, `calibrate` and `export`; here, the plan that was run")
+        }
+        "pipeplan-proof" => ("a proof", "give the plan that it is of"),
+        _ => ("a profile", "give it with `--profile`, and here the spec that it is for"),
+    };
+    Failure::input(format!("{} is {what}, and a spec or a plan is needed", source.name)).with_help(instead)
 }
 
 /// Reads a spec, and the file that its `model.config` names.
@@ -187,8 +205,8 @@ pub fn plan(argument: &str) -> Result<Plan, Failure> {
 pub fn plan_from(source: &Source) -> Result<Plan, Failure> {
     match format_of(&source.text) {
         Some("pipeplan-plan") => plan_of(source),
-        Some("pipeplan-trace") => Err(Failure::input(format!("{} is a trace, and a plan is needed", source.name))),
-        _ => {
+        Some(other) => Err(not_a_spec(source, other)),
+        None => {
             let spec = spec_of(source)?;
             let schedule = spec.schedule.clone();
             search::plan(&spec, &schedule, Effort::default())

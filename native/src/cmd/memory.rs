@@ -178,15 +178,19 @@ const MOST_COMBINED: usize = 8;
 fn options(shown: &Explanation, reliefs: &[Relief], too_little: &str) -> String {
     let now = shown.step_ns.unwrap_or(shown.answer.cost_ns());
     let row = |relief: &Relief| {
-        let slower = relief.step_ns as f64 / now.max(1) as f64 - 1.0;
+        let longer = relief.step_ns as f64 / now.max(1) as f64 - 1.0;
         vec![
             relief.words(),
             human::bytes(relief.peak),
             human::duration(relief.step_ns),
-            format!("{:+.1} %", 100.0 * slower),
+            format!("{:+.1} %", 100.0 * longer),
             if relief.fits { "fits" } else { too_little }.to_owned(),
         ]
     };
-    let rows: Vec<Vec<String>> = reliefs.iter().map(row).collect();
-    human::table(&["change", "peak", "step", "slower by", "verdict"], &rows, 0)
+    let peak = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
+    let verdict = if shown.ranks.iter().all(RankMemory::fits) { "fits" } else { "does not fit" };
+    let as_it_is =
+        ["as it is".to_owned(), human::bytes(peak), human::duration(now), String::new(), verdict.to_owned()].to_vec();
+    let rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(reliefs.iter().map(row)).collect();
+    human::table(&["change", "peak", "step", "against now", "verdict"], &rows, 0)
 }

@@ -1,5 +1,9 @@
 //! One file a command, and what they share: where input comes from, where output goes, how things fail.
 
+use std::error::Error as _;
+use std::num::{IntErrorKind, ParseIntError};
+
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod calibrate;
@@ -119,7 +123,9 @@ impl Cli {
             if is_option { arg.allow_negative_numbers(true) } else { arg }
         };
         let command = Cli::command().mut_subcommands(|command| command.mut_args(takes_numbers));
-        Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+        let matches = command.clone().try_get_matches();
+        let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+        read.unwrap_or_else(|error| in_words(error, &command).exit())
     }
 
     /// Runs the command.
@@ -151,4 +157,20 @@ impl Cli {
             }
         }
     }
+}
+
+/// `error` with what a number must be in the place of the parser's words about its digits.
+fn in_words(error: clap::Error, command: &clap::Command) -> clap::Error {
+    let Some(wrong) = error.source().and_then(|source| source.downcast_ref::<ParseIntError>()) else { return error };
+    let expected = match wrong.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "a smaller whole number is needed",
+        _ => "a whole number in digits is needed, such as 8",
+    };
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let (value, option) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
+    let message = format!("invalid value '{value}' for '{option}': {expected}");
+    clap::Error::raw(error.kind(), format!("{message}\n")).with_cmd(command)
 }

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use pipeplan_core::plan::{self, Plan};
 use serde_json::Value;
 
 use super::fail::Failure;
@@ -22,6 +23,17 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 /// Prints a value as JSON for programs.
 pub fn print_json(value: &Value) -> Result<(), Failure> {
     print_bytes(pipeplan_core::canonical::pretty(value).as_bytes())
+}
+
+/// The file of a plan, where it would be read back.
+pub fn plan_file(plan: &Plan) -> Result<String, Failure> {
+    let text = plan.to_json();
+    if text.len() > plan::MAX_FILE_BYTES {
+        let (bytes, most) = (text.len() >> 20, plan::MAX_FILE_BYTES >> 20);
+        return Err(Failure::input(format!("the plan would have {bytes} MiB, and at most {most} MiB are read back"))
+            .with_help("fewer microbatches, chunks or ranks make a smaller one; `pipeplan compare` needs no file"));
+    }
+    Ok(text)
 }
 
 /// Prints a line on standard error, if anybody still reads that.

@@ -92,16 +92,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     match args.output.as_deref() {
         Some(path) if args.json && path != "-" => {
-            let file = plan.to_json();
+            let file = output::plan_file(&plan)?;
             output::write(path, file.as_bytes())?;
             output::print_bytes(file.as_bytes())
         }
-        Some("-") => output::print_bytes(plan.to_json().as_bytes()),
-        None if args.json => output::print_bytes(plan.to_json().as_bytes()),
+        Some("-") => output::print_bytes(output::plan_file(&plan)?.as_bytes()),
+        None if args.json => output::print_bytes(output::plan_file(&plan)?.as_bytes()),
         // Nothing but the proof.
         None if args.proof.as_deref() == Some("-") => Ok(()),
         Some(path) => {
-            output::write(path, plan.to_json().as_bytes())?;
+            output::write(path, output::plan_file(&plan)?.as_bytes())?;
             let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
             let summary = human::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
             output::print(&format!("{summary}{proof}plan          {path}\n"))

@@ -152,8 +152,15 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
     let plan = planner::plan_with(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
     watch.finish();
     plan.map_err(|error| match &error {
-        PlanError::NoSchedule { .. } => Failure::input(human::spelled(&error.to_string()))
-            .with_help("`pipeplan compare` shows every schedule with its reason"),
+        PlanError::NoSchedule { .. } => {
+            Failure::input(human::spelled(&error.to_string())).with_help(match spec.work {
+                Work::Model(_) => {
+                    "`pipeplan compare` shows every schedule with its reason, `pipeplan memory` what to change where \
+                     memory is short, `pipeplan tune` other layouts"
+                }
+                Work::Typed(_) => "`pipeplan compare` shows every schedule with its reason",
+            })
+        }
         _ => Failure::input(human::spelled(&error.to_string())),
     })
 }

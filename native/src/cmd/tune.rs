@@ -7,8 +7,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan_core::relief::Change;
 use pipeplan_core::search::Flow;
-use pipeplan_core::spec::Spec;
-use pipeplan_core::tune::{Field, Question, Tally, Tuned, Tuner};
+use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::tune::{self, Field, Question, Tally, Tuned, Tuner};
 
 use super::fail::Failure;
 use super::search::{Effort, Measured};
@@ -68,7 +68,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.measured.apply(input::spec(&args.spec)?)?;
     let question =
         Question { devices: args.devices, keep: args.keep, schedules: args.schedule, most: args.most.max(1) };
-    let mut tuner = Tuner::new(&spec, &question).map_err(|faults| Failure::input(faults.to_string()))?;
+    let mut tuner = Tuner::new(&spec, &question).map_err(|faults| {
+        let failure = Failure::input(faults.to_string());
+        match faults.0.iter().any(|fault| fault.field == "devices") {
+            true => with_numbers(failure, &spec, &question),
+            false => failure,
+        }
+    })?;
     let is_whole = find(&mut tuner, args.effort);
     if args.json {
         output::print_json(&tuner.to_value(is_whole))?;
@@ -76,6 +82,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print(&drawn(&spec, &tuner, is_whole))?;
     }
     let Some(fastest) = tuner.rows().first() else {
+        let Tally { layouts, refused, .. } = tuner.tally();
+        if let Some(reason) = tuner.refusal().filter(|_| refused == layouts) {
+            let all = human::count(layouts, "layout");
+            let failure = Failure::input(format!("the model allows none of {all}; the first says\n{reason}"));
+            return Err(with_numbers(failure, &spec, &question));
+        }
         let text = "no layout fits: on each, some rank would hold more than its limit, or no schedule exists";
         return Err(Failure::input(text).with_help(
             "more devices (--devices), a higher memory.limit_bytes, or fewer kept fields may; \
@@ -85,6 +97,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
     match &args.output {
         Some(path) => output::write(path, fastest.spec.to_json().as_bytes()),
         None => Ok(()),
+    }
+}
+
+/// `failure` with the numbers of devices beside the one asked for that can be dealt.
+fn with_numbers(failure: Failure, spec: &Spec, question: &Question) -> Failure {
+    match tune::nearest_numbers(spec, question).as_slice() {
+        [] => failure.with_help("fewer kept fields (--keep) or another number of devices (--devices) may"),
+        [one] => failure.with_help(format!("it can be dealt to {one} devices")),
+        numbers => {
+            let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            failure.with_help(format!("it can be dealt to {} devices", numbers.join(" or ")))
+        }
     }
 }
 
@@ -205,6 +229,13 @@ fn table(shown: &[(String, &Tuned)]) -> String {
     human::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
 }
 
+fn devices(row: &Tuned) -> u64 {
+    match &row.spec.work {
+        Work::Model(work) => work.devices(),
+        Work::Typed(_) => 0,
+    }
+}
+
 /// Characters of the longest value that is shown; only choices by layer are longer.
 const LONGEST_VALUE: usize = 120;
 
@@ -218,7 +249,14 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
     let mut text = match given {
         Some(given) => {
             let times = given.step.step_ns as f64 / fastest.step.step_ns.max(1) as f64;
-            format!("\nthe first is {times:.2} times as fast as given, with\n")
+            let [before, after] = [given, fastest].map(devices);
+            let elsewhere = if before == after {
+                String::new()
+            } else {
+                let each = times * before as f64 / after.max(1) as f64;
+                format!(" on {after} devices instead of {before}, each doing {each:.2} times as much")
+            };
+            format!("\nthe first is {times:.2} times as fast as given{elsewhere}, with\n")
         }
         None => String::from("\nthe first is the spec with\n"),
     };
@@ -236,11 +274,14 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
 }
 
 fn account(tally: Tally, is_whole: bool) -> String {
-    let Tally { layouts, impossible, planned, unfit, slower, .. } = tally;
+    let Tally { layouts, refused, too_large, planned, unfit, slower, .. } = tally;
     let without = if unfit > 0 { format!(", {unfit} of them without one that fits") } else { String::new() };
     let mut said = vec![format!("{planned} planned with every schedule{without}")];
-    if impossible > 0 {
-        said.push(format!("{impossible} not possible, or too large for their ranks"));
+    if refused > 0 {
+        said.push(format!("{refused} that the model does not allow"));
+    }
+    if too_large > 0 {
+        said.push(format!("{too_large} too large for their ranks"));
     }
     if slower > 0 {
         said.push(format!("{slower} left out, since none of their steps can be faster than the last one shown"));
