@@ -161,6 +161,11 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
                 Work::Typed(_) => "`pipeplan compare` shows every schedule with its reason",
             })
         }
+        PlanError::Absent { .. } if matches!(spec.work, Work::Model(_)) => {
+            Failure::input(human::spelled(&error.to_string())).with_help(
+                "`pipeplan memory` says what to change where memory is short, `pipeplan tune` finds other layouts",
+            )
+        }
         _ => Failure::input(human::spelled(&error.to_string())),
     })
 }
