@@ -170,17 +170,19 @@ fn a_limit_is_short_and_never_below_its_bytes() {
 
 #[test]
 fn a_short_spec_is_a_short_form() {
-    let value = json!({
-        "model": { "name": "gpt-3-175b" }, "cluster": { "device": "a100-80" },
-        "parallel": { "pipeline": 8 }, "training": { "microbatches": 24 },
-    });
-    let form = Form::of(&Spec::from_value(&value).unwrap());
-    let said: Vec<&str> = FIELDS
-        .iter()
-        .map(|field| field.path)
-        .filter(|path| !path.starts_with("problem") && !form.text(path).is_empty())
-        .collect();
-    assert_eq!(said, ["schedule", "model.name", "cluster.device", "parallel.pipeline", "training.microbatches"]);
+    for model in ["gpt-3-175b", "mixtral-8x7b"] {
+        let value = json!({
+            "model": { "name": model }, "cluster": { "device": "a100-80" },
+            "parallel": { "pipeline": 8 }, "training": { "microbatches": 24 },
+        });
+        let form = Form::of(&Spec::from_value(&value).unwrap());
+        let said: Vec<&str> = FIELDS
+            .iter()
+            .map(|field| field.path)
+            .filter(|path| !path.starts_with("problem") && !form.text(path).is_empty())
+            .collect();
+        assert_eq!(said, ["schedule", "model.name", "cluster.device", "parallel.pipeline", "training.microbatches"]);
+    }
 }
 
 #[test]

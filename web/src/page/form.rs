@@ -140,7 +140,7 @@ fn ModelFields() -> impl IntoView {
                     <Select path="parallel.zero" choices=named(choices("parallel.zero")) />
                     <Select path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <Text path="parallel.expert" />
-                    <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
+                    <Select path="parallel.whole_experts" choices=named(choices("parallel.whole_experts")) />
                     <Select path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
                     <Select path="parallel.overlap_exchanges" choices=named(choices("parallel.overlap_exchanges")) />
                     <Text path="parallel.context" />
