@@ -334,7 +334,7 @@ impl Work {
                     PlanError::Absent { reason, .. } => text::fault_of(reason),
                     _ => None,
                 };
-                Said::NoPlan { schedule: name, reason: text::sentence(&text::worded(&error.to_string())), fault }
+                Said::NoPlan { schedule: name, reason: text::sentence(&no_plan(&spec, &error.to_string())), fault }
             }
         }];
         said.extend(self.start_comparison(id, spec, false));
@@ -487,7 +487,7 @@ impl Work {
             let order =
                 chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no order of ops that was kept")?;
             let plan = planner::plan_order(&spec, FROM_CHART, order.clone())
-                .map_err(|error| format!("is no plan under this limit: {}", text::worded(&error.to_string())))?;
+                .map_err(|error| format!("is no plan under this limit: {}", no_plan(&spec, &error.to_string())))?;
             let timeline = plan.timeline().map_err(|deadlock| format!("is no plan: {deadlock}"))?;
             let judged_ns = wire::plan_judged_ns(&plan, &timeline);
             if judged_ns < below_ns {
@@ -716,7 +716,7 @@ impl Comparison {
             Err(error) => (error.to_string(), None),
             Ok(_) => (String::new(), None),
         };
-        (text::sentence(&format!("No schedule fits: {}", text::worded(&reason))), fault)
+        (text::sentence(&format!("No schedule fits: {}", no_plan(&self.spec, &reason))), fault)
     }
 
     /// The best so far, where the page shows the best and has another one.
@@ -856,6 +856,14 @@ fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
 /// Whether two specs differ at most in name and schedule.
 pub(crate) fn same_work(one: &Spec, other: &Spec) -> bool {
     *one == Spec { name: one.name.clone(), schedule: one.schedule.clone(), ..other.clone() }
+}
+
+/// Why `spec` has no plan, for those who have its form before them.
+fn no_plan(spec: &Spec, reason: &str) -> String {
+    match &spec.work {
+        SpecWork::Model(work) => text::worded(&text::within_device(reason, work.device.memory_bytes)),
+        SpecWork::Typed(_) => text::worded(reason),
+    }
 }
 
 fn unreadable(what: &str, reason: String) -> Said {
