@@ -17,6 +17,7 @@ use web_sys::Worker;
 
 use super::browser;
 use super::courier::Courier;
+use super::figures::PROOF;
 use super::prover;
 use super::session::{self, Item};
 use crate::compared::Compared;
@@ -1100,6 +1101,10 @@ impl Planner {
 
     /// Ends the proof under way, and shows the better plan that it found.
     pub fn end_proof(self, state: State) {
+        // What stops it goes with it.
+        if browser::has_focus("[data-test='stop-proof']") {
+            browser::focus(PROOF);
+        }
         self.stop_prover();
         self.proof.update(|proof| proof.state = state);
         if let Some(better) = self.proof.with_untracked(|proof| proof.better.clone()) {
