@@ -6,7 +6,7 @@ use pipeplan_core::model::catalog;
 use pipeplan_core::{cluster, planner};
 
 use super::state::Planner;
-use crate::form::{FIELDS, Field, Form, Group, Kind, choices, field, slider};
+use crate::form::{FIELDS, Field, Form, Group, Kind, Unit, choices, field, slider};
 use crate::message::Timed;
 use crate::wire;
 
@@ -309,7 +309,11 @@ fn group(planner: Planner) -> String {
 #[component]
 fn Texts(group: Group, but: &'static str) -> impl IntoView {
     let fields = FIELDS.iter().filter(move |field| field.group == group && field.path != but);
-    fields.map(|field| view! { <Text path=field.path /> }).collect_view()
+    let input = |field: &'static Field| match field.unit {
+        Unit::Flag => view! { <Select path=field.path choices=flag() /> }.into_any(),
+        _ => view! { <Text path=field.path /> }.into_any(),
+    };
+    fields.map(input).collect_view()
 }
 
 #[component]

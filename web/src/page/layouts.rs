@@ -20,7 +20,10 @@ pub fn LayoutsPanel() -> impl IntoView {
     });
     let running =
         Memo::new(move |_| planner.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !layouts.finished)));
-    let press = move |_| match running.get_untracked() {
+    let stale = Memo::new(move |_| planner.layouts_are_stale());
+    // A search for another form gives way to one for this form.
+    let stops = Memo::new(move |_| running.get() && !stale.get());
+    let press = move |_| match stops.get_untracked() {
         true => planner.stop_tuning(),
         false => planner.tune(&devices.get_untracked()),
     };
@@ -28,7 +31,6 @@ pub fn LayoutsPanel() -> impl IntoView {
         event.prevent_default();
         press(());
     };
-    let stale = Memo::new(move |_| planner.layouts_are_stale());
     let note = move || match stale.get() {
         true => Some(
             "These are of another form than this one. Find the fastest of this one, or go back to that one."
@@ -55,7 +57,7 @@ pub fn LayoutsPanel() -> impl IntoView {
                                 placeholder=move || usual.get().unwrap_or_default() on:input=move |event| devices.set(event_target_value(&event)) />
                             " devices"</label>
                         <button type="submit" data-test="find-layouts" title="Degrees of parallelism, microbatches, recomputation and schedule together, of as many sequences a step and within the same memory">
-                            {move || if running.get() { "Stop" } else { "Find the fastest" }}</button>
+                            {move || if stops.get() { "Stop" } else { "Find the fastest" }}</button>
                         <span class="note" role="status" data-test="layouts-note">{note}</span>
                     </form>
                     {faults}
@@ -118,11 +120,11 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                         {degrees}
                         <td class="number">{format!("{microbatches} × {size}")}</td>
                         <td class="number" data-test="step">{text::duration(row.step.step_ns as f64)}</td>
-                        <td class="number">{format!("{:.0}", row.step.tokens_per_s)}</td>
+                        <td class="number">{text::count(row.step.tokens_per_s.round() as u64)}</td>
                         <td class="number">{text::mfu(row.step.mfu)}</td>
                         <td class="number">{text::bytes(row.peak)}</td>
-                        <td>{row.schedule}</td>
-                        <td>{row.recompute}</td>
+                        <td class="words">{row.schedule}</td>
+                        <td class="words">{row.recompute}</td>
                     </tr>
                 }
             })
