@@ -889,9 +889,9 @@ fn a_point_of_the_chart_gives_what_it_shows() {
         let said = browser.text("[data-test='frontier-readout']");
         chart.keys(ENTER);
         finished();
-        let makespan = browser.text("[data-test='makespan']");
-        println!("{said} gives {makespan}, {}", browser.text("[data-test='schedule-title']"));
-        assert!(duration_in(&makespan) <= duration_in(&said) * 1.0005, "{said} gives {makespan}");
+        let step = browser.text("[data-test='step']");
+        println!("{said} gives {step}, {}", browser.text("[data-test='schedule-title']"));
+        assert!(duration_in(&step) <= duration_in(&said) * 1.0005, "{said} gives {step}");
         own += usize::from(browser.text("[data-test='schedule-title']") == "From the chart");
         if own == 1 {
             assert!(browser.text("[data-test='notice']").contains("the point of the chart"));
@@ -906,9 +906,9 @@ fn a_point_of_the_chart_gives_what_it_shows() {
     let said = browser.text("[data-test='frontier-readout']");
     chart.keys(ENTER);
     finished();
-    let makespan = browser.text("[data-test='makespan']");
-    println!("{said} gives {makespan}");
-    assert!(duration_in(&makespan) <= duration_in(&said) * 1.0005, "{said} gives {makespan}");
+    let step = browser.text("[data-test='step']");
+    println!("{said} gives {step}");
+    assert!(duration_in(&step) <= duration_in(&said) * 1.0005, "{said} gives {step}");
     browser.find(&field("memory.limit_bytes")).fill("60");
     planned(&browser, "Best");
     assert_eq!(

@@ -163,17 +163,19 @@ fn label_of(name: &str) -> Option<&'static str> {
     known.map(|field| field.label)
 }
 
+/// A text that begins with a capital.
+pub fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
 /// A message of the planner as a sentence: with a capital, unless it begins with the name of a field, and a full stop.
 pub fn sentence(message: &str) -> String {
     let message = message.trim();
     let first = message.split_whitespace().next().unwrap_or_default();
     // `operators[0].ns: found …` is to be found in a file as it stands here.
     let is_field = first.strip_suffix(':').is_some_and(|name| name.contains(['.', '_', '[']));
-    let mut chars = message.chars();
-    let mut sentence: String = match chars.next() {
-        Some(first) if !is_field => first.to_uppercase().chain(chars).collect(),
-        _ => message.to_owned(),
-    };
+    let mut sentence = if is_field { message.to_owned() } else { capital(message) };
     if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?', ':']) {
         sentence.push('.');
     }

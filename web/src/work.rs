@@ -1043,7 +1043,7 @@ mod tests {
         // One microbatch at a time: a forward's bytes on every rank, and no overlap of ranks at all.
         assert_eq!((chart.least_bytes, chart.curve[0].bytes), (Some(2), 2));
         let free = planner::plan(&Spec::read(&small).unwrap(), BEST).unwrap();
-        assert_eq!(chart.curve.last().map(|point| point.cost_ns), Some(free.prediction.makespan_ns));
+        assert_eq!(chart.curve.last().map(|point| point.judged_ns), Some(free.prediction.makespan_ns));
         // Another limit is another place on the same chart.
         work.take(plan(2, &small.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 4,")));
         finish(&mut work);
@@ -1068,7 +1068,7 @@ mod tests {
             let Said::Ordered { plan } = asked(point.judged_ns + 1) else { panic!("{point:?} is no plan") };
             let plan = Plan::from_json(&plan).expect("a plan");
             assert_eq!(plan.schedule_name, FROM_CHART);
-            assert_eq!(plan.prediction.makespan_ns, point.cost_ns);
+            assert_eq!(plan.prediction.makespan_ns, point.judged_ns);
             assert_eq!(plan.prediction.peak_bytes.iter().max(), Some(&point.bytes));
             let said = asked(point.judged_ns);
             assert!(matches!(&said, Said::NoPoint { reason } if reason.contains("under this limit")), "{said:?}");

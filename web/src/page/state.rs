@@ -21,7 +21,7 @@ use super::figures::PROOF;
 use super::prover;
 use super::session::{self, Item};
 use crate::compared::Compared;
-use crate::draw::chart::{Chart, OF_POINT, why_longer};
+use crate::draw::chart::{Chart, OF_POINT};
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::edits::Edits;
@@ -405,18 +405,14 @@ impl Planner {
     /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
     fn keep_promise(self) -> bool {
         let Some(point) = self.promised.try_update_value(Option::take).flatten() else { return false };
-        let shown =
-            self.scene.with_untracked(|scene| scene.as_ref().map(|scene| (scene.cost_ns(), scene.figures.judged_ns)));
-        let below_ns = shown.map_or(u64::MAX, |(_, judged_ns)| judged_ns);
+        let shown = self.scene.with_untracked(|scene| scene.as_ref().map(|scene| scene.figures.judged_ns));
+        let below_ns = shown.unwrap_or(u64::MAX);
         // What reads the same is as good.
         if text::is_less(point.judged_ns, below_ns)
             && let Some(spec) = self.read_form()
         {
             self.ask(Ask::OpenPoint { spec, bytes: point.bytes, below_ns }, true);
             return true;
-        }
-        if let Some(line) = shown.and_then(|(cost_ns, judged_ns)| why_longer(&point, cost_ns, judged_ns)) {
-            self.say(&line);
         }
         false
     }
@@ -1297,6 +1293,7 @@ fn own_row(scene: &Scene, source: &str) -> Row {
             gap: figures.gap,
             late_ns: figures.late_ns,
             carried_ns: figures.carried_ns,
+            judged_ns: figures.judged_ns,
             step: figures.step,
         }),
     }
