@@ -1,7 +1,6 @@
 //! The fastest ways to deal the form's model to its devices, looked for where a person asks.
 
 use leptos::prelude::*;
-use pipeplan_core::spec::Work;
 
 use super::state::Planner;
 use crate::message::{LayoutRow, Layouts};
@@ -10,22 +9,14 @@ use crate::text;
 #[component]
 pub fn LayoutsPanel() -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let devices = RwSignal::new(String::new());
-    // Of the form; none for typed costs, which have no layouts.
-    let usual = Memo::new(move |_| {
-        planner.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
-            Some(Work::Model(work)) => Some(work.devices().to_string()),
-            _ => None,
-        })
-    });
-    let running =
-        Memo::new(move |_| planner.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !layouts.finished)));
+    let devices = planner.layout_devices;
+    let usual = Memo::new(move |_| planner.devices().map(|devices| devices.to_string()));
     let stale = Memo::new(move |_| planner.layouts_are_stale());
     // A search for another form gives way to one for this form.
-    let stops = Memo::new(move |_| running.get() && !stale.get());
+    let stops = Memo::new(move |_| planner.is_tuning());
     let press = move |_| match stops.get_untracked() {
         true => planner.stop_tuning(),
-        false => planner.tune(&devices.get_untracked()),
+        false => planner.tune(),
     };
     let begin = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
@@ -74,7 +65,9 @@ fn said(layouts: &Layouts) -> String {
     match (finished, rows.is_empty()) {
         (false, _) if settled < all => format!("{settled} of {all} looked at…"),
         (false, _) => format!("searching on the fastest: {searched} of {}…", rows.len()),
-        (true, true) => format!("None of {all} fits: every one needs more memory, or has no schedule."),
+        (true, true) => {
+            format!("None of {all} fits: every one needs more memory, or has no schedule. More devices may do.")
+        }
         (true, false) if settled < all => format!("Stopped after {settled} of {all}."),
         (true, false) => format!("The fastest of {all}. Choose one to plan it."),
     }

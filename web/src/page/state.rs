@@ -10,7 +10,7 @@ use pipeplan_core::format::{order, svg};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::planner::BEST;
-use pipeplan_core::spec::Spec;
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::timeline::Timeline;
 use serde_json::{Value, json};
 use web_sys::Worker;
@@ -110,6 +110,8 @@ pub struct Planner {
     pub chart: RwSignal<Chart>,
     /// What that is of; none where it is of a form that has been overtaken.
     charted: RwSignal<Option<Arc<Spec>>>,
+    /// On how many devices layouts are looked for; on those that the form has where it is empty.
+    pub layout_devices: RwSignal<String>,
     /// The fastest layouts, as far as they were looked for.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
@@ -211,6 +213,7 @@ impl Planner {
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             charted: RwSignal::new(None),
+            layout_devices: RwSignal::new(String::new()),
             layouts: RwSignal::new(None),
             tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
@@ -743,12 +746,32 @@ impl Planner {
         }
     }
 
-    /// Looks for the fastest layouts of the form's model on so many devices; those that it has where `devices` is empty.
-    pub fn tune(self, devices: &str) {
+    /// Devices of the form's model; none for typed costs, which have no layouts.
+    pub fn devices(self) -> Option<u64> {
+        self.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
+            Some(Work::Model(work)) => Some(work.devices()),
+            _ => None,
+        })
+    }
+
+    /// Whether another layout may have a plan where the form's has none: no field is to blame.
+    pub fn may_find_layouts(self) -> bool {
+        self.devices().is_some() && self.no_plan_at.with(Option::is_none) && !self.is_faulty()
+    }
+
+    /// Whether layouts of this form are being looked for.
+    pub fn is_tuning(self) -> bool {
+        let runs = |layouts: &Option<Arc<Layouts>>| layouts.as_ref().is_some_and(|layouts| !layouts.finished);
+        self.layouts.with(runs) && !self.layouts_are_stale()
+    }
+
+    /// Looks for the fastest layouts of the form's model.
+    pub fn tune(self) {
         self.layouts.set(None);
         self.tuned_for.set(None);
         self.not_tuned.set(Vec::new());
-        let devices = devices.trim();
+        let typed = self.layout_devices.get_untracked();
+        let devices = typed.trim();
         let number = devices.parse::<u64>();
         match (number, self.read_form()) {
             (Err(_), _) if !devices.is_empty() => {

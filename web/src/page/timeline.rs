@@ -53,12 +53,24 @@ struct Drag {
 #[component]
 pub fn TimelinePanel() -> impl IntoView {
     let planner = expect_context::<Planner>();
+    let find_layouts = move |_| {
+        if !untrack(|| planner.is_tuning()) {
+            planner.tune();
+        }
+        // Where they come, and can be stopped.
+        browser::show_mostly(".layouts");
+        browser::focus("[data-test='find-layouts']");
+    };
     view! {
         <section class="panel timeline" aria-label="Timeline">
             <Toolbar />
             <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
             {move || planner.no_plan.get().map(|reason| view! {
-                <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p></div>
+                <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p>
+                    {move || planner.may_find_layouts().then(|| view! {
+                        <button type="button" data-test="find-layouts-here" on:click=find_layouts
+                            title="Other degrees of parallelism, microbatches and recomputation, on the same devices">"Find a layout that fits"</button>
+                    })}</div>
             })}
             {move || planner.kept_unseen().map(|said| view! { <p class="note" data-test="kept-unseen">{said}</p> })}
             <Canvas />
