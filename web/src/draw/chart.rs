@@ -122,6 +122,12 @@ impl Judged {
         };
         Judged { name, jitters: spec.jitter_permille > 0 }
     }
+
+    /// What the best is best by.
+    pub fn least(&self) -> String {
+        let late = if self.jitters { ", 1 in 20" } else { "" };
+        format!("least {}{late}", self.name)
+    }
 }
 
 /// Where bytes and values are on a drawing of some width.

@@ -6,6 +6,7 @@ use pipeplan_core::problem::Objective;
 
 use super::browser;
 use super::state::{Planner, is_schedule};
+use crate::draw::chart::Judged;
 use crate::message::{Row, RowCosts};
 use crate::ranking::{Column, Ranking, cost_ns};
 use crate::text;
@@ -156,7 +157,11 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
     };
     let title = move || row.get().map(|row| row.title).unwrap_or_default();
     let source = move || row.get().map(|row| row.source).unwrap_or_default();
-    let won = move || row.get().filter(|row| row.schedule == BEST && row.costs.is_some()).and_then(|row| row.reason);
+    let won = move || {
+        let row = row.get().filter(|row| row.schedule == BEST && row.costs.is_some())?;
+        let least = planner.spec.with(|spec| spec.as_deref().map(|spec| Judged::of(spec).least()))?;
+        Some([Some(least), row.reason].into_iter().flatten().collect::<Vec<_>>().join(": "))
+    };
     view! {
         <tr class:chosen=chosen class:absent=move || row.get().is_some_and(|row| row.costs.is_none())
             class:before=of_before data-test=format!("row-{name}") on:click=choose>
