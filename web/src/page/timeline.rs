@@ -17,6 +17,7 @@ use crate::draw::raster::Image;
 use crate::draw::view::View;
 use crate::draw::walk::{Block, Ranks, Step};
 use crate::scene::{Below, Scene};
+use crate::text;
 
 /// How much one notch of a wheel or one press of a key zooms.
 const ZOOM_STEP: f64 = 1.25;
@@ -36,6 +37,16 @@ pub struct Frame {
     /// Whether it is to be printed.
     pub paper: bool,
     pub ratio: f64,
+}
+
+impl Frame {
+    /// The plan that is kept, where that is compared with the one on screen.
+    pub fn kept(&self) -> Option<&Scene> {
+        match &self.below {
+            Some((Below::Kept(kept), _)) => Some(kept),
+            _ => None,
+        }
+    }
 }
 
 /// A pointer that moves no farther than this between down and up has tapped.
@@ -345,7 +356,16 @@ fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
             };
             untrack(|| planner.below()).map(describe).unwrap_or_default()
         }
-        Pointed::Memory { rank, time_ns } => scene.describe_memory(rank, time_ns as f64),
+        Pointed::Memory { rank, time_ns } => {
+            let mut lines = scene.describe_memory(rank, time_ns as f64);
+            if let Some(Below::Kept(kept)) = untrack(|| planner.below())
+                && let Some(curve) = kept.curve(rank)
+            {
+                lines.push(("kept holds".to_owned(), text::bytes(curve.at(time_ns as f64))));
+                lines.push(("kept peak".to_owned(), text::bytes(curve.peak())));
+            }
+            lines
+        }
     }
 }
 
