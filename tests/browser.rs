@@ -674,6 +674,10 @@ fn wrong_input_is_told_at_its_field() {
             !help.is_empty() && described.as_str().is_some_and(|text| text.starts_with(&help)),
             "{help}: {described}"
         );
+        // It leaves the field's slider free.
+        let below = "const [path] = arguments, place = css => document.querySelector(css).getBoundingClientRect();
+            return place(`#field-${path.replace('.', '-')}-help`).top >= place(`[data-test='slider-${path}']`).bottom";
+        assert_eq!(browser.script(below, json!([path])), json!(true), "{path}");
         let fault = format!("[data-test='fault-{path}']");
         let told = browser.until("a fault", || Some(browser.text(&fault)).filter(|text| !text.is_empty()));
         assert!(told.contains(wrong) && told.contains("accepted"), "{told}");
@@ -1663,6 +1667,8 @@ fn a_small_plan_is_proved_in_the_page() {
     let before = browser.text("[data-test='gap']");
     assert!(before.contains("above it"), "{before}");
     browser.find("[data-test='prove']").click();
+    // The button goes, and the focus does not go back to the top of the page.
+    assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "proof");
     let proof = "[data-test='proof']";
     let state = || browser.find(proof).script_with("return arguments[0].dataset.state", json!(null));
     browser.until("a proof", || (state() == "proved").then_some(()));
