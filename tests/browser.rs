@@ -51,6 +51,11 @@ fn link_that_says(browser: &Browser, wanted: impl Fn(&Value) -> bool) -> String 
     })
 }
 
+/// How many notices there are.
+fn notices(browser: &Browser) -> Value {
+    browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]))
+}
+
 /// Every field of the form with its value, and every figure: what a link has to bring back.
 fn seen(browser: &Browser) -> (Value, Vec<String>) {
     let script = "return Object.fromEntries([...document.querySelectorAll('[data-test^=field-]')].map(field => [field.dataset.test, field.value]))";
@@ -212,6 +217,98 @@ fn a_plan_and_its_trace_are_one_click_away() {
         let said = browser.text("[data-test='notice']");
         (said.contains("no-plan.json") && said.contains("no-trace.json")).then_some(())
     });
+}
+
+/// Files that are opened together are told of together, each by its name, whatever the last of them says.
+#[test]
+fn what_is_wrong_with_one_of_several_files_stays() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("several", 1280, 900);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let file = |name: &str, text: &str| {
+        let path = process::output(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let good = std::fs::read_to_string(process::top().join("examples/tiny-llama.toml")).unwrap();
+    let files = [
+        file("faulty-spec.toml", "parallel.pipeline = -8"),
+        file("faulty-plan.json", r#"{ "format": "pipeplan-plan" }"#),
+        file("faulty-trace.json", r#"{ "format": "pipeplan-trace" }"#),
+        file("good-spec.toml", &good),
+    ];
+    browser.find("[data-test='open-file']").keys(&files.join("\n"));
+    planned(&browser, "ZB-V");
+    let said = browser.text("[data-test='notice']");
+    for part in ["faulty-spec.toml: This file reads", "faulty-plan.json: This plan", "faulty-trace.json: This trace"]
+    {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert!(!said.contains("good-spec"), "{said}");
+    // What is opened next is told of by itself.
+    open(&browser, Path::new(&files[3]));
+    browser.until("nothing to say", || (notices(&browser) == json!(0)).then_some(()));
+    browser.no_errors();
+}
+
+/// Where nothing fits, another layout may: looking for one begins there. What has no plan is folded together.
+#[test]
+fn where_nothing_fits_layouts_are_looked_for() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("unfit", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    browser.find(&field("memory.limit_bytes")).fill("30");
+    let said = browser.until("why there is no plan", || {
+        Some(browser.text("[data-test='no-plan']")).filter(|text| !text.is_empty())
+    });
+    assert!(said.contains("raise “Limit a rank”"), "{said}");
+    let gpipe = || browser.text("[data-test='row-gpipe']");
+    browser.until("the rows to be folded", || {
+        (browser.text("[data-test='absent-schedules']").contains("schedules without a plan") && gpipe().is_empty())
+            .then_some(())
+    });
+    assert!(browser.text("[data-test='row-best']").contains("No schedule fits"));
+    browser.find("[data-test='absent-schedules']").click();
+    assert!(gpipe().contains("would hold"), "{}", gpipe());
+    browser.script("scrollTo(0, 0)", json!([]));
+    browser.find("[data-test='find-layouts-here']").click();
+    browser.until("the fastest layouts", || {
+        browser.text("[data-test='layouts-note']").starts_with("The fastest of").then_some(())
+    });
+    assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "find-layouts");
+    browser.picture("layouts-that-fit.png");
+    // No limit is advised above what there is.
+    browser.find(&field("memory.limit_bytes")).fill("80\u{E003}\u{E003}");
+    choose(&browser, "model.name", "llama-2-70b");
+    browser.until("why there is no plan", || {
+        let said = browser.text("[data-test='no-plan']");
+        (said.contains("a device has") && !said.contains("raise")).then_some(())
+    });
+    browser.no_errors();
+}
+
+/// A screen reader hears that planning begins and what came of it, and not how far it is.
+#[test]
+fn a_change_is_read_aloud_when_it_begins_and_when_it_ends() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("aloud", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    let listen = "window.heard = [];
+        for (const said of document.querySelectorAll(\"header [role='status'], header [aria-live]\"))
+            new MutationObserver(() => heard.push(said.textContent)).observe(said, { childList: true, subtree: true, characterData: true });";
+    browser.script(listen, json!([]));
+    browser.find(&field("memory.limit_bytes")).fill("50");
+    let heard = browser.until("what came of it", || {
+        let heard = browser.script("return heard", json!([]));
+        heard.as_array()?.last()?.as_str()?.starts_with("Best, ").then_some(heard)
+    });
+    // Two digits are typed, and each may be planned by itself.
+    let times = heard.as_array().unwrap().len();
+    assert!(heard[0] == "planning…" && times <= 4, "{heard}");
+    browser.no_errors();
 }
 
 /// Times that `profile` measured are opened like any file: the page then plans what `plan --profile` does, also when it is
@@ -549,8 +646,7 @@ fn a_damaged_link_says_which_part_is_wrong() {
         browser.goto(&format!("{address}/#{fragment}{behind}"));
         planned(&browser, "ZB-V");
         assert_eq!(browser.find(&field("model.name")).property("value"), "tiny-llama");
-        let notices = browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]));
-        assert_eq!(notices, json!(0), "{behind}");
+        assert_eq!(notices(&browser), json!(0), "{behind}");
         browser.until("the link alone", || browser.address().ends_with(&format!("/#{fragment}")).then_some(()));
     }
     browser.no_errors();
@@ -578,9 +674,14 @@ fn wrong_input_is_told_at_its_field() {
             !help.is_empty() && described.as_str().is_some_and(|text| text.starts_with(&help)),
             "{help}: {described}"
         );
+        // It leaves the field's slider free.
+        let below = "const [path] = arguments, place = css => document.querySelector(css).getBoundingClientRect();
+            return place(`#field-${path.replace('.', '-')}-help`).top >= place(`[data-test='slider-${path}']`).bottom";
+        assert_eq!(browser.script(below, json!([path])), json!(true), "{path}");
         let fault = format!("[data-test='fault-{path}']");
         let told = browser.until("a fault", || Some(browser.text(&fault)).filter(|text| !text.is_empty()));
         assert!(told.contains(wrong) && told.contains("accepted"), "{told}");
+        assert_eq!(browser.find(&field(path)).property("ariaInvalid"), "true");
         // What is shown meanwhile is the last plan that was right.
         assert!(seen(&browser).1.iter().all(|figure| !figure.is_empty()), "{before:?}");
         if wrong == "many" {
@@ -588,6 +689,7 @@ fn wrong_input_is_told_at_its_field() {
         }
         browser.find(&field(path)).fill(right);
         browser.until("the fault to go", || browser.text(&fault).is_empty().then_some(()));
+        assert_eq!(browser.find(&field(path)).property("ariaInvalid"), "false");
     }
 
     // So is a field that says nothing and has to. A backspace: what a driver clears, no page hears of.
@@ -615,6 +717,11 @@ fn wrong_input_is_told_at_its_field() {
     browser.until("why there is no link", || browser.text(notice).contains("The form has faults").then_some(()));
     assert_eq!(in_sight(), json!(true), "a notice is seen wherever one has scrolled to");
     browser.picture("notice.png");
+    // Who dismisses it goes on where the focus was before.
+    let focused = "return document.activeElement.dataset.test";
+    browser.find(&format!("{notice} button")).click();
+    browser.until("the notice to go", || (notices(&browser) == json!(0)).then_some(()));
+    assert_eq!(browser.script(focused, json!([])), "copy-link");
     microbatches.keys("8");
     browser.until("the plan of the form", || (is_outdated() == json!(false)).then_some(()));
     assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(false));
@@ -889,9 +996,9 @@ fn a_point_of_the_chart_gives_what_it_shows() {
         let said = browser.text("[data-test='frontier-readout']");
         chart.keys(ENTER);
         finished();
-        let makespan = browser.text("[data-test='makespan']");
-        println!("{said} gives {makespan}, {}", browser.text("[data-test='schedule-title']"));
-        assert!(duration_in(&makespan) <= duration_in(&said) * 1.0005, "{said} gives {makespan}");
+        let step = browser.text("[data-test='step']");
+        println!("{said} gives {step}, {}", browser.text("[data-test='schedule-title']"));
+        assert!(duration_in(&step) <= duration_in(&said) * 1.0005, "{said} gives {step}");
         own += usize::from(browser.text("[data-test='schedule-title']") == "From the chart");
         if own == 1 {
             assert!(browser.text("[data-test='notice']").contains("the point of the chart"));
@@ -906,15 +1013,12 @@ fn a_point_of_the_chart_gives_what_it_shows() {
     let said = browser.text("[data-test='frontier-readout']");
     chart.keys(ENTER);
     finished();
-    let makespan = browser.text("[data-test='makespan']");
-    println!("{said} gives {makespan}");
-    assert!(duration_in(&makespan) <= duration_in(&said) * 1.0005, "{said} gives {makespan}");
+    let step = browser.text("[data-test='step']");
+    println!("{said} gives {step}");
+    assert!(duration_in(&step) <= duration_in(&said) * 1.0005, "{said} gives {step}");
     browser.find(&field("memory.limit_bytes")).fill("60");
     planned(&browser, "Best");
-    assert_eq!(
-        browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([])),
-        json!(0)
-    );
+    assert_eq!(notices(&browser), json!(0));
     browser.no_errors();
 }
 
@@ -1498,7 +1602,7 @@ fn a_plan_is_saved_when_its_search_has_ended() {
     planned(&browser, "Best");
     let link = link_that_says(&browser, |spec| spec["training"]["microbatches"] == 24);
     assert!(plan == printed(["plan", &link, "-o", "-"]), "the page's plan is not the command's");
-    let left = browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]));
+    let left = notices(&browser);
     assert_eq!(left, 0, "it is saved, and nothing more to be said of it");
     browser.no_errors();
 }
@@ -1563,6 +1667,8 @@ fn a_small_plan_is_proved_in_the_page() {
     let before = browser.text("[data-test='gap']");
     assert!(before.contains("above it"), "{before}");
     browser.find("[data-test='prove']").click();
+    // The button goes, and the focus does not go back to the top of the page.
+    assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "proof");
     let proof = "[data-test='proof']";
     let state = || browser.find(proof).script_with("return arguments[0].dataset.state", json!(null));
     browser.until("a proof", || (state() == "proved").then_some(()));

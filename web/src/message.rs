@@ -411,14 +411,19 @@ pub struct LayoutRow {
 pub struct ChartPoint {
     /// The most bytes that a rank holds.
     pub bytes: u64,
-    /// The cost, by the spec's objective.
-    pub cost_ns: u64,
     /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
     pub judged_ns: u64,
     /// Idle share under the objective.
     pub bubble_ratio: f64,
     /// The schedule, as a person calls it.
     pub by: String,
+}
+
+impl ChartPoint {
+    /// Whether it could hang as its transfers are carried: then it is judged to come behind all else, and not by a time.
+    pub fn hangs(&self) -> bool {
+        self.judged_ns >= u64::MAX / 2
+    }
 }
 
 /// What an order takes where something takes longer, or less.
@@ -522,6 +527,8 @@ pub struct RowCosts {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
+    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
+    pub judged_ns: u64,
     /// The whole training step; of a model only.
     pub step: Option<StepFigures>,
 }

@@ -123,6 +123,7 @@ mod tests {
             gap: (gap >= 0.0).then_some(gap),
             late_ns: Some(1000 - makespan_ns),
             carried_ns: (makespan_ns != 300).then_some(makespan_ns / 100 % 4),
+            judged_ns: makespan_ns,
             step: Some(StepFigures { step_ns: makespan_ns % 300, tokens_per_s: 1.0, mfu: peak_bytes as f64 / 10.0 }),
         });
         Row {

@@ -108,6 +108,19 @@ pub fn worded(text: &str) -> String {
     said
 }
 
+/// A sentence of the planner that does not advise to raise a limit where a rank needs more than its device has: what the
+/// limit of a real device is raised above is not there.
+pub fn within_device(text: &str, device_bytes: u64) -> String {
+    const ADVICE: &str = "; raise limit_bytes, or ";
+    let needed = || text.split_once("at least ")?.1.split_once(" bytes")?.0.parse::<u64>().ok();
+    match text.split_once(ADVICE) {
+        Some((said, other)) if needed().is_some_and(|needed| needed > device_bytes) => {
+            format!("{said}; a device has {device_bytes} bytes, so {other}")
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The fault of a field of the form that a sentence of the planner tells of, as faults are written: `FIELD: found …, accepted
 /// is …`.
 pub fn fault_of(sentence: &str) -> Option<FieldFault> {
@@ -150,17 +163,19 @@ fn label_of(name: &str) -> Option<&'static str> {
     known.map(|field| field.label)
 }
 
+/// A text that begins with a capital.
+pub fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
 /// A message of the planner as a sentence: with a capital, unless it begins with the name of a field, and a full stop.
 pub fn sentence(message: &str) -> String {
     let message = message.trim();
     let first = message.split_whitespace().next().unwrap_or_default();
     // `operators[0].ns: found …` is to be found in a file as it stands here.
     let is_field = first.strip_suffix(':').is_some_and(|name| name.contains(['.', '_', '[']));
-    let mut chars = message.chars();
-    let mut sentence: String = match chars.next() {
-        Some(first) if !is_field => first.to_uppercase().chain(chars).collect(),
-        _ => message.to_owned(),
-    };
+    let mut sentence = if is_field { message.to_owned() } else { capital(message) };
     if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?', ':']) {
         sentence.push('.');
     }
@@ -238,6 +253,22 @@ mod tests {
             ("model.layers.*.weight, as jitter_permille.", "model.layers.*.weight, as “Jitter”."),
         ] {
             assert_eq!(worded(said), read);
+        }
+    }
+
+    /// As both say it that know how little a rank can do with.
+    #[test]
+    fn no_limit_is_to_be_raised_above_the_device() {
+        use pipeplan_core::bounds::Infeasible;
+        use pipeplan_core::op::{Op, OpKind};
+        use pipeplan_core::search;
+        let op = Op::new(0, OpKind::F, 0);
+        let least = Infeasible { rank: 1, needed_bytes: 90, limit_bytes: 80, op }.to_string();
+        let search = search::Infeasible { rank: 1, least_bytes: 90, limit_bytes: 80 }.to_string();
+        for said in [least, search] {
+            assert_eq!(within_device(&said, 90), said);
+            let within = within_device(&said, 89);
+            assert!(!within.contains("raise") && within.contains("; a device has 89 bytes, so "), "{within}");
         }
     }
 

@@ -185,7 +185,6 @@ pub fn chart_point(problem: &Problem, timeline: &Timeline, judged_ns: u64, by: S
     ChartPoint {
         judged_ns,
         bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
-        cost_ns: timeline.cost_ns(problem.objective()),
         bubble_ratio: timeline.bubble_ratio(problem.objective()),
         by,
     }
@@ -262,6 +261,7 @@ pub fn row(spec: &Spec, name: &str, answer: &Answer) -> Row {
         gap: gap(answer.cost_ns(), bound_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
         carried_ns: answer.carried.map(|carried| carried.cost_ns),
+        judged_ns: answer.judged_ns(),
         step: answer.step(spec).map(step),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }

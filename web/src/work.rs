@@ -334,7 +334,7 @@ impl Work {
                     PlanError::Absent { reason, .. } => text::fault_of(reason),
                     _ => None,
                 };
-                Said::NoPlan { schedule: name, reason: text::sentence(&text::worded(&error.to_string())), fault }
+                Said::NoPlan { schedule: name, reason: text::sentence(&no_plan(&spec, &error.to_string())), fault }
             }
         }];
         said.extend(self.start_comparison(id, spec, false));
@@ -487,7 +487,7 @@ impl Work {
             let order =
                 chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no order of ops that was kept")?;
             let plan = planner::plan_order(&spec, FROM_CHART, order.clone())
-                .map_err(|error| format!("is no plan under this limit: {}", text::worded(&error.to_string())))?;
+                .map_err(|error| format!("is no plan under this limit: {}", no_plan(&spec, &error.to_string())))?;
             let timeline = plan.timeline().map_err(|deadlock| format!("is no plan: {deadlock}"))?;
             let judged_ns = wire::plan_judged_ns(&plan, &timeline);
             if judged_ns < below_ns {
@@ -716,7 +716,7 @@ impl Comparison {
             Err(error) => (error.to_string(), None),
             Ok(_) => (String::new(), None),
         };
-        (text::sentence(&format!("No schedule fits: {}", text::worded(&reason))), fault)
+        (text::sentence(&format!("No schedule fits: {}", no_plan(&self.spec, &reason))), fault)
     }
 
     /// The best so far, where the page shows the best and has another one.
@@ -856,6 +856,14 @@ fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
 /// Whether two specs differ at most in name and schedule.
 pub(crate) fn same_work(one: &Spec, other: &Spec) -> bool {
     *one == Spec { name: one.name.clone(), schedule: one.schedule.clone(), ..other.clone() }
+}
+
+/// Why `spec` has no plan, for those who have its form before them.
+fn no_plan(spec: &Spec, reason: &str) -> String {
+    match &spec.work {
+        SpecWork::Model(work) => text::worded(&text::within_device(reason, work.device.memory_bytes)),
+        SpecWork::Typed(_) => text::worded(reason),
+    }
 }
 
 fn unreadable(what: &str, reason: String) -> Said {
@@ -1035,7 +1043,7 @@ mod tests {
         // One microbatch at a time: a forward's bytes on every rank, and no overlap of ranks at all.
         assert_eq!((chart.least_bytes, chart.curve[0].bytes), (Some(2), 2));
         let free = planner::plan(&Spec::read(&small).unwrap(), BEST).unwrap();
-        assert_eq!(chart.curve.last().map(|point| point.cost_ns), Some(free.prediction.makespan_ns));
+        assert_eq!(chart.curve.last().map(|point| point.judged_ns), Some(free.prediction.makespan_ns));
         // Another limit is another place on the same chart.
         work.take(plan(2, &small.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 4,")));
         finish(&mut work);
@@ -1060,7 +1068,7 @@ mod tests {
             let Said::Ordered { plan } = asked(point.judged_ns + 1) else { panic!("{point:?} is no plan") };
             let plan = Plan::from_json(&plan).expect("a plan");
             assert_eq!(plan.schedule_name, FROM_CHART);
-            assert_eq!(plan.prediction.makespan_ns, point.cost_ns);
+            assert_eq!(plan.prediction.makespan_ns, point.judged_ns);
             assert_eq!(plan.prediction.peak_bytes.iter().max(), Some(&point.bytes));
             let said = asked(point.judged_ns);
             assert!(matches!(&said, Said::NoPoint { reason } if reason.contains("under this limit")), "{said:?}");

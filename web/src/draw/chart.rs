@@ -2,6 +2,9 @@
 
 use core::fmt::Write;
 
+use pipeplan_core::problem::Objective;
+use pipeplan_core::spec::{Spec, Work};
+
 use super::ruler::round_step;
 use crate::message::{ChartNews, ChartPoint};
 use crate::text::{self, trimmed};
@@ -67,18 +70,19 @@ impl Chart {
 /// What is drawn against memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Measure {
-    /// Idle share.
+    /// What points are chosen by: it falls with more memory.
     #[default]
-    Bubble,
-    /// The cost.
     Time,
+    /// Idle share of the same points: it need not fall, where the end of the step, waits or jitter decide.
+    Bubble,
 }
 
 impl Measure {
     fn of(self, point: &ChartPoint) -> f64 {
         match self {
+            Measure::Time if point.hangs() => f64::INFINITY,
+            Measure::Time => point.judged_ns as f64,
             Measure::Bubble => point.bubble_ratio,
-            Measure::Time => point.cost_ns as f64,
         }
     }
 }
@@ -94,6 +98,36 @@ pub struct Marks {
     pub picked: Option<usize>,
     /// What published schedules come to, each by its name.
     pub published: Vec<ChartPoint>,
+    /// What points are chosen by.
+    pub judged: Judged,
+}
+
+/// What points are chosen by, as the page calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Judged {
+    /// `step`, or what there is of one.
+    pub name: &'static str,
+    /// Whether ops differ: then one in twenty takes longer than that.
+    pub jitters: bool,
+}
+
+impl Judged {
+    /// What the best of `spec` is chosen by.
+    pub fn of(spec: &Spec) -> Judged {
+        let name = match (&spec.work, spec.objective()) {
+            (Work::Model(_), Objective::Makespan) => "step",
+            (Work::Model(_), Objective::LongestSpan) => "longest span with its end",
+            (Work::Typed(_), Objective::Makespan) => "makespan",
+            (Work::Typed(_), Objective::LongestSpan) => "longest span",
+        };
+        Judged { name, jitters: spec.jitter_permille > 0 }
+    }
+
+    /// What the best is best by.
+    pub fn least(&self) -> String {
+        let late = if self.jitters { ", 1 in 20" } else { "" };
+        format!("least {}{late}", self.name)
+    }
 }
 
 /// Where bytes and values are on a drawing of some width.
@@ -250,8 +284,8 @@ impl Plot {
     /// Published schedules with their names, where the names have room: the fastest come first. A name stays off other
     /// names and all points, and off lines too where it can.
     fn draw_published(&self, svg: &mut String, chart: &Chart, marks: &Marks) {
-        let mut by_cost: Vec<&ChartPoint> = marks.published.iter().collect();
-        by_cost.sort_by_key(|point| (point.cost_ns, point.bytes));
+        let mut by_time: Vec<&ChartPoint> = marks.published.iter().collect();
+        by_time.sort_by_key(|point| (point.judged_ns, point.bytes));
         let at = |point: &ChartPoint| (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
         let around = |point: &ChartPoint| {
             let (x, y) = at(point);
@@ -259,8 +293,8 @@ impl Plot {
         };
         let mut taken: Vec<Area> = marks.published.iter().chain(&marks.plan).map(around).collect();
         let lines = self.lines(&chart.curve, marks.limit_bytes);
-        for point in by_cost {
-            let _ = write!(svg, "<g><title>{}</title>", describe(point));
+        for point in by_time {
+            let _ = write!(svg, "<g><title>{}</title>", describe(point, &marks.judged));
             self.draw_point(svg, "published", point);
             svg.push_str("</g>");
             let ((x, y), width) = (at(point), point.by.chars().count() as f64 * LETTER_PX);
@@ -348,54 +382,33 @@ fn scale((low, high): (f64, f64), count: f64) -> Vec<(f64, String)> {
 }
 
 /// A point in a sentence.
-pub fn describe(point: &ChartPoint) -> String {
-    format!(
-        "{}: {}, bubble {} ({})",
-        text::bytes(point.bytes),
-        text::duration(point.cost_ns as f64),
-        text::percent(point.bubble_ratio),
-        point.by
-    )
+pub fn describe(point: &ChartPoint, judged: &Judged) -> String {
+    let time = match point.hangs() {
+        true => "hangs as its transfers are carried".to_owned(),
+        false => format!("{} {}", judged.name, text::duration(point.judged_ns as f64)),
+    };
+    let late = if judged.jitters { ", 1 in 20 takes more" } else { "" };
+    let bubble = text::percent(point.bubble_ratio);
+    format!("{}: {time}{late}, bubble {bubble} ({})", text::bytes(point.bytes), point.by)
 }
 
 /// How what is said of a point that was chosen begins.
 pub const OF_POINT: &str = "The point of the chart";
-
-/// Why the plan that was chosen for `point` takes longer than that, though it is judged by no more; none where it does not,
-/// or reads the same.
-pub fn why_longer(point: &ChartPoint, cost_ns: u64, judged_ns: u64) -> Option<String> {
-    let read = |ns: u64| text::duration(ns as f64);
-    text::is_less(point.cost_ns, cost_ns).then(|| {
-        format!(
-            "{OF_POINT} takes {} and this plan {}: the best is chosen by a whole step, with its end, its waits at \
-             transfers and what jitter adds, which is {} there and {} here.",
-            read(point.cost_ns),
-            read(cost_ns),
-            read(point.judged_ns),
-            read(judged_ns)
-        )
-    })
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn point(bytes: u64, cost_ns: u64) -> ChartPoint {
+    fn point(bytes: u64, judged_ns: u64) -> ChartPoint {
         // As if there were 100 ns of work.
-        ChartPoint {
-            bytes,
-            cost_ns,
-            judged_ns: cost_ns,
-            bubble_ratio: 1.0 - 100.0 / cost_ns.max(100) as f64,
-            by: "1F1B".to_owned(),
-        }
+        let bubble_ratio = 1.0 - 100.0 / judged_ns.max(100) as f64;
+        ChartPoint { bytes, judged_ns, bubble_ratio, by: "1F1B".to_owned() }
     }
 
     fn chart(points: &[(u64, u64)]) -> Chart {
         let mut chart = Chart::default();
-        let points = points.iter().map(|(bytes, cost_ns)| point(*bytes, *cost_ns)).collect();
+        let points = points.iter().map(|(bytes, judged_ns)| point(*bytes, *judged_ns)).collect();
         chart.hear(ChartNews { started: true, least_bytes: Some(8), points, finished: false });
         chart
     }
@@ -403,7 +416,7 @@ mod tests {
     #[test]
     fn only_what_more_memory_buys_stays() {
         let chart = chart(&[(30, 150), (10, 200), (20, 200), (20, 170), (40, 150), (25, 140), (10, 180)]);
-        let curve: Vec<(u64, u64)> = chart.curve.iter().map(|point| (point.bytes, point.cost_ns)).collect();
+        let curve: Vec<(u64, u64)> = chart.curve.iter().map(|point| (point.bytes, point.judged_ns)).collect();
         assert_eq!(curve, [(10, 180), (20, 170), (25, 140)]);
         assert_eq!([9.0, 10.0, 24.9, 1e9].map(|bytes| chart.within(bytes)), [Some(0), Some(0), Some(1), Some(2)]);
         assert_eq!(Chart::default().within(1.0), None);
@@ -411,20 +424,30 @@ mod tests {
 
     /// Two copies of the model make a short pipeline and a long end of the step.
     #[test]
-    fn what_the_best_would_not_choose_is_no_point() {
-        let two_way = |bytes| ChartPoint { judged_ns: 260, ..point(bytes, 130) };
+    fn what_the_best_would_not_choose_is_no_point_and_more_memory_never_looks_worse() {
+        let with_end = |bytes, judged_ns, bubble_ns| ChartPoint { judged_ns, ..point(bytes, bubble_ns) };
         let mut curve = vec![point(10, 200)];
-        assert!(!insert(&mut curve, two_way(20)));
-        assert!(
-            insert(&mut curve, two_way(5)) && insert(&mut curve, ChartPoint { judged_ns: 190, ..point(30, 210) })
-        );
+        assert!(!insert(&mut curve, with_end(20, 260, 130)));
+        assert!(insert(&mut curve, with_end(5, 260, 130)) && insert(&mut curve, with_end(30, 190, 210)));
         assert_eq!(curve.iter().map(|point| point.bytes).collect::<Vec<_>>(), [5, 10, 30]);
-        assert_eq!(why_longer(&curve[1], 200, 190), None);
-        let said = why_longer(&curve[1], 210, 190).unwrap();
-        assert!(
-            said.contains("takes 200 ns and this plan 210 ns") && said.contains("200 ns there and 190 ns here"),
-            "{said}"
-        );
+        let chart = Chart { curve, ..Chart::default() };
+        let plot = Plot::new(&chart, &Marks::default(), Measure::default(), 400.0).unwrap();
+        let heights: Vec<f64> = chart.curve.iter().map(|point| plot.y_of(plot.measure.of(point))).collect();
+        assert!(heights.windows(2).all(|pair| pair[0] < pair[1]), "the lower, the better: {heights:?}");
+    }
+
+    #[test]
+    fn a_point_is_said_by_what_it_is_chosen_by() {
+        let said = |point: &ChartPoint, jitters| describe(point, &Judged { name: "step", jitters });
+        assert_eq!(said(&point(2048, 200), false), "2 KiB: step 200 ns, bubble 50.0 % (1F1B)");
+        assert_eq!(said(&point(2048, 200), true), "2 KiB: step 200 ns, 1 in 20 takes more, bubble 50.0 % (1F1B)");
+        // Drawn at the top, beside one that ends.
+        let hangs = point(1024, u64::MAX / 2 + 200);
+        assert!(said(&hangs, false).contains("hangs"));
+        let chart = Chart { curve: vec![hangs, point(2048, 200)], ..Chart::default() };
+        let plot = Plot::new(&chart, &Marks::default(), Measure::Time, 400.0).unwrap();
+        assert_eq!(plot.y_of(Measure::Time.of(&chart.curve[0])), TOP);
+        assert!(plot.value_ticks().iter().all(|(_, label)| label.ends_with(" ns")));
     }
 
     #[test]
@@ -480,7 +503,7 @@ mod tests {
     #[test]
     fn names_stand_off_points_each_other_and_lines_where_there_is_room() {
         let chart = chart(&[(1000, 400), (2000, 200), (3000, 150)]);
-        let named = |bytes, cost_ns, by: &str| ChartPoint { by: by.to_owned(), ..point(bytes, cost_ns) };
+        let named = |bytes, judged_ns, by: &str| ChartPoint { by: by.to_owned(), ..point(bytes, judged_ns) };
         // One that would be crossed by the curve to its right, and two beside each other.
         let published =
             vec![named(1900, 210, "ZB-V"), named(2400, 300, "V-Half"), named(2430, 305, "Interleaved ZB")];
@@ -514,10 +537,10 @@ mod tests {
             for bytes in 0..60 {
                 let best = points.iter().filter(|(held, _)| *held <= bytes).map(|(_, cost)| *cost).min();
                 if let Some(best) = best {
-                    prop_assert_eq!(chart.curve[chart.within(bytes as f64).unwrap()].cost_ns, best);
+                    prop_assert_eq!(chart.curve[chart.within(bytes as f64).unwrap()].judged_ns, best);
                 }
             }
-            prop_assert!(chart.curve.windows(2).all(|pair| pair[0].bytes < pair[1].bytes && pair[0].cost_ns > pair[1].cost_ns));
+            prop_assert!(chart.curve.windows(2).all(|pair| pair[0].bytes < pair[1].bytes && pair[0].judged_ns > pair[1].judged_ns));
         }
 
         #[test]
@@ -528,9 +551,9 @@ mod tests {
             time in any::<bool>(),
         ) {
             let chart = chart(&points);
-            let published = points.iter().map(|(bytes, cost_ns)| point(*bytes, *cost_ns)).collect();
+            let published = points.iter().map(|(bytes, judged_ns)| point(*bytes, *judged_ns)).collect();
             let plan = Some(point(points[0].0, points[0].1));
-            let marks = Marks { limit_bytes: limit, plan, picked: Some(0), published };
+            let marks = Marks { limit_bytes: limit, plan, picked: Some(0), published, judged: Judged::default() };
             let measure = if time { Measure::Time } else { Measure::Bubble };
             let plot = Plot::new(&chart, &marks, measure, width).unwrap();
             for point in &chart.curve {

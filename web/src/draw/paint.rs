@@ -149,6 +149,8 @@ pub struct Below<'s> {
     pub chunk_of_stage: &'s [usize],
     /// As [`Subject::up_from`].
     pub up_from: Option<usize>,
+    /// Memory by rank, drawn as a line over that of the plan; none of what has not been held.
+    pub curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
 }
 
 impl Below<'_> {
@@ -243,6 +245,11 @@ pub fn paint(
         if let Some(curve) = (subject.curve)(index) {
             paint_curve(&mut image, subject, layout, index, curve, view, ratio, palette);
         }
+        if let Some(below) = subject.below
+            && let Some(curve) = (below.curve)(index)
+        {
+            paint_line(&mut image, subject, below, layout, index, curve, view, ratio, palette);
+        }
     }
     image
 }
@@ -295,6 +302,44 @@ fn paint_curve(
                 image.set(x, limit_y + thick, palette.limit);
             }
         }
+    }
+}
+
+/// What a rank of the plan below holds, until its last op ends, as a line.
+#[expect(clippy::too_many_arguments, reason = "one strip of many; a struct would only rename them")]
+fn paint_line(
+    image: &mut Image,
+    subject: &Subject<'_>,
+    below: Below<'_>,
+    layout: &Layout,
+    index: usize,
+    curve: &Curve,
+    view: View,
+    ratio: f64,
+    palette: &Palette,
+) {
+    let panel = &layout.memory;
+    let (top, bottom) = panel.rows.span_of(index);
+    let device = |css: f64| (css * ratio).round() as i64;
+    let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
+    let seen = device((low + top).clamp(low, high))..device((low + bottom).clamp(low, high));
+    let (top_y, bottom_y) = (device(low + top), device(low + bottom));
+    let y_of = |bytes: u64| {
+        bottom_y - height_of(bytes, subject.top_bytes, (bottom_y - top_y) as f64).round().max(1.0) as i64
+    };
+    let thick = (ratio.round() as i64).max(1);
+    let view = below.view(view);
+    let end_x = view.x_of(curve_end(below.lanes, index) as f64);
+    let mut before = None;
+    for (x, range) in curve.columns(view, image.width).into_iter().enumerate().take_while(|(x, _)| *x as f64 <= end_x)
+    {
+        let (most_y, least_y) = (y_of(range.most), y_of(range.least));
+        // From where the line was, so that a step up or down is part of it.
+        let (from, to) = before.map_or((most_y, least_y), |y: i64| (most_y.min(y), least_y.max(y)));
+        for y in (from..to + thick).filter(|y| seen.contains(y)) {
+            image.set(x, y, palette.text);
+        }
+        before = Some(y_of(curve.at(view.time_at((x + 1) as f64))));
     }
 }
 
@@ -474,6 +519,34 @@ mod tests {
         assert_eq!(at(10, memory.top_px + bottom - 2.0), palette.memory);
         let limit_y = memory.top_px + bottom - (0.8 * (bottom - top)).round();
         assert_eq!(at(10, limit_y), palette.limit);
+    }
+
+    /// Over the memory of the plan, in its strips, as long as it runs.
+    #[test]
+    fn what_a_kept_plan_holds_is_a_line_over_the_memory() {
+        let lanes = [lane(&[(0, 50)])];
+        let (planned, kept) = (Curve::new(vec![(0, 50), (50, 0)]), Curve::new(vec![(0, 25), (20, 75), (50, 0)]));
+        let (curve, curve_below) = (|_: usize| Some(&planned), |_: usize| Some(&kept));
+        let below = Below { lanes: &lanes, scale: 1.0, chunk_of_stage: &[0], up_from: None, curve: &curve_below };
+        let subject = Subject { below: Some(below), ..subject(&lanes, &curve) };
+        let layout = Layout::new(152.0, 1, 1, 0.0);
+        let view = View { start_ns: 0.0, ns_per_px: 1.0 };
+        let palette = Palette::LIGHT;
+        let image = paint(&subject, &layout, view, 1.0, &palette, None);
+        let (top, bottom) = layout.memory.rows.span_of(0);
+        let drawn = |x: usize| -> Vec<f64> {
+            let is_line = |y: &usize| {
+                let at = 4 * (y * image.width + x);
+                Rgb(image.bytes[at], image.bytes[at + 1], image.bytes[at + 2]) == palette.text
+            };
+            let strip = (layout.memory.top_px + top) as usize..(layout.memory.top_px + bottom) as usize;
+            strip.filter(is_line).map(|y| (layout.memory.top_px + bottom - y as f64) / (bottom - top)).collect()
+        };
+        let near = |shares: &[f64], share: f64| shares.len() == 1 && (shares[0] - share).abs() < 0.05;
+        assert!(near(&drawn(10), 0.25) && near(&drawn(40), 0.75), "{:?} {:?}", drawn(10), drawn(40));
+        let step = drawn(20);
+        assert!(step.len() > 5 && step[0] > 0.7 && step[step.len() - 1] < 0.3, "a step is joined: {step:?}");
+        assert!(drawn(60).is_empty(), "it has ended");
     }
 
     #[test]

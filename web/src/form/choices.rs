@@ -11,6 +11,7 @@ pub fn choices(path: &str) -> Choices {
         "parallel.reduce_gradients" => {
             &[("", "as shared"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]
         }
+        "parallel.whole_experts" => &[("", "split, too"), ("true", "whole")],
         "parallel.dispatch" => &[("", "each copy"), ("once-per-node", "once per node")],
         "parallel.overlap_exchanges" => &[("", "no"), ("true", "in pairs")],
         "training.matmul_dtype" => &[("", "that format"), ("fp8", "fp8")],
@@ -44,6 +45,8 @@ mod tests {
             ("parallel.zero", "0", "nothing"),
             ("parallel.zero", "3", "weights (3)"),
             ("parallel.reduce_gradients", "each-microbatch", "each microbatch"),
+            ("parallel.whole_experts", "false", "split, too"),
+            ("parallel.whole_experts", "true", "whole"),
             ("parallel.dispatch", "each-copy", "each copy"),
             ("training.offload_optimizer", "true", "on the host"),
             ("training.attention", "materialised", "scores in memory"),

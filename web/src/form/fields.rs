@@ -693,29 +693,28 @@ impl Unit {
     }
 
     /// What is wrong with a field that `typed` stands in, with numbers as the field has them: `found 101; accepted is a number
-    /// from 0 to 100, in %`. Bytes are said in whatever unit is short, and other numbers as they were where they have no short
-    /// form in the field's unit.
+    /// from 0 to 100, in %`. Amounts of memory are said in whatever unit is short.
     pub fn told(self, typed: &str, found: &str, accepted: &str) -> String {
-        let Unit::Of(factor, suffix) = self else { return format!("found {found}; accepted is {accepted}") };
         // A spec has it in other units, and with the digits of a machine.
-        let number = Some(typed.trim()).filter(|typed| typed.parse::<f64>().is_ok_and(f64::is_finite));
-        let (found, with_unit) = match number {
-            Some(number) => (number.to_owned(), format!("{number} {suffix}")),
-            None => (found.to_owned(), found.to_owned()),
+        let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+        let number = Some(typed.trim()).filter(|typed| read(typed).is_some());
+        let Unit::Of(factor, suffix) = self else {
+            let found = number.filter(|typed| read(typed) == read(found)).unwrap_or(found);
+            return format!("found {found}; accepted is {accepted}");
         };
-        if let Some(bytes) = accepted.strip_prefix("bytes from ") {
-            let amount = |number: f64| Some(crate::text::bytes(number as u64));
-            let bytes = respelled(bytes, amount).unwrap_or_default();
-            return format!("found {with_unit}; accepted is {bytes}");
-        }
-        let short = |number: f64| {
-            let text = crate::text::trimmed(number / factor, 3);
-            (text.parse() == Ok(number / factor)).then_some(text)
+        let found = number.unwrap_or(found);
+        let accepted = match accepted.strip_prefix("bytes from ") {
+            Some(bytes) if factor == GIB => {
+                let unit = number.map(|_| format!(" {suffix}")).unwrap_or_default();
+                let bytes = respelled(bytes, |number| crate::text::bytes(number as u64));
+                return format!("found {found}{unit}; accepted is {bytes}");
+            }
+            // A rate is read as an amount of a second, but is no text with a unit.
+            Some(rate) => format!("a number from {}", rate.split(", or text").next().unwrap_or(rate)),
+            None => accepted.replace("a whole number", "a number"),
         };
-        match respelled(&accepted.replace("a whole number", "a number"), short) {
-            Some(accepted) => format!("found {found}; accepted is {accepted}, in {suffix}"),
-            None => format!("found {with_unit}; accepted is {accepted}"),
-        }
+        let accepted = respelled(&accepted, |number| (number / factor).to_string());
+        format!("found {found}; accepted is {accepted}, in {suffix}")
     }
 
     /// The shortest text that is read back as `number`, which is `here` in this unit.
@@ -761,18 +760,16 @@ impl Unit {
     }
 }
 
-/// A text with each word that is a number as `spelled` has it; none where that has no word for one.
-fn respelled(text: &str, spelled: impl Fn(f64) -> Option<String>) -> Option<String> {
+/// A text with each word that is a number as `spelled` has it.
+fn respelled(text: &str, spelled: impl Fn(f64) -> String) -> String {
     let word = |word: &str| {
         let end = word.trim_end_matches([';', ',']);
         match end.parse::<f64>() {
-            Ok(number) if end.starts_with(|c: char| c.is_ascii_digit()) => {
-                Some(spelled(number)? + &word[end.len()..])
-            }
-            _ => Some(word.to_owned()),
+            Ok(number) if end.starts_with(|c: char| c.is_ascii_digit()) => spelled(number) + &word[end.len()..],
+            _ => word.to_owned(),
         }
     };
-    text.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
+    text.split(' ').map(word).collect::<Vec<String>>().join(" ")
 }
 
 /// A stage of up to thirteen numbers in a line. What is no number stays text; what is missing stays out.

@@ -391,6 +391,9 @@ fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) 
     let sequence = by_model.as_ref().and_then(|defaults| at(defaults, "training.sequence"));
     drop("training", &sequence.map(|sequence| json!({ "training": { "sequence": sequence } })));
     drop("training", &usual);
+    // A spec says these of a model with experts alone, which the usual model is not.
+    let dealt = json!({ "parallel": { "expert": 1, "whole_experts": false } });
+    drop("parallel", &Some(dealt));
     drop("parallel", &usual);
     drop("cluster", &by_device);
     drop("cluster.link", &by_device);

@@ -170,17 +170,19 @@ fn a_limit_is_short_and_never_below_its_bytes() {
 
 #[test]
 fn a_short_spec_is_a_short_form() {
-    let value = json!({
-        "model": { "name": "gpt-3-175b" }, "cluster": { "device": "a100-80" },
-        "parallel": { "pipeline": 8 }, "training": { "microbatches": 24 },
-    });
-    let form = Form::of(&Spec::from_value(&value).unwrap());
-    let said: Vec<&str> = FIELDS
-        .iter()
-        .map(|field| field.path)
-        .filter(|path| !path.starts_with("problem") && !form.text(path).is_empty())
-        .collect();
-    assert_eq!(said, ["schedule", "model.name", "cluster.device", "parallel.pipeline", "training.microbatches"]);
+    for model in ["gpt-3-175b", "mixtral-8x7b"] {
+        let value = json!({
+            "model": { "name": model }, "cluster": { "device": "a100-80" },
+            "parallel": { "pipeline": 8 }, "training": { "microbatches": 24 },
+        });
+        let form = Form::of(&Spec::from_value(&value).unwrap());
+        let said: Vec<&str> = FIELDS
+            .iter()
+            .map(|field| field.path)
+            .filter(|path| !path.starts_with("problem") && !form.text(path).is_empty())
+            .collect();
+        assert_eq!(said, ["schedule", "model.name", "cluster.device", "parallel.pipeline", "training.microbatches"]);
+    }
 }
 
 #[test]
@@ -412,7 +414,16 @@ fn faults_are_told_in_the_unit_of_their_field() {
         ),
         (Unit::Of(10.0, "%"), "", "nothing", permille, "found nothing; accepted is a number from 0 to 100, in %"),
         (Unit::Of(1e3, "µs"), "2.5", "2500", "1", "found 2.5; accepted is 0.001, in µs"),
-        (Unit::Of(1e9, "GB/s"), "0", "0", "at least 1", "found 0 GB/s; accepted is at least 1"),
+        (Unit::Of(1e9, "GB/s"), "0", "0", "at least 1", "found 0; accepted is at least 0.000000001, in GB/s"),
+        (
+            Unit::Of(1e9, "GB/s"),
+            "-1",
+            "-1000000000.0",
+            bytes,
+            "found -1; accepted is a number from 0 to 1125899.906842624, in GB/s",
+        ),
+        (Unit::Whole, "1e20", "1e+20", "1 to 1024", "found 1e20; accepted is 1 to 1024"),
+        (Unit::Real, "-1", "-1.0", "1 to 1024", "found -1; accepted is 1 to 1024"),
         (gib, "-1", "-1073741824.0", bytes, "found -1 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`"),
         (gib, "1e9", "1.073741824e+18", bytes, "found 1e9 GiB; accepted is 0 B to 1 PiB, or text such as `80 GiB`"),
         (gib, "all", "\"all\"", "bytes from 1", "found \"all\"; accepted is 1 B"),

@@ -4,8 +4,8 @@ use js_sys::{Array, Function, Promise, Reflect};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
-    Blob, BlobPropertyBag, Event, File, HtmlAnchorElement, HtmlCanvasElement, ReadableWritablePair, Response,
-    ScrollBehavior, ScrollIntoViewOptions, Url, Window,
+    Blob, BlobPropertyBag, Element, Event, File, FocusOptions, HtmlAnchorElement, HtmlCanvasElement, HtmlElement,
+    ReadableWritablePair, Response, ScrollBehavior, ScrollIntoViewOptions, Url, Window,
 };
 
 /// The window. A page always has one.
@@ -144,6 +144,28 @@ pub fn show_mostly(css: &str) {
         options.set_behavior(if still { ScrollBehavior::Instant } else { ScrollBehavior::Smooth });
         element.scroll_into_view_with_scroll_into_view_options(&options);
     }
+}
+
+/// Gives the focus to what `css` names, where it is: before a button goes that has it, so that keys and screen readers do
+/// not begin at the top of the page again.
+pub fn focus(css: &str) {
+    let found = window().and_then(|window| window.document()?.query_selector(css).ok().flatten());
+    focus_on(found.as_ref());
+}
+
+/// The same with an element.
+pub fn focus_on(element: Option<&Element>) {
+    if let Some(element) = element.and_then(|element| element.dyn_ref::<HtmlElement>()) {
+        let options = FocusOptions::new();
+        options.set_prevent_scroll(true);
+        let _ = element.focus_with_options(&options);
+    }
+}
+
+/// Whether what `css` names has the focus.
+pub fn has_focus(css: &str) -> bool {
+    let active = window().and_then(|window| window.document()?.active_element());
+    active.is_some_and(|active| active.matches(css).unwrap_or(false))
 }
 
 /// Device pixels a CSS pixel.

@@ -6,9 +6,13 @@ use pipeplan_core::problem::Objective;
 
 use super::browser;
 use super::state::{Planner, is_schedule};
+use crate::draw::chart::Judged;
 use crate::message::{Row, RowCosts};
 use crate::ranking::{Column, Ranking, cost_ns};
 use crate::text;
+
+/// More schedules that have no plan are folded together: why they have none is no comparison.
+const MOST_ABSENT: usize = 3;
 
 #[component]
 pub fn Compare() -> impl IntoView {
@@ -23,6 +27,11 @@ pub fn Compare() -> impl IntoView {
         let compared = planner.compared.get();
         planner.spec.with(|spec| spec.as_ref().is_none_or(|spec| compared.is_of(spec)))
     });
+    let columns = columns(with_jitter, with_waits, with_steps);
+    let unfolded = RwSignal::new(false);
+    let is_absent = |row: &&Row| row.costs.is_none() && row.schedule != BEST;
+    let absent = Memo::new(move |_| planner.rows.with(|rows| rows.iter().filter(is_absent).count()));
+    let foldable = Memo::new(move |_| absent.get() > MOST_ABSENT);
     let cost = move || match objective.get() {
         Objective::Makespan => "Makespan",
         Objective::LongestSpan => "Longest span",
@@ -34,7 +43,7 @@ pub fn Compare() -> impl IntoView {
                 <span class="note">"Choose a schedule to see its timeline."</span>
             </div>
             <div class="scroll">
-                <table data-test="compare" class:steps=move || with_steps.get()
+                <table data-test="compare" class:folded=move || foldable.get() && !unfolded.get() class:steps=move || with_steps.get()
                     class:more=move || with_waits.get() || with_jitter.get() class:most=move || with_waits.get() && with_jitter.get()>
                     <thead>
                         <tr>
@@ -67,6 +76,16 @@ pub fn Compare() -> impl IntoView {
                             <CompareRow name of_form />
                         </For>
                     </tbody>
+                    {move || foldable.get().then(|| view! {
+                        <tbody>
+                            <tr on:click=move |_| unfolded.update(|unfolded| *unfolded = !*unfolded)>
+                                <th scope="row" colspan=move || columns() + 1>
+                                    <button type="button" class="quiet" data-test="absent-schedules" aria-expanded=move || unfolded.get().to_string()>
+                                        {move || format!("{} {} without a plan here", if unfolded.get() { "▾" } else { "▸" }, text::counted(absent.get(), "schedule"))}</button>
+                                </th>
+                            </tr>
+                        </tbody>
+                    })}
                 </table>
             </div>
         </section>
@@ -122,10 +141,7 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
     let with_jitter = jitters(planner);
     let with_waits = waits(planner);
     let with_steps = steps(planner);
-    let columns = move || {
-        let more = u8::from(with_jitter.get()) + u8::from(with_waits.get()) + 2 * u8::from(with_steps.get());
-        (5 + more).to_string()
-    };
+    let columns = columns(with_jitter, with_waits, with_steps);
     let longest = Memo::new(move |_| {
         let costs = |row: &Row| row.costs.map(|costs| cost_ns(&costs, objective.get()));
         planner.rows.with(|rows| rows.iter().filter_map(costs).max().unwrap_or(1).max(1))
@@ -141,7 +157,11 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
     };
     let title = move || row.get().map(|row| row.title).unwrap_or_default();
     let source = move || row.get().map(|row| row.source).unwrap_or_default();
-    let won = move || row.get().filter(|row| row.schedule == BEST && row.costs.is_some()).and_then(|row| row.reason);
+    let won = move || {
+        let row = row.get().filter(|row| row.schedule == BEST && row.costs.is_some())?;
+        let least = planner.spec.with(|spec| spec.as_deref().map(|spec| Judged::of(spec).least()))?;
+        Some([Some(least), row.reason].into_iter().flatten().collect::<Vec<_>>().join(": "))
+    };
     view! {
         <tr class:chosen=chosen class:absent=move || row.get().is_some_and(|row| row.costs.is_none())
             class:before=of_before data-test=format!("row-{name}") on:click=choose>
@@ -200,6 +220,15 @@ fn Costs(
             view! { <td class="number" data-test="late">{late}</td> }
         })}
     }
+}
+
+/// How many columns follow a schedule's name.
+fn columns(
+    with_jitter: Memo<bool>,
+    with_waits: Memo<bool>,
+    with_steps: Memo<bool>,
+) -> impl Fn() -> u8 + Copy + Send + Sync + 'static {
+    move || 5 + u8::from(with_jitter.get()) + u8::from(with_waits.get()) + 2 * u8::from(with_steps.get())
 }
 
 /// Whether the spec says that times of ops differ.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 
+use super::browser;
 use super::state::Planner;
 use crate::proof::{Proof, State};
 use crate::scene::Scene;
@@ -88,6 +89,9 @@ fn idle(scene: &Scene) -> String {
 /// Ops for which a proof may be asked: what takes the solver seconds to minutes, where it ends.
 const MOST_OPS: usize = 4096;
 
+/// What is said of the exact search: it has the focus where the button that had it goes.
+pub(super) const PROOF: &str = ".proof";
+
 /// The exact search behind the plan: begin it, stop it, and what it says.
 #[component]
 fn ProofLine() -> impl IntoView {
@@ -101,11 +105,11 @@ fn ProofLine() -> impl IntoView {
     };
     let running = move || planner.proof.with(|proof| proof.state == State::Running);
     view! {
-        <p class="note proof" data-test="proof" data-state=move || planner.proof.with(Proof::mark) role="status">
+        <p class="note proof" tabindex="-1" data-test="proof" data-state=move || planner.proof.with(Proof::mark) role="status">
             {move || planner.proof.with(Proof::sentence)}
             " "
             {move || may_prove().then(|| view! {
-                <button type="button" class="small" data-test="prove" on:click=move |_| planner.prove()
+                <button type="button" class="small" data-test="prove" on:click=move |_| { browser::focus(PROOF); planner.prove(); }
                     title="Search exactly for a faster schedule of this placement, or a proof that there is none; it may take minutes">"Prove"</button>
             })}
             {move || running().then(|| view! {

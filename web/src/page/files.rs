@@ -73,7 +73,7 @@ fn open_all(planner: Planner, files: Option<FileList>) {
                     recorded = true;
                 }
                 Some(text) => {
-                    planner.open_text(&text);
+                    planner.open_named(&file.name(), &text);
                     for _ in 0..MOST_PAUSES {
                         if !planner.is_opening() {
                             break;

@@ -6,7 +6,7 @@ use pipeplan_core::model::catalog;
 use pipeplan_core::{cluster, planner};
 
 use super::state::Planner;
-use crate::form::{FIELDS, Field, Form, Group, Kind, choices, field, slider};
+use crate::form::{FIELDS, Field, Form, Group, Kind, Unit, choices, field, slider};
 use crate::message::Timed;
 use crate::wire;
 
@@ -140,7 +140,7 @@ fn ModelFields() -> impl IntoView {
                     <Select path="parallel.zero" choices=named(choices("parallel.zero")) />
                     <Select path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <Text path="parallel.expert" />
-                    <Select path="parallel.whole_experts" choices=named(&[("", "split, too"), ("true", "whole")]) />
+                    <Select path="parallel.whole_experts" choices=named(choices("parallel.whole_experts")) />
                     <Select path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
                     <Select path="parallel.overlap_exchanges" choices=named(choices("parallel.overlap_exchanges")) />
                     <Text path="parallel.context" />
@@ -309,7 +309,11 @@ fn group(planner: Planner) -> String {
 #[component]
 fn Texts(group: Group, but: &'static str) -> impl IntoView {
     let fields = FIELDS.iter().filter(move |field| field.group == group && field.path != but);
-    fields.map(|field| view! { <Text path=field.path /> }).collect_view()
+    let input = |field: &'static Field| match field.unit {
+        Unit::Flag => view! { <Select path=field.path choices=flag() /> }.into_any(),
+        _ => view! { <Text path=field.path /> }.into_any(),
+    };
+    fields.map(input).collect_view()
 }
 
 #[component]
@@ -319,11 +323,14 @@ fn Triple(paths: [&'static str; 3]) -> impl IntoView {
 
 /// A field with its label, help and fault around `input`. The label of one that stands `alone` under its
 /// legend is for those who do not see the legend.
-fn framed(field: &'static Field, alone: bool, input: impl IntoView + 'static) -> impl IntoView {
-    let planner = expect_context::<Planner>();
-    let faults = Memo::new(move |_| faults_of(planner, field));
+fn framed(
+    field: &'static Field,
+    alone: bool,
+    faults: Memo<Vec<String>>,
+    input: impl IntoView + 'static,
+) -> impl IntoView {
     view! {
-        <div class="field" class:alone=alone class:faulty=move || faults.with(|faults| !faults.is_empty())>
+        <div class="field" class:alone=alone class:faulty=move || is_faulty(faults)>
             <label for=id(field) title=field.help>{field.label}</label>
             {input}
             <Help id=help_id(field) help=field.help />
@@ -334,11 +341,17 @@ fn framed(field: &'static Field, alone: bool, input: impl IntoView + 'static) ->
     }
 }
 
-fn faults_of(planner: Planner, field: &Field) -> Vec<String> {
-    let typed = planner.form.with(|form| form.text(field.path).to_owned());
-    let sentence = |fault: &Fault| field.told(&typed, fault);
-    let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
-    planner.faults_of_fields().iter().filter(mine).take(4).map(sentence).collect()
+fn faults_of(planner: Planner, field: &'static Field) -> Memo<Vec<String>> {
+    Memo::new(move |_| {
+        let typed = planner.form.with(|form| form.text(field.path).to_owned());
+        let sentence = |fault: &Fault| field.told(&typed, fault);
+        let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
+        planner.faults_of_fields().iter().filter(mine).take(4).map(sentence).collect()
+    })
+}
+
+fn is_faulty(faults: Memo<Vec<String>>) -> bool {
+    faults.with(|faults| !faults.is_empty())
 }
 
 fn id(field: &Field) -> String {
@@ -393,6 +406,7 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
+    let faults = faults_of(planner, field);
     let options = list.split_whitespace().map(|name| view! { <option value=name></option> }).collect_view();
     let list_id = format!("{}-list", id(field));
     let input = view! {
@@ -403,13 +417,14 @@ fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoVi
                 placeholder=move || placeholder(planner, field)
                 aria-label=field.spoken()
                 aria-describedby=described_by(field)
+                aria-invalid=move || is_faulty(faults).to_string()
                 on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
                 on:change=move |_| planner.typed() />
             <span class="suffix">{field.unit.suffix()}</span>
             {(!list.is_empty()).then(|| view! { <datalist id=list_id.clone()>{options}</datalist> })}
         </div>
     };
-    framed(field, false, input).into_any()
+    framed(field, false, faults, input).into_any()
 }
 
 /// Several lines of text.
@@ -418,13 +433,15 @@ fn Lines(path: &'static str) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
+    let faults = faults_of(planner, field);
     let input = view! {
         <textarea id=id(field) data-test=format!("field-{path}") rows="3" spellcheck="false" prop:value=text
             aria-describedby=described_by(field)
+            aria-invalid=move || is_faulty(faults).to_string()
             on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
             on:change=move |_| planner.typed()></textarea>
     };
-    framed(field, false, input).into_any()
+    framed(field, false, faults, input).into_any()
 }
 
 /// A number with a slider: dragging plans live.
@@ -490,13 +507,15 @@ fn Select(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -
             _ => form.set(path, name),
         });
     };
+    let faults = faults_of(planner, field);
     let input = view! {
-        <select id=id(field) data-test=format!("field-{path}") aria-describedby=described_by(field) on:change=chosen>
+        <select id=id(field) data-test=format!("field-{path}") aria-describedby=described_by(field)
+            aria-invalid=move || is_faulty(faults).to_string() on:change=chosen>
             {options}
             {other}
         </select>
     };
-    framed(field, alone, input).into_any()
+    framed(field, alone, faults, input).into_any()
 }
 
 fn named(choices: &[(&str, &str)]) -> Choices {

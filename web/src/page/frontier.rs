@@ -8,9 +8,9 @@ use web_sys::{KeyboardEvent, MouseEvent};
 
 use super::state::Planner;
 use super::timeline::follow_width;
-use crate::draw::chart::{Chart, HEIGHT, Marks, Measure, Plot, describe};
+use crate::draw::chart::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
 use crate::frontier::follows_from_limit;
-use crate::message::{ChartPoint, Row};
+use crate::message::{ChartPoint, Row, RowCosts};
 use crate::text;
 
 #[component]
@@ -32,11 +32,13 @@ pub fn FrontierPanel() -> impl IntoView {
             picked.set(None);
         }
     });
+    let judged = Memo::new(move |_| planner.spec.with(|spec| spec.as_deref().map(Judged::of)).unwrap_or_default());
     let marks = Memo::new(move |_| Marks {
         limit_bytes: limit(planner),
         plan: plan(planner),
         picked: picked.get(),
         published: published(planner),
+        judged: judged.get(),
     });
     // Not memos of their own: what follows from `marks` in two ways is not always told of its changes.
     let plot =
@@ -85,18 +87,19 @@ pub fn FrontierPanel() -> impl IntoView {
     };
     let readout = Memo::new(move |_| {
         let point = picked.get().and_then(|at| planner.chart.with(|chart| chart.curve.get(at).cloned()));
-        point.map_or_else(|| summary(planner, of_before.get()), |point| describe(&point))
+        let judged = judged.get();
+        point.map_or_else(|| summary(planner, of_before.get(), &judged), |point| describe(&point, &judged))
     });
     view! {
         <section class="panel frontier" aria-label="Time against memory" data-test="frontier"
             class:stale=of_before
             data-state=move || if !of_before.get() && planner.chart.with(|chart| chart.finished) { "finished" } else { "searching" }>
             <div class="toolbar">
-                <h2 title="Of each amount of memory the best: by its whole step, with its end and its waits at transfers">{move || match measure.get() { Measure::Bubble => "Bubble against memory", Measure::Time => "Time against memory" }}</h2>
+                <h2 title="Of each amount of memory the best, by what it takes with its end and its waits at transfers">{move || heading(measure.get(), &judged.get())}" "<span class="what">{move || what(measure.get(), &judged.get())}</span></h2>
                 <span class="note" data-test="frontier-readout">{readout}</span>
                 <div class="buttons" role="group" aria-label="What is drawn">
-                    <Choice measure this=Measure::Bubble title="Bubble" test="frontier-bubble" />
                     <Choice measure this=Measure::Time title="Time" test="frontier-time" />
+                    <Choice measure this=Measure::Bubble title="Bubble" test="frontier-bubble" />
                 </div>
             </div>
             <div class="chart" node_ref=holder tabindex="0" role="slider" data-test="frontier-chart" aria-disabled=move || of_before.get().to_string()
@@ -121,8 +124,25 @@ fn Choice(measure: RwSignal<Measure>, this: Measure, title: &'static str, test: 
     }
 }
 
+/// What is drawn.
+fn heading(measure: Measure, judged: &Judged) -> String {
+    match measure {
+        Measure::Time => text::capital(&format!("{} against memory", judged.name)),
+        Measure::Bubble => "Bubble against memory".to_owned(),
+    }
+}
+
+/// Of which plans, or of how many steps, that is.
+fn what(measure: Measure, judged: &Judged) -> String {
+    match measure {
+        Measure::Time if judged.jitters => "1 in 20 takes more".to_owned(),
+        Measure::Time => String::new(),
+        Measure::Bubble => format!("of the plans with the least {}", judged.name),
+    }
+}
+
 /// What is said while nothing is pointed at.
-fn summary(planner: Planner, of_before: bool) -> String {
+fn summary(planner: Planner, of_before: bool, judged: &Judged) -> String {
     match (of_before, planner.is_faulty()) {
         (true, true) => return "This is of the form before its faults.".to_owned(),
         (true, false) => return "Searching…".to_owned(),
@@ -139,7 +159,9 @@ fn summary(planner: Planner, of_before: bool) -> String {
                         elsewhere. Click a place to plan within its memory."
                     .to_owned();
             }
-            (true, Some(point)) => format!("Faster than the plan on screen, within its limit: {}.", describe(point)),
+            (true, Some(point)) => {
+                format!("Faster than the plan on screen, within its limit: {}.", describe(point, judged))
+            }
             (true, None) => "Click a place to plan within its memory.".to_owned(),
         };
         [least, Some(more)].into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -151,9 +173,7 @@ fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
     let (limit, shown) = (limit(planner)?, plan(planner)?);
     let is_best = planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.schedule == BEST));
     let point = chart.curve.get(chart.within(limit as f64)?)?;
-    // In what the best is chosen by, and in what is said of the point.
-    let is_better = text::is_less(point.judged_ns, shown.judged_ns) && text::is_less(point.cost_ns, shown.cost_ns);
-    (is_best && point.bytes <= limit && is_better).then_some(point)
+    (is_best && point.bytes <= limit && text::is_less(point.judged_ns, shown.judged_ns)).then_some(point)
 }
 
 /// The limit in force: the tightest where ranks have several.
@@ -170,7 +190,6 @@ fn plan(planner: Planner) -> Option<ChartPoint> {
         let scene = scene.as_ref()?;
         Some(ChartPoint {
             bytes: scene.peak_bytes(),
-            cost_ns: scene.cost_ns(),
             judged_ns: scene.figures.judged_ns,
             bubble_ratio: scene.figures.bubble_ratio,
             by: String::new(),
@@ -180,16 +199,10 @@ fn plan(planner: Planner) -> Option<ChartPoint> {
 
 /// What published schedules come to, as the comparison says.
 fn published(planner: Planner) -> Vec<ChartPoint> {
-    let by_span = planner.spec.with(|spec| {
-        spec.as_ref().is_some_and(|spec| spec.objective() == pipeplan_core::problem::Objective::LongestSpan)
-    });
     let point = |row: &Row| {
         let costs = row.costs.filter(|_| row.schedule != BEST)?;
-        let cost_ns = if by_span { costs.longest_span_ns } else { costs.makespan_ns };
-        // Drawn alone, and held against nothing.
-        let judged_ns = cost_ns;
-        let (bytes, bubble_ratio) = (costs.peak_bytes, costs.bubble_ratio);
-        Some(ChartPoint { bytes, cost_ns, judged_ns, bubble_ratio, by: row.title.clone() })
+        let RowCosts { peak_bytes: bytes, judged_ns, bubble_ratio, .. } = costs;
+        Some(ChartPoint { bytes, judged_ns, bubble_ratio, by: row.title.clone() })
     };
     planner.rows.with(|rows| rows.iter().filter_map(point).collect())
 }

@@ -1,7 +1,6 @@
 //! The fastest ways to deal the form's model to its devices, looked for where a person asks.
 
 use leptos::prelude::*;
-use pipeplan_core::spec::Work;
 
 use super::state::Planner;
 use crate::message::{LayoutRow, Layouts};
@@ -10,25 +9,19 @@ use crate::text;
 #[component]
 pub fn LayoutsPanel() -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let devices = RwSignal::new(String::new());
-    // Of the form; none for typed costs, which have no layouts.
-    let usual = Memo::new(move |_| {
-        planner.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
-            Some(Work::Model(work)) => Some(work.devices().to_string()),
-            _ => None,
-        })
-    });
-    let running =
-        Memo::new(move |_| planner.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !layouts.finished)));
-    let press = move |_| match running.get_untracked() {
+    let devices = planner.layout_devices;
+    let usual = Memo::new(move |_| planner.devices().map(|devices| devices.to_string()));
+    let stale = Memo::new(move |_| planner.layouts_are_stale());
+    // A search for another form gives way to one for this form.
+    let stops = Memo::new(move |_| planner.is_tuning());
+    let press = move |_| match stops.get_untracked() {
         true => planner.stop_tuning(),
-        false => planner.tune(&devices.get_untracked()),
+        false => planner.tune(),
     };
     let begin = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
         press(());
     };
-    let stale = Memo::new(move |_| planner.layouts_are_stale());
     let note = move || match stale.get() {
         true => Some(
             "These are of another form than this one. Find the fastest of this one, or go back to that one."
@@ -55,7 +48,7 @@ pub fn LayoutsPanel() -> impl IntoView {
                                 placeholder=move || usual.get().unwrap_or_default() on:input=move |event| devices.set(event_target_value(&event)) />
                             " devices"</label>
                         <button type="submit" data-test="find-layouts" title="Degrees of parallelism, microbatches, recomputation and schedule together, of as many sequences a step and within the same memory">
-                            {move || if running.get() { "Stop" } else { "Find the fastest" }}</button>
+                            {move || if stops.get() { "Stop" } else { "Find the fastest" }}</button>
                         <span class="note" role="status" data-test="layouts-note">{note}</span>
                     </form>
                     {faults}
@@ -72,7 +65,9 @@ fn said(layouts: &Layouts) -> String {
     match (finished, rows.is_empty()) {
         (false, _) if settled < all => format!("{settled} of {all} looked at…"),
         (false, _) => format!("searching on the fastest: {searched} of {}…", rows.len()),
-        (true, true) => format!("None of {all} fits: every one needs more memory, or has no schedule."),
+        (true, true) => {
+            format!("None of {all} fits: every one needs more memory, or has no schedule. More devices may do.")
+        }
         (true, false) if settled < all => format!("Stopped after {settled} of {all}."),
         (true, false) => format!("The fastest of {all}. Choose one to plan it."),
     }
@@ -118,11 +113,11 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                         {degrees}
                         <td class="number">{format!("{microbatches} × {size}")}</td>
                         <td class="number" data-test="step">{text::duration(row.step.step_ns as f64)}</td>
-                        <td class="number">{format!("{:.0}", row.step.tokens_per_s)}</td>
+                        <td class="number">{text::count(row.step.tokens_per_s.round() as u64)}</td>
                         <td class="number">{text::mfu(row.step.mfu)}</td>
                         <td class="number">{text::bytes(row.peak)}</td>
-                        <td>{row.schedule}</td>
-                        <td>{row.recompute}</td>
+                        <td class="words">{row.schedule}</td>
+                        <td class="words">{row.recompute}</td>
                     </tr>
                 }
             })

@@ -57,7 +57,7 @@ pub fn Guide() -> impl IntoView {
                 <dt>"Longest span"</dt>
                 <dd>"The longest time from a rank’s own first op to its last. Ranks start and end one after the other, so it is less than the makespan, which is from the first op of any to the last. It is what counts where a rank may begin the next step while others end this one; “Shorten” says which of the two is judged."</dd>
                 <dt>"Memory"</dt>
-                <dd>"Below, for each rank over the same time: weights and optimizer (dark), and what forwards keep for their backwards. Schedules differ in it as much as in time."</dd>
+                <dd>"Below, for each rank over the same time: weights and optimizer (dark), and what forwards keep for their backwards; a line is what a kept plan holds. Schedules differ in it as much as in time."</dd>
                 <dt>"MFU"</dt>
                 <dd>"Model FLOPs utilisation: the arithmetic that the model asks for in a step, as a share of what the devices could do in that time. What is computed again does not count."</dd>
                 <dt>"Lower bound"</dt>

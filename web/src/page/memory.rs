@@ -2,6 +2,7 @@
 
 use leptos::prelude::*;
 
+use super::browser;
 use super::state::Planner;
 use crate::form::{called, field};
 use crate::message::{RankBytes, ReliefRow};
@@ -48,6 +49,11 @@ fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
         return view! { <p class="hint">"Nothing that was tried needs less; give a rank more memory or fewer layers."</p> }.into_any();
     }
     let more = reliefs.len().saturating_sub(MOST_RELIEFS);
+    let apply = move |changes: &[[String; 3]]| {
+        // These reliefs go with it.
+        browser::focus("main");
+        planner.change_with(|form| changes.iter().for_each(|[path, _, to]| form.set(path, to.as_str())));
+    };
     let row = move |relief: ReliefRow| {
         let said = |[path, from, to]: &[String; 3]| {
             let label = field(path).map_or(path.as_str(), |field| field.label);
@@ -63,7 +69,7 @@ fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
         let first = relief.changes.first().map_or("", |change| change[0].as_str());
         view! {
             <li><button type="button" title="Change it" data-test=format!("relief-{first}")
-                on:click=move |_| planner.change_with(|form| relief.changes.iter().for_each(|[path, _, to]| form.set(path, to.as_str())))>{said}</button>
+                on:click=move |_| apply(&relief.changes)>{said}</button>
             <span class="note">{cheapest}{comes_to}</span></li>
         }
     };

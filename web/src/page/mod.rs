@@ -23,9 +23,13 @@ mod timeline;
 
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
+use web_sys::Element;
 
 use crate::text;
 use state::{Notice, Planner};
+
+/// What is said where nothing is planned for that.
+const FAULTY: &str = "the form has faults";
 
 /// How long what the page says stays over what is scrolled under it.
 const NOTICE_STAYS_MS: i32 = 10_000;
@@ -54,20 +58,20 @@ fn Page() -> impl IntoView {
         let shown = planner.scene.with(|scene| scene.as_ref().map(|scene| format!("{} · pipeplan", scene.summary())));
         browser::set_title(shown.as_deref().unwrap_or("pipeplan"));
     });
-    // For those who do not see the picture change.
-    let said = move || match state() {
-        "idle" => planner.scene.with(|scene| scene.as_ref().map(|scene| scene.headline())),
-        _ => None,
-    };
+    // For those who do not see the picture change: that it begins, and what came of it. How far it has come is not read aloud.
+    let said = Memo::new(move |_| match state() {
+        "idle" => planner.scene.with(|scene| scene.as_ref().map(|scene| scene.headline())).unwrap_or_default(),
+        "planning" => "planning…".to_owned(),
+        _ => FAULTY.to_owned(),
+    });
     view! {
         <header class="top">
             <h1><svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path class="f" d="M1 2h7v3H1z" /><path class="b" d="M4.5 6.5h7v3h-7z" /><path class="w" d="M8 11h7v3H8z" /></svg>"pipeplan"</h1>
             <p class="tagline">"Plan pipeline-parallel training"</p>
-            <p class="status" role="status" aria-live="polite" data-test="status"
-                data-state=state>
+            <p class="status" data-test="status" data-state=state>
                 {move || match state() {
                     "planning" => progress(planner.progress.get()),
-                    "faulty" => "the form has faults".to_owned(),
+                    "faulty" => FAULTY.to_owned(),
                     _ => String::new(),
                 }}
             </p>
@@ -80,7 +84,7 @@ fn Page() -> impl IntoView {
         <Notices notice=planner.notice />
         <div class="columns">
             <form::SpecForm />
-            <main class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
+            <main tabindex="-1" class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
                 // The form that says it is not printed.
                 <p class="subject" data-test="subject">{move || planner.subject()}</p>
                 <figures::FigureRow />
@@ -142,12 +146,22 @@ fn Notices(notice: RwSignal<Option<Notice>>) -> impl IntoView {
         }
     });
     let is_fresh = move || fresh.get() != 0;
+    // Where one was before one came to the notice, to go on there.
+    let came_from = StoredValue::new_local(None::<Element>);
+    let reached = move |event: leptos::ev::FocusEvent| {
+        came_from.set_value(event.related_target().and_then(|from| from.dyn_into().ok()));
+    };
+    let dismiss = move |_| {
+        browser::focus("main");
+        browser::focus_on(came_from.get_value().as_ref());
+        notice.set(None);
+    };
     move || {
         notice.get().map(|Notice { wrong, lines }| {
             view! {
                 <div class="notice" class:fresh=is_fresh class:wrong=wrong role=if wrong { "alert" } else { "status" } data-test="notice">
                     <div>{lines.into_iter().map(|line| view! { <p>{line}</p> }).collect_view()}</div>
-                    <button type="button" class="quiet" aria-label="Dismiss" on:click=move |_| notice.set(None)>"×"</button>
+                    <button type="button" class="quiet" aria-label="Dismiss" on:focus=reached on:click=dismiss>"×"</button>
                 </div>
             }
         })

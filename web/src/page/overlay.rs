@@ -44,7 +44,7 @@ pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<
     let palette = Palette::of(frame.dark);
     let data = SubjectData::of(frame);
     let image = paint::paint(
-        &data.subject(frame, &|rank| frame.scene.curve(rank)),
+        &data.subject(frame, &|rank| frame.scene.curve(rank), &|rank| frame.kept()?.curve(rank)),
         &frame.layout,
         frame.view,
         frame.ratio,
@@ -79,11 +79,19 @@ impl SubjectData {
             chunk_of_stage: scene.chunk_of_stage(),
             chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
             up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(scene)),
-            top_bytes: memory::top_bytes(scene.peak_bytes(), scene.limit_bytes()),
+            top_bytes: memory::top_bytes(
+                frame.kept().map_or(0, |kept| kept.peak_bytes()).max(scene.peak_bytes()),
+                scene.limit_bytes(),
+            ),
         }
     }
 
-    fn subject<'s>(&'s self, frame: &'s Frame, curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
+    fn subject<'s>(
+        &'s self,
+        frame: &'s Frame,
+        curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
+        curve_below: &'s dyn Fn(usize) -> Option<&'s Curve>,
+    ) -> Subject<'s> {
         Subject {
             planned: &frame.scene.lanes,
             below: frame.below.as_ref().map(|(below, scale)| Below {
@@ -91,6 +99,7 @@ impl SubjectData {
                 scale: *scale,
                 chunk_of_stage: &self.chunk_below,
                 up_from: self.up_below,
+                curve: curve_below,
             }),
             curve,
             static_bytes: &self.static_bytes,
@@ -116,8 +125,8 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     context.set_font(FONT);
     brush.ruler(frame.view);
     let data = SubjectData::of(frame);
-    let curve = |rank| frame.scene.curve(rank);
-    let subject = data.subject(frame, &curve);
+    let (curve, curve_below) = (|rank| frame.scene.curve(rank), |rank| frame.kept()?.curve(rank));
+    let subject = data.subject(frame, &curve, &curve_below);
     // Which ranks, where not all are in sight.
     let some = |panel: &Panel| {
         let in_sight = panel.rows.in_sight();
@@ -145,6 +154,7 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
         (None, Some(limit)) => format!("Memory of {whose}; the limit of {} is far above", text::bytes(limit)),
         (None, None) => format!("Memory of {whose}"),
     };
+    let scale = if frame.kept().is_some() { format!("{scale}; line: kept") } else { scale };
     brush.title(&layout.memory, &scale);
     brush.names(&layout.memory);
     brush.peaks(frame);
@@ -343,6 +353,10 @@ impl Brush<'_> {
             let mut peak = if roomy { format!("peak {}", text::bytes(*peak)) } else { text::bytes(*peak) };
             if let Some(measured) = frame.measured_peaks.get(rank).filter(|bytes| **bytes > 0 && roomy) {
                 peak = format!("{peak}, measured {}", text::bytes(*measured));
+            }
+            let kept = frame.kept().and_then(|kept| kept.figures.peak_bytes.get(rank));
+            if let Some(kept) = kept.filter(|_| roomy) {
+                peak = format!("{peak}, kept {}", text::bytes(*kept));
             }
             let width = peak.chars().count() as f64 * 6.2 + 8.0;
             let mark = if panel.rows.mark().is_some() { MARK_PX } else { 0.0 };

@@ -10,17 +10,18 @@ use pipeplan_core::format::{order, svg};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::planner::BEST;
-use pipeplan_core::spec::Spec;
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::timeline::Timeline;
 use serde_json::{Value, json};
 use web_sys::Worker;
 
 use super::browser;
 use super::courier::Courier;
+use super::figures::PROOF;
 use super::prover;
 use super::session::{self, Item};
 use crate::compared::Compared;
-use crate::draw::chart::{Chart, OF_POINT, why_longer};
+use crate::draw::chart::{Chart, OF_POINT};
 use crate::draw::lane::Lane;
 use crate::draw::view::{Extent, View};
 use crate::edits::Edits;
@@ -60,6 +61,8 @@ pub struct Notice {
 #[derive(Clone)]
 struct Opening {
     text: Rc<str>,
+    /// What the file is called; empty where no file of a person's own brought it.
+    name: Rc<str>,
     from: Origin,
 }
 
@@ -107,6 +110,8 @@ pub struct Planner {
     pub chart: RwSignal<Chart>,
     /// What that is of; none where it is of a form that has been overtaken.
     charted: RwSignal<Option<Arc<Spec>>>,
+    /// On how many devices layouts are looked for; on those that the form has where it is empty.
+    pub layout_devices: RwSignal<String>,
     /// The fastest layouts, as far as they were looked for.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
@@ -162,7 +167,7 @@ pub struct Planner {
     /// The trace file that the worker is reading.
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
     /// The profile that the worker is reading.
-    opening_profile: StoredValue<Option<Rc<str>>, LocalStorage>,
+    opening_profile: StoredValue<Option<Opening>, LocalStorage>,
     /// The tokens of a sequence that a `config.json` has put into the form, and those that the model before had.
     configured: StoredValue<Option<(String, u64)>>,
     /// Whether a plan or trace is remembered, for when the page is loaded anew.
@@ -208,6 +213,7 @@ impl Planner {
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
             charted: RwSignal::new(None),
+            layout_devices: RwSignal::new(String::new()),
             layouts: RwSignal::new(None),
             tuned_for: RwSignal::new(None),
             not_tuned: RwSignal::new(Vec::new()),
@@ -263,6 +269,7 @@ impl Planner {
     /// Opens what was open before the page was loaded anew, or else what the address asks for: a link's spec, files
     /// beside the page, or the example.
     pub fn open_address(self) {
+        self.notice.set(None);
         // Before anything is planned.
         if let Some(profile) = session::recall(Item::Profile, "") {
             self.ask(Ask::Measure { profile: Some(profile) }, false);
@@ -276,7 +283,7 @@ impl Planner {
                 self.form.update(|form| form.open(&spec));
             }
             self.own_fragment.set_value(fragment);
-            self.open_file(&text, Origin::Address);
+            self.open_file("", &text, Origin::Address);
         } else if !fragment.is_empty() {
             self.open_link(&fragment);
         } else if plan.is_none() {
@@ -291,24 +298,19 @@ impl Planner {
         let open_trace = session::recall(Item::Trace, "");
         let trace = browser::query("trace").filter(|_| open_trace.is_none());
         if let Some(text) = open_trace {
-            self.open_file(&text, Origin::Address);
+            self.open_file("", &text, Origin::Address);
         }
         leptos::task::spawn_local(async move {
-            let mut missing = Vec::new();
             for address in [plan.clone(), trace].into_iter().flatten() {
                 match browser::fetch_text(&address).await {
-                    Ok(text) => self.open_file(&text, Origin::Address),
+                    Ok(text) => self.open_file(&address, &text, Origin::Address),
                     Err(reason) => {
-                        missing.push(text::sentence(&reason));
+                        self.complain_too(vec![text::sentence(&reason)]);
                         if plan.as_ref() == Some(&address) {
                             self.plan_opened();
                         }
                     }
                 }
-            }
-            // Together, and after what opening a file clears away.
-            if !missing.is_empty() {
-                self.complain(missing);
             }
         });
     }
@@ -406,18 +408,14 @@ impl Planner {
     /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
     fn keep_promise(self) -> bool {
         let Some(point) = self.promised.try_update_value(Option::take).flatten() else { return false };
-        let shown =
-            self.scene.with_untracked(|scene| scene.as_ref().map(|scene| (scene.cost_ns(), scene.figures.judged_ns)));
-        let below_ns = shown.map_or(u64::MAX, |(_, judged_ns)| judged_ns);
+        let shown = self.scene.with_untracked(|scene| scene.as_ref().map(|scene| scene.figures.judged_ns));
+        let below_ns = shown.unwrap_or(u64::MAX);
         // What reads the same is as good.
         if text::is_less(point.judged_ns, below_ns)
             && let Some(spec) = self.read_form()
         {
             self.ask(Ask::OpenPoint { spec, bytes: point.bytes, below_ns }, true);
             return true;
-        }
-        if let Some(line) = shown.and_then(|(cost_ns, judged_ns)| why_longer(&point, cost_ns, judged_ns)) {
-            self.say(&line);
         }
         false
     }
@@ -594,22 +592,25 @@ impl Planner {
             Said::Opened { spec, picture } if newest => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
             }
-            Said::Ordered { plan } if newest => self.open_text(&plan),
-            Said::Traced { trace } => self.open_text(&trace),
+            Said::Ordered { plan } if newest => {
+                let name = self.opening.with_value(|opening| opening.as_ref().map(|opening| opening.name.clone()));
+                self.open_file(&name.unwrap_or_default(), &plan, Origin::Person);
+            }
+            Said::Traced { trace } => self.open_file("", &trace, Origin::Person),
             Said::NotTraced(faults) => {
                 let what = "What torch recorded is no run of the plan that is shown.".to_owned();
-                self.complain([vec![what], sentences(&faults)].concat());
+                self.complain_too([vec![what], sentences(&faults)].concat());
             }
             Said::Timed(timed) => {
                 let opened = self.opening_profile.try_update_value(Option::take).flatten();
-                if let (Some(text), true) = (opened, timed.is_some()) {
+                if let (Some(Opening { text, .. }), true) = (opened, timed.is_some()) {
                     self.remember(Item::Profile, "", &text);
                 }
                 self.timed.set(timed);
             }
             Said::TraceOpened(summary) => {
                 let opening = self.opening_trace.try_update_value(Option::take).flatten();
-                if let Some(Opening { text, from: Origin::Person }) = opening {
+                if let Some(Opening { text, from: Origin::Person, .. }) = opening {
                     self.remember(Item::Trace, "", &text);
                 }
                 self.forget_calibration();
@@ -628,18 +629,20 @@ impl Planner {
                 self.calibrated.set(Some(Err(sentences(&faults))));
             }
             Said::Unreadable { what, faults } => {
-                match what.as_str() {
-                    // Times that are told of later are not this file's.
-                    "profile" => self.opening_profile.set_value(None),
-                    "plan" | "order" if newest => self.opening.set_value(None),
-                    _ => {}
-                }
-                let mut lines = vec![format!("This {what} file cannot be opened.")];
+                // What is told of later is not of this file.
+                let opening = match what.as_str() {
+                    "profile" => self.opening_profile.try_update_value(Option::take),
+                    "trace" => self.opening_trace.try_update_value(Option::take),
+                    _ if newest => self.opening.try_update_value(Option::take),
+                    _ => None,
+                };
+                let name = opening.flatten().map(|opening| opening.name).unwrap_or_default();
+                let mut lines = vec![of_file(&name, &format!("This {what} file cannot be opened."))];
                 let said = sentences(&faults);
                 lines.extend(
                     said.iter().flat_map(|said| said.lines()).map(|line| text::sentence(&text::on_page(line))),
                 );
-                self.complain(lines);
+                self.complain_too(lines);
                 if newest {
                     self.busy.set(false);
                 }
@@ -673,7 +676,7 @@ impl Planner {
         self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         let better = self.proof.with_untracked(|proof| proof.better.clone());
         let found = better.is_some_and(|better| self.shows_file(&better));
-        if let (Some(Opening { text, from: Origin::Person }), Some(link)) = (opening, self.link()) {
+        if let (Some(Opening { text, from: Origin::Person, .. }), Some(link)) = (opening, self.link()) {
             // It is known again by its form's link, which stands in the address from now on.
             self.remember(Item::Plan, &link, &text);
             self.edits.update_value(Edits::other);
@@ -743,12 +746,32 @@ impl Planner {
         }
     }
 
-    /// Looks for the fastest layouts of the form's model on so many devices; those that it has where `devices` is empty.
-    pub fn tune(self, devices: &str) {
+    /// Devices of the form's model; none for typed costs, which have no layouts.
+    pub fn devices(self) -> Option<u64> {
+        self.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
+            Some(Work::Model(work)) => Some(work.devices()),
+            _ => None,
+        })
+    }
+
+    /// Whether another layout may have a plan where the form's has none: no field is to blame.
+    pub fn may_find_layouts(self) -> bool {
+        self.devices().is_some() && self.no_plan_at.with(Option::is_none) && !self.is_faulty()
+    }
+
+    /// Whether layouts of this form are being looked for.
+    pub fn is_tuning(self) -> bool {
+        let runs = |layouts: &Option<Arc<Layouts>>| layouts.as_ref().is_some_and(|layouts| !layouts.finished);
+        self.layouts.with(runs) && !self.layouts_are_stale()
+    }
+
+    /// Looks for the fastest layouts of the form's model.
+    pub fn tune(self) {
         self.layouts.set(None);
         self.tuned_for.set(None);
         self.not_tuned.set(Vec::new());
-        let devices = devices.trim();
+        let typed = self.layout_devices.get_untracked();
+        let devices = typed.trim();
         let number = devices.parse::<u64>();
         match (number, self.read_form()) {
             (Err(_), _) if !devices.is_empty() => {
@@ -862,8 +885,9 @@ impl Planner {
         Some(Order { problem, rows, pairs })
     }
 
-    /// A number for files that are opened together.
+    /// A number for files that are opened together: what is said from now on is of them, and stays until all are open.
     pub fn next_batch(self) -> u32 {
+        self.notice.set(None);
         self.batch.update_value(|batch| *batch += 1);
         self.batch.get_value()
     }
@@ -873,9 +897,10 @@ impl Planner {
         self.opened.with_value(|opened| opened.as_deref() == Some(text))
     }
 
-    /// Whether a plan file is being read.
+    /// Whether a file is being read.
     pub fn is_opening(self) -> bool {
-        self.busy.get_untracked() && self.opening.with_value(Option::is_some)
+        let reads = |opening: StoredValue<Option<Opening>, LocalStorage>| opening.with_value(Option::is_some);
+        self.busy.get_untracked() && reads(self.opening) || reads(self.opening_trace) || reads(self.opening_profile)
     }
 
     /// Takes in what torch recorded of a rank.
@@ -885,12 +910,13 @@ impl Planner {
 
     /// Opens the trace of what torch recorded, which is to be of the plan on screen.
     pub fn trace_recorded(self, batch: u32) {
-        self.notice.set(None);
         match self.shown_order() {
             Some(order) => {
                 self.ask(Ask::Trace { batch, order }, false);
             }
-            None => self.complain(vec!["There is no plan that this could be a run of: open that first.".to_owned()]),
+            None => {
+                self.complain_too(vec!["There is no plan that this could be a run of: open that first.".to_owned()])
+            }
         }
     }
 
@@ -935,9 +961,8 @@ impl Planner {
 
     /// Plans with the times of this profile, or with estimates.
     pub fn measure(self, profile: Option<&str>) {
-        match profile {
-            Some(text) => self.opening_profile.set_value(Some(text.into())),
-            None => session::forget(Item::Profile),
+        if profile.is_none() {
+            session::forget(Item::Profile);
         }
         // Layouts were found with other times.
         self.tuned_for.set(None);
@@ -955,14 +980,19 @@ impl Planner {
         self.carry_view(before);
     }
 
-    /// Opens a file's text: a plan, a trace, an order of ops, or a spec.
-    pub fn open_text(self, text: &str) {
-        self.open_file(text, Origin::Person);
+    /// Opens what the page itself has brought forth.
+    fn open_text(self, text: &str) {
+        self.notice.set(None);
+        self.open_file("", text, Origin::Person);
     }
 
-    fn open_file(self, text: &str, from: Origin) {
-        self.notice.set(None);
-        let opening = || Opening { text: text.into(), from };
+    /// Opens the text of the file `name`, which a person has chosen: a plan, a trace, an order of ops, or a spec.
+    pub fn open_named(self, name: &str, text: &str) {
+        self.open_file(name, text, Origin::Person);
+    }
+
+    fn open_file(self, name: &str, text: &str, from: Origin) {
+        let opening = || Opening { text: text.into(), name: name.into(), from };
         // A file says what it is in its `format`; one that says nothing may be a spec.
         let says = |format: &str| text.contains(&format!("\"{format}\""));
         if says("pipeplan-trace") {
@@ -976,32 +1006,32 @@ impl Planner {
             self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
         } else if says("operators") && says("kernel") {
+            self.opening_profile.set_value(Some(opening()));
             self.measure(Some(text));
         } else if order::looks_like_one(text) {
             let Some(spec) = self.read_form() else {
-                return self.complain(vec![
-                    "The form has faults, so it says nothing of which costs this order is.".to_owned(),
-                ]);
+                let why = "The form has faults, so it says nothing of which costs this order is.";
+                return self.complain_too(vec![of_file(name, why)]);
             };
             self.busy.set(true);
             self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
         } else if let Some(config) = config_of(text) {
-            self.open_config(config);
+            self.open_config(name, config);
         } else {
             match Spec::read(text) {
                 Ok(spec) => self.change_with(|form| form.open(&spec)),
                 Err(error) => {
-                    let mut lines = vec![text::no_file(text, &error)];
+                    let mut lines = vec![of_file(name, &text::no_file(text, &error))];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
-                    self.complain(lines);
+                    self.complain_too(lines);
                 }
             }
         }
     }
 
     /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
-    fn open_config(self, config: Value) {
+    fn open_config(self, name: &str, config: Value) {
         const SEQUENCE: &str = "training.sequence";
         let mut form = self.form.get_untracked();
         // What the file before has put there was typed by nobody.
@@ -1020,10 +1050,10 @@ impl Planner {
                 self.configured.set_value((!is_typed).then_some((put, wanted)));
             }
             Err(faults) => {
-                let mut lines =
-                    vec!["The model of this config.json cannot be planned with the rest of the form.".to_owned()];
+                let why = "The model of this config.json cannot be planned with the rest of the form.";
+                let mut lines = vec![of_file(name, why)];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
-                self.complain(lines);
+                self.complain_too(lines);
             }
         }
     }
@@ -1090,6 +1120,10 @@ impl Planner {
 
     /// Ends the proof under way, and shows the better plan that it found.
     pub fn end_proof(self, state: State) {
+        // What stops it goes with it.
+        if browser::has_focus("[data-test='stop-proof']") {
+            browser::focus(PROOF);
+        }
         self.stop_prover();
         self.proof.update(|proof| proof.state = state);
         if let Some(better) = self.proof.with_untracked(|proof| proof.better.clone()) {
@@ -1214,9 +1248,15 @@ impl Planner {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
 
+    /// Says what is wrong with one of several things, beside what was said of the others.
+    fn complain_too(self, lines: Vec<String>) {
+        let before = self.notice.get_untracked().map(|notice| notice.lines).unwrap_or_default();
+        self.complain([before, lines].concat());
+    }
+
     /// Says that a file is no text.
     pub fn say_unreadable(self, name: &str) {
-        self.complain(vec![format!("{name} cannot be read as text.")]);
+        self.complain_too(vec![format!("{name} cannot be read as text.")]);
     }
 
     /// All that is wrong with fields: with the form, and with what no schedule could be made of.
@@ -1250,6 +1290,11 @@ fn config_of(text: &str) -> Option<Value> {
     hf_config::looks_like_one(&value).then_some(value)
 }
 
+/// What is said of the file `name`: of several that are opened together, which one it is.
+fn of_file(name: &str, said: &str) -> String {
+    if name.is_empty() { said.to_owned() } else { format!("{name}: {said}") }
+}
+
 /// Whether the planner makes schedules of this name.
 pub(super) fn is_schedule(name: &str) -> bool {
     name == BEST || pipeplan_core::schedule::find(name).is_some()
@@ -1271,6 +1316,7 @@ fn own_row(scene: &Scene, source: &str) -> Row {
             gap: figures.gap,
             late_ns: figures.late_ns,
             carried_ns: figures.carried_ns,
+            judged_ns: figures.judged_ns,
             step: figures.step,
         }),
     }

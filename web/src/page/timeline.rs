@@ -17,6 +17,7 @@ use crate::draw::raster::Image;
 use crate::draw::view::View;
 use crate::draw::walk::{Block, Ranks, Step};
 use crate::scene::{Below, Scene};
+use crate::text;
 
 /// How much one notch of a wheel or one press of a key zooms.
 const ZOOM_STEP: f64 = 1.25;
@@ -38,6 +39,16 @@ pub struct Frame {
     pub ratio: f64,
 }
 
+impl Frame {
+    /// The plan that is kept, where that is compared with the one on screen.
+    pub fn kept(&self) -> Option<&Scene> {
+        match &self.below {
+            Some((Below::Kept(kept), _)) => Some(kept),
+            _ => None,
+        }
+    }
+}
+
 /// A pointer that moves no farther than this between down and up has tapped.
 const TAP_PX: f64 = 4.0;
 
@@ -53,12 +64,24 @@ struct Drag {
 #[component]
 pub fn TimelinePanel() -> impl IntoView {
     let planner = expect_context::<Planner>();
+    let find_layouts = move |_| {
+        if !untrack(|| planner.is_tuning()) {
+            planner.tune();
+        }
+        // Where they come, and can be stopped.
+        browser::show_mostly(".layouts");
+        browser::focus("[data-test='find-layouts']");
+    };
     view! {
         <section class="panel timeline" aria-label="Timeline">
             <Toolbar />
             <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
             {move || planner.no_plan.get().map(|reason| view! {
-                <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p></div>
+                <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p>
+                    {move || planner.may_find_layouts().then(|| view! {
+                        <button type="button" data-test="find-layouts-here" on:click=find_layouts
+                            title="Other degrees of parallelism, microbatches and recomputation, on the same devices">"Find a layout that fits"</button>
+                    })}</div>
             })}
             {move || planner.kept_unseen().map(|said| view! { <p class="note" data-test="kept-unseen">{said}</p> })}
             <Canvas />
@@ -333,7 +356,16 @@ fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
             };
             untrack(|| planner.below()).map(describe).unwrap_or_default()
         }
-        Pointed::Memory { rank, time_ns } => scene.describe_memory(rank, time_ns as f64),
+        Pointed::Memory { rank, time_ns } => {
+            let mut lines = scene.describe_memory(rank, time_ns as f64);
+            if let Some(Below::Kept(kept)) = untrack(|| planner.below())
+                && let Some(curve) = kept.curve(rank)
+            {
+                lines.push(("kept holds".to_owned(), text::bytes(curve.at(time_ns as f64))));
+                lines.push(("kept peak".to_owned(), text::bytes(curve.peak())));
+            }
+            lines
+        }
     }
 }
 
