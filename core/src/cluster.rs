@@ -260,6 +260,10 @@ const fn nvlink(gigabytes: u64) -> Link {
     Link { bytes_per_s: gigabytes * GIGA, latency_ns: 2000 }
 }
 
+/// The seven Infinity Fabric links by which an MI300X sees the others of its node, together: what a collective over the node
+/// has in one direction.
+const INFINITY_FABRIC: Link = Link { bytes_per_s: 7 * 64 * GIGA, latency_ns: 2000 };
+
 /// Memory of so many hundredths of a GiB.
 const fn gib(hundredths: u64) -> Bytes {
     hundredths * (1 << 30) / 100
@@ -274,8 +278,8 @@ const fn gib(hundredths: u64) -> Bytes {
 // of two GPUs that share a Grace each is taken to have half.
 //
 // What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman, Machine
-// Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5 and 1745.0 TFLOP/s on A100, H100 and B200, H200 as
-// H100, and as B200 its like). Of the rate in fp8, twice that, they are taken to reach the same share: 780 thousandths of either were measured on
+// Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5, 1745.0, 668.4 and 784.9 TFLOP/s on A100, H100, B200,
+// MI300X and MI325X, H200 and H800 as H100, and as B200 its like). Of the rate in fp8, twice that, they are taken to reach the same share: 780 thousandths of either were measured on
 // H100 (torchao, `roofline_utils.py`).
 static CATALOG: &[Entry] = &[
     Entry {
@@ -322,6 +326,21 @@ static CATALOG: &[Entry] = &[
         node_link: network(400),
         dtype: Dtype::Bf16,
         source: "NVIDIA H100 data sheet, 1,979 TFLOPS with sparsity halved; NVLink 900 GB/s both ways",
+    },
+    Entry {
+        name: "h800",
+        title: "NVIDIA H800 SXM 80 GB",
+        matmul_flops: MatmulFlops { fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: TERA },
+        matmul_permille: 803,
+        memory_bytes_per_s: 3350 * GIGA,
+        memory_bytes: gib(7910),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(200),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "an H100 but for NVLink, 400 GB/s both ways, and f64 (DeepSeek-AI, arXiv:2505.09343, section 4.1)",
     },
     Entry {
         name: "h200",
@@ -397,6 +416,46 @@ static CATALOG: &[Entry] = &[
         node_link: network(800),
         dtype: Dtype::Bf16,
         source: "NVIDIA GB300 NVL72 data sheet, a 72nd of the rack's figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "mi300x",
+        title: "AMD Instinct MI300X 192 GB",
+        matmul_flops: MatmulFlops {
+            fp8: 2_614_900 * GIGA,
+            bf16: 1_307_400 * GIGA,
+            f32: 163_400 * GIGA,
+            f64: 163_400 * GIGA,
+        },
+        matmul_permille: 511,
+        memory_bytes_per_s: 5300 * GIGA,
+        memory_bytes: gib(19_169),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: INFINITY_FABRIC,
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "AMD Instinct MI300X data sheet; of the seven links to the others of a node, 64 GB/s each, two devices have one",
+    },
+    Entry {
+        name: "mi325x",
+        title: "AMD Instinct MI325X 256 GB",
+        matmul_flops: MatmulFlops {
+            fp8: 2_614_900 * GIGA,
+            bf16: 1_307_400 * GIGA,
+            f32: 163_400 * GIGA,
+            f64: 163_400 * GIGA,
+        },
+        matmul_permille: 600,
+        memory_bytes_per_s: 6000 * GIGA,
+        memory_bytes: gib(25_569),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: INFINITY_FABRIC,
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "AMD Instinct MI325X data sheet; of the seven links to the others of a node, 64 GB/s each, two devices have one",
     },
     Entry {
         name: "cpu",

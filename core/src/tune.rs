@@ -9,7 +9,9 @@
 //!
 //! What is left alone: number format, attention, partition by rule, when gradients are reduced, and how transfers go.
 //! Two things are taken because they never cost time here: devices that share matrices share the tokens between them, too,
-//! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1, arXiv:1910.02054).
+//! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1,
+//! arXiv:1910.02054). Where there is no pipeline, copies that share out gradients and weights (ZeRO 3, as in FSDP) are tried
+//! beside: with one, each microbatch would gather and reduce all of them.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -72,7 +74,7 @@ pub enum Field {
     Recompute,
     /// Whether norms are split over the devices that share matrices.
     SequenceParallel,
-    /// What copies share out: states of the optimizer, or more where the spec says so. Whether to share out more is not tried.
+    /// What copies share out: states of the optimizer, or more where the spec says so or there is no pipeline.
     Zero,
     /// How layers are dealt to stages.
     Partition,
@@ -149,6 +151,8 @@ pub struct Degrees {
     pub context: u32,
     /// Copies of the pipeline.
     pub data: u32,
+    /// What they share out ([`Layout::zero`](crate::layout::Layout::zero)).
+    pub zero: u32,
     /// Devices that experts are dealt to.
     pub expert: u32,
     /// Whether devices that share matrices hold whole experts, to which each sends tokens of its own.
@@ -167,6 +171,7 @@ impl Degrees {
             tensor: form.tensor,
             context: form.context,
             data: work.layout.data,
+            zero: work.layout.zero,
             expert: form.expert,
             whole_experts: form.whole_experts,
             microbatch_size: work.microbatch_size,
@@ -199,13 +204,15 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// What is done to fit, in words: `3 full of 80; on the host: 2 of each stage`.
+    /// What is done to fit, in words: `3 full of 80; on the host: 2 of each stage; ZeRO 3`.
     pub fn saved(&self) -> String {
-        match self.offload {
-            Offload::None => self.recompute.clone(),
-            Offload::First(layers) => format!("{}; on the host: {layers} of each stage", self.recompute),
-            Offload::All => format!("{}; on the host: all", self.recompute),
-        }
+        let on_host = match self.offload {
+            Offload::None => String::new(),
+            Offload::First(layers) => format!("; on the host: {layers} of each stage"),
+            Offload::All => "; on the host: all".to_string(),
+        };
+        let shared = if self.degrees.zero >= 2 { format!("; ZeRO {}", self.degrees.zero) } else { String::new() };
+        format!("{}{on_host}{shared}", self.recompute)
     }
 
     /// What `from` has to be changed in to be this.
@@ -412,10 +419,19 @@ impl Tuner {
     pub fn to_value(&self, complete: bool) -> Value {
         let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
         let layout = |row: &Tuned| {
-            let Degrees { pipeline, tensor, context, data, expert, whole_experts, microbatch_size, microbatches } =
-                row.degrees;
+            let Degrees {
+                pipeline,
+                tensor,
+                context,
+                data,
+                zero,
+                expert,
+                whole_experts,
+                microbatch_size,
+                microbatches,
+            } = row.degrees;
             json!({
-                "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "expert": expert,
+                "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "zero": zero, "expert": expert,
                 "whole_experts": whole_experts, "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
                 "recompute": row.recompute, "offload": row.offload.text(), "schedule": row.spec.schedule,
                 "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
@@ -502,6 +518,7 @@ impl Tuner {
             shared.find_faults(&work.model, work.sequence, "", &mut faults);
             layout.form.sequence_parallel = faults.is_empty();
         }
+        layout.zero = degrees.zero;
         if layout.copies() > 1 && !is_kept(Field::Zero) {
             layout.zero = layout.zero.max(1);
         }
@@ -516,6 +533,9 @@ impl Tuner {
             layout.partition = Partition::Balanced;
         }
         work.pipeline = degrees.pipeline;
+        if degrees.pipeline == 1 && !is_kept(Field::Chunks) {
+            work.chunks = 1;
+        }
         work.microbatch_size = degrees.microbatch_size;
         work.microbatches = degrees.microbatches;
         Some(work)
@@ -572,10 +592,15 @@ impl Tuner {
             let room = work.model.layers / work.pipeline.max(1);
             chunks.extend(CHUNKS.into_iter().filter(|chunks| *chunks != work.chunks && *chunks <= room));
         }
+        // A rank alone has no bubble that chunks could shorten.
+        let is_alone = work.pipeline == 1 && work.chunks == 1;
         let mut tried: Vec<(Published, u32)> = Vec::new();
         for chunks in chunks {
             for published in &self.schedules {
                 let shape = (published.shape)(chunks as usize);
+                if is_alone && shape.1 > 1 {
+                    continue;
+                }
                 let is_known = |(other, chunks): &(Published, u32)| {
                     other.name == published.name && (other.shape)(*chunks as usize) == shape
                 };
@@ -708,10 +733,11 @@ impl Tuner {
         self.given.as_ref().filter(|_| !self.given_is_searched).and_then(|given| given.as_ref().ok())
     }
 
-    /// Layouts that were not searched yet and whose steps could be faster than the fastest.
+    /// Layouts that were not searched yet and whose steps could be faster than the fastest. One rank has nobody to wait for.
     fn open_rows(&self) -> impl Iterator<Item = &Tuned> {
         let fastest = self.rows.first().map_or(Nanos::MAX, |row| row.step.step_ns);
-        self.rows.iter().filter(move |row| row.floor_ns < fastest && !self.searched.contains(&row.degrees))
+        let may_gain = move |row: &&Tuned| row.degrees.pipeline > 1 && row.floor_ns < fastest;
+        self.rows.iter().filter(may_gain).filter(|row| !self.searched.contains(&row.degrees))
     }
 
     fn search_of_given(&self, given: &Tuned) -> Search {
@@ -906,12 +932,18 @@ fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees
                     let may_differ = experts > 1 && tensor > 1 && !keep.contains(&Field::WholeExperts);
                     let whole: &[bool] = if may_differ { &[false, true] } else { &[now.whole_experts] };
                     let each = expert.flat_map(|expert| whole.iter().map(move |whole| (expert, *whole)));
-                    for (expert, whole_experts) in each {
+                    // What fp8 makes of gathered weights is not known.
+                    let shares_weights = pipeline == 1 && data > 1 && now.zero < 3 && !work.layout.form.fp8;
+                    let zeros: &[u32] =
+                        if shares_weights && !keep.contains(&Field::Zero) { &[now.zero, 3] } else { &[now.zero] };
+                    let each = each.flat_map(|each| zeros.iter().map(move |zero| (each, *zero)));
+                    for ((expert, whole_experts), zero) in each {
                         found.push(Degrees {
                             pipeline,
                             tensor,
                             context,
                             data,
+                            zero,
                             expert,
                             whole_experts,
                             microbatch_size,
@@ -1060,10 +1092,11 @@ mod tests {
     #[test]
     fn what_is_learned_is_what_is_found() {
         let given = usual();
-        let names = ["1f1b", BEST];
-        let alone = run(&given, &only(&names));
+        // One rank alone is not searched.
+        let question = Question { keep: vec![Field::Pipeline], ..only(&["1f1b", BEST]) };
+        let alone = run(&given, &question);
         for kept in [1, 2, 3] {
-            let mut tuner = Tuner::new(&given, &only(&names)).unwrap_or_else(|faults| panic!("{faults}"));
+            let mut tuner = Tuner::new(&given, &question).unwrap_or_else(|faults| panic!("{faults}"));
             let mut learned = 0;
             loop {
                 for (at, mut search) in tuner.searches().into_iter().enumerate() {
@@ -1245,6 +1278,30 @@ mod tests {
         let given = usual();
         let tuner = run(&given, &Question { devices: Some(16), most: 1, ..only(&["1f1b"]) });
         assert_eq!(work_of(&tuner.rows()[0].spec).devices(), 16);
+    }
+
+    /// Without a pipeline, copies that share out weights hold less: a limit at which no other layout without one fits leaves
+    /// those.
+    #[test]
+    fn weights_are_shared_out_where_there_is_no_pipeline() {
+        let keep = vec![Field::Pipeline, Field::Tensor, Field::Context, Field::Recompute];
+        let of = |limit: &str| {
+            let mut given = tiny("", limit);
+            let Work::Model(work) = &mut given.work else { panic!("a model") };
+            (work.pipeline, work.layout.data) = (1, 8);
+            run(&given, &Question { keep: keep.clone(), most: 1000, ..only(&["1f1b"]) })
+        };
+        let zeros = |tuner: &Tuner| tuner.rows().iter().map(|row| row.degrees.zero).collect::<BTreeSet<_>>();
+        let roomy = of("1 GiB");
+        assert_eq!(zeros(&roomy), BTreeSet::from([1, 3]));
+        let least = |zero| {
+            let rows = roomy.rows().iter().filter(|row| row.degrees.zero == zero);
+            rows.map(|row| row.peak).min().expect("some")
+        };
+        assert!(least(3) < least(1));
+        let tight = of(&format!("{} B", least(1) - 1));
+        assert_eq!(zeros(&tight), BTreeSet::from([3]));
+        assert!(tight.rows()[0].saved().ends_with("; ZeRO 3"), "{}", tight.rows()[0].saved());
     }
 
     /// Who leaves it to the limit what waits in the host's memory gets steps that are at least as fast, and whose specs say it;

@@ -262,6 +262,8 @@ export interface Layout {
     context: number;
     /** Copies of the pipeline. */
     data: number;
+    /** What they share out: 1 states of the optimizer, 2 also gradients, 3 also weights. */
+    zero: number;
     /** Devices that experts are dealt to. */
     expert: number;
     /** Whether devices that share matrices hold whole experts, to which each sends tokens of its own. */

@@ -104,7 +104,7 @@ fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
     let checked = json_of(&["check", &plan, "--json"], "");
     assert_eq!(
         checked,
-        json!({ "valid": true, "digest": value["digest"],
+        json!({ "valid": true, "digest": value["digest"], "on_trust": [],
                 "stuck": {}, "transports": { "rendezvous": true, "buffered": true, "grouped": true, "pair-ordered": true, "streams": true } })
     );
     assert!(printed(&["check", "-"], &written).starts_with("valid: 192 ops on 4 ranks"));
@@ -516,7 +516,7 @@ fn a_plan_is_run_and_its_trace_shown() {
     let shown = printed(&["show", &trace], "");
     assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
     assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
-    assert!(refused(&["check", &trace], "").contains("is a trace, and a plan is needed"));
+    assert!(refused(&["check", &trace], "").contains("is a trace, and a spec or a plan is needed"));
     // Alone where it goes to standard output.
     let trace = printed(&["run", &plan, "--steps", "2", "--trace", "-"], "");
     assert!(printed(&["show", "-"], &trace).contains("step 1 of 2 recorded"), "{trace}");

@@ -101,6 +101,32 @@ fn lies_with_a_right_digest_are_refused() {
     }
 }
 
+/// What a file says that does not follow from the rest of it is told, and nothing is of a plan that the planner made.
+#[test]
+fn what_is_taken_on_trust_is_told() {
+    let text = "[model]\nname = \"tiny-llama\"\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\ndata = 2\n[training]\n\
+                microbatches = 4\nsequence = 64\n";
+    let plan = planner::plan(&Spec::read(text).unwrap(), "1f1b").unwrap();
+    let told = |plan: &Plan| {
+        let read = Plan::from_json(&plan.to_json()).unwrap_or_else(|error| panic!("{error}"));
+        read.checked(None, &[]).unwrap().on_trust
+    };
+    assert!(told(&plan).is_empty(), "{:?}", told(&plan));
+    let fields =
+        |plan: &Plan| told(plan).iter().map(|said| said.split(':').next().unwrap().to_string()).collect::<Vec<_>>();
+    let mut changed = plan.clone();
+    changed.ends.as_mut().unwrap().tails[0].reduce_ns += 1;
+    assert_eq!(fields(&changed), ["ends"]);
+    let mut changed = plan.clone();
+    changed.prediction.bound_ns -= 1;
+    assert_eq!(fields(&changed), ["prediction.bound_ns"]);
+    let mut changed = plan;
+    if let Work::Model(work) = &mut changed.spec.work {
+        work.layout.data = 8;
+    }
+    assert_eq!(fields(&changed), ["ends"], "other copies, other reductions");
+}
+
 /// What ends a step is of the ranks and stages that there are, and of a model.
 #[test]
 fn ends_of_another_pipeline_are_refused() {

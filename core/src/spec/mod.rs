@@ -55,7 +55,8 @@
 //! | `parallel.overlap_exchanges` | whether a forward and a backward that run as a pair ([`Schedule::pairs`](crate::schedule::Schedule::pairs)) compute while the other exchanges tokens with experts, as in DualPipe. Planned, and not run | false |
 //! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
 //! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average: as many have room there, so that 1 leaves none for uneven routing, at which a run on several devices ends | 1 |
-//! | `training.microbatches` | microbatches of a step, M | needed |
+//! | `training.microbatches` | microbatches of a step, M | needed, unless |
+//! | `training.global_batch_size` | sequences of a step over all copies says it: M times `microbatch_size` times `parallel.data` | nothing |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
 //! | `training.sequence` | tokens of a sequence | the catalog's |
 //! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |

@@ -135,11 +135,6 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         Some(entry) => Some(entry.sequence),
         None => model.is_none().then_some(1),
     });
-    let training = section(table, "training", "at least `microbatches`", faults)
-        .and_then(|training| read_training(training, usual_sequence, faults));
-    let dtype = training.as_ref().and_then(|training| training.dtype);
-    let cluster = section(table, "cluster", "at least a `device`", faults)
-        .and_then(|cluster| read_cluster(cluster, dtype, faults));
     let parallel = section(table, "parallel", "at least `pipeline`", faults).map(|mut parallel| {
         let pipeline = parallel.needed_whole("pipeline", 1..=MAX_RANKS as u64, faults);
         let chunks = parallel.whole("chunks", 1..=MAX_CHUNKS as u64, faults);
@@ -149,6 +144,12 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         let pipeline = pipeline.map(|ranks| ranks as u32);
         (pipeline, chunks.map_or(default::CHUNKS, |chunks| chunks as u32), layout)
     });
+    let copies = parallel.as_ref().map(|(.., layout)| layout.data);
+    let training = section(table, "training", "at least `microbatches`", faults)
+        .and_then(|training| read_training(training, usual_sequence, copies, faults));
+    let dtype = training.as_ref().and_then(|training| training.dtype);
+    let cluster = section(table, "cluster", "at least a `device`", faults)
+        .and_then(|cluster| read_cluster(cluster, dtype, faults));
     let memory = table.table("memory", faults).map(|mut memory| {
         let limit = memory.bytes("limit_bytes", 1..=MAX_LIMIT, faults);
         let overhead = memory.bytes("overhead_bytes", 0..=MAX_MEMORY, faults);
@@ -568,9 +569,16 @@ struct Training {
     offload_fits: bool,
 }
 
-fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut Vec<Fault>) -> Option<Training> {
-    let microbatches = table.needed_whole("microbatches", 1..=MAX_MICROBATCHES as u64, faults);
+/// `copies` of the pipeline share the sequences of a step.
+fn read_training(
+    mut table: Table<'_>,
+    usual_sequence: Option<u32>,
+    copies: Option<u32>,
+    faults: &mut Vec<Fault>,
+) -> Option<Training> {
     let microbatch_size = table.whole("microbatch_size", 1..=u64::from(MAX_SIZE), faults);
+    let at_once = copies.map(|copies| u64::from(copies) * microbatch_size.unwrap_or(default::MICROBATCH_SIZE.into()));
+    let microbatches = read_microbatches(&mut table, at_once, faults);
     let sequence = match usual_sequence {
         Some(_) => table.whole("sequence", 1..=u64::from(MAX_SIZE), faults),
         None => table.needed_whole("sequence", 1..=u64::from(MAX_SIZE), faults),
@@ -603,6 +611,31 @@ fn read_training(mut table: Table<'_>, usual_sequence: Option<u32>, faults: &mut
         recompute_layers,
         offload_fits,
     })
+}
+
+/// The microbatches of a step, said as such or by the sequences of all; `at_once` are those that each further microbatch adds
+/// over all copies of the pipeline, where that is known.
+fn read_microbatches(table: &mut Table<'_>, at_once: Option<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
+    const MOST: u64 = MAX_MICROBATCHES as u64;
+    if table.get("global_batch_size").is_none() {
+        return table.needed_whole("microbatches", 1..=MOST, faults);
+    }
+    let sequences = table.whole("global_batch_size", 1..=u64::from(u32::MAX), faults);
+    let path = table.path("global_batch_size");
+    if table.get("microbatches").is_some() {
+        faults.push(Fault::new(path, "it beside `microbatches`", "one of the two: each says the other"));
+        return None;
+    }
+    let (sequences, at_once) = (sequences?, at_once?);
+    let microbatches = sequences / at_once;
+    if !sequences.is_multiple_of(at_once) || microbatches > MOST {
+        let accepted = format!(
+            "a multiple of {at_once}, which is parallel.data times training.microbatch_size, and at most {MOST} times that"
+        );
+        faults.push(Fault::new(path, sequences, accepted));
+        return None;
+    }
+    Some(microbatches)
 }
 
 /// What is computed again, and in which layers.

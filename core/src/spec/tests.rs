@@ -84,6 +84,23 @@ fn every_fault_is_said_at_once() {
     );
 }
 
+/// 96 sequences over 4 copies of microbatches of 3 are 8 microbatches each.
+#[test]
+fn the_sequences_of_a_step_say_its_microbatches() {
+    let text = SHORT.replace("pipeline = 4", "pipeline = 4\ndata = 4");
+    let with = |said: &str| text.replace("microbatches = 8", &format!("microbatch_size = 3\n{said}"));
+    assert_eq!(Spec::read(&with("global_batch_size = 96")), Spec::read(&with("microbatches = 8")));
+    for (said, fault) in [
+        ("global_batch_size = 97", "training.global_batch_size: found 97, accepted is a multiple of 12, which is"),
+        ("global_batch_size = 96\nmicrobatches = 8", "training.global_batch_size: found it beside `microbatches`"),
+        ("global_batch_size = 0", "training.global_batch_size: found 0, accepted is a whole number from 1"),
+        ("global_batch_size = 12000012", "training.global_batch_size: found 12000012"),
+    ] {
+        let faults = faults(&with(said));
+        assert!(faults.len() == 1 && faults[0].starts_with(fault), "{said}: {faults:?}");
+    }
+}
+
 /// What is computed again is read as it is written, whatever the number of runs, up to each layer of the most by itself.
 #[test]
 fn what_each_layer_computes_again_is_read_back() {
