@@ -207,6 +207,52 @@ mod tests {
         assert!(text.contains(&format!(".target sm_{}{}", newest.0, newest.1)), "{text}");
     }
 
+    /// Kernels that only move and change whole rows keep up with the memory when each thread stores 16 bytes at once: half as
+    /// many a store took rotary positions to a fifth of a copy's rate on an H200.
+    #[test]
+    fn whole_rows_are_stored_in_packs() {
+        const ROWS: [&str; 27] = [
+            "add",
+            "scale",
+            "soft_cap",
+            "soft_cap_grad",
+            "swiglu",
+            "swiglu_grad",
+            "geglu",
+            "geglu_grad",
+            "gelu",
+            "gelu_grad",
+            "add_rows",
+            "rope",
+            "embedding",
+            "embedding_grad",
+            "dispatch",
+            "combine",
+            "weighted_swiglu_grad",
+            "row_gate",
+            "split_columns",
+            "join_columns",
+            "latent_keys",
+            "latent_keys_grad",
+            "rms_norm",
+            "rms_norm_input_grad",
+            "layer_norm",
+            "layer_norm_input_grad",
+            "cross_entropy_grad",
+        ];
+        if libraries::search(Which::Nvrtc).found.is_none() {
+            return eprintln!("SKIPPED: kernels are not compiled: {}", libraries::search(Which::Nvrtc));
+        }
+        let text = own_assembly(&source::for_gpu(), (8, 0)).unwrap_or_else(|error| panic!("{error}"));
+        let kernels: Vec<&str> = text.split(".entry ").skip(1).collect();
+        let body = |name: &str| kernels.iter().find(|body| body.starts_with(&format!("{name}_bf16(")));
+        let without: Vec<&str> = ROWS
+            .into_iter()
+            .filter(|name| !body(name).unwrap_or_else(|| panic!("no {name}")).contains("st.global.v4"))
+            .collect();
+        assert!(without.is_empty(), "stored number by number: {without:?}");
+    }
+
     /// By kernel: bytes of registers that are stored elsewhere, as the assembler says.
     fn spilled(log: &str) -> Vec<(String, u32)> {
         let (mut spilled, mut kernel) = (Vec::new(), String::new());
