@@ -185,7 +185,7 @@ fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
         text.push_str("PP, TP, CP, DP, EP are pipeline, tensor, context, data and expert parallelism; microbatches are those of a copy, \
              by the sequences of each; whole experts are not cut among TP; peak memory is the fullest rank's; recompute counts layers\n");
         if shown.iter().any(|(_, row)| row.degrees.zero >= 2) {
-            text.push_str("with ZeRO 3 copies share out gradients and weights, as FSDP does; the published runs that it was held against took 2 to 17 % longer\n");
+            text.push_str("with ZeRO 3 copies share out gradients and weights, as FSDP does; four published runs were planned 2 to 17 % too short\n");
         }
     }
     if let Some(Err(reason)) = given {
