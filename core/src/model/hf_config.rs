@@ -75,11 +75,11 @@ pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelC
     if !MODEL_TYPES.contains(&name) {
         let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
         let missing = UNKNOWN_PARTS.iter().find(|(names, _)| names.contains(&name));
-        let missing = missing.map_or(String::new(), |(_, part)| format!("another kind: this one has {part}; "));
+        let missing = missing.map_or(String::new(), |(_, part)| format!(" (this one has {part})"));
         let own =
             if table.get("text_config").is_some() { "the `text_config` within, which is its decoder; " } else { "" };
         let kinds = one_of_like(name, &MODEL_TYPES);
-        let accepted = format!("{missing}{own}{kinds}; sizes of a similar decoder can be typed by hand");
+        let accepted = format!("{own}{kinds}{missing}; sizes of a similar decoder can be typed by hand");
         faults.push(Fault::new(table.path("model_type"), found, accepted));
         return None;
     }

@@ -261,7 +261,8 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
 /// The decoder layers of each stage of a layout in Megatron's form, for a model with so many modules of multi-token
 /// prediction.
 fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
-    let stages = megatron_layout::read(layout).map_err(|error| error.to_string())?;
+    let stages = megatron_layout::read(layout)
+        .map_err(|error| format!("a layout as Megatron-LM has it, such as Et*3|t*4|t*3L ({error})"))?;
     let parts = || stages.iter().flatten();
     let modules = |parts: &[Part]| parts.iter().filter(|part| **part == Part::MultiToken).count();
     let (behind, before) = stages
