@@ -139,6 +139,8 @@ pub struct Plot {
     bytes: (f64, f64),
     /// Lower and upper end.
     values: (f64, f64),
+    /// Whether equal ratios of values are equally far apart: of times, which near the least memory are a multiple of others.
+    by_ratio: bool,
 }
 
 impl Plot {
@@ -157,13 +159,21 @@ impl Plot {
             return None;
         }
         // A small bubble is near none, so its scale starts there; a time is never near none.
-        let low = if measure == Measure::Bubble { 0.0 } else { low - (high - low) * 0.1 };
-        let room = (high - low).max(high.abs() * 0.01).max(1e-6);
+        let by_ratio = measure == Measure::Time && low > 0.0;
+        let values = if by_ratio {
+            let ratio = (high / low).max(1.01);
+            (low / ratio.powf(0.1), low * ratio.powf(1.06))
+        } else {
+            let low = if measure == Measure::Bubble { 0.0 } else { low - (high - low) * 0.1 };
+            let room = (high - low).max(high.abs() * 0.01).max(1e-6);
+            (low, high.max(low + room) + room * 0.06)
+        };
         Some(Plot {
             width_px: width_px.max(LEFT + RIGHT + 40.0),
             measure,
             bytes: (left - 0.04 * span, right.max(left + span) + 0.06 * span),
-            values: (low, high.max(low + room) + room * 0.06),
+            values,
+            by_ratio,
         })
     }
 
@@ -178,7 +188,8 @@ impl Plot {
     }
 
     fn y_of(&self, value: f64) -> f64 {
-        let share = (value - self.values.0) / (self.values.1 - self.values.0);
+        let (low, high) = self.values;
+        let share = if self.by_ratio { (value / low).ln() / (high / low).ln() } else { (value - low) / (high - low) };
         HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
     }
 
@@ -212,7 +223,9 @@ impl Plot {
             Measure::Bubble => (0.01, "%"),
             Measure::Time => units.into_iter().find(|(unit, _)| self.values.1 >= *unit).unwrap_or((1.0, "ns")),
         };
-        let ticks = scale((self.values.0 / unit, self.values.1 / unit), 6.0);
+        let ends = (self.values.0 / unit, self.values.1 / unit);
+        let is_wide = self.by_ratio && ends.1 / ends.0 > 4.0;
+        let ticks = if is_wide { scale_by_ratio(ends) } else { scale(ends, 6.0) };
         ticks.into_iter().map(|(value, label)| (self.y_of(value * unit), format!("{label} {name}"))).collect()
     }
 
@@ -369,6 +382,17 @@ impl Area {
     }
 }
 
+/// 1, 2 and 5 times powers of ten between two ends that are far apart.
+fn scale_by_ratio((low, high): (f64, f64)) -> Vec<(f64, String)> {
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let values = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|first| (first * 10f64.powi(power), power)));
+    let mut within: Vec<(f64, i32)> = values.filter(|(value, _)| (low..=high).contains(value)).collect();
+    if within.len() > 8 {
+        within.retain(|(value, power)| *value < 1.5 * 10f64.powi(*power));
+    }
+    within.into_iter().map(|(value, power)| (value, format!("{value:.*}", (-power).clamp(0, 9) as usize))).collect()
+}
+
 /// About `count` round values between two ends, with as many decimals as they need.
 fn scale((low, high): (f64, f64), count: f64) -> Vec<(f64, String)> {
     let Some(step) = round_step((high - low) / count) else { return Vec::new() };
@@ -448,6 +472,21 @@ mod tests {
         let plot = Plot::new(&chart, &Marks::default(), Measure::Time, 400.0).unwrap();
         assert_eq!(plot.y_of(Measure::Time.of(&chart.curve[0])), TOP);
         assert!(plot.value_ticks().iter().all(|(_, label)| label.ends_with(" ns")));
+    }
+
+    /// One that takes many times as long leaves room to tell the others apart, and its axis has round values.
+    #[test]
+    fn times_are_drawn_by_their_ratios() {
+        let chart = chart(&[(10, 800), (20, 400), (30, 200), (40, 100)]);
+        let plot = Plot::new(&chart, &Marks::default(), Measure::Time, 400.0).unwrap();
+        let heights: Vec<f64> = chart.curve.iter().map(|point| plot.y_of(plot.measure.of(point))).collect();
+        let steps: Vec<f64> = heights.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(steps.iter().all(|step| (step - steps[0]).abs() < 1e-9 && *step > 20.0), "{steps:?}");
+        let labels: Vec<String> = plot.value_ticks().into_iter().map(|(_, label)| label).collect();
+        assert_eq!(labels, ["100 ns", "200 ns", "500 ns"]);
+        let far = scale_by_ratio((0.02, 3e7));
+        assert_eq!(far.first().map(|(_, label)| label.as_str()), Some("0.1"));
+        assert!(far.len() < 12, "{far:?}");
     }
 
     #[test]
