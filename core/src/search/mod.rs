@@ -5,6 +5,7 @@
 //! | Part | What it does |
 //! |---|---|
 //! | `list` | a list scheduler driven by events, which memory cannot stall however little there is |
+//! | `safe` | whether a rank that takes memory now can still finish what it has begun |
 //! | `policies` | its parameters, with the published schedules among them, and a climb through them |
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps |
 //! | `blocks` | building blocks: one microbatch in slots, repeated |

@@ -3,6 +3,8 @@
 //! From the top: the ruler, the planned ranks, the ranks of what is compared with it, if anything is, the memory of each rank.
 //! Pixels here are device pixels; [`Layout`] is in CSS pixels.
 
+use std::ops::Range;
+
 use pipeplan_core::format::colour::UP_SHADE;
 use pipeplan_core::timeline::Span;
 
@@ -254,6 +256,32 @@ pub fn paint(
     image
 }
 
+/// Where the memory of a rank is drawn, in rows of the image's pixels.
+struct Strip {
+    /// What of it is in the panel.
+    seen: Range<i64>,
+    bottom_y: i64,
+    height: f64,
+    top_bytes: u64,
+}
+
+impl Strip {
+    fn of(subject: &Subject<'_>, layout: &Layout, index: usize, ratio: f64) -> Strip {
+        let panel = &layout.memory;
+        let (top, bottom) = panel.rows.span_of(index);
+        let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
+        let device = |css: f64| (css * ratio).round() as i64;
+        let clip = |y: f64| device((low + y).clamp(low, high));
+        let (top_y, bottom_y) = (device(low + top), device(low + bottom));
+        let height = (bottom_y - top_y) as f64;
+        Strip { seen: clip(top)..clip(bottom), bottom_y, height, top_bytes: subject.top_bytes }
+    }
+
+    fn y_of(&self, bytes: u64) -> i64 {
+        self.bottom_y - height_of(bytes, self.top_bytes, self.height).round() as i64
+    }
+}
+
 #[expect(clippy::too_many_arguments, reason = "one strip of many; a struct would only rename them")]
 fn paint_curve(
     image: &mut Image,
@@ -265,25 +293,15 @@ fn paint_curve(
     ratio: f64,
     palette: &Palette,
 ) {
-    let panel = &layout.memory;
-    let (top, bottom) = panel.rows.span_of(index);
-    let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
-    let device = |css: f64| (css * ratio).round() as i64;
-    let clip = |y: f64| device((low + y).clamp(low, high));
-    let (top_y, bottom_y) = (device(low + top), device(low + bottom));
-    let height = (bottom_y - top_y) as f64;
-    let held = height_of(subject.static_bytes.get(index).copied().unwrap_or(0), subject.top_bytes, height);
+    let strip = Strip::of(subject, layout, index, ratio);
+    let held_y = strip.y_of(subject.static_bytes.get(index).copied().unwrap_or(0));
     let limit = subject.limits.get(index).copied().flatten();
-    let limit_y = limit
-        .filter(|limit| *limit <= subject.top_bytes)
-        .map(|limit| bottom_y - height_of(limit, subject.top_bytes, height).round() as i64);
+    let limit_y = limit.filter(|limit| *limit <= subject.top_bytes).map(|limit| strip.y_of(limit));
     let end_x = view.x_of(curve_end(subject.planned, index) as f64);
     for (x, range) in curve.columns(view, image.width).into_iter().enumerate() {
         let past = x as f64 > end_x;
-        let y_of = |bytes: u64| bottom_y - height_of(bytes, subject.top_bytes, height).round() as i64;
-        let (most_y, least_y) = (y_of(range.most), y_of(range.least));
-        let held_y = bottom_y - held.round() as i64;
-        for y in clip(top)..clip(bottom) {
+        let (most_y, least_y) = (strip.y_of(range.most), strip.y_of(range.least));
+        for y in strip.seen.clone() {
             let area = if y >= held_y { palette.held } else { palette.memory };
             let colour = if y >= least_y {
                 area
@@ -296,7 +314,7 @@ fn paint_curve(
             image.set(x, y, if past { palette.idle.mixed(colour, 0.35) } else { colour });
         }
         if let Some(limit_y) = limit_y
-            && (clip(top)..clip(bottom)).contains(&limit_y)
+            && strip.seen.contains(&limit_y)
         {
             for thick in 0..(ratio.round() as i64).max(1) {
                 image.set(x, limit_y + thick, palette.limit);
@@ -318,15 +336,9 @@ fn paint_line(
     ratio: f64,
     palette: &Palette,
 ) {
-    let panel = &layout.memory;
-    let (top, bottom) = panel.rows.span_of(index);
-    let device = |css: f64| (css * ratio).round() as i64;
-    let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
-    let seen = device((low + top).clamp(low, high))..device((low + bottom).clamp(low, high));
-    let (top_y, bottom_y) = (device(low + top), device(low + bottom));
-    let y_of = |bytes: u64| {
-        bottom_y - height_of(bytes, subject.top_bytes, (bottom_y - top_y) as f64).round().max(1.0) as i64
-    };
+    let strip = Strip::of(subject, layout, index, ratio);
+    // A rank that holds nothing has a line, too.
+    let y_of = |bytes: u64| strip.y_of(bytes).min(strip.bottom_y - 1);
     let thick = (ratio.round() as i64).max(1);
     let view = below.view(view);
     let end_x = view.x_of(curve_end(below.lanes, index) as f64);
@@ -336,7 +348,7 @@ fn paint_line(
         let (most_y, least_y) = (y_of(range.most), y_of(range.least));
         // From where the line was, so that a step up or down is part of it.
         let (from, to) = before.map_or((most_y, least_y), |y: i64| (most_y.min(y), least_y.max(y)));
-        for y in (from..to + thick).filter(|y| seen.contains(y)) {
+        for y in (from..to + thick).filter(|y| strip.seen.contains(y)) {
             image.set(x, y, palette.text);
         }
         before = Some(y_of(curve.at(view.time_at((x + 1) as f64))));
