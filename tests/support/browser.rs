@@ -69,7 +69,9 @@ impl Browser {
         } } });
         let mut browser =
             Browser { agent, session: format!("http://127.0.0.1:{port}/session"), downloads, _driver: driver };
-        let opened = browser.post("", wanted);
+        // Now and then a browser ends as it starts; its driver says so, and the next one stays.
+        let opened = (0..2).find_map(|_| browser.try_post("", wanted.clone()).ok());
+        let opened = opened.unwrap_or_else(|| browser.post("", wanted));
         browser.session = format!("{}/{}", browser.session, opened["sessionId"].as_str().unwrap_or(""));
         browser
     }
