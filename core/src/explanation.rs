@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::op::OpKind;
 use crate::planner::{self, Answer, BEST, PlanError};
-use crate::relief::{self, Change, Relief, Reliefs};
+use crate::relief::{self, Change, Relief, Reliefs, Shortener, Shorter};
 use crate::schedule::{self, Absent, Published};
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::{Spec, Work};
@@ -23,10 +23,14 @@ use crate::verdict::{self, RankMemory};
 pub struct Explanation {
     /// The schedule; without regard to the limit where none keeps it.
     pub answer: Answer,
+    /// Whether it is the best within the limit, whoever published it.
+    pub is_best: bool,
     /// What each rank holds.
     pub ranks: Vec<RankMemory>,
     /// What would help, where it does not fit.
     pub reliefs: Option<Reliefs>,
+    /// What the limit costs, where the best schedule fits; once that was [looked for](Explanation::shorten).
+    pub shorter: Option<Shorter>,
     /// The time of a whole step.
     pub step_ns: Option<Nanos>,
     /// Why this schedule stands for `best`, where no schedule fits.
@@ -86,7 +90,7 @@ fn of_published(spec: &Spec, published: &Published, note: Option<String>) -> Res
     let fits = ranks.iter().all(RankMemory::fits);
     let reliefs = if fits { None } else { Some(relief::reliefs(spec, published).map_err(absent)?) };
     let step_ns = answer.step(spec).map(|step| step.step_ns);
-    Ok(Explanation { answer, ranks, reliefs, step_ns, note })
+    Ok(Explanation { answer, is_best: false, ranks, reliefs, shorter: None, step_ns, note })
 }
 
 /// The best schedule within the limit. Where there is none: the published one that holds the least.
@@ -100,7 +104,7 @@ fn of_best(
             let derived = answer.case.derived.as_ref().ok_or(Unexplained::Typed)?;
             let ranks = verdict::by_rank(derived, &answer.case.problem, &answer.timeline);
             let step_ns = answer.step(spec).map(|step| step.step_ns);
-            Ok(Explanation { answer, ranks, reliefs: None, step_ns, note: None })
+            Ok(Explanation { answer, is_best: true, ranks, reliefs: None, shorter: None, step_ns, note: None })
         }
         Err(error @ PlanError::NoSchedule { .. }) => {
             let peak = |published: &&Published| {
@@ -136,6 +140,22 @@ impl Explanation {
     /// Whether the schedule cuts a backward in two, so that something waits for W.
     pub fn cuts_backwards(&self) -> bool {
         self.answer.schedule.rows.iter().flatten().any(|op| op.kind() == OpKind::W)
+    }
+
+    /// Looks for what the memory limit of `spec`, which this explains, costs its best schedule, and for changes with which it
+    /// costs less. `observer` is told how many of how many were planned, and may end it.
+    pub fn shorten(&mut self, spec: &Spec, observer: &mut dyn FnMut(usize, usize) -> Flow) {
+        if !self.is_best {
+            return;
+        }
+        let Some(mut shortener) = Shortener::new(spec, &self.answer) else { return };
+        loop {
+            let (planned, most) = shortener.planned();
+            if observer(planned, most) == Flow::Stop || !shortener.step() {
+                break;
+            }
+        }
+        self.shorter = Some(shortener.finish());
     }
 
     /// For programs: `pipeplan memory --json`.
@@ -182,6 +202,11 @@ impl Explanation {
             "combinations": listed(|found| &found.combined),
             "all_together": found.and_then(|found| found.all.as_ref()).map(relief),
             "cheapest": found.and_then(Reliefs::cheapest).map(relief),
+            "shorter": self.shorter.as_ref().map(|shorter| json!({
+                "without_limit_step_ns": shorter.without_limit_ns,
+                "changes": shorter.single.iter().map(relief).collect::<Vec<_>>(),
+                "combinations": shorter.together.iter().map(relief).collect::<Vec<_>>(),
+            })),
         })
     }
 }

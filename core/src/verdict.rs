@@ -131,7 +131,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
 }
 
 /// Beyond what a plan can hold.
-const UNLIMITED: Bytes = 1 << 53;
+pub(crate) const UNLIMITED: Bytes = 1 << 53;
 
 #[cfg(test)]
 mod tests {

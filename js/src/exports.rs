@@ -12,6 +12,7 @@ use pipeplan_core::json::format_of;
 use pipeplan_core::plan::{Plan, PlanFileError, TRANSPORTS};
 use pipeplan_core::planner::{self, Case};
 use pipeplan_core::schedule::{self, Published};
+use pipeplan_core::search::Flow;
 use pipeplan_core::sensitivity::Sensitivity;
 use pipeplan_core::trace::Trace;
 use serde_json::{Value, json};
@@ -87,7 +88,9 @@ pub fn memory_of(
     let schedule = options.schedule.as_deref().unwrap_or(&spec.schedule);
     let mut watch = options.watch();
     let explained = explanation::explain(&spec, schedule, options.effort, &mut |progress| watch.see(progress));
-    object(&watch.end(explained)?.map_err(Refusal::from)?.to_value())
+    let mut explained = watch.end(explained)?.map_err(Refusal::from)?;
+    explained.shorten(&spec, &mut |_, _| Flow::Continue);
+    object(&explained.to_value())
 }
 
 /// What no valid schedule costs less than, on each placement that a spec leaves open. Without a search: mostly a matter

@@ -168,6 +168,12 @@ export interface Memory {
     /** All that helps together, where no combination fits. */
     all_together: Relief | null;
     cheapest: Relief | null;
+    /**
+     * What the memory limit costs, where the best schedule fits and the limit makes its step longer: changes on the same
+     * devices with a shorter step, and those that are shorter still together, the shortest first. Their orders are first
+     * ones, which a search improves on.
+     */
+    shorter: { without_limit_step_ns: number; changes: Relief[]; combinations: Relief[] } | null;
 }
 
 export interface Bounds {

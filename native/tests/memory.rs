@@ -239,3 +239,27 @@ fn gradients_that_are_reduced_late_are_shown_as_they_are_kept() {
         assert_eq!(whole.div_ceil(8), owned);
     }
 }
+
+/// Where the best fits, and only as long as everything waits for memory.
+#[test]
+fn what_the_limit_costs_is_told_with_what_would_cost_less() {
+    let tight = spec("limit_bytes = \"40 GiB\"");
+    let shown = json_of(&["memory", "-", "--schedule", "best", "--json"], &tight);
+    let shorter = &shown["shorter"];
+    let step = |value: &Value| value["step_ns"].as_u64().unwrap();
+    assert!(2 * shorter["without_limit_step_ns"].as_u64().unwrap() < step(&shown), "{shorter}");
+    let [alone, together] = ["changes", "combinations"].map(|key| &shorter[key][0]);
+    assert!(step(together) < step(alone) && step(alone) < step(&shown), "{shorter}");
+    let (code, text, _) = run(&["memory", "-", "--schedule", "best"], &tight);
+    assert_eq!(code, Some(0));
+    for part in ["the memory limit makes the step", "on the same devices", "training.recompute none → fit"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for command in ["plan", "compare"] {
+        let tight = tight.replace("schedule = \"1f1b\"\n", "");
+        let (code, _, told) = run(&[command, "-"], &tight);
+        assert_eq!(code, Some(0));
+        assert!(told.contains("the memory limit makes the step"), "{command}: {told}");
+    }
+    assert_eq!(json_of(&["memory", "-", "--json"], &spec("limit_bytes = \"100 GiB\""))["shorter"], Value::Null);
+}

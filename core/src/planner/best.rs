@@ -149,6 +149,26 @@ impl Best {
         Ok(true)
     }
 
+    /// Looks at the first orders of every problem that is left open, none of which is searched: a few of them are built and
+    /// run.
+    ///
+    /// # Errors
+    /// [`PlanError::Spec`] where no problem follows from the spec.
+    pub fn look(&mut self) -> Result<(), PlanError> {
+        let plain = |piece: &Piece| piece.slack_ns == 0;
+        for Piece { case, floor_ns, end_ns, .. } in pieces(&self.spec)?.into_iter().rev().filter(plain) {
+            if floor_ns.saturating_add(end_ns) < self.least_ns()
+                && let Ok(found) = search::first(&case.problem)
+            {
+                if let Some(fused) = fused(&case.problem, &found.schedule) {
+                    self.offer(BEST, judge(&self.spec, case.clone(), BEST, fused));
+                }
+                self.offer(BEST, judge(&self.spec, case, BEST, found.schedule));
+            }
+        }
+        Ok(())
+    }
+
     /// The best so far.
     pub fn so_far(&self) -> Option<&Answer> {
         self.best.as_ref().map(|(_, answer)| answer)

@@ -195,6 +195,16 @@ pub fn best(
     found
 }
 
+/// The best of the first orders that [`best`] looks at, without a search.
+///
+/// # Errors
+/// As [`best`].
+pub fn first(problem: &Problem) -> Result<Found, Infeasible> {
+    let scope = Scope { quick: true, ..Scope::default() };
+    let cut = search(problem, Effort(0), scope, &mut |_| Flow::Continue);
+    whole_orders(problem, scope).into_iter().map(Ok).fold(cut, better)
+}
+
 /// Of a problem with very many microbatches that with a part of them, as many as are searched as they are, and how often it
 /// has to be answered.
 fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {

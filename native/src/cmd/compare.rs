@@ -57,6 +57,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print_bytes(text.as_bytes())?;
     } else {
         output::print(&drawn(&comparison, &spec))?;
+        search::tell_price_of_limit(&spec, comparison.rows.last().and_then(|best| best.step_ns));
     }
     let absent = comparison
         .rows

@@ -1,7 +1,7 @@
 //! `pipeplan memory`
 
 use pipeplan_core::explanation::Explanation;
-use pipeplan_core::relief::{Relief, Reliefs};
+use pipeplan_core::relief::{Relief, Reliefs, Shorter};
 use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::units::Bytes;
 use pipeplan_core::verdict::RankMemory;
@@ -90,6 +90,27 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     if let Some(found) = &shown.reliefs {
         text.push_str(&advice(shown, found));
     }
+    if let Some(shorter) = &shown.shorter {
+        text.push_str(&price(shown, shorter));
+    }
+    text
+}
+
+/// What the limit costs, and what would be cheaper.
+fn price(shown: &Explanation, shorter: &Shorter) -> String {
+    let now = shown.step_ns.unwrap_or(shown.answer.cost_ns());
+    let mut text = format!("\n{}\n", search::price_of_limit(now, shorter.without_limit_ns));
+    if shorter.single.is_empty() {
+        text.push_str(
+            "no change that was tried makes it shorter on these devices; `pipeplan tune` tries other layouts\n",
+        );
+        return text;
+    }
+    text.push_str(
+        "on the same devices these changes make it shorter, with first orders, which a search improves on:\n",
+    );
+    let together: Vec<Relief> = shorter.together.iter().chain(&shorter.single).cloned().collect();
+    text.push_str(&options(shown, &together, ""));
     text
 }
 
@@ -188,9 +209,16 @@ fn options(shown: &Explanation, reliefs: &[Relief], too_little: &str) -> String 
         ]
     };
     let peak = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
-    let verdict = if shown.ranks.iter().all(RankMemory::fits) { "fits" } else { "does not fit" };
+    let fits_now = shown.ranks.iter().all(RankMemory::fits);
+    let verdict = if fits_now { "fits" } else { "does not fit" };
     let as_it_is =
         ["as it is".to_owned(), human::bytes(peak), human::duration(now), String::new(), verdict.to_owned()].to_vec();
-    let rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(reliefs.iter().map(row)).collect();
-    human::table(&["change", "peak", "step", "against now", "verdict"], &rows, 0)
+    let mut rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(reliefs.iter().map(row)).collect();
+    let mut header = vec!["change", "peak", "step", "against now", "verdict"];
+    if fits_now && reliefs.iter().all(|relief| relief.fits) {
+        // A column that says the same of all says nothing.
+        header.pop();
+        rows.iter_mut().for_each(|row| row.truncate(header.len()));
+    }
+    human::table(&header, &rows, 0)
 }

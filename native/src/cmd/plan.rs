@@ -70,8 +70,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);
+    let is_best = own.is_none() && schedule.as_str() == BEST;
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.
-    let may_replace = own.is_none() && schedule.as_str() == BEST && spec.jitter_permille == 0;
+    let may_replace = is_best && spec.jitter_permille == 0;
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
     let mut proved = None;
     if let Some(seconds) = args.prove {
@@ -84,8 +85,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         proved = Some(found);
     }
-    if may_replace && proved.is_none() && args.effort.is_usual() && !prints_plan {
-        hint(&plan);
+    if is_best && !prints_plan {
+        // What the limit costs is worth more than what a longer search may find.
+        let is_told = search::tell_price_of_limit(&spec, plan.step().map(|step| step.step_ns));
+        if !is_told && may_replace && proved.is_none() && args.effort.is_usual() {
+            hint(&plan);
+        }
     }
     if let (Some(path), Some(proved)) = (&args.proof, &proved) {
         output::write(path, canonical::pretty(&proved.to_value(&plan)).as_bytes())?;

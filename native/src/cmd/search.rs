@@ -13,9 +13,11 @@ use pipeplan_core::lower::Lowering;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, Comparison, PlanError};
 use pipeplan_core::profile::Profile;
+use pipeplan_core::relief::without_limit;
 use pipeplan_core::schedule::Schedule;
 use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::spec::{self, Spec, Work};
+use pipeplan_core::units::Nanos;
 
 use super::fail::Failure;
 use super::{human, input, interrupt, output};
@@ -183,12 +185,69 @@ pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanatio
     let mut watch = Watch::new(effort);
     let explanation = explanation::explain(spec, schedule, effort.ops(), &mut |progress| watch.see(progress));
     watch.finish();
-    explanation.map_err(|error| match &error {
+    let shortened = explanation.map(|mut explanation| {
+        if !watch.stopped {
+            shorten(&mut explanation, spec);
+        }
+        explanation
+    });
+    shortened.map_err(|error| match &error {
         Unexplained::Typed => {
             Failure::input(&error).with_help("`pipeplan show` says what each rank of such a plan holds at most")
         }
         Unexplained::Plan(_) => Failure::input(&error),
     })
+}
+
+/// Looks for changes with which the limit costs less, with progress on standard error. Ctrl-C ends it with those so far.
+fn shorten(explanation: &mut Explanation, spec: &Spec) {
+    let (bar, stop) = (
+        progress_bar("{spinner} planning changes {bar:30} {pos} of {len}; Ctrl-C takes those so far"),
+        interrupt::flag(),
+    );
+    let started = std::time::Instant::now();
+    explanation.shorten(spec, &mut |planned, most| {
+        show_late(&bar, started);
+        bar.set_length(most as u64);
+        bar.set_position(planned as u64);
+        if stop.is_raised() { Flow::Stop } else { Flow::Continue }
+    });
+    bar.finish_and_clear();
+}
+
+/// Says what the memory limit costs the best schedule of `spec`, whose step takes `step_ns`, where that is worth a word;
+/// and whether it was.
+pub fn tell_price_of_limit(spec: &Spec, step_ns: Option<Nanos>) -> bool {
+    let Some(step_ns) = step_ns else { return false };
+    let Some(without_ns) = without_limit(spec, step_ns) else { return false };
+    output::tell(&format!("{}; `pipeplan memory` says what makes it shorter", price_of_limit(step_ns, without_ns)));
+    true
+}
+
+/// In words.
+pub fn price_of_limit(step_ns: Nanos, without_ns: Nanos) -> String {
+    format!(
+        "the memory limit makes the step {:.2} times as long: {} instead of {}",
+        step_ns as f64 / without_ns.max(1) as f64,
+        human::duration(step_ns),
+        human::duration(without_ns)
+    )
+}
+
+/// Hidden, until [`show_late`].
+fn progress_bar(template: &str) -> ProgressBar {
+    let bar = ProgressBar::hidden();
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Shows `bar`, unless the work is short.
+fn show_late(bar: &ProgressBar, started: std::time::Instant) {
+    if bar.is_hidden() && started.elapsed().as_millis() > 300 {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+    }
 }
 
 /// Compares all schedules for `spec`, and these orders.
@@ -208,11 +267,8 @@ struct Watch {
 
 impl Watch {
     fn new(effort: Effort) -> Watch {
-        let bar = ProgressBar::hidden();
+        let bar = progress_bar("{spinner} searching {bar:30} {msg}");
         bar.set_length(effort.ops().0);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} searching {bar:30} {msg}") {
-            bar.set_style(style);
-        }
         Watch { bar, stop: interrupt::flag(), stopped: false, started: std::time::Instant::now() }
     }
 
@@ -224,10 +280,7 @@ impl Watch {
     }
 
     fn see(&mut self, progress: Progress) -> Flow {
-        // A short search shows nothing.
-        if self.bar.is_hidden() && self.started.elapsed().as_millis() > 300 {
-            self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-        }
+        show_late(&self.bar, self.started);
         self.bar.set_position(progress.ops);
         self.bar.set_message(format!(
             "best {}, bound {}; Ctrl-C takes the best so far",

@@ -1,5 +1,6 @@
 //! What to change first where a schedule of a model does not fit its devices: single changes of the spec, and where none
-//! of them is enough, combinations of them. Each has been planned.
+//! of them is enough, combinations of them. Each has been planned. Where it fits and the limit makes the step longer, what
+//! would make it shorter ([`Shortener`]).
 //!
 //! Combinations take one change of each field at most. First those that need no more devices than there are; and only where
 //! nothing fits, the others. Those of two are tried first, then those of three and so on, up to the first number at which
@@ -11,12 +12,16 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
-use crate::layout::{Partition, RecomputeLayers, ReduceGradients};
 use crate::schedule::{Absent, Published};
-use crate::spec::{FIT, ModelWork, Spec, Work};
+use crate::spec::{Spec, Work};
 use crate::units::{Bytes, Nanos};
 use crate::verdict::{RankMemory, verdict};
+
+mod choices;
+mod shorter;
+
+use choices::{Choice, choices};
+pub use shorter::{Shortener, Shorter, without_limit};
 
 /// Combinations that are planned, on the same devices and on more.
 pub const MOST_TRIES: usize = 60;
@@ -198,7 +203,7 @@ impl Finder {
         let mut work = work.clone();
         let (mut changes, mut devices) = (Vec::new(), 1u32);
         for choice in at.iter().filter_map(|at| self.choices.get(*at)) {
-            (choice.apply)(&mut work);
+            choice.apply(&mut work);
             changes.extend(choice.changes.iter().cloned());
             devices = devices.saturating_mul(choice.devices);
         }
@@ -210,7 +215,7 @@ impl Finder {
     }
 
     fn field(&self, at: usize) -> &'static str {
-        self.choices.get(at).and_then(|choice| choice.changes.first()).map_or("", |change| change.field)
+        self.choices.get(at).map_or("", Choice::field)
     }
 
     /// The fields whose changes help, each with those that are worth combining, from the one that alone leaves least.
@@ -280,182 +285,6 @@ fn most(ranks: &[RankMemory]) -> Bytes {
     ranks.iter().map(|rank| rank.peak).max().unwrap_or(0)
 }
 
-/// A change that may help: of one field, but for what it entails.
-struct Choice {
-    changes: Vec<Change>,
-    devices: u32,
-    apply: Apply,
-}
-
-type Apply = alloc::boxed::Box<dyn Fn(&mut ModelWork)>;
-
-/// Gathers [`Choice`]s.
-#[derive(Default)]
-struct Choices(Vec<Choice>);
-
-impl Choices {
-    fn add(
-        &mut self,
-        field: &'static str,
-        from: impl ToString,
-        to: impl ToString,
-        apply: impl Fn(&mut ModelWork) + 'static,
-    ) -> &mut Choice {
-        let change = Change { field, from: from.to_string(), to: to.to_string() };
-        self.0.push(Choice { changes: vec![change], devices: 1, apply: alloc::boxed::Box::new(apply) });
-        let last = self.0.len() - 1;
-        &mut self.0[last]
-    }
-}
-
-/// The changes that may help.
-fn choices(work: &ModelWork) -> Vec<Choice> {
-    let mut choices = Choices::default();
-    add_recompute(work, &mut choices);
-    let (layout, form) = (&work.layout, work.layout.form);
-    if !layout.offload_fits {
-        const FIELD: &str = "training.offload";
-        choices.add(FIELD, form.offload.text(), FIT, |work| {
-            (work.layout.form.offload, work.layout.offload_fits) = (Offload::None, true);
-        });
-        if form.offload != Offload::All {
-            choices.add(FIELD, form.offload.text(), Offload::All.text(), |work| {
-                work.layout.form.offload = Offload::All;
-            });
-        }
-    }
-    if !layout.offload_optimizer {
-        choices.add("training.offload_optimizer", false, true, |work| work.layout.offload_optimizer = true);
-    }
-    if layout.partition != Partition::WithinLimit {
-        let from = layout.partition.name().unwrap_or("by hand");
-        choices.add("parallel.partition", from, "within-limit", |work| {
-            work.layout.partition = Partition::WithinLimit;
-        });
-    }
-    if form.attention == AttentionForm::Materialised {
-        let [from, to] = [AttentionForm::Materialised, AttentionForm::Flash].map(AttentionForm::name);
-        choices.add("training.attention", from, to, |work| work.layout.form.attention = AttentionForm::Flash);
-    }
-    add_smaller_microbatches(work, &mut choices);
-    add_dealt_experts(work, &mut choices);
-    if form.tensor > 1 && !form.sequence_parallel {
-        choices.add("parallel.sequence_parallel", false, true, |work| work.layout.form.sequence_parallel = true);
-    }
-    for times in [2, 4, 8] {
-        let tensor = form.tensor.saturating_mul(times);
-        let mut faults = Vec::new();
-        Form { tensor, ..form }.find_faults(&work.model, work.sequence, "parallel", &mut faults);
-        if faults.is_empty() && tensor <= work.devices_per_node {
-            let choice =
-                choices.add("parallel.tensor", form.tensor, tensor, move |work| work.layout.form.tensor = tensor);
-            choice.devices = times;
-        }
-    }
-    if layout.data > 1 {
-        for zero in layout.zero + 1..=3 {
-            choices.add("parallel.zero", layout.zero, zero, move |work| work.layout.zero = zero);
-        }
-    }
-    let each = ReduceGradients::EachMicrobatch;
-    if layout.zero >= 2 && layout.copies() > 1 && layout.reduces_gradients() != each {
-        let from = layout.reduces_gradients().name();
-        choices.add("parallel.reduce_gradients", from, each.name(), move |work| {
-            work.layout.reduce_gradients = Some(each);
-        });
-    }
-    for times in [2, 4] {
-        let pipeline = work.pipeline.saturating_mul(times);
-        if pipeline <= work.model.layers {
-            let choice =
-                choices.add("parallel.pipeline", work.pipeline, pipeline, move |work| work.pipeline = pipeline);
-            choice.devices = times;
-        }
-    }
-    choices.0
-}
-
-fn add_recompute(work: &ModelWork, choices: &mut Choices) {
-    const FIELD: &str = "training.recompute";
-    let (layers, usual) = (&work.layout.recompute_layers, work.layout.form.recompute);
-    let now = match layers {
-        // Already the least that fits.
-        RecomputeLayers::Fit => return,
-        RecomputeLayers::Each(choices) => RecomputeLayers::text_of(choices),
-        _ => usual.name().to_string(),
-    };
-    choices.add(FIELD, &now, FIT, |work| {
-        work.layout.recompute_layers = RecomputeLayers::Fit;
-        work.layout.form.recompute = Recompute::None;
-    });
-    for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Latents, Recompute::Full] {
-        if recompute == Recompute::Latents && work.model.variant.latent.is_none() {
-            continue;
-        }
-        if recompute != usual || *layers != RecomputeLayers::All {
-            choices.add(FIELD, &now, recompute.name(), move |work| {
-                work.layout.recompute_layers = RecomputeLayers::All;
-                work.layout.form.recompute = recompute;
-            });
-        }
-    }
-}
-
-/// Microbatches of fewer sequences, and as many more of them: of half as many, and of one.
-fn add_smaller_microbatches(work: &ModelWork, choices: &mut Choices) {
-    let size = work.microbatch_size;
-    let mut smaller = Vec::new();
-    smaller.extend((size > 1 && size.is_multiple_of(2)).then_some(size / 2));
-    smaller.extend((size > 2 || size == 2 && smaller.is_empty()).then_some(1));
-    for to in smaller {
-        let microbatches = work.microbatches.saturating_mul(size / to);
-        let choice = choices.add("training.microbatch_size", size, to, move |work| {
-            work.microbatch_size = to;
-            work.microbatches = microbatches;
-        });
-        choice.changes.push(Change {
-            field: "training.microbatches",
-            from: work.microbatches.to_string(),
-            to: microbatches.to_string(),
-        });
-    }
-}
-
-/// Experts dealt to more of the devices that hold other tokens; or where these are too few, to as many copies as deal them.
-fn add_dealt_experts(work: &ModelWork, choices: &mut Choices) {
-    const FIELD: &str = "parallel.expert";
-    let Some(experts) = work.model.variant.experts else { return };
-    let (now, data) = (work.layout.form.expert.max(1), work.layout.data.max(1));
-    for times in [2, 4, 8, 16, 32, 64] {
-        let expert = now.saturating_mul(times);
-        if !experts.count.is_multiple_of(expert) {
-            break;
-        }
-        // The fewest copies that such experts can be dealt to, which share the microbatches of a step.
-        let with = |copies: u32| {
-            let mut layout = work.layout.clone();
-            (layout.form.expert, layout.data) = (expert, data.saturating_mul(copies));
-            let mut faults = Vec::new();
-            layout.find_faults(&work.model, work.sequence, &mut faults);
-            faults.is_empty() && work.microbatches.is_multiple_of(copies)
-        };
-        let Some(copies) = [1, 2, 4, 8].into_iter().find(|copies| with(*copies)) else { continue };
-        let (copied, microbatches) = (data.saturating_mul(copies), work.microbatches / copies);
-        let choice = choices.add(FIELD, now, expert, move |work| {
-            work.layout.form.expert = expert;
-            (work.layout.data, work.microbatches) = (copied, microbatches);
-        });
-        choice.devices = copies;
-        if copies > 1 {
-            for (field, from, to) in
-                [("parallel.data", data, copied), ("training.microbatches", work.microbatches, microbatches)]
-            {
-                choice.changes.push(Change { field, from: from.to_string(), to: to.to_string() });
-            }
-        }
-    }
-}
-
 impl core::fmt::Display for Change {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} {} → {}", self.field, self.from, self.to)
@@ -489,15 +318,20 @@ mod tests {
         reliefs(spec, &schedule::find("1f1b").unwrap()).unwrap()
     }
 
-    /// What a relief says is what its changes, typed into the spec, come to.
-    fn assert_true(spec: &Spec, relief: &Relief) {
+    /// `spec` with the changes of a relief typed into it.
+    pub(super) fn typed(spec: &Spec, relief: &Relief) -> Spec {
         let mut value = spec.to_value();
         for change in &relief.changes {
             let (table, key) = change.field.split_once('.').unwrap();
             let typed = serde_json::from_str(&change.to).unwrap_or_else(|_| change.to.clone().into());
             value[table][key] = typed;
         }
-        let changed = Spec::from_value(&value).unwrap_or_else(|faults| panic!("{relief:?}: {faults}"));
+        Spec::from_value(&value).unwrap_or_else(|faults| panic!("{relief:?}: {faults}"))
+    }
+
+    /// What a relief says is what its changes, typed into the spec, come to.
+    fn assert_true(spec: &Spec, relief: &Relief) {
+        let changed = typed(spec, relief);
         let (answer, ranks) = verdict(&changed, &schedule::find("1f1b").unwrap()).unwrap();
         assert_eq!(most(&ranks), relief.peak, "{relief:?}");
         assert_eq!(ranks.iter().all(RankMemory::fits), relief.fits);
