@@ -110,16 +110,34 @@ pub fn bytes_of(text: &str) -> Option<u64> {
         ("TB", 1_000_000_000_000),
         ("B", 1),
     ];
+    with_unit(text, &UNITS)
+}
+
+/// A number of things written as people say it: `15T`, `300 B`, `1.5 billion`.
+pub fn count_of(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 6] = [
+        ("million", 1_000_000),
+        ("billion", 1_000_000_000),
+        ("trillion", 1_000_000_000_000),
+        ("M", 1_000_000),
+        ("B", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+    ];
+    with_unit(text, &UNITS)
+}
+
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
-    let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?.trim_end(), *unit)))?;
+    let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?.trim_end(), *unit)))?;
     if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;
     }
     if let Ok(number) = number.parse::<u64>() {
         return number.checked_mul(unit);
     }
-    let bytes = number.parse::<f64>().ok()? * unit as f64;
-    (bytes <= 9_007_199_254_740_992.0).then_some(libm::trunc(bytes) as u64)
+    let things = number.parse::<f64>().ok()? * unit as f64;
+    // Of 14.8 T, which no float is, as many as are nearest.
+    (things <= 9_007_199_254_740_992.0).then_some(libm::trunc(things + 0.5) as u64)
 }
 
 /// A table being read. Every read marks its key as known; [`Table::finish`] reports the rest.
@@ -204,6 +222,17 @@ impl<'v> Table<'v> {
         let read = whole(value).or_else(|| bytes_of(value.as_str()?)).filter(|bytes| range.contains(bytes));
         if read.is_none() {
             let accepted = format!("bytes from {} to {}, or text such as `80 GiB`", range.start(), range.end());
+            faults.push(Fault::new(self.path(key), shown(value), accepted));
+        }
+        read
+    }
+
+    /// A number of things, if `key` is there: a whole number, or text such as `15T`.
+    pub fn count(&mut self, key: &'static str, range: RangeInclusive<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
+        let value = self.get(key)?;
+        let read = whole(value).or_else(|| count_of(value.as_str()?)).filter(|count| range.contains(count));
+        if read.is_none() {
+            let accepted = format!("a whole number from {} to {}, or text such as `15T`", range.start(), range.end());
             faults.push(Fault::new(self.path(key), shown(value), accepted));
         }
         read
@@ -375,6 +404,23 @@ mod tests {
             [("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 1), ("abc", "abc", 0)]
         {
             assert_eq!(far(a, b), distance, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn counts_may_be_said_as_people_say_them() {
+        for (text, count) in [
+            ("15T", Some(15_000_000_000_000)),
+            ("14.8 T", Some(14_800_000_000_000)),
+            ("300 billion", Some(300_000_000_000)),
+            ("1.4 trillion", Some(1_400_000_000_000)),
+            ("2M", Some(2_000_000)),
+            ("15", None),
+            ("15 GB", None),
+            ("many", None),
+            ("1e3T", None),
+        ] {
+            assert_eq!(count_of(text), count, "{text}");
         }
     }
 

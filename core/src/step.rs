@@ -55,6 +55,29 @@ pub struct Step {
     pub mfu: f64,
 }
 
+/// A whole training, of steps that are alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Training {
+    /// Its tokens.
+    pub tokens: u64,
+    /// Its steps, the last of which may be of fewer tokens.
+    pub steps: u64,
+    /// How long they take, in seconds: nothing but steps, without checkpoints, evaluation and failures.
+    pub seconds: f64,
+    /// The same for all devices together, in hours.
+    pub device_hours: f64,
+}
+
+impl Training {
+    /// The training of `work` in steps of `step_ns`, where it says of how many tokens.
+    pub fn of(work: &ModelWork, step_ns: Nanos) -> Option<Training> {
+        let tokens = work.tokens?;
+        let steps = tokens.div_ceil(work.step_tokens().max(1));
+        let seconds = steps as f64 * (step_ns as f64 / 1e9);
+        Some(Training { tokens, steps, seconds, device_hours: seconds / 3600.0 * work.devices() as f64 })
+    }
+}
+
 /// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
 pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
     let layout = &work.layout;
@@ -274,6 +297,20 @@ mod tests {
         let derived = answer.case.derived.unwrap();
         let step = Step::taking(&work, &derived, 4, derived.ends.step_ns(&answer.timeline));
         (work, derived, step)
+    }
+
+    /// Llama 2: 2 T tokens in steps of 4 M (arXiv:2307.09288 §2.2) are half a million of them.
+    #[test]
+    fn a_training_is_all_its_steps() {
+        let (mut work, ..) = step("data = 8\n");
+        assert_eq!(Training::of(&work, 1), None, "nobody said of how many tokens");
+        work.tokens = Some(2_000_000_000_000);
+        (work.microbatch_size, work.sequence) = (8, 4096);
+        let whole = Training::of(&work, 2_000_000_000).expect("it is said");
+        assert_eq!((work.step_tokens(), whole.steps), (4_194_304, 476_838));
+        assert!((whole.seconds - 953_676.0).abs() < 1e-6);
+        // Each of 32 devices for eleven days.
+        assert!((whole.device_hours - 32.0 * 953_676.0 / 3600.0).abs() < 1e-6, "{whole:?}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
         microbatches: 32,
         microbatch_size: 1,
         sequence: entry.sequence,
+        tokens: None,
         dtype: cluster.dtype,
         limit_bytes: None,
         objective: Objective::Makespan,

@@ -154,6 +154,8 @@ enum WireMore {
     OffloadFits,
     /// What the optimizer keeps lies in the host's memory.
     OffloadOptimizer,
+    /// Tokens of the whole training.
+    Tokens(u64),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -422,6 +424,7 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
         if work.layout.offload_optimizer {
             more.push(WireMore::OffloadOptimizer);
         }
+        more.extend(work.tokens.map(WireMore::Tokens));
         let formats = [
             (work.layout.form.fp8, WireMore::Fp8),
             (work.layout.form.bf16_gradients, WireMore::Bf16Gradients),
@@ -522,6 +525,7 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
         }
         WireMore::OffloadFits => model(spec, &|work| work.layout.offload_fits = true),
         WireMore::OffloadOptimizer => model(spec, &|work| work.layout.offload_optimizer = true),
+        WireMore::Tokens(tokens) => model(spec, &|work| work.tokens = Some(tokens)),
         WireMore::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
         WireMore::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
         WireMore::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
@@ -676,6 +680,7 @@ fn model_from_wire(wire: WireModel) -> ModelWork {
         microbatches: wire.microbatches,
         microbatch_size: wire.microbatch_size,
         sequence: wire.sequence,
+        tokens: None,
         dtype: match wire.dtype {
             WireDtype::Bf16 => Dtype::Bf16,
             WireDtype::F32 => Dtype::F32,

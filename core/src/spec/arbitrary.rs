@@ -104,6 +104,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),
                 ("memory", "overhead_bytes", json!(overhead)),
+                ("training", "tokens", if dropout { json!(1 + overhead) } else { Value::Null }),
             ]
         })
 }

@@ -58,6 +58,7 @@
 //! | `training.microbatches` | microbatches of a step, M | needed, unless |
 //! | `training.global_batch_size` | sequences of a step over all copies says it: M times `microbatch_size` times `parallel.data` | nothing |
 //! | `training.microbatch_size` | sequences of a microbatch | 1 |
+//! | `training.tokens` | tokens of the whole training, such as `"15T"`: how long it takes is told beside the step | nothing |
 //! | `training.sequence` | tokens of a sequence | the catalog's |
 //! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |
 //! | `training.matmul_dtype` | `fp8`: the matrices of layers are [multiplied in fp8](crate::graph::passes::quantize), beside weights in bf16. Planned, and not run | as `training.dtype` |
@@ -174,6 +175,8 @@ pub struct ModelWork {
     pub microbatch_size: u32,
     /// Tokens of one sequence.
     pub sequence: u32,
+    /// Tokens of the whole training, where that is said.
+    pub tokens: Option<u64>,
     /// Number format of weights and activations.
     pub dtype: Dtype,
     /// The memory limit of a rank; the device's memory where none is given.
@@ -322,6 +325,9 @@ impl ModelWork {
                 _ => json!(form.recompute.name()),
             },
         });
+        if let Some(tokens) = self.tokens {
+            training["tokens"] = json!(tokens);
+        }
         match self.layout.recompute_layers {
             RecomputeLayers::First(count) => training["recompute_first"] = json!(count),
             RecomputeLayers::Groups(size) => training["recompute_group"] = json!(size),

@@ -40,6 +40,8 @@ mod default {
 
 /// Most bytes of a limit.
 const MAX_LIMIT: u64 = 1 << 53;
+/// Tokens of a whole training.
+const MAX_TRAINED: u64 = 1 << 53;
 /// Most characters of what is computed again by layer, each layer said apart: `1 selective, ` has 13.
 const MAX_RECOMPUTE_TEXT: usize = 16 * MAX_LAYERS as usize;
 /// Most tokens of a microbatch.
@@ -162,7 +164,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         return None;
     };
     let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, .. } = training;
-    let Training { bf16_moments, offload_optimizer, .. } = training;
+    let Training { tokens, bf16_moments, offload_optimizer, .. } = training;
     let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, .. } = layout.form;
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..training.form };
     let layout =
@@ -195,6 +197,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         microbatches,
         microbatch_size,
         sequence,
+        tokens,
         dtype: cluster.dtype,
         limit_bytes,
         objective,
@@ -562,6 +565,7 @@ struct Training {
     microbatches: u32,
     microbatch_size: u32,
     sequence: u32,
+    tokens: Option<u64>,
     dtype: Option<Dtype>,
     form: Form,
     bf16_moments: bool,
@@ -584,6 +588,7 @@ fn read_training(
         Some(_) => table.whole("sequence", 1..=u64::from(MAX_SIZE), faults),
         None => table.needed_whole("sequence", 1..=u64::from(MAX_SIZE), faults),
     };
+    let trained = table.count("tokens", 1..=MAX_TRAINED, faults);
     let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
     let mut form = read_form(&mut table, faults);
     let (offload, offload_fits) = read_offload(&mut table, faults);
@@ -605,6 +610,7 @@ fn read_training(
         microbatches,
         microbatch_size,
         sequence,
+        tokens: trained,
         dtype,
         form,
         bf16_moments,

@@ -1,5 +1,6 @@
 use std::format;
 use std::string::{String, ToString};
+use std::sync::LazyLock;
 use std::vec;
 use std::vec::Vec;
 
@@ -28,6 +29,19 @@ fn model_work(text: &str) -> ModelWork {
 }
 
 const SHORT: &str = "[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8\n";
+
+/// The same training, said by a person and by a program.
+#[test]
+fn tokens_of_the_training_may_be_said_as_people_say_them() {
+    let with = |tokens: &str| format!("{SHORT}tokens = {tokens}\n");
+    assert_eq!(model_work(&with("\"14.8T\"")).tokens, Some(14_800_000_000_000));
+    assert_eq!(Spec::read(&with("14_800_000_000_000")), Spec::read(&with("\"14.8 trillion\"")));
+    assert_eq!(model_work(SHORT).tokens, None);
+    for refused in ["0", "-1", "\"many\"", "1.5", "\"15 GB\""] {
+        let faults = faults(&with(refused));
+        assert!(faults[0].starts_with("training.tokens: found ") && faults[0].contains("`15T`"), "{faults:?}");
+    }
+}
 
 #[test]
 fn four_words_are_enough_and_the_rest_is_the_catalogs() {
@@ -232,6 +246,18 @@ proptest! {
         let text = spec.to_json();
         let read = Spec::read(&text).map_err(|error| error.to_string());
         prop_assert_eq!(read.as_ref().map(Spec::to_json), Ok(text));
+    }
+
+    /// Whatever a plan says of its spec, editors and validators take.
+    #[test]
+    fn the_schema_has_all_that_is_written(spec in spec()) {
+        static VALIDATOR: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
+            let mut schema: Value = serde_json::from_str(crate::plan::SCHEMA).unwrap();
+            schema = json!({ "$ref": "#/$defs/spec", "$defs": schema["$defs"].take() });
+            jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{error}"))
+        });
+        let faults: Vec<String> = VALIDATOR.iter_errors(&spec.to_value()).map(|error| error.to_string()).collect();
+        prop_assert!(faults.is_empty(), "{:?} in {}", faults, spec.to_json());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan_core::relief::Change;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::step::Training;
 use pipeplan_core::tune::{self, Field, Question, Tally, Tuned, Tuner};
 
 use super::fail::Failure;
@@ -207,7 +208,14 @@ fn table(shown: &[(String, &Tuned)]) -> String {
     header.extend(context.then_some("CP"));
     header.push("DP");
     header.extend(expert.then_some("EP"));
-    header.extend(["microbatches", "step", "tokens/s", "MFU", "peak memory", "schedule", "recompute"]);
+    header.extend(["microbatches", "step"]);
+    let training = |row: &Tuned| match &row.spec.work {
+        Work::Model(work) => Training::of(work, row.step.step_ns),
+        Work::Typed(_) => None,
+    };
+    let trained = shown.iter().any(|(_, row)| training(row).is_some());
+    header.extend(trained.then_some("training"));
+    header.extend(["tokens/s", "MFU", "peak memory", "schedule", "recompute"]);
     let right = header.len() - 3;
     let cells = |(name, row): &(String, &Tuned)| {
         let degrees = &row.degrees;
@@ -221,6 +229,9 @@ fn table(shown: &[(String, &Tuned)]) -> String {
         cells.extend([
             format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
             human::duration(row.step.step_ns),
+        ]);
+        cells.extend(training(row).map(|training| human::long(training.seconds)));
+        cells.extend([
             row.step.tokens_per_s.round().to_string(),
             human::mfu(row.step.mfu),
             human::bytes(row.peak),

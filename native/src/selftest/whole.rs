@@ -122,6 +122,7 @@ pub(crate) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> 
         microbatches: 4,
         microbatch_size: 2,
         sequence: 19,
+        tokens: None,
         dtype,
         limit_bytes: None,
         objective: Objective::Makespan,
