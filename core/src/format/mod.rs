@@ -3,6 +3,7 @@
 pub mod chrome_trace;
 pub mod colour;
 pub mod megatron_layout;
+pub mod megatron_run;
 pub mod order;
 pub mod sentence;
 pub mod svg;

@@ -15,6 +15,7 @@ mod export;
 pub mod fail;
 mod http;
 mod human;
+mod import;
 mod input;
 mod interrupt;
 mod link;
@@ -94,6 +95,7 @@ enum Command {
     Evaluate(evaluate::Args),
     Profile(profile::Args),
     Link(link::Args),
+    Import(import::Args),
     Export(export::Args),
     Serve(serve::Args),
     Schema(schema::Args),
@@ -145,6 +147,7 @@ impl Cli {
             Command::Evaluate(args) => evaluate::run(args),
             Command::Profile(args) => profile::run(args),
             Command::Link(args) => link::run(args),
+            Command::Import(args) => import::run(args),
             Command::Export(args) => export::run(args),
             Command::Serve(args) => serve::run(args),
             Command::Schema(args) => schema::run(args),

@@ -1,0 +1,172 @@
+//! `pipeplan import`
+
+use std::path::Path;
+
+use pipeplan_core::explanation::Explanation;
+use pipeplan_core::format::megatron_run::{Imported, MegatronRun};
+use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::units::{Bytes, Nanos};
+use serde_json::{Value, json};
+
+use super::fail::Failure;
+use super::search::{self, Effort};
+use super::{human, input, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan import train.log --device h100 -o spec.toml             and what was measured beside what is planned
+  pipeplan import launch.sh --device h100 --devices 64 -o spec.toml
+  ps -o args= -p PID | pipeplan import - --device a100-80 --devices 8";
+
+/// Make a spec of a run of Megatron-LM: of its log, its command line or its launch script. Steps and memory that a log
+/// tells stand beside what is planned.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A log, a command line or a script; - for standard input
+    run: String,
+    /// What it ran on: a device of the catalog, such as h100
+    #[arg(long, value_name = "NAME")]
+    device: String,
+    /// On how many, where the text does not say so
+    #[arg(long, value_name = "COUNT")]
+    devices: Option<u64>,
+    /// Write the spec here, as TOML; - for standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: String,
+    /// Print JSON: the spec, what it says otherwise, and what was measured beside what is planned
+    #[arg(long)]
+    json: bool,
+}
+
+/// A log of weeks.
+const MAX_LOG_BYTES: u64 = 1 << 30;
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    if args.output != "-" {
+        output::expect_room_at(&args.output)?;
+    }
+    let bytes = match args.run.as_str() {
+        "-" => input::bounded("standard input", MAX_LOG_BYTES, Ok(std::io::stdin().lock())),
+        path => input::file(path, MAX_LOG_BYTES),
+    }?;
+    let run = MegatronRun::read(&String::from_utf8_lossy(&bytes));
+    if !run.is_any() {
+        return Err(Failure::input(format!("{} says nothing of a run of Megatron-LM", args.run)).with_help(
+            "Looked for were the lines of arguments that a log begins with, such as `num_layers ...... 32`, and \
+             arguments such as --num-layers 32. Of a model of Hugging Face a spec says `model.config = \"config.json\"`.",
+        ));
+    }
+    let imported = run.spec(&args.device, args.devices).map_err(|faults| {
+        Failure::input(format!("{}: {faults}", args.run))
+            .with_help("--device and --devices say what the text does not; other arguments can be added to it, such as --vocab-size 50257")
+    })?;
+    let beside = Beside::of(&run, &imported)?;
+    if args.json {
+        return output::print_json(&json!({
+            "spec": imported.value, "notes": imported.notes, "measured": beside.to_value(),
+        }));
+    }
+    imported.notes.iter().for_each(|note| output::tell(note));
+    let text = written(&imported.value, &args.run)?;
+    output::write(&args.output, text.as_bytes())?;
+    match args.output.as_str() {
+        "-" => output::tell(beside.drawn().trim_end()),
+        path => output::print(&format!("{}spec          {path}\n", beside.drawn()))?,
+    }
+    Ok(())
+}
+
+/// The spec as a person would write it.
+fn written(value: &Value, from: &str) -> Result<String, Failure> {
+    let text =
+        toml::to_string_pretty(value).map_err(|error| Failure::work(format!("no TOML can say the spec: {error}")))?;
+    let name = Path::new(from).file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
+    Ok(format!("# Of a run of Megatron-LM: {}\n{text}", name.escape_debug()))
+}
+
+/// What a log tells, beside what is planned.
+struct Beside {
+    name: String,
+    step_ns: [Option<Nanos>; 2],
+    steps: usize,
+    /// By pipeline rank: the most that a log tells of one of its devices, and what is planned.
+    peaks: Vec<(usize, Bytes, Bytes)>,
+    fits: bool,
+}
+
+impl Beside {
+    fn of(run: &MegatronRun, imported: &Imported) -> Result<Beside, Failure> {
+        let spec: &Spec = &imported.spec;
+        let shown: Explanation = search::explain(spec, &spec.schedule, Effort::default())?;
+        let each = match &spec.work {
+            Work::Model(work) => work.layout.devices_per_rank().max(1),
+            Work::Typed(_) => 1,
+        };
+        let mut peaks: Vec<(usize, Bytes, Bytes)> = Vec::new();
+        // Ranks of one stage stand together.
+        for (rank, peak) in &run.peaks {
+            let rank = (*rank / each) as usize;
+            match peaks.iter_mut().find(|(known, ..)| *known == rank) {
+                Some((_, known, _)) => *known = peak.max(known).to_owned(),
+                None => peaks.extend(shown.ranks.get(rank).map(|planned| (rank, *peak, planned.peak))),
+            }
+        }
+        Ok(Beside {
+            name: shown.answer.name.clone(),
+            step_ns: [run.typical_step_ns(), shown.step_ns],
+            steps: run.steps_ns.len(),
+            peaks,
+            fits: shown.ranks.iter().all(|rank| rank.fits()),
+        })
+    }
+
+    fn to_value(&self) -> Value {
+        let [measured, planned] = self.step_ns;
+        json!({
+            "schedule": self.name, "reported_steps": self.steps, "step_ns": measured, "planned_step_ns": planned,
+            "peaks": self.peaks.iter().map(|(rank, peak, planned)| {
+                json!({ "rank": rank, "peak_bytes": peak, "planned_bytes": planned })
+            }).collect::<Vec<_>>(),
+        })
+    }
+
+    fn drawn(&self) -> String {
+        let [measured, planned] = self.step_ns;
+        let difference = |measured: f64, planned: f64| format!("{:+.1} %", 100.0 * (planned / measured - 1.0));
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        if let (Some(measured), Some(planned)) = (measured, planned) {
+            let of = match self.steps {
+                1 => String::from("step"),
+                steps => format!("step, the middle of {steps}"),
+            };
+            rows.push(vec![
+                of,
+                human::duration(measured),
+                human::duration(planned),
+                difference(measured as f64, planned as f64),
+            ]);
+        }
+        for (rank, measured, planned) in &self.peaks {
+            rows.push(vec![
+                format!("memory of rank {rank}"),
+                human::bytes(*measured),
+                human::bytes(*planned),
+                difference(*measured as f64, *planned as f64),
+            ]);
+        }
+        let mut text = String::new();
+        if rows.is_empty() {
+            if let Some(planned) = planned {
+                text.push_str(&format!("step          {} planned, as {}\n", human::duration(planned), self.name));
+            }
+        } else {
+            text.push_str(&human::table(&["", "measured", "planned", "difference"], &rows, 3));
+            text.push_str(&format!("planned as {}; memory is what tensors hold at once\n", self.name));
+        }
+        if !self.fits {
+            text.push_str("as planned it does not fit the device: `pipeplan memory` shows why\n");
+        }
+        text
+    }
+}

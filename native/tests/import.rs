@@ -1,0 +1,76 @@
+//! What `pipeplan import` makes of runs of Megatron-LM.
+
+mod command;
+
+use command::{json_of, run};
+
+/// A run of open-sci-ref 1.7B on 63 nodes of four A100 (Leonardo), as its log of 2025-03-31 has it, with the size of the
+/// vocabulary of its tokenizer (GPT-NeoX) added. Its A100 have 64 GB, which nothing here depends on.
+const LEONARDO: &str = "\
+pretrain_gpt.py --num-layers 24 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 32 --seq-length 4096 \
+--max-position-embeddings 4096 --micro-batch-size 4 --global-batch-size 1008 --train-iters 242204 --use-flash-attn --bf16 \
+--qk-layernorm --position-embedding-type rope --rotary-base 100000 --rotary-percent 1.0 --normalization RMSNorm \
+--norm-epsilon 1e-5 --swiglu --use-distributed-optimizer --overlap-param-gather --overlap-grad-reduce \
+--recompute-activations --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --sequence-parallel \
+--data-path merged_0 merged_1 --split 989,10,1 --vocab-size 50277
+[lrdn0137:0]:Total number of parameters in billions: 1.71
+[lrdn0137:0]:[Rank 0] (after 50 iterations) memory (MB) | allocated: 9909.07763671875 | max allocated: 50277.15625 | reserved: 53386.0 | max reserved: 53386.0
+[lrdn3321:3]: [2025-03-31 05:54:07] iteration       50/  242204 | elapsed time per iteration (ms): 1552.8 | lm loss: 6.258318E+00 |
+[lrdn3321:3]: [2025-03-31 05:56:24] iteration      150/  242204 | elapsed time per iteration (ms): 1283.2 | lm loss: 4.044766E+00 |
+[lrdn3321:3]: [2025-03-31 05:57:25] iteration      200/  242204 | elapsed time per iteration (ms): 1211.9 | lm loss: 3.736206E+00 |
+[lrdn3321:3]: [2025-03-31 05:58:26] iteration      250/  242204 | elapsed time per iteration (ms): 1230.1 | lm loss: 3.510861E+00 |
+";
+
+/// Memory that a run held on a cluster is what its plan says, to half a percent; the step takes longer than its operators at
+/// their best.
+#[test]
+fn what_a_log_measured_stands_beside_what_is_planned() {
+    let shown = json_of(&["import", "-", "--device", "a100-80", "--devices", "252", "--json"], LEONARDO);
+    let measured = &shown["measured"];
+    let [peak, planned] =
+        ["peak_bytes", "planned_bytes"].map(|key| measured["peaks"][0][key].as_u64().unwrap() as f64);
+    assert!((planned / peak - 1.0).abs() < 0.005, "{measured}");
+    let [step, planned] = ["step_ns", "planned_step_ns"].map(|key| measured[key].as_u64().unwrap() as f64);
+    assert!(planned < step && planned > 0.8 * step, "{measured}");
+    // Biases, of which its layers have some, are the one thing that is left out.
+    assert_eq!(shown["notes"].as_array().map(Vec::len), Some(1), "{}", shown["notes"]);
+    assert_eq!(shown["spec"]["training"]["tokens"], 1_000_004_124_672_u64);
+}
+
+/// The spec that is written is the run, and plans.
+#[test]
+fn the_spec_that_is_written_is_read_by_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spec.toml").to_string_lossy().into_owned();
+    let (code, text, told) = run(&["import", "-", "--device", "a100-80", "--devices", "252", "-o", &path], LEONARDO);
+    assert_eq!(code, Some(0), "{told}");
+    for part in ["memory of rank 0", "49.10 GiB", "step, the middle of 4", "planned as 1f1b", "spec.toml"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(told.contains("biases of matrices are left out"), "{told}");
+    let (code, text, _) = run(&["plan", &path], "");
+    assert_eq!(code, Some(0));
+    assert!(text.contains("training      1.000 T tokens in 242204 steps"), "{text}");
+    // Without -o the spec is all that standard output has.
+    let (_, text, told) = run(&["import", "-", "--device", "a100-80", "--devices", "252"], LEONARDO);
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap());
+    assert!(told.contains("memory of rank 0"), "{told}");
+}
+
+#[test]
+fn what_is_no_run_or_lacks_something_is_refused() {
+    let refused = |arguments: &[&str], text: &str| {
+        let (code, out, told) = run(arguments, text);
+        assert_eq!((code, out.as_str()), (Some(2), ""));
+        told
+    };
+    assert!(
+        refused(&["import", "-", "--device", "h100"], "hello\n").contains("says nothing of a run of Megatron-LM")
+    );
+    assert!(refused(&["import", "-", "--device", "h100"], LEONARDO).contains("devices: found nothing"));
+    let told = refused(&["import", "-", "--device", "h1000", "--devices", "252"], LEONARDO);
+    assert!(told.contains("cluster.device") && told.contains("h100"), "{told}");
+    let without = LEONARDO.replace("--vocab-size 50277", "");
+    let told = refused(&["import", "-", "--device", "h100", "--devices", "252"], &without);
+    assert!(told.contains("--vocab-size: found nothing"), "{told}");
+}
