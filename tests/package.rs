@@ -173,7 +173,7 @@ fn what_comes_back_is_what_the_command_prints_for_programs() {
         let best = compared["ok"]["rows"].as_array().and_then(|rows| rows.last()).unwrap();
         assert!(bound["ok"]["bound_ns"].as_u64() <= best["bound_ns"].as_u64(), "{bound}");
         assert_eq!(bound["ok"]["bound_ns"], best["bound_of_all_ns"], "{path}");
-        let formats = ["svg", "chrome-trace", "torch-csv", "text", "megatron"];
+        let formats = ["svg", "chrome-trace", "torch-csv", "text", "megatron", "megatron-args"];
         let asked = formats.map(|format| json!(["exportAs", plan, format]));
         for (format, answer) in formats.iter().zip(calls(folder, "exports", &asked)) {
             let command = run(["export", file, "--format", format]);
@@ -460,6 +460,7 @@ fn types_are_those_of_what_comes_back() {
     let tight = example("examples/tiny-llama.toml") + "\n[memory]\nlimit_bytes = 3000000\n";
     let model = "model.name = 'llama-2-7b'\ncluster.device = 'a100-80'\nparallel.pipeline = 8\n\
         training.microbatches = 8\ntraining.microbatch_size = 4\n";
+    let costly = format!("{model}memory.limit_bytes = '26 GiB'\n");
     let (fit, dealt) =
         (format!("{model}training.recompute = 'fit'\n"), format!("{model}parallel.partition = 'within-limit'\n"));
     let plan = printed(["plan", "examples/llama-2-70b.toml", "--schedule", "v-half", "--json"]);
@@ -470,6 +471,7 @@ fn types_are_those_of_what_comes_back() {
         ("Memory", json!(["memoryOf", tight, { "schedule": "gpipe" }])),
         ("Memory", json!(["memoryOf", fit, { "schedule": "1f1b" }])),
         ("Memory", json!(["memoryOf", dealt, { "schedule": "1f1b" }])),
+        ("Memory", json!(["memoryOf", costly, { "effort": 1000 }])),
         ("Bounds", json!(["bound", example("examples/problem.json")])),
         ("Checked", json!(["check", plan])),
         ("Checked", json!(["check", hanging])),

@@ -2,12 +2,14 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::derive::derive;
 use crate::fields::Faults;
 use crate::format::chrome_trace::ChromeTrace;
-use crate::format::{megatron_layout, svg, text, torch_csv};
+use crate::format::{megatron_args, megatron_layout, svg, text, torch_csv};
+use crate::partition::StageLayout;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::schedule::Absent;
@@ -28,6 +30,8 @@ pub enum Format {
     TorchCsv,
     /// The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too.
     Megatron,
+    /// What the plan decides, as arguments of Megatron-LM.
+    MegatronArgs,
     /// A drawing for papers and slides.
     Svg,
     /// A drawing in characters.
@@ -36,10 +40,11 @@ pub enum Format {
 
 impl Format {
     /// Every format with its name.
-    pub const NAMED: [(&'static str, Format); 5] = [
+    pub const NAMED: [(&'static str, Format); 6] = [
         ("chrome-trace", Format::ChromeTrace),
         ("torch-csv", Format::TorchCsv),
         ("megatron", Format::Megatron),
+        ("megatron-args", Format::MegatronArgs),
         ("svg", Format::Svg),
         ("text", Format::Text),
     ];
@@ -61,6 +66,8 @@ pub enum ExportError {
         /// How it places stages.
         placement: &'static str,
     },
+    /// Megatron-LM has no such schedule.
+    Schedule(String),
     /// The model's stages do not follow from the plan's spec.
     Spec(Faults),
     /// The trace holds no training step.
@@ -79,6 +86,11 @@ impl fmt::Display for ExportError {
                 f,
                 "Megatron puts stage s on rank s mod P, and {schedule} places stages as {placement}: plan it as 1f1b or \
                  interleaved-1f1b"
+            ),
+            ExportError::Schedule(schedule) => write!(
+                f,
+                "Megatron-LM runs {}, and this plan is of {schedule}: plan it with one of them",
+                megatron_args::SCHEDULES.join(" and ")
             ),
             ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
@@ -104,14 +116,25 @@ pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
             trace.finish()
         }
         Format::TorchCsv => torch_csv::write(&plan.problem, &plan.schedule).map_err(ExportError::Torch)?,
-        Format::Megatron => layout(plan)?,
+        Format::Megatron => format!("{}\n", layout(plan)?.1),
+        Format::MegatronArgs => arguments(plan)?,
         Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
         Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
     })
 }
 
-/// Which parts of the model each stage holds, where Megatron would place them so.
-fn layout(plan: &Plan) -> Result<String, ExportError> {
+/// What the plan decides, where Megatron-LM can do so.
+fn arguments(plan: &Plan) -> Result<String, ExportError> {
+    let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
+    if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
+        return Err(ExportError::Schedule(plan.schedule_name.clone()));
+    }
+    let (stages, layout) = layout(plan)?;
+    Ok(megatron_args::write(work, &stages, &layout))
+}
+
+/// The stages, and which parts of the model each of them holds, where Megatron would place them so.
+fn layout(plan: &Plan) -> Result<(Vec<StageLayout>, String), ExportError> {
     let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
     let (placement, chunks) = (plan.problem.placement(), plan.problem.chunks());
     if !placement.same_as(&Placement::Looped, plan.problem.ranks(), chunks) {
@@ -119,8 +142,8 @@ fn layout(plan: &Plan) -> Result<String, ExportError> {
         return Err(ExportError::Placement { schedule: plan.schedule_name.clone(), placement });
     }
     let derived = derive(work, placement.clone(), chunks).map_err(ExportError::Spec)?;
-    let stages = megatron_layout::of_stages(&derived.stages, work.model.variant.multi_token);
-    Ok(format!("{}\n", megatron_layout::write(&stages)))
+    let parts = megatron_layout::of_stages(&derived.stages, work.model.variant.multi_token);
+    Ok((derived.stages, megatron_layout::write(&parts)))
 }
 
 fn title(plan: &Plan) -> String {
@@ -143,6 +166,6 @@ pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
     match format {
         Format::Svg => Ok(svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH)),
         Format::Text => Ok(format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH))),
-        Format::ChromeTrace | Format::TorchCsv | Format::Megatron => Err(ExportError::OfTrace),
+        Format::ChromeTrace | Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
     }
 }

@@ -215,8 +215,8 @@ export interface NotValid {
     violations: string[];
 }
 
-/** `torch-csv` and `megatron` are of plans, the others of traces too. */
-export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "svg" | "text";
+/** `torch-csv`, `megatron` and `megatron-args` are of plans, the others of traces too. */
+export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "megatron-args" | "svg" | "text";
 
 export interface PublishedSchedule {
     /** As in specs and options: `1f1b`. */

@@ -2,6 +2,7 @@
 
 pub mod chrome_trace;
 pub mod colour;
+pub mod megatron_args;
 pub mod megatron_layout;
 pub mod megatron_run;
 pub mod order;

@@ -14,6 +14,7 @@ Examples:
   pipeplan export trace.json --format chrome-trace -o events.json
   pipeplan export plan.json --format torch-csv -o order.csv         for torch.distributed.pipelining
   pipeplan export plan.json --format megatron                       for --pipeline-model-parallel-layout
+  pipeplan export plan.json --format megatron-args                  all arguments that a 1f1b plan decides
   pipeplan export plan.json --format svg -o plan.svg";
 
 /// Write a plan, or a measured trace, in another program's format.
@@ -40,6 +41,8 @@ enum Format {
     TorchCsv,
     /// The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too
     Megatron,
+    /// What the plan decides, as arguments of Megatron-LM in a Bash array; of 1f1b and interleaved-1f1b
+    MegatronArgs,
     /// A drawing for papers and slides
     Svg,
     /// A drawing in characters
@@ -52,6 +55,7 @@ impl Format {
             Format::ChromeTrace => export::Format::ChromeTrace,
             Format::TorchCsv => export::Format::TorchCsv,
             Format::Megatron => export::Format::Megatron,
+            Format::MegatronArgs => export::Format::MegatronArgs,
             Format::Svg => export::Format::Svg,
             Format::Text => export::Format::Text,
         }

@@ -245,8 +245,15 @@ impl Reader<'_> {
         }
         let sharded =
             self.is_on("use_megatron_fsdp") || self.is_on("use_torch_fsdp2") || self.is_on("use_custom_fsdp");
-        if data > 1 && (sharded || self.is_on("use_distributed_optimizer")) {
-            parallel["zero"] = json!(if sharded { 3 } else { 1 });
+        let zero = match self.said("data_parallel_sharding_strategy") {
+            _ if !sharded => u32::from(self.is_on("use_distributed_optimizer")),
+            Some("no_shard") => 0,
+            Some("optim") => 1,
+            Some("optim_grads") => 2,
+            _ => 3,
+        };
+        if data > 1 && zero > 0 {
+            parallel["zero"] = json!(zero);
         }
         let expert = self.whole("expert_model_parallel_size").unwrap_or(1);
         if expert > 1 {
