@@ -60,6 +60,7 @@ fn main() {
         microbatches: 8,
         microbatch_size,
         sequence,
+        tokens: None,
         dtype: Dtype::F32,
         limit_bytes: None,
         objective: Objective::Makespan,

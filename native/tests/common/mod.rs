@@ -58,6 +58,7 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         microbatches: microbatches as u32,
         microbatch_size: 2,
         sequence: 12,
+        tokens: None,
         dtype: Dtype::F32,
         limit_bytes: None,
         objective: Objective::Makespan,
