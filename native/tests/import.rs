@@ -21,6 +21,32 @@ pretrain_gpt.py --num-layers 24 --hidden-size 2048 --ffn-hidden-size 8192 --num-
 [lrdn3321:3]: [2025-03-31 05:58:26] iteration      250/  242204 | elapsed time per iteration (ms): 1230.1 | lm loss: 3.510861E+00 |
 ";
 
+/// Llama 2 7B on eight RTX 4090 of 48 GB in four stages, as Infinigence's guide to training on them has its log
+/// (2025-08-01), which has a line of memory for each stage. That its sequences have 4,096 tokens follows from the TFLOP/s
+/// that it reports; that there is one in a microbatch, from what stages hold beside each other.
+const FOUR_STAGES: &str = "\
+--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu --normalization RMSNorm \
+--disable-bias-linear --position-embedding-type rope --seq-length 4096 --untie-embeddings-and-output-weights \
+--attention-dropout 0 --hidden-dropout 0 --bf16 --vocab-size 32000 --tensor-model-parallel-size 1 \
+--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 128 --use-distributed-optimizer
+[Rank 4] (after 1 iterations) memory (MB) | allocated: 18598.7529296875 | max allocated: 20931.01220703125 | reserved: 21534.0 | max reserved: 21534.0
+[Rank 0] (after 1 iterations) memory (MB) | allocated: 20034.7529296875 | max allocated: 30227.64599609375 | reserved: 31086.0 | max reserved: 31086.0
+[Rank 2] (after 1 iterations) memory (MB) | allocated: 18598.7529296875 | max allocated: 25079.2666015625 | reserved: 25890.0 | max reserved: 25890.0
+[Rank 6] (after 1 iterations) memory (MB) | allocated: 20115.05078125 | max allocated: 20115.08251953125 | reserved: 20258.0 | max reserved: 20258.0
+";
+
+/// Each stage of a pipeline held what its plan says, to one percent.
+#[test]
+fn every_stage_of_a_run_held_what_is_planned() {
+    let shown = json_of(&["import", "-", "--device", "a100-80", "--devices", "8", "--json"], FOUR_STAGES);
+    let peaks = shown["measured"]["peaks"].as_array().unwrap();
+    assert_eq!(peaks.len(), 4);
+    for peak in peaks {
+        let [measured, planned] = ["peak_bytes", "planned_bytes"].map(|key| peak[key].as_u64().unwrap() as f64);
+        assert!((planned / measured - 1.0).abs() < 0.01, "{peak}");
+    }
+}
+
 /// Memory that a run held on a cluster is what its plan says, to half a percent; the step takes longer than its operators at
 /// their best.
 #[test]

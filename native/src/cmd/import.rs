@@ -92,6 +92,7 @@ struct Beside {
     steps: usize,
     /// By pipeline rank: the most that a log tells of one of its devices, and what is planned.
     peaks: Vec<(usize, Bytes, Bytes)>,
+    of_first_step: bool,
     fits: bool,
 }
 
@@ -107,9 +108,10 @@ impl Beside {
         // Ranks of one stage stand together.
         for (rank, peak) in &run.peaks {
             let rank = (*rank / each) as usize;
+            let Some(planned) = shown.ranks.get(rank).map(|planned| peak.planned(planned)) else { continue };
             match peaks.iter_mut().find(|(known, ..)| *known == rank) {
-                Some((_, known, _)) => *known = peak.max(known).to_owned(),
-                None => peaks.extend(shown.ranks.get(rank).map(|planned| (rank, *peak, planned.peak))),
+                Some((_, known, _)) => *known = peak.bytes.max(*known),
+                None => peaks.push((rank, peak.bytes, planned)),
             }
         }
         Ok(Beside {
@@ -117,6 +119,7 @@ impl Beside {
             step_ns: [run.typical_step_ns(), shown.step_ns],
             steps: run.steps_ns.len(),
             peaks,
+            of_first_step: run.peaks.values().any(|peak| peak.of_first_step),
             fits: shown.ranks.iter().all(|rank| rank.fits()),
         })
     }
@@ -162,7 +165,11 @@ impl Beside {
             }
         } else {
             text.push_str(&human::table(&["", "measured", "planned", "difference"], &rows, 3));
-            text.push_str(&format!("planned as {}; memory is what tensors hold at once\n", self.name));
+            text.push_str(&format!("planned as {}; memory is what tensors hold at once", self.name));
+            text.push_str(match self.of_first_step {
+                true => ", told after the first step, before which there are no moments\n",
+                false => "\n",
+            });
         }
         if !self.fits {
             text.push_str("as planned it does not fit the device: `pipeplan memory` shows why\n");

@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::fields::{Fault, Faults};
 use crate::spec::Spec;
 use crate::units::{Bytes, Nanos};
+use crate::verdict::RankMemory;
 
 mod spec;
 
@@ -32,8 +33,27 @@ pub struct MegatronRun {
     devices: Option<u64>,
     /// How long each reported step took on average.
     pub steps_ns: Vec<Nanos>,
-    /// By global rank, the most bytes that its tensors held at once.
-    pub peaks: BTreeMap<u64, Bytes>,
+    /// By global rank, the most that its tensors held at once.
+    pub peaks: BTreeMap<u64, Peak>,
+}
+
+/// What a log says of a rank's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// The most bytes.
+    pub bytes: Bytes,
+    /// Whether that was told after the first step: moments are made at its end, when its activations are gone.
+    pub of_first_step: bool,
+}
+
+impl Peak {
+    /// What a plan says of the same: of a rank that holds so much.
+    pub fn planned(&self, rank: &RankMemory) -> Bytes {
+        match self.of_first_step {
+            true => rank.peak.saturating_sub(rank.fixed.optimizer).max(rank.fixed.total()),
+            false => rank.peak,
+        }
+    }
 }
 
 /// A run as a spec.
@@ -110,9 +130,13 @@ impl MegatronRun {
             self.steps_ns.push((ms * 1e6) as Nanos);
         }
         if let Some((rank, peak)) = number_behind(line, "[Rank").zip(number_behind(line, "max allocated:")) {
-            let peak = (peak * MIB) as Bytes;
-            let known = self.peaks.entry(rank as u64).or_default();
-            *known = peak.max(*known);
+            let of_first_step = number_behind(line, "(after") == Some(1.0);
+            let said = Peak { bytes: (peak * MIB) as Bytes, of_first_step };
+            let known = self.peaks.entry(rank as u64).or_insert(said);
+            // What a later step says is of all steps until then.
+            if known.of_first_step || !of_first_step && said.bytes > known.bytes {
+                *known = said;
+            }
         }
         if line.contains("padded vocab") {
             self.padded_vocab = number_behind(line, "new size:").map(|size| size as u64).or(self.padded_vocab);
