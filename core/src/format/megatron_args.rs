@@ -114,12 +114,14 @@ impl Lines {
     }
 
     /// All layers alike.
-    fn parts(&mut self, recompute: Recompute) {
+    fn parts(&mut self, recompute: Recompute, latent: bool) {
         let modules = match recompute {
             Recompute::None | Recompute::Full => return,
             Recompute::Selective => "core_attn",
             Recompute::Cheap => "layernorm moe_act",
             Recompute::Latents => "mla_up_proj layernorm moe_act",
+            Recompute::FeedForward if latent => "mla_up_proj layernorm mlp moe",
+            Recompute::FeedForward => "layernorm mlp moe",
         };
         self.add("--recompute-granularity", "selective");
         self.add("--recompute-modules", modules);
@@ -128,15 +130,15 @@ impl Lines {
 
 /// What is computed again: in all layers alike, or fully in so many at the start of each stage.
 fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
-    let usual = work.layout.form.recompute;
+    let (usual, latent) = (work.layout.form.recompute, work.model.variant.latent.is_some());
     let choices = match &work.layout.recompute_layers {
         RecomputeLayers::All | RecomputeLayers::Fit if usual == Recompute::Full => return lines.full("uniform", 1),
-        RecomputeLayers::All | RecomputeLayers::Fit => return lines.parts(usual),
+        RecomputeLayers::All | RecomputeLayers::Fit => return lines.parts(usual, latent),
         RecomputeLayers::Groups(size) => return lines.full("uniform", *size as usize),
         RecomputeLayers::First(layers) if usual == Recompute::Full => return lines.full("block", *layers as usize),
         RecomputeLayers::First(layers) => {
             lines.note(&format!("the plan does so in {layers} layers of each stage, and Megatron-LM in all"));
-            return lines.parts(usual);
+            return lines.parts(usual, latent);
         }
         RecomputeLayers::Each(choices) => choices,
     };
@@ -153,7 +155,7 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
         if again < choices.len() {
             lines.note(&format!("the plan does so in {again} of {} layers, and Megatron-LM in all", choices.len()));
         }
-        return lines.parts(strongest);
+        return lines.parts(strongest, latent);
     }
     let any = counted(&|choice| choice != Recompute::None);
     let (most, least) = (any.iter().max().copied().unwrap_or(0), any.iter().min().copied().unwrap_or(0));
@@ -211,6 +213,7 @@ mod tests {
             ("1f1b", "parallel.pipeline = 1\nparallel.data = 64\nparallel.zero = 3\ntraining.microbatch_size = 2\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"full\"\ntraining.recompute_first = 2\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"full\"\ntraining.recompute_group = 2\n"),
+            ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"feed-forward\"\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"cheap\"\ntraining.moments_dtype = \"bf16\"\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.f32_logits = true\ntraining.matmul_dtype = \"fp8\"\n"),
             (

@@ -43,6 +43,9 @@ pub enum Recompute {
     /// The same, and queries, keys and values that are expanded from latents, which alone are kept (arXiv:2412.19437
     /// §3.2.3). Without latent attention there is nothing of the kind.
     Latents,
+    /// The same, and the whole feed-forward part: of a layer only what it takes in and what its attention takes and makes is
+    /// kept. Where both parts stand beside each other there is nothing of the kind.
+    FeedForward,
     /// All but each layer's input.
     Full,
 }
@@ -55,6 +58,7 @@ impl Recompute {
             Recompute::Selective => "selective",
             Recompute::Cheap => "cheap",
             Recompute::Latents => "latents",
+            Recompute::FeedForward => "feed-forward",
             Recompute::Full => "full",
         }
     }
@@ -62,8 +66,14 @@ impl Recompute {
 
 impl Recompute {
     /// All choices, by rising time and falling bytes.
-    pub const ALL: [Recompute; 5] =
-        [Recompute::None, Recompute::Selective, Recompute::Cheap, Recompute::Latents, Recompute::Full];
+    pub const ALL: [Recompute; 6] = [
+        Recompute::None,
+        Recompute::Selective,
+        Recompute::Cheap,
+        Recompute::Latents,
+        Recompute::FeedForward,
+        Recompute::Full,
+    ];
 
     /// The choice of a name.
     pub fn named(name: &str) -> Option<Recompute> {

@@ -223,6 +223,7 @@ enum WireRecompute {
     Cheap,
     Full,
     Latents,
+    FeedForward,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -745,6 +746,7 @@ fn recompute_to_wire(choice: Recompute) -> WireRecompute {
         Recompute::Cheap => WireRecompute::Cheap,
         Recompute::Full => WireRecompute::Full,
         Recompute::Latents => WireRecompute::Latents,
+        Recompute::FeedForward => WireRecompute::FeedForward,
     }
 }
 
@@ -755,6 +757,7 @@ fn recompute_from_wire(wire: WireRecompute) -> Recompute {
         WireRecompute::Cheap => Recompute::Cheap,
         WireRecompute::Full => Recompute::Full,
         WireRecompute::Latents => Recompute::Latents,
+        WireRecompute::FeedForward => Recompute::FeedForward,
     }
 }
 

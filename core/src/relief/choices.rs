@@ -131,7 +131,7 @@ fn add_recompute(work: &ModelWork, choices: &mut Choices) {
         work.layout.recompute_layers = RecomputeLayers::Fit;
         work.layout.form.recompute = Recompute::None;
     });
-    for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Latents, Recompute::Full] {
+    for recompute in Recompute::ALL.into_iter().skip(1) {
         if recompute == Recompute::Latents && work.model.variant.latent.is_none() {
             continue;
         }

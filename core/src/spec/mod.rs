@@ -65,7 +65,7 @@
 //! | `training.gradients_dtype`, `.moments_dtype` | `bf16`: what gradients of bf16 weights are summed in, and reduced over copies; what the optimizer keeps of both moments. Planned, and not run | f32, or f64 with f64 |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
-//! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
+//! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
 //! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
 //! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, `all`, or `fit`: [the fewest with which the step is the fastest that fits](crate::fit). Together with `recompute`: what is computed again is not kept | `none` |

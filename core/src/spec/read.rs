@@ -656,7 +656,8 @@ fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault
     } else if let Some(choices) = RecomputeLayers::read_text(text, MAX_LAYERS as usize) {
         layers = RecomputeLayers::Each(choices);
     } else {
-        let accepted = "one of none, selective, cheap, latents, full, fit; or by layer, such as 3 full, 5 none";
+        let accepted =
+            "one of none, selective, cheap, latents, feed-forward, full, fit; or by layer, such as 3 full, 5 none";
         faults.push(Fault::new(table.path("recompute"), format!("\"{text}\""), accepted));
     }
     let first = table.whole("recompute_first", 0..=u64::from(MAX_LAYERS), faults);

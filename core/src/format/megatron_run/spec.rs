@@ -393,19 +393,25 @@ impl Reader<'_> {
             modules.split([' ', ',', '[', ']', '\'', '"']).filter(|module| !module.is_empty()).collect();
         let has = |module: &str| modules.contains(&module);
         let recompute = match () {
+            () if has("mlp") || has("moe") => "feed-forward",
             () if has("mla_up_proj") => "latents",
-            () if has("layernorm") || has("moe_act") || has("mlp") || has("moe") => "cheap",
+            () if has("layernorm") || has("moe_act") => "cheap",
             () => "selective",
         };
         say("recompute", json!(recompute));
-        let whole: Vec<&str> = ["mlp", "moe", "shared_experts"].into_iter().filter(|module| has(module)).collect();
-        if !whole.is_empty() {
+        // Each choice is all of those before it, too.
+        let goes_with = match recompute {
+            "feed-forward" | "latents" if self.is_on("multi_latent_attention") => &["mla_up_proj", "layernorm"][..],
+            "feed-forward" => &["layernorm"],
+            "cheap" => &["layernorm", "moe_act"],
+            _ => &[],
+        };
+        if goes_with.iter().any(|module| !has(module)) {
             self.note(format!(
-                "--recompute-modules {}: planned as `{recompute}`, which keeps what matrices of these parts make",
-                whole.join(" ")
+                "--recompute-modules {}: planned as `{recompute}`, with which {} are computed again, too",
+                modules.join(" "),
+                goes_with.join(" and ")
             ));
-        } else if recompute == "cheap" && !(has("layernorm") && has("moe_act")) {
-            self.note("--recompute-modules: planned as `cheap`, which computes norms and activation functions again");
         }
         said
     }

@@ -139,6 +139,7 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
     let mut before_named = false;
     let mut made_again = vec![false; graph.tensors.len()];
     let expands = expands(graph, operators);
+    let feeds_forward = feeds_forward(operators);
     let mut groups = Vec::with_capacity(forward);
     for operator in operators {
         let chosen = match choices.of(operator.layer) {
@@ -147,6 +148,10 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
             Recompute::Cheap => is_attention_core(operator, before) || is_cheap(&operator.kernel),
             Recompute::Latents => {
                 is_attention_core(operator, before) || is_cheap(&operator.kernel) || expands[groups.len()]
+            }
+            Recompute::FeedForward => {
+                let at = groups.len();
+                is_attention_core(operator, before) || is_cheap(&operator.kernel) || expands[at] || feeds_forward[at]
             }
             Recompute::Full => operator.layer.is_some(),
         };
@@ -218,6 +223,21 @@ fn expands(graph: &Graph, operators: &[Operator]) -> Vec<bool> {
         }
     }
     expands
+}
+
+/// By operator: whether it is of a feed-forward part, which in its layer follows what attention adds to the stream.
+fn feeds_forward(operators: &[Operator]) -> Vec<bool> {
+    let (mut layer, mut attended, mut added) = (None, false, false);
+    let of_part = operators.iter().map(|operator| {
+        if operator.layer != layer {
+            (layer, attended, added) = (operator.layer, false, false);
+        }
+        let is_so = layer.is_some() && added;
+        attended |= matches!(operator.kernel, Kernel::Attention(_) | Kernel::SpreadAttention(_) | Kernel::Attend(_));
+        added |= attended && operator.kernel == Kernel::Add;
+        is_so
+    });
+    of_part.collect()
 }
 
 /// By tensor: the forward operator that makes it.
