@@ -155,7 +155,7 @@ impl Explanation {
                 break;
             }
         }
-        self.shorter = Some(shortener.finish());
+        self.shorter = shortener.finish();
     }
 
     /// For programs: `pipeplan memory --json`.

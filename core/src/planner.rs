@@ -582,20 +582,6 @@ pub fn best(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progress) -> F
     best_with(spec, published_answers(spec), effort, observer)
 }
 
-/// The best of the published schedules for `spec` and of the first orders that a search looks at, in a small part of a
-/// search's time.
-///
-/// # Errors
-/// [`PlanError`] where none is valid.
-pub fn look(spec: &Spec) -> Result<Answer, PlanError> {
-    let mut best = Best::new(spec);
-    for (name, answer) in published_answers(spec) {
-        best.offer(name, answer);
-    }
-    best.look()?;
-    best.finish()
-}
-
 type Named = (&'static str, Result<Answer, Absent>);
 
 fn published_answers(spec: &Spec) -> Vec<Named> {

@@ -220,6 +220,8 @@ pub enum Said {
     Charted(ChartNews),
     /// Why the schedule that was asked for does not fit in memory.
     Unfit(Box<Unfit>),
+    /// What the memory limit costs the best schedule, which fits.
+    Shorter(Box<Shorter>),
     /// A plan file.
     Exported {
         /// Its text.
@@ -347,6 +349,17 @@ pub struct Unfit {
     /// Its bytes by rank and kind.
     pub memory: Vec<RankBytes>,
     /// What helps, the best first: single changes, or combinations where none of them is enough.
+    pub reliefs: Vec<ReliefRow>,
+}
+
+/// What the memory limit costs, and what makes the step shorter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shorter {
+    /// The step of the best schedule.
+    pub step_ns: u64,
+    /// What it would be without a limit.
+    pub without_limit_ns: u64,
+    /// What makes it shorter, the shortest first.
     pub reliefs: Vec<ReliefRow>,
 }
 

@@ -8,7 +8,7 @@ use pipeplan_core::placement::Placement;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, gap};
 use pipeplan_core::problem::Problem;
-use pipeplan_core::relief::Relief;
+use pipeplan_core::relief::{self, Relief};
 use pipeplan_core::schedule;
 use pipeplan_core::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::spec::Spec;
@@ -19,7 +19,7 @@ use pipeplan_core::verdict::{self, RankMemory};
 
 use crate::message::{
     Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row,
-    RowCosts, Said, Sensed, StepFigures, WireSpan,
+    RowCosts, Said, Sensed, Shorter, StepFigures, WireSpan,
 };
 use crate::text;
 
@@ -146,6 +146,12 @@ pub fn relief(relief: Relief, cheapest: bool) -> ReliefRow {
     let Relief { changes, devices, peak, fits, step_ns } = relief;
     let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
     ReliefRow { changes, devices, peak, fits, cheapest, step_ns }
+}
+
+/// What the memory limit costs a step of `step_ns`, as it travels.
+pub fn shorter(step_ns: u64, found: relief::Shorter) -> Shorter {
+    let reliefs = found.together.into_iter().chain(found.single).map(|found| relief(found, false)).collect();
+    Shorter { step_ns, without_limit_ns: found.without_limit_ns, reliefs }
 }
 
 /// The fastest layouts so far, as they travel.

@@ -14,7 +14,7 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::planner::{self, Answer, BEST, Best, Case, PlanError};
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::profile::{Profile, ProfileError};
-use pipeplan_core::relief::{Finder, Reliefs};
+use pipeplan_core::relief::{Finder, Reliefs, Shortener};
 use pipeplan_core::schedule::{self, Schedule};
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::sensitivity::Sensitivity;
@@ -27,8 +27,8 @@ use pipeplan_core::verdict::{self, RankMemory};
 use crate::draw::chart::OF_POINT;
 use crate::frontier::{Chart, FROM_CHART};
 use crate::message::{
-    Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Sensed, Timed, TraceSummary,
-    Unfit,
+    Ask, FieldFault, Measured, Order, Picture, Purpose, Question, Reply, Row, Said, Sensed, Shorter, Timed,
+    TraceSummary, Unfit,
 };
 use crate::{text, wire};
 
@@ -119,6 +119,20 @@ struct Comparison {
     finished: bool,
     /// Whether it is to end, or has ended, with the best so far.
     stops: bool,
+    shortening: Shortening,
+}
+
+/// The look for what the memory limit costs the best.
+enum Shortening {
+    NotBegun,
+    Begun {
+        step_ns: u64,
+        shortener: Box<Shortener>,
+    },
+    /// Found, and to be said, perhaps again.
+    Found(Box<Shorter>),
+    /// Said, where there was anything to say.
+    Done(Option<Box<Shorter>>),
 }
 
 impl Work {
@@ -188,6 +202,9 @@ impl Work {
             }
             return (id, sensed.into_iter().collect());
         }
+        if let Some(running) = self.comparison.as_mut().filter(|comparison| comparison.may_shorten()) {
+            return (id, running.shorten().into_iter().collect());
+        }
         if let Some(chart) = self.chart.as_mut().filter(|chart| !chart.is_finished()) {
             chart.step();
         }
@@ -196,7 +213,8 @@ impl Work {
 
     /// Whether [`Work::step`] has anything to do.
     pub fn is_idle(&self) -> bool {
-        self.is_answered() && self.chart.as_ref().is_none_or(Chart::is_finished)
+        let shortens = self.comparison.as_ref().is_some_and(Comparison::may_shorten);
+        self.is_answered() && !shortens && self.chart.as_ref().is_none_or(Chart::is_finished)
     }
 
     /// Whether nothing is left but the chart of time against memory.
@@ -357,6 +375,12 @@ impl Work {
                 running.id = id;
                 running.shows_best = shows_best;
                 running.shown_ns = None;
+                // The page has forgotten it with the plan before.
+                if let Shortening::Done(found) = &mut running.shortening
+                    && let Some(found) = found.take()
+                {
+                    running.shortening = Shortening::Found(found);
+                }
                 Vec::new()
             }
             _ => {
@@ -369,6 +393,7 @@ impl Work {
                     shown_ns: None,
                     finished: false,
                     stops: false,
+                    shortening: Shortening::NotBegun,
                     spec,
                 });
                 vec![Said::Comparing { rows: schedule::published().len() as u32 + 1 }]
@@ -621,6 +646,35 @@ impl Tuning {
 impl Comparison {
     fn has_offered_all(&self) -> bool {
         self.next >= schedule::published().len()
+    }
+
+    /// Whether there is anything to find out about what the memory limit costs.
+    fn may_shorten(&self) -> bool {
+        self.finished && self.shows_best && !matches!(self.shortening, Shortening::Done(_))
+    }
+
+    /// The next piece of that. Said at its end, where the limit costs anything.
+    fn shorten(&mut self) -> Option<Said> {
+        let (next, said) = match core::mem::replace(&mut self.shortening, Shortening::Done(None)) {
+            Shortening::NotBegun => (self.begin_shortening().unwrap_or(Shortening::Done(None)), None),
+            Shortening::Begun { step_ns, mut shortener } => match shortener.step() {
+                true => (Shortening::Begun { step_ns, shortener }, None),
+                false => {
+                    let found = shortener.finish().map(|found| Box::new(wire::shorter(step_ns, found)));
+                    (found.map_or(Shortening::Done(None), Shortening::Found), None)
+                }
+            },
+            Shortening::Found(found) => (Shortening::Done(Some(found.clone())), Some(Said::Shorter(found))),
+            done @ Shortening::Done(_) => (done, None),
+        };
+        self.shortening = next;
+        said
+    }
+
+    fn begin_shortening(&self) -> Option<Shortening> {
+        let best = self.best.so_far()?;
+        let shortener = Box::new(Shortener::new(&self.spec, best)?);
+        Some(Shortening::Begun { step_ns: best.step(&self.spec)?.step_ns, shortener })
     }
 
     /// The next row or the next search, and the plan on screen where it has become better.
@@ -1158,6 +1212,42 @@ mod tests {
             found.cheapest().map(|relief| wire::relief(relief.clone(), true)).as_ref()
         );
         assert_eq!(unfit.reliefs.len(), found.combined.len() + found.single.len());
+    }
+
+    /// Where the best fits, and waits for memory; whoever asks for it again is told again.
+    #[test]
+    fn a_limit_that_costs_time_is_told_once_the_best_is_known() {
+        let spec = |limit: &str, schedule: &str| {
+            format!(
+                r#"{{ "model": {{ "name": "llama-2-13b" }}, "cluster": {{ "device": "a100-80" }}, "schedule": "{schedule}",
+                "parallel": {{ "pipeline": 4 }}, "training": {{ "microbatches": 4 }},
+                "memory": {{ "limit_bytes": "{limit}" }} }}"#
+            )
+        };
+        let told = |work: &mut Work, id: u32, limit: &str, schedule: &str| {
+            work.take(plan(id, &spec(limit, schedule)));
+            let mut told = Vec::new();
+            let mut done = false;
+            while !work.is_idle() {
+                for Reply { id: of, said } in work.step() {
+                    done |= said == Said::Done;
+                    if let Said::Shorter(shorter) = said {
+                        assert!(done && of == id, "it comes once all else is said");
+                        told.push(*shorter);
+                    }
+                }
+            }
+            told
+        };
+        let mut work = Work::new(|| 0.0, unwatched());
+        let first = told(&mut work, 1, "66 GiB", "best");
+        let [shorter] = &first[..] else { panic!("{first:?}") };
+        assert!(shorter.without_limit_ns < shorter.step_ns / 10 * 9, "{shorter:?}");
+        assert!(shorter.reliefs.iter().all(|relief| relief.fits && relief.step_ns < shorter.step_ns), "{shorter:?}");
+        assert!(shorter.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"), "{shorter:?}");
+        assert_eq!(told(&mut work, 2, "66 GiB", "1f1b"), []);
+        assert_eq!(told(&mut work, 3, "66 GiB", "best"), first);
+        assert_eq!(told(&mut work, 4, "300 GiB", "best"), []);
     }
 
     /// The passes of the plan on screen, for a published schedule and for the best.

@@ -133,11 +133,7 @@ impl Best {
         }
         match found {
             Ok(found) if slack_ns > 0 || found.cost_ns.saturating_add(end_ns) < self.least_ns() => {
-                // The search has its own simulator; what it found is judged like any other schedule.
-                if let Some(fused) = fused(&case.problem, &found.schedule) {
-                    self.offer(BEST, judge(&self.spec, case.clone(), BEST, fused));
-                }
-                self.offer(BEST, judge(&self.spec, case, BEST, found.schedule));
+                self.keep_found(case, found.schedule);
             }
             Ok(_) => {}
             Err(infeasible) => {
@@ -149,24 +145,33 @@ impl Best {
         Ok(true)
     }
 
-    /// Looks at the first orders of every problem that is left open, none of which is searched: a few of them are built and
-    /// run.
+    /// Looks at the first orders of the next open problem, if anything better can stand on it: a few are built and run, and
+    /// none is searched for. False where there was none left.
     ///
     /// # Errors
     /// [`PlanError::Spec`] where no problem follows from the spec.
-    pub fn look(&mut self) -> Result<(), PlanError> {
-        let plain = |piece: &Piece| piece.slack_ns == 0;
-        for Piece { case, floor_ns, end_ns, .. } in pieces(&self.spec)?.into_iter().rev().filter(plain) {
-            if floor_ns.saturating_add(end_ns) < self.least_ns()
-                && let Ok(found) = search::first(&case.problem)
-            {
-                if let Some(fused) = fused(&case.problem, &found.schedule) {
-                    self.offer(BEST, judge(&self.spec, case.clone(), BEST, fused));
-                }
-                self.offer(BEST, judge(&self.spec, case, BEST, found.schedule));
-            }
+    pub fn look_next(&mut self) -> Result<bool, PlanError> {
+        if self.open.is_none() {
+            self.open = Some(pieces(&self.spec)?);
         }
-        Ok(())
+        let Some(Piece { case, floor_ns, end_ns, slack_ns, .. }) = self.open.as_mut().and_then(Vec::pop) else {
+            return Ok(false);
+        };
+        if slack_ns == 0
+            && floor_ns.saturating_add(end_ns) < self.least_ns()
+            && let Ok(found) = search::first(&case.problem)
+        {
+            self.keep_found(case, found.schedule);
+        }
+        Ok(true)
+    }
+
+    /// Judges what a search found, which has its own simulator, like any other schedule.
+    fn keep_found(&mut self, case: Case, schedule: Schedule) {
+        if let Some(fused) = fused(&case.problem, &schedule) {
+            self.offer(BEST, judge(&self.spec, case.clone(), BEST, fused));
+        }
+        self.offer(BEST, judge(&self.spec, case, BEST, schedule));
     }
 
     /// The best so far.

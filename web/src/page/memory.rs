@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use super::browser;
 use super::state::Planner;
 use crate::form::{called, field};
-use crate::message::{RankBytes, ReliefRow};
+use crate::message::{RankBytes, ReliefRow, Shorter};
 use crate::{text, wire};
 
 /// More rows than these tell a person nothing.
@@ -28,12 +28,17 @@ pub fn MemoryPanel() -> impl IntoView {
             .unfit
             .with(|unfit| unfit.as_ref().map(|unfit| format!(": {} does not fit", wire::title(&unfit.schedule))))
     };
+    let price =
+        move || planner.shorter.with(|shorter| shorter.as_ref().map(|shorter| format!(": {}", times(shorter))));
     move || {
         known.get().then(|| {
             view! {
                 <details class="panel memory" data-test="memory" prop:open=unfit>
-                    <summary>"Memory by rank"{whose}</summary>
-                    {move || planner.unfit.get().map(|unfit| view! { <Reliefs reliefs=unfit.reliefs.clone() /> })}
+                    <summary>"Memory by rank"{whose}{price}</summary>
+                    {move || planner.unfit.get().map(|unfit| {
+                        view! { <Reliefs heading="What to change first:" reliefs=unfit.reliefs.clone() /> }
+                    })}
+                    {move || planner.shorter.get().map(|shorter| view! { <Price shorter=(*shorter).clone() /> })}
                     {move || view! { <Ranks ranks=ranks.get() /> }}
                 </details>
             }
@@ -41,9 +46,34 @@ pub fn MemoryPanel() -> impl IntoView {
     }
 }
 
+/// What the limit does to the step.
+fn times(shorter: &Shorter) -> String {
+    let times = shorter.step_ns as f64 / shorter.without_limit_ns.max(1) as f64;
+    format!("the limit makes the step {times:.2} times as long")
+}
+
+/// What the limit costs, and what costs less.
+#[component]
+fn Price(shorter: Shorter) -> impl IntoView {
+    let [step, free] = [shorter.step_ns, shorter.without_limit_ns].map(|ns| text::duration(ns as f64));
+    let said = format!("A step takes {step}, and {free} where ranks may hold what they like.");
+    let none = "No change that was tried makes it shorter on these devices: Find a layout tries others.";
+    let advice = match shorter.reliefs.is_empty() {
+        true => view! { <p class="hint">{none}</p> }.into_any(),
+        false => {
+            let heading = "What makes it shorter on these devices, with first orders, which a search improves on:";
+            view! { <Reliefs heading=heading reliefs=shorter.reliefs /> }.into_any()
+        }
+    };
+    view! {
+        <p class="hint" data-test="price">{said}</p>
+        {advice}
+    }
+}
+
 /// What would help, each with what it comes to.
 #[component]
-fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
+fn Reliefs(heading: &'static str, reliefs: Vec<ReliefRow>) -> impl IntoView {
     let planner = expect_context::<Planner>();
     if reliefs.is_empty() {
         return view! { <p class="hint">"Nothing that was tried needs less; give a rank more memory or fewer layers."</p> }.into_any();
@@ -74,7 +104,7 @@ fn Reliefs(reliefs: Vec<ReliefRow>) -> impl IntoView {
         }
     };
     view! {
-        <p class="hint">"What to change first:"</p>
+        <p class="hint">{heading}</p>
         <ul class="reliefs" data-test="reliefs">{reliefs.into_iter().take(MOST_RELIEFS).map(row).collect_view()}</ul>
         {(more > 0).then(|| view! { <p class="hint">{format!("and {more} more: `pipeplan memory` lists them")}</p> })}
     }

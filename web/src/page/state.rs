@@ -29,8 +29,8 @@ use crate::form::{Form, Kind, limit_text};
 use crate::frontier::{FROM_CHART, same_chart};
 use crate::kept;
 use crate::message::{
-    Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Sensed, Timed,
-    TraceSummary, Unfit,
+    Ask, Calibrated, ChartPoint, FieldFault, Layouts, Order, Purpose, Reply, Row, RowCosts, Said, Sensed, Shorter,
+    Timed, TraceSummary, Unfit,
 };
 use crate::proof::{Proof, State};
 use crate::scene::{Below, MeasuredScene, Scene, lanes_of, subject};
@@ -96,6 +96,8 @@ pub struct Planner {
     no_plan_at: RwSignal<Option<Fault>>,
     /// What to change where the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
+    /// What the memory limit costs the best schedule.
+    pub shorter: RwSignal<Option<Arc<Shorter>>>,
     /// What the time of the plan on screen hangs on, as far as it has been asked for.
     pub sensed: RwSignal<Option<Sensed>>,
     /// Whether that is shown.
@@ -206,6 +208,7 @@ impl Planner {
             no_plan: RwSignal::new(None),
             no_plan_at: RwSignal::new(None),
             unfit: RwSignal::new(None),
+            shorter: RwSignal::new(None),
             sensed: RwSignal::new(None),
             sensing_open: RwSignal::new(false),
             passes: RwSignal::new(String::new()),
@@ -471,8 +474,7 @@ impl Planner {
             }
             None => {
                 self.busy.set(false);
-                // What would help is of the form before.
-                self.unfit.set(None);
+                self.forget_advice();
             }
         }
     }
@@ -502,6 +504,12 @@ impl Planner {
         id
     }
 
+    /// What would help was of another plan.
+    fn forget_advice(self) {
+        self.unfit.set(None);
+        self.shorter.set(None);
+    }
+
     /// What was said of where time went no longer holds.
     fn forget_calibration(self) {
         self.calibrated.set(None);
@@ -528,7 +536,7 @@ impl Planner {
                 self.shown.set_value(id);
                 self.no_plan.set(Some(reason));
                 self.no_plan_at.set(fault.map(|fault| Fault::new(fault.field, fault.found, fault.accepted)));
-                self.unfit.set(None);
+                self.forget_advice();
                 self.show(None);
             }
             Said::Passes(text) if self.passing.get_value() == Some(id) => {
@@ -543,6 +551,9 @@ impl Planner {
                 self.layouts.set(None);
                 self.not_tuned.set(sentences(&faults));
             }
+            Said::Shorter(shorter) if newest && untrack(|| !self.is_faulty()) => {
+                self.shorter.set(Some(Arc::new(*shorter)));
+            }
             Said::Unfit(unfit) if newest && untrack(|| !self.is_faulty()) => self.unfit.set(Some(Arc::new(*unfit))),
             // In order, whatever question it answers: there is one chart, and it says when it starts anew.
             Said::Charted(news) => {
@@ -555,7 +566,7 @@ impl Planner {
             Said::Refused(faults) if newest => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
                 self.no_plan_at.set(None);
-                self.unfit.set(None);
+                self.forget_advice();
                 self.show(None);
             }
             Said::Comparing { rows } => {
@@ -717,7 +728,7 @@ impl Planner {
         if scene.is_some() {
             self.no_plan.set(None);
             self.no_plan_at.set(None);
-            self.unfit.set(None);
+            self.forget_advice();
         }
         self.scene.set(scene);
         self.forget_calibration();
