@@ -1396,6 +1396,62 @@ fn an_order_of_ones_own_is_opened() {
     browser.no_errors();
 }
 
+/// A log of Megatron-LM is the model and the layout of its run; and where its plan waits for memory, the page says what would
+/// cost less, which one click does.
+#[test]
+fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
+    let (_served, address) = serve(&[]);
+    let log = process::output("train.log");
+    let lines = [
+        "using world size: 8, data-parallel size: 2, pipeline-model-parallel size: 4",
+        "  num_layers ...................................... 32",
+        "  hidden_size ..................................... 4096",
+        "  ffn_hidden_size ................................. 11008",
+        "  num_attention_heads ............................. 32",
+        "  swiglu .......................................... True",
+        "  normalization ................................... RMSNorm",
+        "  add_bias_linear ................................. False",
+        "  position_embedding_type ......................... rope",
+        "  seq_length ...................................... 4096",
+        "  bf16 ............................................ True",
+        "  hidden_dropout .................................. 0.0",
+        "  attention_dropout ............................... 0.0",
+        "  pipeline_model_parallel_size .................... 4",
+        "  global_batch_size ............................... 64",
+        "  micro_batch_size ................................ 2",
+        "  padded_vocab_size ............................... 32000",
+        " iteration        1/    9 | elapsed time per iteration (ms): 9000.0 | lm loss: 1",
+        " iteration        2/    9 | elapsed time per iteration (ms): 3500.0 | lm loss: 1",
+    ];
+    std::fs::write(&log, lines.join("\n")).unwrap();
+    let browser = Browser::open("run", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    open(&browser, &log);
+    planned(&browser, "1F1B");
+    for (path, value) in [("model.layers", "32"), ("parallel.data", "2"), ("training.microbatches", "16")] {
+        assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
+    }
+    let notice = browser.text("[data-test='notice']");
+    assert!(notice.contains("train.log is a run of Megatron-LM") && notice.contains("3.500 s a step"), "{notice}");
+
+    choose(&browser, "schedule", "best");
+    planned(&browser, "Best");
+    let price = || browser.script("return document.querySelectorAll(\"[data-test='price']\").length", json!([]));
+    assert_eq!(price(), json!(0), "there is room enough");
+    browser.find(&field("memory.limit_bytes")).fill("38");
+    browser.until("what the limit costs", || (price() == json!(1)).then_some(()));
+    let summary = browser.find("[data-test='memory'] summary").property("textContent");
+    assert!(summary.as_str().is_some_and(|said| said.contains("times as long")), "{summary}");
+    browser.find("[data-test='memory'] summary").click();
+    browser.picture("price.png");
+    browser.find("[data-test='relief-training.recompute']").click();
+    browser.until("the change", || {
+        (browser.find(&field("training.recompute")).property("value") == "fit").then_some(())
+    });
+    browser.no_errors();
+}
+
 /// Changes a field as soon as the page waits for a file.
 const CHANGE_MEANWHILE: &str =
     "const [path, text] = arguments, status = document.querySelector(\"[data-test='status']\");

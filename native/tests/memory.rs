@@ -163,7 +163,7 @@ fn recomputation_is_fitted_to_the_limit() {
     let fit = |limit: &str| spec(limit).replace("[training]\n", "[training]\nrecompute = \"fit\"\n");
     let (code, text, stderr) = run(&["memory", "-"], &fit("limit_bytes = \"55 GB\""));
     assert_eq!(code, Some(0), "{stderr}");
-    for part in ["1f1b fits", "recompute to fit: ", "stage 0: ", " full", "stage 7: "] {
+    for part in ["1f1b fits", "recompute to fit: ", "stage 0: ", " feed-forward", "stage 7: "] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     let shown = json_of(&["passes", "-", "--json"], &fit("limit_bytes = \"55 GB\""));

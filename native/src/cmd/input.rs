@@ -203,11 +203,17 @@ pub fn plan(argument: &str) -> Result<Plan, Failure> {
 
 /// As [`plan`], from a text that was read.
 pub fn plan_from(source: &Source) -> Result<Plan, Failure> {
+    plan_if(source, |_| Ok(()))
+}
+
+/// As [`plan_from`]; a spec is planned if `check` accepts it.
+pub fn plan_if(source: &Source, check: impl FnOnce(&Spec) -> Result<(), Failure>) -> Result<Plan, Failure> {
     match format_of(&source.text) {
         Some("pipeplan-plan") => plan_of(source),
         Some(other) => Err(not_a_spec(source, other)),
         None => {
             let spec = spec_of(source)?;
+            check(&spec)?;
             let schedule = spec.schedule.clone();
             search::plan(&spec, &schedule, Effort::default())
         }

@@ -9,7 +9,6 @@ use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, Silent, Workload};
 use pipeplan::transport::faulty::{self, Faults};
 use pipeplan::transport::threads::ThreadOptions;
-use pipeplan_core::json::format_of;
 use serde_json::{Value, json};
 
 use super::fail::Failure;
@@ -245,11 +244,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
     let source = input::read(&args.plan)?;
-    if args.backend != Backend::Modelled && format_of(&source.text).is_none() {
+    let plan = input::plan_if(&source, |spec| match args.backend {
+        Backend::Modelled => Ok(()),
         // What cannot be run is said before it is searched for.
-        Workload::check_spec(&input::spec_of(&source)?, precision, device).map_err(Failure::input)?;
-    }
-    let plan = input::plan_from(&source)?;
+        _ => Workload::check_spec(spec, precision, device).map_err(Failure::input),
+    })?;
     let workload = match args.backend {
         Backend::Cpu | Backend::Cuda | Backend::Emulated => {
             Workload::of_plan(&plan, precision).map_err(Failure::input)?

@@ -28,7 +28,7 @@ pub fn Files() -> impl IntoView {
         <div class="files">
             <label class="button" title="A plan, a measured trace, what torch.profiler wrote on each rank (all files at once), a profile of measured times, a spec, an order of ops, or a model's config.json; or drop files anywhere">
                 "Open…"
-                <input type="file" multiple accept=".json,.toml,.txt,.csv,.gz" data-test="open-file" on:change=picked />
+                <input type="file" multiple accept=".json,.toml,.txt,.csv,.gz,.log,.out,.sh" data-test="open-file" on:change=picked />
             </label>
             <button type="button" data-test="export-plan" prop:disabled=move || no_export().is_some() on:click=move |_| planner.export()
                 title=move || no_export().unwrap_or("Download the plan file, which `pipeplan run` executes")>"Export plan"</button>

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leptos::prelude::*;
+use pipeplan_core::cluster;
 use pipeplan_core::fields::Fault;
+use pipeplan_core::format::megatron_run::MegatronRun;
 use pipeplan_core::format::{order, svg};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
@@ -1027,6 +1029,8 @@ impl Planner {
             self.busy.set(true);
             self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
+        } else if let Some(run) = Some(MegatronRun::read(text)).filter(MegatronRun::is_any) {
+            self.open_run(name, &run);
         } else if let Some(config) = config_of(text) {
             self.open_config(name, config);
         } else {
@@ -1037,6 +1041,38 @@ impl Planner {
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.complain_too(lines);
                 }
+            }
+        }
+    }
+
+    /// Puts what a run of Megatron-LM says of itself into the form, on the device that stands there, which no log names; and on
+    /// as many, where it does not say that either.
+    fn open_run(self, name: &str, run: &MegatronRun) {
+        let (device, devices) = self.resolved.with_untracked(|(_, known)| {
+            let device = known["cluster"]["device"]["name"].as_str().filter(|name| cluster::find(name).is_some());
+            let work = Spec::from_value(known).ok().map(|spec| spec.work);
+            let devices = work.and_then(|work| match work {
+                Work::Model(work) => Some(work.devices()),
+                Work::Typed(_) => None,
+            });
+            (device.unwrap_or("h100").to_owned(), devices)
+        });
+        match run.spec(&device, None).or_else(|_| run.spec(&device, devices)) {
+            Ok(imported) => {
+                self.change_with(|form| form.open(&imported.spec));
+                let mut said = vec![format!(
+                    "{name} is a run of Megatron-LM. It does not name its devices: planned on {device}."
+                )];
+                if let Some(step_ns) = run.typical_step_ns() {
+                    said.push(format!("It measured {} a step.", text::duration(step_ns as f64)));
+                }
+                said.extend(imported.notes.iter().map(|note| text::sentence(note)));
+                self.say(&said.join(" "));
+            }
+            Err(faults) => {
+                let mut lines = vec![of_file(name, "It is of a run of Megatron-LM, and lacks something.")];
+                lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
+                self.complain_too(lines);
             }
         }
     }
