@@ -9,7 +9,12 @@
 //! network slows ops beside it is not counted. Where copies share weights out (ZeRO 3), gathering them for each microbatch
 //! is part of its jobs' times.
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::Link;
 use crate::cost::{self, COLLECTIVE_PER_MILLE};
@@ -56,7 +61,7 @@ pub struct Step {
 }
 
 /// A whole training, of steps that are alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Training {
     /// Its tokens.
     pub tokens: u64,
@@ -75,6 +80,40 @@ impl Training {
         let steps = tokens.div_ceil(work.step_tokens().max(1));
         let seconds = steps as f64 * (step_ns as f64 / 1e9);
         Some(Training { tokens, steps, seconds, device_hours: seconds / 3600.0 * work.devices() as f64 })
+    }
+
+    /// How long it takes, in words: `54.2 days`.
+    pub fn time(&self) -> String {
+        const UNITS: [(f64, &str); 3] = [(86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes")];
+        let longer = UNITS.into_iter().find(|(unit, _)| self.seconds >= 1.5 * unit);
+        let (unit, name) = longer.unwrap_or((1.0, "seconds"));
+        format!("{} {name}", in_digits(self.seconds / unit))
+    }
+}
+
+/// A training in words: `14.8 T tokens in 235244 steps: 54.2 days, 2.66 million device-hours`.
+impl fmt::Display for Training {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tokens = self.tokens as f64;
+        let tokens = match self.tokens {
+            1_000_000_000_000.. => format!("{} T", in_digits(tokens / 1e12)),
+            1_000_000_000.. => format!("{} B", in_digits(tokens / 1e9)),
+            tokens => tokens.to_string(),
+        };
+        let hours = match self.device_hours {
+            hours if hours >= 1e6 => format!("{} million", in_digits(hours / 1e6)),
+            hours => in_digits(hours),
+        };
+        write!(f, "{tokens} tokens in {} steps: {}, {hours} device-hours", self.steps, self.time())
+    }
+}
+
+/// With three digits, or all before the point.
+fn in_digits(number: f64) -> String {
+    match number {
+        number if number >= 100.0 => format!("{number:.0}"),
+        number if number >= 10.0 => format!("{number:.1}"),
+        number => format!("{number:.2}"),
     }
 }
 
@@ -311,6 +350,9 @@ mod tests {
         assert!((whole.seconds - 953_676.0).abs() < 1e-6);
         // Each of 32 devices for eleven days.
         assert!((whole.device_hours - 32.0 * 953_676.0 / 3600.0).abs() < 1e-6, "{whole:?}");
+        assert_eq!(whole.to_string(), "2.00 T tokens in 476838 steps: 11.0 days, 8477 device-hours");
+        let second = Training { tokens: 500_000, steps: 1, seconds: 1.25, device_hours: 2_664_000.0 };
+        assert_eq!(second.to_string(), "500000 tokens in 1 steps: 1.25 seconds, 2.66 million device-hours");
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn the_spec_that_is_written_is_read_by_every_command() {
     assert!(told.contains("biases of matrices are left out"), "{told}");
     let (code, text, _) = run(&["plan", &path], "");
     assert_eq!(code, Some(0));
-    assert!(text.contains("training      1.000 T tokens in 242204 steps"), "{text}");
+    assert!(text.contains("training      1.00 T tokens in 242204 steps"), "{text}");
     // Without -o the spec is all that standard output has.
     let (_, text, told) = run(&["import", "-", "--device", "a100-80", "--devices", "252"], LEONARDO);
     assert_eq!(text, std::fs::read_to_string(&path).unwrap());

@@ -4,6 +4,7 @@
 //! any two pieces of work, and the page drops what answers an older one than it already shows. So a slider
 //! can be dragged, and what is shown is the newest that is known.
 
+use pipeplan_core::step::Training;
 use serde::{Deserialize, Serialize};
 
 /// From the page to the worker.
@@ -506,6 +507,8 @@ pub struct StepFigures {
     pub tokens_per_s: f64,
     /// Model FLOPs utilisation.
     pub mfu: f64,
+    /// The whole training, where the spec says of how many tokens.
+    pub training: Option<Training>,
 }
 
 /// One schedule of the comparison.

@@ -124,7 +124,12 @@ mod tests {
             late_ns: Some(1000 - makespan_ns),
             carried_ns: (makespan_ns != 300).then_some(makespan_ns / 100 % 4),
             judged_ns: makespan_ns,
-            step: Some(StepFigures { step_ns: makespan_ns % 300, tokens_per_s: 1.0, mfu: peak_bytes as f64 / 10.0 }),
+            step: Some(StepFigures {
+                step_ns: makespan_ns % 300,
+                tokens_per_s: 1.0,
+                mfu: peak_bytes as f64 / 10.0,
+                training: None,
+            }),
         });
         Row {
             schedule: schedule.to_owned(),

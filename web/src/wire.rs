@@ -11,8 +11,8 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::relief::{self, Relief};
 use pipeplan_core::schedule;
 use pipeplan_core::sensitivity::{Effect, Sensitivity, What};
-use pipeplan_core::spec::Spec;
-use pipeplan_core::step::Step;
+use pipeplan_core::spec::{self, Spec};
+use pipeplan_core::step::{Step, Training};
 use pipeplan_core::timeline::{Span, Timeline};
 use pipeplan_core::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::verdict::{self, RankMemory};
@@ -105,7 +105,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let memory = answer.case.derived.as_ref().map(|derived| verdict::by_rank(derived, problem, timeline));
     let mut picture = picture(&answer.name, problem, timeline);
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
-    picture.figures.step = answer.step(spec).map(step);
+    picture.figures.step = answer.step(spec).map(|found| step(spec, found));
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
     picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
     picture.figures.judged_ns = answer.judged_ns();
@@ -117,10 +117,14 @@ pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
     planner::judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
 }
 
-/// A whole training step as it travels.
-pub fn step(step: Step) -> StepFigures {
+/// A whole training step of `spec` as it travels.
+pub fn step(spec: &Spec, step: Step) -> StepFigures {
     let Step { step_ns, tokens_per_s, mfu } = step;
-    StepFigures { step_ns, tokens_per_s, mfu }
+    let training = match &spec.work {
+        spec::Work::Model(work) => Training::of(work, step_ns),
+        spec::Work::Typed(_) => None,
+    };
+    StepFigures { step_ns, tokens_per_s, mfu, training }
 }
 
 /// The kinds of bytes that a rank holds throughout, in the order in which they travel.
@@ -181,7 +185,7 @@ fn layout(row: &Tuned) -> LayoutRow {
         microbatches: [microbatches, microbatch_size],
         schedule,
         recompute: row.saved(),
-        step: step(row.step),
+        step: step(&row.spec, row.step),
         peak: row.peak,
     }
 }
@@ -268,7 +272,7 @@ pub fn row(spec: &Spec, name: &str, answer: &Answer) -> Row {
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
         carried_ns: answer.carried.map(|carried| carried.cost_ns),
         judged_ns: answer.judged_ns(),
-        step: answer.step(spec).map(step),
+        step: answer.step(spec).map(|found| step(spec, found)),
     };
     Row { costs: Some(costs), ..absent_row(name, None) }
 }

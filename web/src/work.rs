@@ -468,7 +468,7 @@ impl Work {
         let plan = Plan::from_json(text).map_err(|error| error.to_string())?;
         let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
         let mut picture = wire::picture(&plan.schedule_name, &plan.problem, &timeline);
-        picture.figures.step = plan.step().map(wire::step);
+        picture.figures.step = plan.step().map(|found| wire::step(&plan.spec, found));
         picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
         let carried = {
             let carrier = Carrier::of(plan.spec.messages.transport);
@@ -650,7 +650,8 @@ impl Comparison {
 
     /// Whether there is anything to find out about what the memory limit costs.
     fn may_shorten(&self) -> bool {
-        self.finished && self.shows_best && !matches!(self.shortening, Shortening::Done(_))
+        let is_model = matches!(self.spec.work, SpecWork::Model(_));
+        is_model && self.finished && self.shows_best && !matches!(self.shortening, Shortening::Done(_))
     }
 
     /// The next piece of that. Said at its end, where the limit costs anything.

@@ -43,33 +43,6 @@ fn scaled(number: u64, units: &[(u64, &str)], one: &str) -> String {
     }
 }
 
-/// A whole training: `14.80 T tokens in 235244 steps: 54.2 days, 2.664 million device-hours`.
-pub fn training(training: &Training) -> String {
-    let tokens = scaled(training.tokens, &[(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M")], "");
-    let device_hours = match training.device_hours {
-        hours if hours >= 1e6 => format!("{:.3} million", hours / 1e6),
-        hours if hours >= 100.0 => format!("{hours:.0}"),
-        hours => format!("{hours:.2}"),
-    };
-    let (tokens, steps, long) = (tokens.trim_end(), training.steps, long(training.seconds));
-    format!("{tokens} tokens in {steps} steps: {long}, {device_hours} device-hours")
-}
-
-/// A long time: `54.2 days`, `7.31 hours`.
-pub fn long(seconds: f64) -> String {
-    const UNITS: [(f64, &str); 3] = [(86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes")];
-    let (unit, name) = UNITS.into_iter().find(|(unit, _)| seconds >= 1.5 * unit).unwrap_or((1.0, "seconds"));
-    let number = seconds / unit;
-    let digits = if number >= 100.0 {
-        0
-    } else if number >= 10.0 {
-        1
-    } else {
-        2
-    };
-    format!("{number:.digits$} {name}")
-}
-
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.200 ms`.
 pub fn spelled(text: &str) -> String {
     sentence::spelled(text, &duration, &bytes)
@@ -317,7 +290,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     if let (Some(step), Work::Model(work)) = (plan.step(), &plan.spec.work)
         && let Some(whole) = Training::of(work, step.step_ns)
     {
-        let _ = writeln!(text, "training      {}", training(&whole));
+        let _ = writeln!(text, "training      {whole}");
     }
     if let Some(accounts) = plan.accounts() {
         let _ = writeln!(text, "passes        {}", accounts.line());

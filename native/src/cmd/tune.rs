@@ -230,7 +230,7 @@ fn table(shown: &[(String, &Tuned)]) -> String {
             format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
             human::duration(row.step.step_ns),
         ]);
-        cells.extend(training(row).map(|training| human::long(training.seconds)));
+        cells.extend(training(row).map(|training| training.time()));
         cells.extend([
             row.step.tokens_per_s.round().to_string(),
             human::mfu(row.step.mfu),

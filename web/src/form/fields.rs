@@ -378,6 +378,13 @@ pub const FIELDS: &[Field] = &[
     ),
     of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
     of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
+    of(
+        "training.tokens",
+        "Tokens in all",
+        Unit::Of(1e12, "T"),
+        Group::Training,
+        "Of the whole training, in trillions: how many days and device-hours it takes stands beside the step",
+    ),
     of("training.dtype", "Format", Unit::Text, Group::Training, "Of weights and activations"),
     of(
         "training.matmul_dtype",
@@ -391,7 +398,7 @@ pub const FIELDS: &[Field] = &[
         "Recompute",
         Unit::Words,
         Group::Operators,
-        "Made again in the backward: none, selective, cheap, latents, full; by layer, such as 3 full, 5 none; fit: the least that fits",
+        "Made again in the backward: none, selective, cheap, latents, feed-forward, full; by layer, such as 3 full, 5 none; fit: the least that fits",
     ),
     of(
         "training.recompute_first",

@@ -28,6 +28,7 @@ pub fn FigureRow() -> impl IntoView {
                     {whole_step(&scene)}
                     {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
                 })}</p>
+                <p class="note" data-test="training" title="Steps alone, without checkpoints, evaluation and failures">{move || scene().and_then(|scene| training(&scene))}</p>
                 <p class="note" data-test="whole-shown">{move || scene().and_then(|scene| whole(&scene))}</p>
                 {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
                     <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Transfers say; overlapped sends them beside compute. Pairs run one op after the other where messages go in pieces. No other figure counts that.">{carried}</p>
@@ -167,4 +168,9 @@ fn whole_step(scene: &Scene) -> String {
 /// The share of the devices' arithmetic that a whole training step makes use of.
 fn mfu(scene: &Scene) -> Option<String> {
     scene.figures.step.map(|step| text::mfu(step.mfu))
+}
+
+/// How long the whole training takes, where the spec says of how many tokens.
+fn training(scene: &Scene) -> Option<String> {
+    scene.figures.step.and_then(|step| step.training).map(|training| training.to_string())
 }

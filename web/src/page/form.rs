@@ -153,13 +153,14 @@ fn ModelFields() -> impl IntoView {
             <div class="pairs">
                 <Text path="training.microbatch_size" />
                 <Text path="training.sequence" />
+                <Text path="training.tokens" />
             </div>
             <div class="pairs">
                 <Select path="training.dtype" choices=named(&[("", "device's"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
                 <Select path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
             <Folded title="Recompute, attention, formats" groups=&[Group::Operators]>
-                <Text path="training.recompute" list="none selective cheap latents full fit" />
+                <Text path="training.recompute" list="none selective cheap latents feed-forward full fit" />
                 <div class="pairs">
                     <Text path="training.recompute_first" />
                     <Text path="training.recompute_group" />

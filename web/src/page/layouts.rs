@@ -112,7 +112,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                         <th scope="row"><button type="button" class="quiet" prop:disabled=stale>{name}</button></th>
                         {degrees}
                         <td class="number">{format!("{microbatches} × {size}")}</td>
-                        <td class="number" data-test="step">{text::duration(row.step.step_ns as f64)}</td>
+                        <td class="number" data-test="step" title=row.step.training.map(|training| training.to_string())>{text::duration(row.step.step_ns as f64)}</td>
                         <td class="number">{text::count(row.step.tokens_per_s.round() as u64)}</td>
                         <td class="number">{text::mfu(row.step.mfu)}</td>
                         <td class="number">{text::bytes(row.peak)}</td>
