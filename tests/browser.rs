@@ -1435,6 +1435,17 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
     let notice = browser.text("[data-test='notice']");
     assert!(notice.contains("train.log is a run of Megatron-LM") && notice.contains("3.500 s a step"), "{notice}");
 
+    // How much a step trains on may be said of all copies together, and is shown so where it is not.
+    let global = browser.find(&field("training.global_batch_size"));
+    assert_eq!(global.property("placeholder"), "64");
+    global.fill("128");
+    let microbatches = browser.find(&field("training.microbatches"));
+    browser.until("as many microbatches", || (microbatches.property("placeholder") == "32").then_some(()));
+    assert_eq!(microbatches.property("value"), "");
+    microbatches.fill("16");
+    browser.until("the batch to follow", || (global.property("placeholder") == "64").then_some(()));
+    assert_eq!(global.property("value"), "");
+
     choose(&browser, "schedule", "best");
     planned(&browser, "Best");
     let price = || browser.script("return document.querySelectorAll(\"[data-test='price']\").length", json!([]));

@@ -376,6 +376,13 @@ pub const FIELDS: &[Field] = &[
         Group::Training,
         "Parts of a step's batch, M, that go through the pipeline by themselves",
     ),
+    of(
+        "training.global_batch_size",
+        "Global batch",
+        Unit::Whole,
+        Group::Training,
+        "Sequences of a step over all copies: microbatches follow from it, also where copies change",
+    ),
     of("training.microbatch_size", "Sequences each", Unit::Whole, Group::Training, "Sequences of one microbatch"),
     of("training.sequence", "Tokens each", Unit::Whole, Group::Training, "Tokens of one sequence"),
     of(

@@ -84,6 +84,8 @@ impl Default for Form {
 const SHARED: [&str; 5] = ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
+/// Two ways to say how much a step trains on.
+const BATCH: [&str; 2] = ["training.microbatches", "training.global_batch_size"];
 /// Lines of it that are looked at one by one.
 const MOST_LINES: usize = 64;
 
@@ -93,9 +95,12 @@ impl Form {
         self.texts.get(path).map_or("", String::as_str)
     }
 
-    /// Sets the text of a field.
+    /// Sets the text of a field. Of two that say each other, the one that is said last counts.
     pub fn set(&mut self, path: &str, text: impl Into<String>) {
         let text = text.into();
+        if let (false, Some(at)) = (text.is_empty(), BATCH.iter().position(|field| *field == path)) {
+            self.texts.remove(BATCH[1 - at]);
+        }
         if text.is_empty() {
             self.texts.remove(path);
         } else {

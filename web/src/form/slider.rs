@@ -31,6 +31,8 @@ pub fn slider(form: &Form, spec: Option<&Spec>, path: &str) -> Option<Slider> {
     match (path, work) {
         ("parallel.pipeline", Some(Work::Model(work))) => Some(counting(f64::from(work.model.layers.min(64)), 1.0)),
         ("parallel.pipeline" | "problem.ranks", _) => Some(counting(32.0, 1.0)),
+        // It may follow from the global batch.
+        ("training.microbatches", Some(Work::Model(work))) => Some(counting(128.0, f64::from(work.microbatches))),
         ("training.microbatches" | "problem.microbatches", _) => Some(counting(128.0, 1.0)),
         ("memory.limit_bytes", Some(Work::Model(work))) => {
             const GIB: f64 = (1u64 << 30) as f64;

@@ -546,3 +546,27 @@ fn no_two_fields_of_a_half_have_one_name() {
         assert!(twice.is_empty(), "{twice:?}");
     }
 }
+
+/// The global batch says the microbatches, and goes where these are said; copies share it out.
+#[test]
+fn a_global_batch_stands_in_for_microbatches() {
+    let mut form = Form::default();
+    form.set("parallel.data", "4");
+    form.set("training.global_batch_size", "64");
+    assert_eq!(form.text("training.microbatches"), "", "each says the other");
+    let microbatches = |form: &Form| match Spec::from_value(&form.to_value()).map(|spec| spec.work) {
+        Ok(Work::Model(work)) => Ok(work.microbatches),
+        Ok(Work::Typed(_)) => panic!("a model"),
+        Err(faults) => Err(faults.0[0].field.clone()),
+    };
+    assert_eq!(microbatches(&form), Ok(16));
+    form.set("parallel.data", "8");
+    assert_eq!(microbatches(&form), Ok(8));
+    form.set("parallel.data", "3");
+    assert_eq!(microbatches(&form), Err("training.global_batch_size".to_owned()));
+    form.set("training.microbatches", "5");
+    assert_eq!((form.text("training.global_batch_size"), microbatches(&form)), ("", Ok(5)));
+    // Emptying one says nothing of the other.
+    form.set("training.global_batch_size", "");
+    assert_eq!(form.text("training.microbatches"), "5");
+}

@@ -151,6 +151,7 @@ fn ModelFields() -> impl IntoView {
             <legend>"Training step"</legend>
             <Slid path="training.microbatches" />
             <div class="pairs">
+                <Text path="training.global_batch_size" />
                 <Text path="training.microbatch_size" />
                 <Text path="training.sequence" />
                 <Text path="training.tokens" />
@@ -397,8 +398,20 @@ fn placeholder(planner: Planner, field: &'static Field) -> String {
             })
             .unwrap_or_default(),
         (None, "problem.limit_bytes") => "none".to_owned(),
+        // No spec says both.
+        (None, "training.global_batch_size") => planner
+            .resolved
+            .with(|(_, resolved)| global_batch(resolved))
+            .map_or_else(String::new, |sequences| sequences.to_string()),
         (empty, _) => empty.unwrap_or_default(),
     }
+}
+
+/// The sequences of a step of `resolved`, a spec of a model, over all copies.
+fn global_batch(resolved: &serde_json::Value) -> Option<u64> {
+    let whole = |path: &str| resolved.pointer(path).and_then(serde_json::Value::as_u64);
+    let microbatches = whole("/training/microbatches")?.checked_mul(whole("/training/microbatch_size")?)?;
+    microbatches.checked_mul(whole("/parallel/data")?)
 }
 
 /// A line of text.
