@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::Change;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::layout::{Partition, RecomputeLayers, ReduceGradients};
-use crate::spec::{FIT, ModelWork};
+use crate::spec::{FIT, ModelWork, Spec, Work};
 
 /// A change that may help: of one field, but for what it entails.
 pub(super) struct Choice {
@@ -25,11 +25,19 @@ impl Choice {
     pub fn field(&self) -> &'static str {
         self.changes.first().map_or("", |change| change.field)
     }
+}
 
-    /// Changes `work`.
-    pub fn apply(&self, work: &mut ModelWork) {
-        (self.apply)(work);
-    }
+/// `spec`, of a model, with those of `choices` that are at `at`.
+pub(super) fn changed(spec: &Spec, choices: &[Choice], at: &[usize]) -> Option<Spec> {
+    let Work::Model(work) = &spec.work else { return None };
+    let mut work = work.clone();
+    at.iter().filter_map(|at| choices.get(*at)).for_each(|choice| (choice.apply)(&mut work));
+    Some(Spec { work: Work::Model(work), ..spec.clone() })
+}
+
+/// What is changed by those of `choices` that are at `at`.
+pub(super) fn changes(choices: &[Choice], at: &[usize]) -> Vec<Change> {
+    at.iter().filter_map(|at| choices.get(*at)).flat_map(|choice| choice.changes.iter().cloned()).collect()
 }
 
 /// Gathers [`Choice`]s.

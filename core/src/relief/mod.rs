@@ -20,7 +20,7 @@ use crate::verdict::{RankMemory, verdict};
 mod choices;
 mod shorter;
 
-use choices::{Choice, choices};
+use choices::{Choice, changed, changes, choices};
 pub use shorter::{Shortener, Shorter, without_limit};
 
 /// Combinations that are planned, on the same devices and on more.
@@ -199,19 +199,13 @@ impl Finder {
 
     /// The changes at `choices` together; none where they make no problem.
     fn plan(&self, at: &[usize]) -> Option<Relief> {
-        let Work::Model(work) = &self.spec.work else { return None };
-        let mut work = work.clone();
-        let (mut changes, mut devices) = (Vec::new(), 1u32);
-        for choice in at.iter().filter_map(|at| self.choices.get(*at)) {
-            choice.apply(&mut work);
-            changes.extend(choice.changes.iter().cloned());
-            devices = devices.saturating_mul(choice.devices);
-        }
-        let changed = Spec { work: Work::Model(work), ..self.spec.clone() };
+        let changed = changed(&self.spec, &self.choices, at)?;
+        let chosen = at.iter().filter_map(|at| self.choices.get(*at));
+        let devices = chosen.fold(1u32, |devices, choice| devices.saturating_mul(choice.devices));
         let (answer, ranks) = verdict(&changed, &self.published).ok()?;
         let step_ns = answer.step(&changed).map_or(answer.cost_ns(), |step| step.step_ns);
         let (peak, fits) = (most(&ranks), ranks.iter().all(RankMemory::fits));
-        Some(Relief { changes, devices, peak, fits, step_ns })
+        Some(Relief { changes: changes(&self.choices, at), devices, peak, fits, step_ns })
     }
 
     fn field(&self, at: usize) -> &'static str {

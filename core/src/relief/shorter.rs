@@ -7,7 +7,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::choices::{Choice, choices};
+use super::choices::{Choice, changed, changes, choices};
 use super::{Relief, most};
 use crate::bounds;
 use crate::planner::{self, Answer, Best};
@@ -156,7 +156,7 @@ impl Shortener {
         }
         if self.next < self.choices.len() {
             self.next += 1;
-            self.look = self.changed(vec![self.next - 1]);
+            self.look = self.look_at(vec![self.next - 1]);
             return true;
         }
         if self.left.is_none() {
@@ -165,7 +165,7 @@ impl Shortener {
         let Some(at) = self.left.as_mut().and_then(Vec::pop) else { return false };
         let mut together = self.together.clone();
         together.push(at);
-        self.look = self.changed(together);
+        self.look = self.look_at(together);
         true
     }
 
@@ -184,11 +184,8 @@ impl Shortener {
     }
 
     /// A look at the spec with the changes at `at`.
-    fn changed(&self, at: Vec<usize>) -> Option<Look> {
-        let Work::Model(work) = &self.spec.work else { return None };
-        let mut work = work.clone();
-        at.iter().filter_map(|at| self.choices.get(*at)).for_each(|choice| choice.apply(&mut work));
-        Some(Look::new(Spec { work: Work::Model(work), ..self.spec.clone() }, at))
+    fn look_at(&self, at: Vec<usize>) -> Option<Look> {
+        changed(&self.spec, &self.choices, &at).map(|spec| Look::new(spec, at))
     }
 
     /// Takes what has been planned.
@@ -227,10 +224,9 @@ impl Shortener {
 
 /// What the changes of `look` come to.
 fn relief(look: &Look, answer: &Answer, choices: &[Choice]) -> Option<Relief> {
-    let changes = look.at.iter().filter_map(|at| choices.get(*at)).flat_map(|choice| choice.changes.iter().cloned());
     let ranks = by_rank(answer.case.derived.as_ref()?, &answer.case.problem, &answer.timeline);
     Some(Relief {
-        changes: changes.collect(),
+        changes: changes(choices, &look.at),
         devices: 1,
         peak: most(&ranks),
         fits: ranks.iter().all(RankMemory::fits),
