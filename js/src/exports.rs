@@ -87,10 +87,16 @@ pub fn memory_of(
     let spec = options.spec(spec)?;
     let schedule = options.schedule.as_deref().unwrap_or(&spec.schedule);
     let mut watch = options.watch();
-    let explained = explanation::explain(&spec, schedule, options.effort, &mut |progress| watch.see(progress));
-    let mut explained = watch.end(explained)?.map_err(Refusal::from)?;
-    explained.shorten(&spec, &mut |_, _| Flow::Continue);
-    object(&explained.to_value())
+    let mut last = None;
+    let mut explained = explanation::explain(&spec, schedule, options.effort, &mut |progress| {
+        last = Some(progress);
+        watch.see(progress)
+    });
+    if let Ok(explained) = &mut explained {
+        // Changes are planned without a search: its figures stand, and whoever has had enough can say so.
+        explained.shorten(&spec, &mut |_, _| last.map_or(Flow::Continue, |progress| watch.see(progress)));
+    }
+    object(&watch.end(explained)?.map_err(Refusal::from)?.to_value())
 }
 
 /// What no valid schedule costs less than, on each placement that a spec leaves open. Without a search: mostly a matter
