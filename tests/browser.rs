@@ -1417,7 +1417,7 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
         "  hidden_dropout .................................. 0.0",
         "  attention_dropout ............................... 0.0",
         "  pipeline_model_parallel_size .................... 4",
-        "  global_batch_size ............................... 64",
+        "  global_batch_size ............................... 16",
         "  micro_batch_size ................................ 2",
         "  padded_vocab_size ............................... 32000",
         " iteration        1/    9 | elapsed time per iteration (ms): 9000.0 | lm loss: 1",
@@ -1429,21 +1429,21 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
     planned(&browser, "Best");
     open(&browser, &log);
     planned(&browser, "1F1B");
-    for (path, value) in [("model.layers", "32"), ("parallel.data", "2"), ("training.microbatches", "16")] {
+    for (path, value) in [("model.layers", "32"), ("parallel.data", "2"), ("training.microbatches", "4")] {
         assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
     }
     let notice = browser.text("[data-test='notice']");
-    assert!(notice.contains("train.log is a run of Megatron-LM") && notice.contains("3.500 s a step"), "{notice}");
+    assert!(notice.contains("train.log is a run of Megatron-LM") && notice.contains("3.5 s a step"), "{notice}");
 
     // How much a step trains on may be said of all copies together, and is shown so where it is not.
     let global = browser.find(&field("training.global_batch_size"));
-    assert_eq!(global.property("placeholder"), "64");
-    global.fill("128");
+    assert_eq!(global.property("placeholder"), "16");
+    global.fill("32");
     let microbatches = browser.find(&field("training.microbatches"));
-    browser.until("as many microbatches", || (microbatches.property("placeholder") == "32").then_some(()));
+    browser.until("as many microbatches", || (microbatches.property("placeholder") == "8").then_some(()));
     assert_eq!(microbatches.property("value"), "");
-    microbatches.fill("16");
-    browser.until("the batch to follow", || (global.property("placeholder") == "64").then_some(()));
+    microbatches.fill("4");
+    browser.until("the batch to follow", || (global.property("placeholder") == "16").then_some(()));
     assert_eq!(global.property("value"), "");
 
     choose(&browser, "schedule", "best");

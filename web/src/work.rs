@@ -227,7 +227,12 @@ impl Work {
     /// How long to wait for a question before the next step.
     pub fn rest_ms(&self) -> i32 {
         let begins = self.is_answered() && self.chart.as_ref().is_some_and(|chart| !chart.has_begun());
-        if begins { REST_MS } else { 0 }
+        // What has begun goes on in small pieces.
+        let goes_on = self
+            .comparison
+            .as_ref()
+            .is_some_and(|running| running.may_shorten() && !matches!(running.shortening, Shortening::NotBegun));
+        if begins && !goes_on { REST_MS } else { 0 }
     }
 
     /// A model that has no plan may lack memory: what it needs is worked out after the comparison.
@@ -1230,6 +1235,9 @@ mod tests {
             let mut told = Vec::new();
             let mut done = false;
             while !work.is_idle() {
+                if let Some(Shortening::Begun { .. }) = work.comparison.as_ref().map(|running| &running.shortening) {
+                    assert_eq!(work.rest_ms(), 0, "its pieces are small, and many");
+                }
                 for Reply { id: of, said } in work.step() {
                     done |= said == Said::Done;
                     if let Said::Shorter(shorter) = said {

@@ -73,6 +73,15 @@ fn said(layouts: &Layouts) -> String {
     }
 }
 
+// Heads of columns; where there is no room for a table, each figure has its head beside it.
+const MICROBATCHES: &str = "Microbatches";
+const STEP: &str = "Step";
+const TOKENS: &str = "Tokens/s";
+const MFU: &str = "MFU";
+const PEAK: &str = "Peak memory";
+const SCHEDULE: &str = "Schedule";
+const RECOMPUTED: &str = "Recomputed";
+
 #[component]
 fn Rows(stale: Memo<bool>) -> impl IntoView {
     let planner = expect_context::<Planner>();
@@ -99,7 +108,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
             .into_iter()
             .map(|(name, row)| {
                 let degrees =
-                    columns.iter().map(|(at, _)| view! { <td class="number">{row.degrees[*at]}</td> }).collect_view();
+                    columns.iter().map(|(at, name)| view! { <td class="number" data-label=*name>{row.degrees[*at]}</td> }).collect_view();
                 let [microbatches, size] = row.microbatches;
                 let (spec, test) = (row.spec.clone(), format!("layout-{name}").replace(' ', "-"));
                 let take = move |_| {
@@ -111,13 +120,13 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                     <tr data-test=test on:click=take>
                         <th scope="row"><button type="button" class="quiet" prop:disabled=stale>{name}</button></th>
                         {degrees}
-                        <td class="number">{format!("{microbatches} × {size}")}</td>
-                        <td class="number" data-test="step" title=row.step.training.map(|training| training.to_string())>{text::duration(row.step.step_ns as f64)}</td>
-                        <td class="number">{text::count(row.step.tokens_per_s.round() as u64)}</td>
-                        <td class="number">{text::mfu(row.step.mfu)}</td>
-                        <td class="number">{text::bytes(row.peak)}</td>
-                        <td class="words">{row.schedule}</td>
-                        <td class="words">{row.recompute}</td>
+                        <td class="number" data-label=MICROBATCHES>{format!("{microbatches} × {size}")}</td>
+                        <td class="number" data-test="step" data-label=STEP title=row.step.training.map(|training| training.to_string())>{text::duration(row.step.step_ns as f64)}</td>
+                        <td class="number" data-label=TOKENS>{text::count(row.step.tokens_per_s.round() as u64)}</td>
+                        <td class="number" data-label=MFU>{text::mfu(row.step.mfu)}</td>
+                        <td class="number" data-label=PEAK>{text::bytes(row.peak)}</td>
+                        <td class="words" data-label=SCHEDULE>{row.schedule}</td>
+                        <td class="words" data-label=RECOMPUTED>{row.recompute}</td>
                     </tr>
                 }
             })
@@ -130,13 +139,13 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                         <tr>
                             <th scope="col"></th>
                             {heads}
-                            <th scope="col" class="number">"Microbatches"</th>
-                            <th scope="col" class="number">"Step"</th>
-                            <th scope="col" class="number">"Tokens/s"</th>
-                            <th scope="col" class="number" title=text::MFU>"MFU"</th>
-                            <th scope="col" class="number">"Peak memory"</th>
-                            <th scope="col">"Schedule"</th>
-                            <th scope="col">"Recomputed"</th>
+                            <th scope="col" class="number">{MICROBATCHES}</th>
+                            <th scope="col" class="number">{STEP}</th>
+                            <th scope="col" class="number">{TOKENS}</th>
+                            <th scope="col" class="number" title=text::MFU>{MFU}</th>
+                            <th scope="col" class="number">{PEAK}</th>
+                            <th scope="col">{SCHEDULE}</th>
+                            <th scope="col">{RECOMPUTED}</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
