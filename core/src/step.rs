@@ -104,7 +104,8 @@ impl fmt::Display for Training {
             hours if hours >= 1e6 => format!("{} million", in_digits(hours / 1e6)),
             hours => in_digits(hours),
         };
-        write!(f, "{tokens} tokens in {} steps: {}, {hours} device-hours", self.steps, self.time())
+        let steps = if self.steps == 1 { "step" } else { "steps" };
+        write!(f, "{tokens} tokens in {} {steps}: {}, {hours} device-hours", self.steps, self.time())
     }
 }
 
@@ -352,7 +353,7 @@ mod tests {
         assert!((whole.device_hours - 32.0 * 953_676.0 / 3600.0).abs() < 1e-6, "{whole:?}");
         assert_eq!(whole.to_string(), "2.00 T tokens in 476838 steps: 11.0 days, 8477 device-hours");
         let second = Training { tokens: 500_000, steps: 1, seconds: 1.25, device_hours: 2_664_000.0 };
-        assert_eq!(second.to_string(), "500000 tokens in 1 steps: 1.25 seconds, 2.66 million device-hours");
+        assert_eq!(second.to_string(), "500000 tokens in 1 step: 1.25 seconds, 2.66 million device-hours");
     }
 
     #[test]

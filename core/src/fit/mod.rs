@@ -104,7 +104,7 @@ impl Fitted {
 /// A problem and a schedule of it.
 pub type Solved = (Derived, Problem, Schedule);
 
-/// All that `work` leaves to the limit given way, which always holds the least: every layer computed again in full, and all
+/// All that `work` leaves to the limit given way, with which the least is kept: every layer computed again in full, and all
 /// in the host's memory.
 pub fn full(work: &ModelWork) -> Fitted {
     let again = work.layout.recompute_layers == RecomputeLayers::Fit;

@@ -65,7 +65,8 @@ impl Recompute {
 }
 
 impl Recompute {
-    /// All choices, by rising time and falling bytes.
+    /// All choices, by rising time and by falling bytes of what is kept. While a whole layer is made again, its attention lies
+    /// there, too: a rank with one microbatch on its way may hold a little more with the last than with the one before.
     pub const ALL: [Recompute; 6] = [
         Recompute::None,
         Recompute::Selective,

@@ -70,8 +70,9 @@ pub struct Imported {
 /// Lines of a log that are read, and characters of one.
 const MOST_LINES: usize = 4_000_000;
 const MOST_OF_LINE: usize = 1 << 20;
-/// Variables of a script.
+/// Variables of a script, and characters of what one stands for: `A=$A$A` again and again would fill any memory.
 const MOST_VARIABLES: usize = 10_000;
+const MOST_OF_VARIABLE: usize = 1 << 12;
 
 impl MegatronRun {
     /// What `text` says. Lines that say nothing are passed over.
@@ -209,8 +210,10 @@ fn read_command(command: &str, variables: &mut BTreeMap<String, String>, argumen
                 }
                 value.push_str(word.trim_end_matches(')'));
             }
-            (None, Some((name, value))) if is_name(name) && variables.len() < MOST_VARIABLES => {
-                variables.insert(name.to_owned(), value.to_owned());
+            (None, Some((name, value))) if is_name(name) => {
+                if value.len() <= MOST_OF_VARIABLE && variables.len() < MOST_VARIABLES {
+                    variables.insert(name.to_owned(), value.to_owned());
+                }
             }
             _ => open = None,
         }
@@ -236,8 +239,8 @@ fn with_variables(word: &str, variables: &BTreeMap<String, String>) -> String {
             }
         };
         match variables.get(name).map(String::as_str).or(usual) {
-            Some(value) => said.push_str(value),
-            None => said.push_str(&format!("${name}")),
+            Some(value) if said.len() <= MOST_OF_LINE => said.push_str(value),
+            _ => said.push_str(&format!("${name}")),
         }
         left = rest;
     }

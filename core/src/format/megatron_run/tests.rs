@@ -138,6 +138,15 @@ fn what_is_missing_or_no_number_is_told_by_its_argument() {
     assert!(!MegatronRun::read("a log of something else").is_any());
 }
 
+/// A script of a few lines takes no more memory than a line may have.
+#[test]
+fn variables_that_grow_are_left_as_they_stand() {
+    let script = format!("A=xy\n{}train --name $A {}\n", "A=$A$A\n".repeat(64), "$A".repeat(100_000));
+    let run = MegatronRun::read(&script);
+    assert!(run.arguments["name"].len() <= 2 * MOST_OF_LINE, "{}", run.arguments["name"].len());
+    assert!(run.arguments["name"].starts_with("xyxy"), "what is short is known");
+}
+
 proptest! {
     /// Whatever a log holds, nothing panics, and no number in it takes memory.
     #[test]
