@@ -4,6 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::profiling::{self, JOBS, Line, Sharing};
 use pipeplan::runner::Device;
 use pipeplan_core::cost;
+use pipeplan_core::plan::Prediction;
 use pipeplan_core::profile::Profile;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::Work;
@@ -37,10 +38,13 @@ pub struct Args {
     /// Which GPU
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     gpu: usize,
-    /// Measure one of as many equal parts of the GPU as the spec has ranks, while the others are at work on the same model:
-    /// times for plans that `run --split-gpu` carries out
+    /// Measure one of as many equal parts of the GPU as the spec has ranks, while the others are at work on the same model, for
+    /// as much of the time as in a plan of the spec: times for such plans that `run --split-gpu` carries out
     #[arg(long)]
     split_gpu: bool,
+    /// With --split-gpu: of which schedule, or `best`; what the spec says where not given
+    #[arg(long, value_name = "NAME", requires = "split_gpu")]
+    schedule: Option<String>,
     /// Measure the GPU as all ranks of the spec have it that take turns on it and fill what each alone leaves empty: times for
     /// plans that `run` carries out on one GPU
     #[arg(long, conflicts_with = "split_gpu")]
@@ -82,7 +86,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Choice::Emulated => Device::Emulated,
     };
     let sharing = match (args.split_gpu, args.share_gpu) {
-        (true, _) => Sharing::Parts,
+        (true, _) => {
+            let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
+            let plan = search::plan(&spec, schedule, search::Effort::default())?;
+            let Prediction { busy_ns, makespan_ns, .. } = &plan.prediction;
+            let mean = busy_ns.iter().sum::<u64>() as f64 / busy_ns.len().max(1) as f64;
+            Sharing::Parts { busy: mean / (*makespan_ns).max(1) as f64 }
+        }
         (_, true) => Sharing::Turns,
         _ => Sharing::Alone,
     };

@@ -1,5 +1,5 @@
-//! Operators on a card while its other queues are at work, as where ranks share one: they share the memory's rate and the
-//! card's power, so that each takes longer than alone.
+//! Ranks that share a card, each at work on its stage: they fill what each of them alone leaves empty, and share the memory's
+//! rate and the card's power.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,69 +8,59 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use pipeplan_core::graph::{Graph, Operator};
-use pipeplan_core::profile::Signature;
-use pipeplan_core::units::Nanos;
+use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::{Graph, Operator, TensorId};
+use pipeplan_core::units::{Bytes, Nanos};
 
-use super::card::Bench;
+use super::card::{Bench, content};
 use super::pieces;
-use crate::backend::cuda::card::{Card, CardError, Mark};
-use crate::backend::cuda::launch::Context;
+use crate::backend::cuda::card::{Card, CardError, Mark, Memory};
+use crate::backend::cuda::launch::{Context, Place};
 
 /// Pieces of work that go out as one job.
 const JOB: usize = 32;
 /// Jobs that a queue is ahead of its card.
 const AHEAD: usize = 2;
-/// The most pieces that a queue has to do over and over: enough to be like all of a model's.
-const MOST: usize = 8 * JOB;
-/// How often a queue does all of them before others are measured: what comes again is launched in another way.
+/// How often a queue does all of its work before anything counts: what comes again is launched in another way.
 const BEFORE: usize = 2;
 
-/// A queue with a list of work.
+/// A rank at work on its stage: forward and backward of a microbatch, over and over, each operator on what those before it have
+/// left, in the caches, too, as in a run.
 struct Queue<'g> {
     card: Arc<dyn Card>,
     context: Context,
-    /// Each different one once.
-    benches: Vec<Bench<'g>>,
-    /// The places of those in the order of the work.
-    list: Vec<usize>,
+    work: Vec<Bench<'g>>,
     ahead: VecDeque<Box<dyn Mark>>,
+    /// Of all its tensors.
+    _memory: Vec<Memory>,
 }
 
 impl<'g> Queue<'g> {
-    fn new(card: &Arc<dyn Card>, graph: &'g Graph, list: &[&'g [Operator]]) -> Result<Queue<'g>, CardError> {
-        let mut known: BTreeMap<Signature, usize> = BTreeMap::new();
-        let (mut benches, mut places) = (Vec::new(), Vec::new());
-        for operators in list {
-            let signature = match operators {
-                [product, sum] => Signature::of_both(graph, product, sum),
-                [operator, ..] => Signature::of(graph, operator),
-                [] => continue,
-            };
-            let place = known.get(&signature).copied();
-            places.push(match place {
-                Some(place) => place,
-                None => {
-                    benches.push(Bench::new(card, graph, operators)?);
-                    known.insert(signature, benches.len() - 1);
-                    benches.len() - 1
-                }
-            });
+    fn new(card: &Arc<dyn Card>, graph: &'g Graph) -> Result<Queue<'g>, CardError> {
+        let mut rooms = Rooms { card, graph, of: BTreeMap::new(), free: BTreeMap::new(), memory: Vec::new() };
+        let lifetimes = Lifetimes::fused(graph);
+        let mut work = Vec::new();
+        for piece in pieces(graph) {
+            let first = graph.operators.element_offset(&piece[0]).unwrap_or_default();
+            let mut places = Vec::with_capacity(piece.len());
+            for (at, operator) in (first..).zip(piece) {
+                places.push(rooms.places(piece, operator, lifetimes.takes_over[at])?);
+                rooms.give_back(&lifetimes.free_after[at]);
+            }
+            work.push(Bench::at(piece, places));
         }
         let (context, ahead) = (Context::new(Arc::clone(card)), VecDeque::new());
-        Ok(Queue { card: Arc::clone(card), context, benches, list: places, ahead })
+        Ok(Queue { card: Arc::clone(card), context, work, ahead, _memory: rooms.memory })
     }
 
-    /// All of the list, or until `is_over`.
+    /// All of its work, or until `is_over`.
     fn pass(&mut self, is_over: impl Fn() -> bool) -> Result<(), CardError> {
-        for job in self.list.chunks(JOB) {
+        for job in self.work.chunks(JOB) {
             if is_over() {
                 break;
             }
             self.card.begin_job();
-            for place in job {
-                self.benches[*place].run(&mut self.context)?;
-            }
+            job.iter().try_for_each(|bench| bench.run(&mut self.context))?;
             self.card.end_job()?;
             self.ahead.push_back(self.card.mark()?);
             while self.ahead.len() > AHEAD {
@@ -84,22 +74,74 @@ impl<'g> Queue<'g> {
     }
 }
 
-/// What a device does of `graph` for a microbatch, or a part of it, in an order in which any few of it are like all of it: so
-/// that what is measured beside it meets the same whenever that is.
-fn mixed(graph: &Graph) -> Vec<&[Operator]> {
-    let pieces = pieces(graph);
-    let count = pieces.len();
-    // Multiples of the golden ratio lie evenly between 0 and 1, wherever one begins and ends; those of a number without
-    // common factor come to each place once.
-    let mut stride = (count as f64 * 0.618_034) as usize;
-    while stride > 1 && common_factor(stride, count) > 1 {
-        stride -= 1;
-    }
-    (0..count.min(MOST)).map(|at| pieces[at * stride.max(1) % count]).collect()
+/// Where the tensors of a stage lie: those that live one after the other share room, as in a run.
+struct Rooms<'a, 'g> {
+    card: &'a Arc<dyn Card>,
+    graph: &'g Graph,
+    /// By tensor: its place in `memory`.
+    of: BTreeMap<TensorId, usize>,
+    /// By bytes: what nobody needs any more, the latest last.
+    free: BTreeMap<Bytes, Vec<usize>>,
+    memory: Vec<Memory>,
 }
 
-fn common_factor(one: usize, other: usize) -> usize {
-    if other == 0 { one } else { common_factor(other, one % other) }
+impl<'g> Rooms<'_, 'g> {
+    /// Where `operator`, of `piece`, finds what it reads and puts what it writes; the first of that in the place of an input
+    /// where it `takes_over`.
+    fn places(
+        &mut self,
+        piece: &[Operator],
+        operator: &Operator,
+        takes_over: bool,
+    ) -> Result<[Vec<Place<'g>>; 2], CardError> {
+        for input in &operator.inputs {
+            if !self.of.contains_key(&input.tensor) {
+                self.add(piece, input.tensor)?;
+            }
+        }
+        for (position, output) in operator.outputs.iter().enumerate() {
+            if self.of.contains_key(output) {
+                continue;
+            }
+            let before = operator.in_place.and_then(|input| operator.inputs.get(input as usize));
+            let before = before.map(|input| input.tensor).filter(|_| takes_over && position == 0);
+            let room = match before.filter(|input| !self.comes_again(*input)) {
+                Some(input) => self.of.get(&input).copied(),
+                None => self.free.get_mut(&self.graph[*output].bytes()).and_then(Vec::pop),
+            };
+            match room {
+                Some(room) => _ = self.of.insert(*output, room),
+                None => self.add(piece, *output)?,
+            }
+        }
+        let place = |id: TensorId| Place {
+            at: self.of.get(&id).and_then(|room| self.memory.get(*room)).map(Memory::at),
+            shape: &self.graph[id].shape,
+            dtype: self.graph[id].dtype,
+        };
+        let inputs = operator.inputs.iter().map(|input| place(input.tensor)).collect();
+        Ok([inputs, operator.outputs.iter().map(|id| place(*id)).collect()])
+    }
+
+    fn add(&mut self, piece: &[Operator], id: TensorId) -> Result<(), CardError> {
+        self.memory.push(content(self.card, self.graph, piece, id)?);
+        self.of.insert(id, self.memory.len() - 1);
+        Ok(())
+    }
+
+    /// Whether `id` comes from outside. The next round reads it as it was: what is added to it again and again would grow
+    /// beyond all numbers.
+    fn comes_again(&self, id: TensorId) -> bool {
+        self.graph[id].role.arrives_in().is_some()
+    }
+
+    fn give_back(&mut self, ids: &[TensorId]) {
+        for id in ids {
+            if let Some(room) = self.of.get(id).filter(|_| !self.comes_again(*id)) {
+                self.free.entry(self.graph[*id].bytes()).or_default().push(*room);
+            }
+        }
+    }
 }
 
 /// Says that it is over when it goes, also where what is measured panics.
@@ -117,27 +159,23 @@ fn ended<T>(queue: ScopedJoinHandle<'_, Result<T, CardError>>) -> Result<T, Card
         .unwrap_or_else(|_| Err(CardError::call("a queue beside the one that is measured", "its thread died")))
 }
 
-/// `measure`, while each of `others` is at work on `graph`.
+/// `measure`, while each of `others` is at work on its stage, that of the same place in `stages`.
 ///
 /// # Errors
 /// Of one of them, such as where the card's memory does not hold what they work on: then what was measured says nothing.
 pub fn measured_beside<R>(
     others: &[Arc<dyn Card>],
-    graph: &Graph,
+    stages: &[Graph],
     measure: impl FnOnce() -> R,
 ) -> Result<R, CardError> {
     let is_over = AtomicBool::new(false);
-    let list = mixed(graph);
     thread::scope(|scope| {
         let end = End(&is_over);
-        let begin = |(number, card)| {
+        let begin = |(card, stage): (&Arc<dyn Card>, _)| {
             let (ready, is_ready) = channel();
-            let (is_over, mut list) = (&is_over, list.clone());
-            // No two do the same at the same time.
-            let from = list.len() * (number + 1) / (others.len() + 1);
-            list.rotate_left(from);
+            let (is_over, card) = (&is_over, Arc::clone(card));
             let work = move || {
-                let mut queue = Queue::new(card, graph, &list)?;
+                let mut queue = Queue::new(&card, stage)?;
                 let is_over = || is_over.load(Ordering::Relaxed);
                 (0..BEFORE).try_for_each(|_| queue.pass(is_over))?;
                 // Whoever asks may have gone.
@@ -151,7 +189,7 @@ pub fn measured_beside<R>(
             };
             (is_ready, scope.spawn(work))
         };
-        let (ready, queues): (Vec<Receiver<()>>, Vec<_>) = others.iter().enumerate().map(begin).unzip();
+        let (ready, queues): (Vec<Receiver<()>>, Vec<_>) = others.iter().zip(stages).map(begin).unzip();
         // Whose thread has failed says nothing, and below why.
         let result = ready.iter().all(|ready| ready.recv().is_ok()).then(measure);
         drop(end);
@@ -160,36 +198,40 @@ pub fn measured_beside<R>(
     })
 }
 
-/// What work on `graph` takes where a queue on each of `cards`, which are one, does its own at the same time, as a share of
-/// what it takes with the card for itself: less than 1 where they fill what each of them leaves empty. Found from times of
-/// `least` or more.
+/// What ranks with a card each take for a microbatch, all at work at the same time and none waiting for another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Together {
+    /// By rank.
+    pub each: Vec<Nanos>,
+    /// From the first that begins to the last that ends.
+    pub all: Nanos,
+}
+
+/// What each of `cards` takes for its stage, that of the same place in `stages`, where all of them are at work; found from times
+/// of `least` or more.
 ///
 /// # Errors
 /// [`CardError`], as [`measured_beside`].
-pub fn share_in_turns(cards: &[Arc<dyn Card>], graph: &Graph, least: Nanos) -> Result<f64, CardError> {
+pub fn together(cards: &[Arc<dyn Card>], stages: &[Graph], least: Nanos) -> Result<Together, CardError> {
     const MOST_ROUNDS: Nanos = 1000;
-    let one = &cards[..cards.len().min(1)];
-    let once = side_by_side(one, graph, 1)?.max(1);
-    let rounds = (least / once).clamp(1, MOST_ROUNDS) as u32;
-    let alone = side_by_side(one, graph, rounds)?.max(1);
-    let all = side_by_side(cards, graph, rounds)?;
-    Ok(all as f64 / (alone as f64 * cards.len().max(1) as f64))
+    let once = rounds_of(cards, stages, 1)?;
+    let rounds = (least / once.all.max(1)).clamp(1, MOST_ROUNDS);
+    if rounds == 1 {
+        return Ok(once);
+    }
+    let Together { each, all } = rounds_of(cards, stages, rounds as u32)?;
+    Ok(Together { each: each.into_iter().map(|ns| ns / rounds).collect(), all: all / rounds })
 }
 
-/// How long queues on `cards` take to go through what `graph` has so many `rounds`, all at the same time and none waiting for
-/// another.
-fn side_by_side(cards: &[Arc<dyn Card>], graph: &Graph, rounds: u32) -> Result<Nanos, CardError> {
-    let list = mixed(graph);
+/// What so many `rounds` take.
+fn rounds_of(cards: &[Arc<dyn Card>], stages: &[Graph], rounds: u32) -> Result<Together, CardError> {
     let times: Vec<Option<[Instant; 2]>> = thread::scope(|scope| {
         let mut begun = Vec::new();
-        for (number, card) in cards.iter().enumerate() {
+        for (card, stage) in cards.iter().zip(stages) {
             let ((ready, is_ready), (go, may_go)) = (channel(), channel());
-            let mut list = list.clone();
-            // No two do the same at the same time.
-            let from = list.len() * number / cards.len();
-            list.rotate_left(from);
+            let card = Arc::clone(card);
             let work = move || {
-                let mut queue = Queue::new(card, graph, &list)?;
+                let mut queue = Queue::new(&card, stage)?;
                 (0..BEFORE).try_for_each(|_| queue.pass(|| false))?;
                 card.finish()?;
                 // Whoever asks may have gone, and says nothing where another has failed.
@@ -200,7 +242,9 @@ fn side_by_side(cards: &[Arc<dyn Card>], graph: &Graph, rounds: u32) -> Result<N
                 let started = Instant::now();
                 (0..rounds).try_for_each(|_| queue.pass(|| false))?;
                 card.finish()?;
-                Ok(Some([started, Instant::now()]))
+                let ended = Instant::now();
+                card.choose()?;
+                Ok(Some([started, ended]))
             };
             begun.push((is_ready, go, scope.spawn(work)));
         }
@@ -210,51 +254,53 @@ fn side_by_side(cards: &[Arc<dyn Card>], graph: &Graph, rounds: u32) -> Result<N
         let queues: Vec<_> = begun.into_iter().map(|(_, _, queue)| queue).collect();
         queues.into_iter().map(ended).collect::<Result<_, _>>()
     })?;
+    let between = |from: Instant, to: Instant| to.duration_since(from).as_nanos() as Nanos;
     let first = times.iter().flatten().map(|[started, _]| *started).min();
     let last = times.iter().flatten().map(|[_, ended]| *ended).max();
-    Ok(first.zip(last).map_or(0, |(first, last)| last.duration_since(first).as_nanos() as Nanos))
+    let each = times.iter().flatten().map(|[started, ended]| between(*started, *ended)).collect();
+    Ok(Together { each, all: first.zip(last).map_or(0, |(first, last)| between(first, last)) })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use pipeplan_core::model::Dtype;
 
     use super::*;
     use crate::backend::cuda::{Opening, open_as, tests::host};
     use crate::profiling::card::{Gpu, Pace};
-    use crate::profiling::{Stopwatch, wanted, whole};
+    use crate::profiling::{Stopwatch, stages_of_ranks, wanted};
     use crate::runner::Device;
     use crate::selftest::whole::{Like, work};
     use pipeplan_core::search::Flow;
-    use pipeplan_core::spec::ModelWork;
 
-    fn graph(layers: u32) -> Graph {
-        let work = work(Like::Llama, Dtype::F32, 2).expect("a cpu is in the catalog");
-        let model = pipeplan_core::model::ModelConfig { layers, ..work.model };
-        whole(&ModelWork { model, ..work })
+    fn stages(like: Like, ranks: usize) -> Arc<[Graph]> {
+        let work = work(like, Dtype::F32, ranks).expect("a cpu is in the catalog");
+        stages_of_ranks(&work, ranks).expect("stages")
     }
 
-    /// All of a microbatch's work once, and in any job of it about as much of each kind as in all: products are counted.
+    /// Tensors share room, and nobody writes where another tensor lies that is still read.
     #[test]
-    fn a_few_pieces_are_like_all_of_them() {
-        for layers in [2, 3, 7] {
-            let graph = graph(layers);
-            let (all, mixed) = (pieces(&graph), mixed(&graph));
-            let places = |list: &[&[Operator]]| list.iter().map(|piece| piece.as_ptr()).collect::<BTreeSet<_>>();
-            assert_eq!(mixed.len(), all.len().min(MOST));
-            assert_eq!(places(&mixed).len(), mixed.len(), "none twice");
-            let products = |list: &[&[Operator]]| {
-                list.iter().filter(|piece| piece[0].kernel.name() == "matmul").count() as f64 / list.len() as f64
-            };
-            let usual = products(&all);
-            assert!(usual > 0.2, "{usual}");
-            for job in mixed.chunks_exact(JOB) {
-                assert!((products(job) / usual - 1.0).abs() < 0.4, "{} of {usual}, {layers} layers", products(job));
+    fn a_stage_reads_what_it_has_written() {
+        let Some(card) = host() else { return };
+        for like in [Like::Llama, Like::Gpt, Like::Gemma2, Like::Mixtral, Like::DeepSeek] {
+            for graph in stages(like, 2).iter() {
+                let queue = Queue::new(&card, graph).expect("room");
+                let places = queue.work.iter().flat_map(Bench::places);
+                let operators = pieces(graph).into_iter().flatten();
+                let mut lies_at = BTreeMap::new();
+                for (operator, [inputs, outputs]) in operators.zip(places) {
+                    for (input, place) in operator.inputs.iter().zip(inputs) {
+                        let there = lies_at.entry(place.at).or_insert(input.tensor);
+                        assert_eq!(*there, input.tensor, "{like:?}: {:?}", operator.kernel);
+                    }
+                    for (output, place) in operator.outputs.iter().zip(outputs) {
+                        lies_at.insert(place.at, *output);
+                    }
+                }
+                let rooms = queue._memory.len();
+                assert!(rooms < graph.tensors().count(), "{like:?}: {rooms} rooms");
             }
         }
-        assert!(mixed(&Graph { operators: Vec::new(), ..graph(1) }).is_empty());
     }
 
     /// Every operator has a time where others are at work, and they end with what is measured, or when it is stopped.
@@ -263,26 +309,36 @@ mod tests {
         if host().is_none() {
             return;
         }
-        let graph = graph(2);
-        let mut gpu = Gpu::part(Device::Emulated, 3, &graph, Pace::ONCE).expect("the stand-in");
-        assert!(gpu.name().ends_with(", 2 others at work"), "{}", gpu.name());
-        let wanted = wanted(std::slice::from_ref(&graph), true);
-        let times = gpu.times(&wanted, &mut |_, _, _| Flow::Continue);
-        assert!(times.iter().all(|time| matches!(time, Some(Ok(1..)))), "{times:?}");
-        assert!(gpu.update_time(Dtype::F32, 100).is_ok());
-        let stopped = gpu.times(&wanted, &mut |done, _, _| if done < 2 { Flow::Continue } else { Flow::Stop });
-        assert_eq!(stopped.iter().flatten().count(), 2);
+        let stages = stages(Like::Llama, 3);
+        let wanted = wanted(&stages, true);
+        let in_parts = || Gpu::part(Device::Emulated, Arc::clone(&stages), 0.5, Pace::ONCE).expect("the stand-in");
+        let in_turns = || Gpu::in_turns(Device::Emulated, Arc::clone(&stages), Pace::ONCE).expect("the stand-in");
+        for (gpu, name) in [
+            (&in_parts as &dyn Fn() -> Gpu, ", 2 others at work 50 % of the time"),
+            (&in_turns, ", in turns with 2 others"),
+        ] {
+            let mut all = gpu();
+            assert!(all.name().ends_with(name), "{}", all.name());
+            // One operator has the share of all in its time, too.
+            let one = gpu().times(&wanted[..1], &mut |_, _, _| Flow::Continue);
+            assert!(matches!(one[..], [Some(Ok(1..))]), "{one:?}");
+            let times = all.times(&wanted, &mut |_, _, _| Flow::Continue);
+            assert!(
+                times.len() == wanted.len() && times.iter().all(|time| matches!(time, Some(Ok(1..)))),
+                "{times:?}"
+            );
+            assert!(all.update_time(Dtype::F32, 100).is_ok());
+            // Without all of them nothing is known of what they take together.
+            let stopped = gpu().times(&wanted, &mut |done, _, _| if done < 2 { Flow::Continue } else { Flow::Stop });
+            assert_eq!(stopped, vec![None; wanted.len()]);
+        }
         let card = |_| open_as(Device::Emulated, Opening::default()).expect("the stand-in");
         let cards: Vec<Arc<dyn Card>> = (0..2).map(card).collect();
         let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            measured_beside(&cards, &graph, || panic!("what is measured breaks"))
+            measured_beside(&cards, &stages, || panic!("what is measured breaks"))
         }));
         assert!(panics.is_err(), "and the others do not go on for ever");
-        let share = share_in_turns(&cards, &graph, 0).expect("a share");
-        assert!(share > 0.0 && share.is_finite(), "{share}");
-        let mut gpu = Gpu::in_turns(Device::Emulated, 3, &graph, Pace::ONCE).expect("the stand-in");
-        assert!(gpu.name().ends_with(", in turns with 2 others"), "{}", gpu.name());
-        let times = gpu.times(&wanted, &mut |_, _, _| Flow::Continue);
-        assert!(times.iter().all(|time| matches!(time, Some(Ok(1..)))), "{times:?}");
+        let found = together(&cards, &stages, 0).expect("times");
+        assert!(found.each.len() == 2 && found.each.iter().all(|ns| (1..=found.all).contains(ns)), "{found:?}");
     }
 }

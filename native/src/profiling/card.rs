@@ -1,15 +1,16 @@
 //! Operators on a card, timed by its own events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pipeplan_core::graph::{Graph, Operator, TensorId};
 use pipeplan_core::model::Dtype;
+use pipeplan_core::profile::Signature;
 use pipeplan_core::search::Flow;
 use pipeplan_core::units::{Bytes, Nanos};
 
-use super::beside::{measured_beside, share_in_turns};
-use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, whole_numbers};
+use super::beside::{measured_beside, together};
+use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, pieces, signature_of, wanted, whole_numbers};
 use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::cuda::{Opening, open_as, packed};
@@ -26,16 +27,16 @@ pub struct Pace {
     pub warming: Nanos,
     /// How long it runs for one time, at least, where others are at work beside it: so long that it meets all that they do.
     pub beside_others: Nanos,
-    /// How long all of a model runs, at least, to find what it takes in turns.
-    pub in_turns: Nanos,
+    /// How long the stages of ranks that share a card run, at least, to find what they take together.
+    pub together: Nanos,
 }
 
 impl Pace {
     /// What gives the same times again.
     pub const STEADY: Pace =
-        Pace { repeats: 10, warming: 100_000_000, beside_others: 30_000_000, in_turns: 300_000_000 };
+        Pace { repeats: 10, warming: 100_000_000, beside_others: 30_000_000, together: 300_000_000 };
     /// Once, cold.
-    pub const ONCE: Pace = Pace { repeats: 1, warming: 0, beside_others: 0, in_turns: 0 };
+    pub const ONCE: Pace = Pace { repeats: 1, warming: 0, beside_others: 0, together: 0 };
 
     /// That of `device`.
     pub fn of(device: Device) -> Pace {
@@ -49,22 +50,27 @@ pub struct Gpu {
     card: Arc<dyn Card>,
     context: Context,
     pace: Pace,
-    others: Option<Others>,
-    turns: Option<Turns>,
+    shared: Option<Shared>,
 }
 
-/// The other parts of a card, and what they are at work on.
-struct Others {
-    queues: Vec<Arc<dyn Card>>,
-    graph: Graph,
+/// How ranks have a card that share it.
+struct Shared {
+    /// That of each rank: the first is the one that is measured.
+    cards: Vec<Arc<dyn Card>>,
+    /// What each of them is at work on.
+    stages: Arc<[Graph]>,
+    way: Way,
+    /// Of what the operators of the stages take one by one, what they take in a run; once it is known.
+    share: Option<f64>,
 }
 
-/// Queues that take turns on a card.
-struct Turns {
-    /// How many others there are.
-    others: usize,
-    /// Of what an operator takes alone, what it takes where all of them are at work.
-    share: f64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Each has a part of the multiprocessors, and works for such a share of a step: then the others do, too, for as much of
+    /// the time.
+    Parts { busy: f64 },
+    /// Each has all of it, in turns.
+    Turns,
 }
 
 impl Gpu {
@@ -79,43 +85,96 @@ impl Gpu {
     /// `card`.
     pub fn new(card: &Arc<dyn Card>, pace: Pace) -> Gpu {
         let pace = Pace { beside_others: 0, ..pace };
-        Gpu { card: Arc::clone(card), context: Context::new(Arc::clone(card)), pace, others: None, turns: None }
+        Gpu { card: Arc::clone(card), context: Context::new(Arc::clone(card)), pace, shared: None }
     }
 
-    /// One of `parts` equal parts of `device`, while the others are at work on `graph`, a microbatch of a model.
+    /// One of as many equal parts of `device` as there are `stages`, of which each rank has one, for `busy` of a step.
     ///
     /// # Errors
     /// Where it cannot be used, or the driver cannot share it out so.
-    pub fn part(device: Device, parts: usize, graph: &Graph, pace: Pace) -> Result<Gpu, CardError> {
-        let open = |part| open_as(device, Opening { portion: Some(Portion { part, parts }), ..Opening::default() });
-        let card = open(0)?;
-        let queues = (1..parts).map(open).collect::<Result<_, _>>()?;
-        Ok(Gpu { pace, others: Some(Others { queues, graph: graph.clone() }), ..Gpu::new(&card, pace) })
+    pub fn part(device: Device, stages: Arc<[Graph]>, busy: f64, pace: Pace) -> Result<Gpu, CardError> {
+        let parts = stages.len();
+        let portion = |part| (parts > 1).then_some(Portion { part, parts });
+        let open = |part| open_as(device, Opening { portion: portion(part), ..Opening::default() });
+        let cards: Vec<Arc<dyn Card>> = (0..parts.max(1)).map(open).collect::<Result<_, _>>()?;
+        let alone = Gpu::new(&cards[0], pace);
+        Ok(Gpu { pace, shared: Some(Shared { cards, stages, way: Way::Parts { busy }, share: None }), ..alone })
     }
 
-    /// `device` as `ranks` have it that take turns on all of it, each at work on `graph`, a microbatch of a model: they fill what
-    /// each of them alone leaves empty.
+    /// `device` as ranks have it that take turns on all of it, each at work on its one of `stages`.
     ///
     /// # Errors
-    /// Where it cannot be used, or its memory does not hold what they work on.
-    pub fn in_turns(device: Device, ranks: usize, graph: &Graph, pace: Pace) -> Result<Gpu, CardError> {
+    /// Where it cannot be used.
+    pub fn in_turns(device: Device, stages: Arc<[Graph]>, pace: Pace) -> Result<Gpu, CardError> {
         let open = |_| open_as(device, Opening::default());
-        let cards: Vec<Arc<dyn Card>> = (0..ranks.max(1)).map(open).collect::<Result<_, _>>()?;
-        let share = share_in_turns(&cards, graph, pace.in_turns)?;
-        Ok(Gpu { turns: Some(Turns { others: cards.len() - 1, share }), ..Gpu::new(&open(0)?, pace) })
+        let cards: Vec<Arc<dyn Card>> = (0..stages.len().max(1)).map(open).collect::<Result<_, _>>()?;
+        let alone = Gpu::new(&cards[0], pace);
+        Ok(Gpu { shared: Some(Shared { cards, stages, way: Way::Turns, share: None }), ..alone })
     }
 
-    /// `measure` with the card, the others at work meanwhile where there are any.
+    /// Of what the operators of ranks that share the card take one by one, what they take in a run; once that is known.
+    pub fn share(&self) -> Option<f64> {
+        self.shared.as_ref().and_then(|shared| shared.share)
+    }
+
+    /// `measure` with the card, the other parts at work meanwhile where there are any.
     fn among_others<R>(
         &mut self,
         measure: impl FnOnce(&Arc<dyn Card>, &mut Context, Pace) -> R,
     ) -> Result<R, CardError> {
-        let Gpu { card, context, pace, others, .. } = self;
+        let Gpu { card, context, pace, shared } = self;
         let measure = || measure(card, context, *pace);
-        match others {
-            None => Ok(measure()),
-            Some(Others { queues, graph }) => measured_beside(queues, graph, measure),
+        match shared {
+            Some(Shared { cards, stages, way: Way::Parts { .. }, .. }) => {
+                measured_beside(&cards[1..], stages.get(1..).unwrap_or_default(), measure)
+            }
+            _ => Ok(measure()),
         }
+    }
+
+    /// What each of `wanted` takes by itself.
+    fn one_by_one(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
+        let all = wanted.len();
+        let times = self.among_others(|card, context, pace| {
+            let mut is_stopped = false;
+            let each = wanted.iter().enumerate().map(|(done, wanted)| {
+                is_stopped |= observe(done, all, &wanted.signature.kernel) == Flow::Stop;
+                let mut time = || operator_time(card, context, wanted.graph, wanted.operators, pace);
+                (!is_stopped).then(|| time().map_err(|error| error.to_string()))
+            });
+            each.collect()
+        });
+        times.unwrap_or_else(|error| wanted.iter().map(|_| Some(Err(error.to_string()))).collect())
+    }
+}
+
+impl Shared {
+    /// Of what the operators of the stages take one by one, `times` of each, what they take in a run.
+    fn found_share(&self, times: &BTreeMap<Signature, Nanos>, pace: Pace) -> Result<f64, String> {
+        let Shared { cards, stages, way, .. } = self;
+        let of_piece = |(graph, piece): (&Graph, &[Operator])| {
+            let signature = signature_of(graph, piece);
+            times
+                .get(&signature)
+                .copied()
+                .ok_or_else(|| format!("{} of {} has no time", signature.kernel, signature.operands))
+        };
+        let all = stages.iter().flat_map(|graph| pieces(graph).into_iter().map(move |piece| (graph, piece)));
+        let one_by_one = all.map(of_piece).sum::<Result<Nanos, String>>()?.max(1);
+        let at_once = |cards: &[Arc<dyn Card>], stages: &[Graph]| {
+            together(cards, stages, pace.together).map_err(|error| error.to_string())
+        };
+        let taken = match way {
+            Way::Turns => at_once(cards, stages)?.all as f64,
+            Way::Parts { busy } => {
+                let among_others: Nanos = at_once(cards, stages)?.each.iter().sum();
+                let each = cards.iter().zip(stages.iter());
+                let each = each.map(|(card, stage)| at_once(std::slice::from_ref(card), std::slice::from_ref(stage)));
+                let alone = each.map(|found| Ok(found?.all)).sum::<Result<Nanos, String>>()?;
+                busy * among_others as f64 + (1.0 - busy) * alone as f64
+            }
+        };
+        Ok(taken / one_by_one as f64)
     }
 }
 
@@ -125,13 +184,15 @@ impl Stopwatch for Gpu {
         let name = self.card.name();
         let rest = name.strip_prefix("GPU ").and_then(|numbered| numbered.split_once(", "));
         let name = rest.map_or_else(|| name.clone(), |(_, rest)| rest.to_string());
-        let others = self.others.as_ref().map_or(0, |others| others.queues.len());
-        match (others, self.turns.as_ref().map_or(0, |turns| turns.others)) {
-            (0, 0) => name,
-            (0, 1) => format!("{name}, in turns with another"),
-            (0, others) => format!("{name}, in turns with {others} others"),
-            (1, _) => format!("{name}, another at work"),
-            (others, _) => format!("{name}, {others} others at work"),
+        let Some(Shared { cards, way, .. }) = &self.shared else { return name };
+        match (way, cards.len() - 1) {
+            (_, 0) => name,
+            (Way::Turns, 1) => format!("{name}, in turns with another"),
+            (Way::Turns, others) => format!("{name}, in turns with {others} others"),
+            (Way::Parts { busy }, 1) => format!("{name}, another at work {:.0} % of the time", 100.0 * busy),
+            (Way::Parts { busy }, others) => {
+                format!("{name}, {others} others at work {:.0} % of the time", 100.0 * busy)
+            }
         }
     }
 
@@ -154,20 +215,37 @@ impl Stopwatch for Gpu {
         if self.pace == Pace::ONCE { 1 << 16 } else { 1 << 26 }
     }
 
-    fn times(&mut self, wanted: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
-        let all = wanted.len();
-        let share = self.turns.as_ref().map_or(1.0, |turns| turns.share);
-        let times = self.among_others(|card, context, pace| {
-            let mut is_stopped = false;
-            let each = wanted.iter().enumerate().map(|(done, wanted)| {
-                is_stopped |= observe(done, all, &wanted.signature.kernel) == Flow::Stop;
-                let mut time = || operator_time(card, context, wanted.graph, wanted.operators, pace);
-                let shared = |ns: Nanos| ((ns as f64 * share).round() as Nanos).max(1);
-                (!is_stopped).then(|| time().map(shared).map_err(|error| error.to_string()))
+    /// Of a card that ranks share, what an operator takes one by one is scaled by what all of the stages' take in a run.
+    fn times(&mut self, asked: &[Wanted<'_>], observe: &mut Observer<'_>) -> Times {
+        let Some(shared) = &self.shared else { return self.one_by_one(asked, observe) };
+        let stages = Arc::clone(&shared.stages);
+        let mut all = asked.to_vec();
+        if shared.share.is_none() {
+            let known: BTreeSet<&Signature> = asked.iter().map(|wanted| &wanted.signature).collect();
+            all.extend(
+                wanted(&stages, self.joins_sums()).into_iter().filter(|wanted| !known.contains(&wanted.signature)),
+            );
+        }
+        let mut times = self.one_by_one(&all, observe);
+        if times.iter().any(Option::is_none) {
+            return vec![None; asked.len()];
+        }
+        let pace = self.pace;
+        let found = self.shared.as_mut().map_or(Ok(1.0), |shared| {
+            let known = all.iter().zip(&times).filter_map(|(wanted, time)| match time {
+                Some(Ok(ns)) => Some((wanted.signature.clone(), *ns)),
+                _ => None,
             });
-            each.collect()
+            let share = shared.share.map_or_else(|| shared.found_share(&known.collect(), pace), Ok)?;
+            shared.share = Some(share);
+            Ok::<_, String>(share)
         });
-        times.unwrap_or_else(|error| wanted.iter().map(|_| Some(Err(error.to_string()))).collect())
+        times.truncate(asked.len());
+        let scaled = |time: Result<Nanos, String>| {
+            let (ns, share) = (time?, found.clone()?);
+            Ok(((ns as f64 * share).round() as Nanos).max(1))
+        };
+        times.into_iter().map(|time| time.map(scaled)).collect()
     }
 }
 
@@ -210,7 +288,12 @@ pub fn update_time(card: &Arc<dyn Card>, format: Format, elements: u64, pace: Pa
 }
 
 /// What `operators` find in the tensor `id`.
-fn content(card: &Arc<dyn Card>, graph: &Graph, operators: &[Operator], id: TensorId) -> Result<Memory, CardError> {
+pub(super) fn content(
+    card: &Arc<dyn Card>,
+    graph: &Graph,
+    operators: &[Operator],
+    id: TensorId,
+) -> Result<Memory, CardError> {
     let elements = graph[id].elements();
     match graph[id].dtype {
         Dtype::I32 => {
@@ -283,6 +366,11 @@ impl<'g> Bench<'g> {
         Ok(Bench { operators, places: operators.iter().map(of_operator).collect(), memory })
     }
 
+    /// `operators`, where what they read and write lies at `places`, in memory of others: by operator.
+    pub fn at(operators: &'g [Operator], places: Vec<[Vec<Place<'g>>; 2]>) -> Bench<'g> {
+        Bench { operators, places, memory: Vec::new() }
+    }
+
     /// The same with other memory.
     fn another(&self, card: &Arc<dyn Card>) -> Result<Bench<'g>, CardError> {
         let copy = |one: &Memory| one.copied_to(card, Held::Kept);
@@ -292,6 +380,12 @@ impl<'g> Bench<'g> {
         let place = |place: &Place<'g>| Place { at: place.at.and_then(|at| moved.get(&at).copied()), ..*place };
         let each = |places: &[Vec<Place<'g>>; 2]| places.each_ref().map(|places| places.iter().map(place).collect());
         Ok(Bench { operators: self.operators, places: self.places.iter().map(each).collect(), memory })
+    }
+
+    /// By operator: where it finds what it reads, and puts what it writes.
+    #[cfg(test)]
+    pub fn places(&self) -> &[[Vec<Place<'g>>; 2]] {
+        &self.places
     }
 
     /// Puts them on the queue of `context`.

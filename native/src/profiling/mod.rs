@@ -4,13 +4,16 @@
 //! Operators that talk with other devices are left out: how long these take is no device's own.
 
 use std::collections::{BTreeMap, BTreeSet};
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 
 use pipeplan_core::cost::{Load, Peers};
-use pipeplan_core::derive::graph_of;
+use pipeplan_core::derive::{derive, graph_of};
 use pipeplan_core::graph::{Graph, Job, Kernel, Operator, TensorId};
 use pipeplan_core::memory::StaticBytes;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::partition::StageLayout;
+use pipeplan_core::placement::Placement;
 use pipeplan_core::profile::{Profile, Signature, takes_sum};
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::ModelWork;
@@ -76,6 +79,26 @@ fn pieces(graph: &Graph) -> Vec<&[Operator]> {
     own.map(|at| &graph.operators[at..=at + usize::from(takes_sum[at])]).collect()
 }
 
+/// What `piece` of `graph` is to a profile.
+#[cfg(feature = "cuda")]
+fn signature_of(graph: &Graph, piece: &[Operator]) -> Signature {
+    match piece {
+        [product, sum] => Signature::of_both(graph, product, sum),
+        rest => Signature::of(graph, &rest[0]),
+    }
+}
+
+/// The operators of each rank of `work`, where each has one stage.
+///
+/// # Errors
+/// What of `work` allows none.
+#[cfg(feature = "cuda")]
+fn stages_of_ranks(work: &ModelWork, ranks: usize) -> Result<Arc<[Graph]>, String> {
+    let derived = derive(work, Placement::Linear, 1).map_err(|faults| faults.to_string())?;
+    let graphs: Vec<Graph> = derived.stages.iter().map(|layout| graph_of(work, layout)).collect();
+    Ok(graphs.iter().cycle().take(ranks).cloned().collect())
+}
+
 /// Whether it does something, and with neither another device nor the host.
 fn works_alone(operator: &Operator) -> bool {
     let kernel = &operator.kernel;
@@ -117,12 +140,15 @@ pub type Observer<'a> = dyn FnMut(usize, usize, &str) -> Flow + 'a;
 pub type Times = Vec<Option<Result<Nanos, String>>>;
 
 /// Who has a device for whose plans it is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sharing {
     /// One rank.
     Alone,
     /// All ranks, each an equal part of it, at work on the same model.
-    Parts,
+    Parts {
+        /// For such a share of a step.
+        busy: f64,
+    },
     /// All ranks, in turns.
     Turns,
 }
@@ -170,8 +196,10 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
                 _ if ranks > MOST_SHARING => {
                     return Err(format!("{ranks} ranks are too many for one GPU; {MOST_SHARING} may share one"));
                 }
-                Sharing::Parts => card::Gpu::part(device, ranks, &whole(work), card::Pace::of(device)),
-                Sharing::Turns => card::Gpu::in_turns(device, ranks, &whole(work), card::Pace::of(device)),
+                Sharing::Parts { busy } => {
+                    card::Gpu::part(device, stages_of_ranks(work, ranks)?, busy, card::Pace::of(device))
+                }
+                Sharing::Turns => card::Gpu::in_turns(device, stages_of_ranks(work, ranks)?, card::Pace::of(device)),
             };
             Ok(Box::new(gpu.map_err(|error| error.to_string())?))
         }

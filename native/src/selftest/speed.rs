@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use pipeplan_core::cluster::Link;
 use pipeplan_core::cost::Load;
 use pipeplan_core::derive::derive;
+use pipeplan_core::graph::Graph;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::problem::Objective;
 use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::schedule;
 use pipeplan_core::search::Flow;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::ModelWork;
+use pipeplan_core::timeline::Timeline;
 use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
@@ -25,7 +28,7 @@ use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::{SLAB_BY_OTHERS, WORKSPACE_BYTES};
 use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as};
-use crate::profiling::beside::share_in_turns;
+use crate::profiling::beside::together;
 use crate::profiling::card::{Gpu, Pace, numbers, time};
 use crate::profiling::{Stopwatch, Wanted, measure, update_of, wanted, whole};
 use crate::runner::optimizer::AdamW;
@@ -103,13 +106,13 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
         rows.groundwork(GROUP, "operators of the model", |rows| operators(card, rows, sizes, &workload, ceilings));
     let mut expected = measured.unwrap_or_default();
     rows.groundwork(GROUP, "giving back the operators' memory", |_| card.trim());
-    let beside = rows.groundwork(GROUP, "operators of 4 ranks side by side", |_| {
+    expected.in_turns = rows.groundwork(GROUP, "stages of 4 ranks side by side", |_| {
         let open = |_| open_as(device, Opening::default());
         let cards = (0..sizes.work.pipeline).map(open).collect::<Result<Vec<_>, _>>()?;
-        share_in_turns(&cards, &whole(&sizes.work), sizes.pace.in_turns)
+        let stages = graphs(&workload).map_err(|reason| CardError::call("stages", reason))?;
+        Ok::<_, CardError>(together(&cards, stages, sizes.pace.together)?.all)
     });
-    expected.share_in_turns = beside;
-    let together = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
+    let in_turns = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
         four_ranks((device, card), rows, sizes, &workload, &predicted, expected)
     });
     // What ranks on parts of the multiprocessors do is theirs: not all drivers do everything there.
@@ -119,7 +122,7 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
             Ok::<_, String>(())
         });
     }
-    rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, together.as_ref(), ceilings.0));
+    rows.section(GROUP, PARTS, |rows| in_parts(device, rows, sizes, in_turns.as_ref(), ceilings.0));
     let rate = rows.groundwork(GROUP, "one rank", |rows| {
         let alone = one_by_one(&sizes.work, None)?;
         let report = run(&alone, &options(device, sizes), &mut Silent).map_err(|error| error.to_string())?;
@@ -152,8 +155,8 @@ struct Expected {
     microbatches: u32,
     /// A microbatch through all stages, one operator after the other; 0 where not known, as below.
     one_by_one: Nanos,
-    /// Of that, what it takes where all of them are at work at the same time.
-    share_in_turns: Option<f64>,
+    /// A microbatch through all stages, where all of them are at work at the same time.
+    in_turns: Option<Nanos>,
     /// The optimizer of all stages.
     optimizer: Nanos,
 }
@@ -165,6 +168,14 @@ impl Expected {
     }
 }
 
+/// The operators of each stage.
+fn graphs(workload: &Workload) -> Result<&[Graph], &'static str> {
+    match &workload.computation {
+        Computation::Model(model) => Ok(&model.graphs),
+        Computation::PlannedTimes { .. } => Err("there is no model"),
+    }
+}
+
 /// Every operator of the model by itself, which is the profile: what the card has to do in a training step.
 fn operators<F: FnMut(News)>(
     card: &Arc<dyn Card>,
@@ -173,11 +184,11 @@ fn operators<F: FnMut(News)>(
     workload: &Workload,
     ceilings: (f64, f64),
 ) -> Result<Expected, String> {
-    let Computation::Model(model) = &workload.computation else { return Err("no model".to_string()) };
+    let graphs = graphs(workload)?;
     let mut gpu = Gpu::new(card, sizes.pace);
     let mut profile = Profile::new(&gpu.name());
     profile.workspace_bytes = gpu.workspace_bytes();
-    for wanted in wanted(&model.graphs, gpu.joins_sums()) {
+    for wanted in wanted(graphs, gpu.joins_sums()) {
         // One by one, so that each is told of when it is known.
         let time = gpu.times(std::slice::from_ref(&wanted), &mut |_, _, _| Flow::Continue).pop().flatten();
         let time = time.ok_or("it was stopped")?;
@@ -185,9 +196,9 @@ fn operators<F: FnMut(News)>(
         rows.push(share_of_ceiling(&wanted, ns, ceilings));
         profile.insert(wanted.signature.clone(), wanted.load(), ns);
     }
-    let one_by_one: Nanos = model.graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
+    let one_by_one: Nanos = graphs.iter().flat_map(|graph| profile.times(graph)).flatten().sum();
     let mut optimizer: Nanos = 0;
-    for graph in &model.graphs {
+    for graph in graphs {
         let Some((elements, load)) = update_of(graph, gpu.most_weights()) else { continue };
         let signature = Signature::of_update(Dtype::Bf16, elements);
         if !profile.has(&signature) {
@@ -198,7 +209,7 @@ fn operators<F: FnMut(News)>(
     }
     let microbatches = sizes.work.microbatches;
     rows.measured(profile);
-    Ok(Expected { microbatches, one_by_one, share_in_turns: None, optimizer })
+    Ok(Expected { microbatches, one_by_one, in_turns: None, optimizer })
 }
 
 fn options(device: Device, sizes: &Sizes) -> RunOptions {
@@ -296,11 +307,11 @@ fn four_ranks<F: FnMut(News)>(
     // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave, and find in the caches
     // what the one before has left: how much that is the sum of their times cannot know. Longer than the sum is what goes wrong.
     rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, off <= 0.05));
-    if let Some(share) = expected.share_in_turns.filter(|_| expected.one_by_one > 0) {
-        let (predicted, off) = beside(found, expected.step((expected.one_by_one as f64 * share) as Nanos));
+    if let Some(each) = expected.in_turns.filter(|_| expected.one_by_one > 0) {
+        let (predicted, off) = beside(found, expected.step(each));
         let against = format!(
-            "{predicted} predicted as profile --share-gpu has it, operators in turns at {share:.3} of their times, {:+.1} %; \
-             aim: 5 %",
+            "{predicted} predicted as profile --share-gpu has it, operators in turns at {:.3} of their times, {:+.1} %; aim: 5 %",
+            each as f64 / expected.one_by_one as f64,
             100.0 * off
         );
         rows.push(Row::figure(GROUP, "the same step", ms, against));
@@ -353,26 +364,28 @@ fn in_parts<F: FnMut(News)>(
     together: Option<&RunReport>,
     bandwidth: f64,
 ) -> Result<(), String> {
-    let ranks = sizes.work.pipeline as usize;
     let whole = whole(&sizes.work);
-    let mut part = match Gpu::part(device, ranks, &whole, sizes.pace) {
+    // Within a card a message costs a copy, which is part of no operator.
+    let link = Link { bytes_per_s: (bandwidth * 0.5e9) as u64, latency_ns: 10_000 };
+    let work = ModelWork { link, ..sizes.work.clone() };
+    let (workload, _) = published(&work, "1f1b", None)?;
+    let (timeline, _) = predicted(&work)?;
+    let busy = 1.0 - timeline.bubble_ratio(Objective::Makespan);
+    let mut part = match Gpu::part(device, graphs(&workload)?.into(), busy, sizes.pace) {
         Ok(part) => part,
         Err(error) => {
             rows.push(Row::figure(GROUP, PARTS, "not run".to_string(), error.to_string()));
             return Ok(());
         }
     };
-    // Within a card a message costs a copy, which is part of no operator.
-    let link = Link { bytes_per_s: (bandwidth * 0.5e9) as u64, latency_ns: 10_000 };
-    let work = ModelWork { link, ..sizes.work.clone() };
-    let (workload, _) = published(&work, "1f1b", None)?;
     let name = part.name();
     let (profile, missed) =
         measure(&mut part, (&whole, work.dtype), Profile::new(&name), &mut |_, _, _| Flow::Continue);
     if let Some((signature, reason)) = missed.first() {
         return Err(format!("{}: {reason}", signature.kernel));
     }
-    let [makespan, step] = predicted(&ModelWork { profile: Some(Arc::new(profile)), ..work })?;
+    let (timeline, step) = predicted(&ModelWork { profile: Some(Arc::new(profile)), ..work })?;
+    let share = part.share().unwrap_or(1.0);
     // Its memory is the ranks', and its context that of one of them.
     drop(part);
     let options = RunOptions { split_gpu: true, ..options(device, sizes) };
@@ -383,24 +396,27 @@ fn in_parts<F: FnMut(News)>(
         // Products may be cut in another way, and then sum in another order.
         rows.push(Row::error(GROUP, format!("{PARTS}: losses"), error, 1e-2));
     }
+    let makespan = timeline.makespan_ns();
     for (what, found, predicted) in [("makespan", report.makespan_ns, makespan), ("step", report.step_ns, step)] {
         let (predicted, off) = beside(found, predicted);
-        let against = format!("{predicted} predicted, {:+.1} %; aim: 5 %", 100.0 * off);
+        let against =
+            format!("{predicted} predicted, operators at {share:.3} of their times, {:+.1} %; aim: 5 %", 100.0 * off);
         let found = format!("{:.3} ms on {name}", found as f64 / 1e6);
         rows.push(Row::figure(GROUP, format!("{PARTS}: {what}"), found, against));
     }
     Ok(())
 }
 
-/// What the planner says of `work` in 1F1B: from its first op to its last, and to the end of its step.
-fn predicted(work: &ModelWork) -> Result<[Nanos; 2], String> {
+/// What the planner says of `work` in 1F1B, and to the end of its step.
+fn predicted(work: &ModelWork) -> Result<(Timeline, Nanos), String> {
     let published = schedule::find("1f1b").ok_or("there is no 1f1b")?;
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     let problem = orders::problem(work, placement, chunks).map_err(|faults| faults.to_string())?;
     let order = published.build(&problem).map_err(|why| why.reason)?;
     let timeline = simulate(&problem, &order).map_err(|deadlock| deadlock.to_string())?;
     let derived = derive(work, problem.placement().clone(), chunks).map_err(|faults| faults.to_string())?;
-    Ok([timeline.makespan_ns(), derived.ends.step_ns(&timeline)])
+    let step_ns = derived.ends.step_ns(&timeline);
+    Ok((timeline, step_ns))
 }
 
 /// Gigabytes a second of a copy (read and written), and 10^9 operations a second of a large product in bf16.
