@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use pipeplan::runner::Device;
-use pipeplan::selftest::{Asked, Part, Report, Row, collectives};
+use pipeplan::selftest::{Asked, Part, Report, Row, Share, collectives};
 use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
@@ -65,6 +65,15 @@ pub struct Args {
     /// Test in this process, and say what happens in lines of JSON: what this command starts itself
     #[arg(long, hide = true)]
     worker: bool,
+    /// As a worker: only such a share of it, as 0/4
+    #[arg(long, hide = true, value_parser = share)]
+    share: Option<Share>,
+}
+
+fn share(text: &str) -> Result<Share, String> {
+    let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+    let share = numbers.map(|(number, of)| Share { number, of });
+    share.filter(|share| share.number < share.of).ok_or_else(|| "a share is written as 0/4".to_string())
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -78,7 +87,7 @@ enum Choice {
 enum Only {
     /// Every operator
     Operators,
-    /// Those that are not made of matrix products, which are a library's
+    /// Those that are not made of matrix products, which are a library's: once each, on short sequences
     Kernels,
     /// Runs of whole plans, and NCCL
     Runs,
@@ -124,7 +133,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_secs(args.within);
     if args.worker {
         let only = args.only.map(Part::from);
-        return worker::work(Asked { device, only, apart: args.apart, deadline, past: BTreeSet::new() });
+        let share = args.share.unwrap_or(Share::ALL);
+        return worker::work(Asked { device, only, apart: args.apart, deadline, past: BTreeSet::new(), share });
     }
     if let Some(path) = &args.profile {
         let table = if args.json { "--json" } else { "the table" };
@@ -190,7 +200,7 @@ fn beside(
     let Device::Cuda(gpu) = device else { return };
     let has = |part: Part| args.only.is_none_or(|only| part == only.into());
     if has(Part::Runs) {
-        add(super::over_nccl::check(gpu, deadline, variables));
+        super::over_nccl::check(gpu, deadline, variables).into_iter().for_each(&mut add);
     }
     // Checkers take all the time that there is.
     if let Some(rate) = rate {

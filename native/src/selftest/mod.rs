@@ -130,6 +130,10 @@ pub struct Rows<F> {
     deadline: Instant,
     /// Sections that are left out.
     past: BTreeSet<String>,
+    /// Which of the others are done here.
+    share: Share,
+    /// How many there have been.
+    seen: usize,
     /// Whether the device still answers.
     is_well: Box<dyn Fn() -> bool>,
     is_lost: bool,
@@ -139,8 +143,15 @@ impl<F: FnMut(News)> Rows<F> {
     /// None yet; sections that would begin after `deadline` fail instead.
     pub fn new(deadline: Instant, tell: F) -> Rows<F> {
         let is_well = Box::new(|| true);
-        let past = BTreeSet::new();
-        Rows { rows: Vec::new(), profile: None, rate: None, tell, deadline, past, is_well, is_lost: false }
+        let (past, share) = (BTreeSet::new(), Share::ALL);
+        let (rows, profile, rate, seen, is_lost) = (Vec::new(), None, None, 0, false);
+        Rows { rows, profile, rate, tell, deadline, past, share, seen, is_well, is_lost }
+    }
+
+    /// Does only this share of the sections on which nothing builds.
+    #[must_use]
+    pub fn sharing(self, share: Share) -> Rows<F> {
+        Rows { share, ..self }
     }
 
     /// Leaves out the sections in `past`, and all that come after one that failed and behind which `is_well` says no.
@@ -209,6 +220,12 @@ impl<F: FnMut(News)> Rows<F> {
         if self.is_lost || self.past.contains(&section) {
             return None;
         }
+        if once {
+            self.seen += 1;
+            if self.seen % self.share.of != self.share.number {
+                return None;
+            }
+        }
         if Instant::now() >= self.deadline {
             self.push(Row::broken(group, name, &"not begun: the time for all is over"));
             return None;
@@ -235,17 +252,41 @@ impl<F: FnMut(News)> Rows<F> {
     }
 }
 
+/// One of several shares of the sections, for a process each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Below `of`.
+    pub number: usize,
+    /// At least 1.
+    pub of: usize,
+}
+
+impl Share {
+    /// All of them.
+    pub const ALL: Share = Share { number: 0, of: 1 };
+}
+
 /// A part of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Every operator.
     Operators,
-    /// Those that are not made of products.
+    /// Those that are not made of products, once each and on short sequences: for a checker, under which that takes minutes.
     Kernels,
     /// Runs of whole plans, and NCCL.
     Runs,
     /// Times, of a GPU.
     Speed,
+}
+
+/// How much of the operators is tested.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All of them, more than once, so that what is no function of its inputs shows.
+    Whole,
+    /// [`Part::Kernels`].
+    Briefly,
 }
 
 /// What is to be tested.
@@ -261,6 +302,8 @@ pub struct Asked {
     pub deadline: Instant,
     /// Sections that another process has done.
     pub past: BTreeSet<String>,
+    /// Which of the others are asked for.
+    pub share: Share,
 }
 
 /// Tests what is asked for, telling of each row as it comes. Where the device is lost on the way it stops there.
@@ -284,21 +327,22 @@ pub fn run(asked: Asked, tell: impl FnMut(News)) -> Result<Report, String> {
 #[cfg(feature = "cuda")]
 fn on_card(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
     use crate::backend::cuda::{Opening, open_as};
-    let Asked { device, only, apart, deadline, past } = asked;
+    let Asked { device, only, apart, deadline, past, share } = asked;
     let has = |part| only.is_none_or(|only| only == part);
     let opening = Opening { apart, ..Opening::default() };
     let card = open_as(device, opening).map_err(|error| error.to_string())?;
     let name = card.name();
     tell(News::Device(name.clone()));
     let asked = std::sync::Arc::clone(&card);
-    let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked));
+    let mut rows = Rows::new(deadline, tell).going_on(past, move || operators::answers(&asked)).sharing(share);
     if has(Part::Operators) || has(Part::Kernels) {
         // Other devices have none.
         if let Device::Cuda(_) = device {
             groups::check(&card, apart, &mut rows);
         }
-        operators::check(&card, only != Some(Part::Kernels), &mut rows);
-        rings::check(&card, &mut rows);
+        let extent = if only == Some(Part::Kernels) { Extent::Briefly } else { Extent::Whole };
+        operators::check(&card, extent, &mut rows);
+        rings::check(&card, extent, &mut rows);
     }
     if has(Part::Runs) {
         whole::check(device, &mut rows);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
 use pipeplan_core::model::{Activation, Dtype, E12, Routing, Scores};
 
-use super::{News, Row, Rows};
+use super::{Extent, News, Row, Rows};
 use crate::backend::BackendError;
 use crate::backend::cpu::gemm::Tuned;
 use crate::backend::cpu::kernels::{self, Data, Input};
@@ -225,12 +225,19 @@ impl Case {
 
     /// Runs it twice, and in every place that it may take.
     pub fn check(&self, card: &Arc<dyn Card>) -> Row {
+        self.checked(card, Extent::Whole)
+    }
+
+    fn checked(&self, card: &Arc<dyn Card>, extent: Extent) -> Row {
         let limit = limit(self.format);
         let name = self.name();
         let reference = self.reference();
         let outcome = (|| {
             let once = self.measured(card, None)?;
             let mut error = self.error(&reference, &once);
+            if extent == Extent::Briefly {
+                return Ok((error, true));
+            }
             let mut repeats = self.measured(card, None)? == once;
             let may = if self.adds_to.is_some() { &[] } else { self.kernel.may_run_in_place_of() };
             for input in may {
@@ -253,16 +260,17 @@ impl Case {
     }
 }
 
-/// Every operator on `card`, or only those that are not made of products, each a section of its own.
-pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, with_products: bool, rows: &mut Rows<F>) {
+/// Every operator on `card`, or briefly those that are not made of products, each a section of its own.
+pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, extent: Extent, rows: &mut Rows<F>) {
     const GROUP: &str = "operators";
+    let with_products = extent == Extent::Whole;
     let is_asked = |(_, case): &(usize, &Case)| with_products || !case.is_of_products();
-    for (number, case) in cases().iter().enumerate().filter(is_asked) {
+    for (number, case) in cases_to(extent).iter().enumerate().filter(is_asked) {
         if rows.is_over() {
             break;
         }
         rows.section(GROUP, &format!("{number}, {}", case.name()), |rows| {
-            rows.push(case.check(card));
+            rows.push(case.checked(card, extent));
             Ok::<_, CardError>(())
         });
     }
@@ -409,9 +417,16 @@ pub fn dealt(card: &Arc<dyn Card>) -> Vec<Row> {
 
 /// Every operator in both formats.
 pub fn cases() -> Vec<Case> {
+    cases_to(Extent::Whole)
+}
+
+/// Those, or briefly with sequences of a tile and a part of one where attention goes without tensor cores.
+fn cases_to(extent: Extent) -> Vec<Case> {
+    const BRIEF: u64 = 45;
+    let longest = |format| if extent == Extent::Briefly && format == Dtype::F32 { BRIEF } else { u64::MAX };
     [Dtype::F32, Dtype::Bf16]
         .into_iter()
-        .flat_map(|format| cases_in(format).into_iter().chain(cases_in_part(format)))
+        .flat_map(|format| cases_in(format, longest(format)).into_iter().chain(cases_in_part(format)))
         .collect()
 }
 
@@ -449,7 +464,8 @@ fn cases_in_part(t: Dtype) -> Vec<Case> {
     cases.into_iter().map(|case| case.in_part(parts)).collect()
 }
 
-fn cases_in(t: Dtype) -> Vec<Case> {
+/// In the format `t`, with attention to sequences of at most so many tokens.
+fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
     const F: Dtype = Dtype::F32;
     let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
     let sum = |shape: &[u64], seed| Tensor::random(shape, F, seed);
@@ -548,6 +564,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         (130, 2, 1, 128),
         (75, 2, 1, 256),
     ] {
+        let sequence = longest.min(sequence);
         let heads = Heads::usual(sequence, [query, key_value], width);
         let (n, q, k) = (2 * sequence, query * width, key_value * width);
         let inputs = vec![random(&[n, q], 20), random(&[n, k], 21), random(&[n, k], 22)];
@@ -576,6 +593,7 @@ fn cases_in(t: Dtype) -> Vec<Case> {
         (139, 2, 2, 256, 256, 70, Some(3_000_000_000_000)),
     ] {
         let scale_e12 = cap_e12.map(|_| 300_000_000_000);
+        let (sequence, window) = (longest.min(sequence), longest.min(window));
         let heads = Heads { scale_e12, cap_e12, ..Heads::usual(sequence, [query, key_value], width) };
         cases.extend(attention_cases(t, Spread { heads, value_width, ways: 1, window }));
     }

@@ -8,7 +8,7 @@ use pipeplan_core::graph::{Heads, SequencePart, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::operators::{Case, Tensor, attention_cases};
-use super::{News, Row, Rows};
+use super::{Extent, News, Row, Rows};
 use crate::backend::BackendError;
 use crate::backend::cuda::card::{Card, CardError, Memory};
 use crate::backend::cuda::format_of;
@@ -81,12 +81,20 @@ impl RingCase {
 
     /// Attention, and its gradient, twice each.
     pub fn check(&self, card: &Arc<dyn Card>) -> [Row; 2] {
+        self.checked(card, Extent::Whole)
+    }
+
+    fn checked(&self, card: &Arc<dyn Card>, extent: Extent) -> [Row; 2] {
         let whole = attention_cases(self.format, Spread { ways: 1, ..self.spread });
         let names = ["attention", "its gradient"].map(|what| format!("{what} of {}", self.name()));
         let mut names = names.into_iter();
         whole.map(|case| {
             let name = names.next().unwrap_or_default();
-            let outcome = self.ran(&case, card).and_then(|once| Ok((self.ran(&case, card)? == once, once)));
+            let repeats = |once: &Parts| match extent {
+                Extent::Briefly => Ok(true),
+                Extent::Whole => self.ran(&case, card).map(|again| again == *once),
+            };
+            let outcome = self.ran(&case, card).and_then(|once| Ok((repeats(&once)?, once)));
             match outcome {
                 Ok((repeats, parts)) => {
                     let error = case.error(&case.reference(), &self.joined(&case, &parts));
@@ -210,10 +218,12 @@ fn of_row(bytes: &[u8], rows: u64, row: u64) -> &[u8] {
     &bytes[row as usize * width..][..width]
 }
 
-/// Every ring on `card`.
-pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, rows: &mut Rows<F>) {
-    rows.section(GROUP, "rings", |rows| {
-        cases().iter().flat_map(|case| case.check(card)).for_each(|row| rows.push(row));
-        Ok::<_, CardError>(())
-    });
+/// Every ring on `card`, each a section of its own.
+pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, extent: Extent, rows: &mut Rows<F>) {
+    for case in cases() {
+        rows.section(GROUP, &case.name(), |rows| {
+            case.checked(card, extent).into_iter().for_each(|row| rows.push(row));
+            Ok::<_, CardError>(())
+        });
+    }
 }

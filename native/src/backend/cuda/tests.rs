@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::card::Card;
 use super::host::Host;
 use crate::runner::Device;
-use crate::selftest::{self, Asked, News, Part, Row};
+use crate::selftest::{self, Asked, News, Part, Row, Share};
 
 /// A card, or nothing (said plainly) where there is no compiler.
 pub fn host() -> Option<Arc<dyn Card>> {
@@ -32,7 +32,14 @@ fn holds(part: Part, rows: usize) {
         }
     };
     let deadline = Instant::now() + Duration::from_secs(3600);
-    let asked = Asked { device: Device::Emulated, only: Some(part), apart: false, deadline, past: BTreeSet::new() };
+    let asked = Asked {
+        device: Device::Emulated,
+        only: Some(part),
+        apart: false,
+        deadline,
+        past: BTreeSet::new(),
+        share: Share::ALL,
+    };
     let report = selftest::run(asked, tell);
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     let failed: Vec<&Row> = report.rows.iter().filter(|row| row.passed != Some(true)).collect();
