@@ -12,34 +12,54 @@ use super::selftest_worker::Variables;
 
 const GROUP: &str = "NCCL";
 
-/// Two stages, two copies, which share out the optimizer's state: messages, reduce-scatters and all-gathers.
-const SPEC: &str = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 2\n[cluster]\ndevice = \"cpu\"\n\
-                    [parallel]\npipeline = 2\ndata = 2\nzero = 1\n[training]\nmicrobatches = 4\nsequence = 32\n";
+/// What is spread over four processes, and how: messages between stages, and by kind of group what its ranks do together.
+const SPREAD: [(&str, &str); 4] = [
+    ("2 stages, 2 replicas that share the optimizer's state", "pipeline = 2\ndata = 2\nzero = 1\n"),
+    ("2 stages, 2 ranks that share matrices and rows", "pipeline = 2\ntensor = 2\nsequence_parallel = true\n"),
+    ("2 stages, rings of 2", "pipeline = 2\ncontext = 2\n"),
+    ("experts dealt to 2 of 4 replicas", "pipeline = 1\ndata = 4\nzero = 1\nexpert = 2\n"),
+];
 
-/// Whether four processes on GPU `gpu`, opened with `variables`, train as four threads do.
-pub fn check(gpu: usize, deadline: Instant, variables: Variables) -> Row {
+fn spec(parallel: &str) -> String {
+    let (experts, room) = match parallel.contains("expert") {
+        true => ("experts = { count = 4, active = 2, ffn = 24 }\n", "expert_imbalance = 4\n"),
+        false => ("", ""),
+    };
+    format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"own\"\nlayers = 2\nhidden = 64\nheads = 4\nkv_heads = 2\nhead_dim = 16\nffn = 96\n\
+         vocab = 260\n{experts}[cluster]\ndevice = \"cpu\"\n[parallel]\n{parallel}[training]\nmicrobatches = 4\n\
+         sequence = 32\n{room}"
+    )
+}
+
+/// Whether four processes on GPU `gpu`, opened with `variables`, train as four threads do, in each way to spread a model.
+pub fn check(gpu: usize, deadline: Instant, variables: Variables) -> Vec<Row> {
     const NAME: &str = "4 ranks in 4 processes on one card train as threads do";
     let library = match Library::load() {
         Ok(library) => library,
-        Err(_) => return Row::figure(GROUP, NAME, "not run".to_string(), "NCCL was not found".to_string()),
+        Err(_) => return vec![Row::figure(GROUP, NAME, "not run".to_string(), "NCCL was not found".to_string())],
     };
     if library.version() < Version::SHARES_GPUS {
         let against = format!("NCCL {} takes one rank a GPU; {} takes more", library.version(), Version::SHARES_GPUS);
-        return Row::figure(GROUP, NAME, "not run".to_string(), against);
+        return vec![Row::figure(GROUP, NAME, "not run".to_string(), against)];
     }
-    match losses_apart(gpu, deadline, variables) {
-        // NCCL chooses the order of a sum, and the mean of two is rounded once or twice.
-        Ok(error) => Row::error(GROUP, NAME, error, 1e-5),
-        Err(error) => Row::broken(GROUP, NAME, &error),
-    }
+    let row = |(how, parallel)| {
+        let name = format!("{NAME}: {how}");
+        match losses_apart(&spec(parallel), gpu, deadline, variables) {
+            // NCCL chooses the order of a sum, and the mean of two is rounded once or twice.
+            Ok(error) => Row::error(GROUP, name, error, 1e-5),
+            Err(error) => Row::broken(GROUP, name, &error),
+        }
+    };
+    SPREAD.map(row).into()
 }
 
 /// The greatest relative difference of losses.
-fn losses_apart(gpu: usize, deadline: Instant, variables: Variables) -> Result<f64, String> {
+fn losses_apart(spec: &str, gpu: usize, deadline: Instant, variables: Variables) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let (spec, plan) = (folder.path().join("spec.toml"), folder.path().join("plan.json"));
-    std::fs::write(&spec, SPEC).map_err(|error| error.to_string())?;
-    pipeplan(&["plan", &spec.to_string_lossy(), "-o", &plan.to_string_lossy()], deadline, variables)?;
+    let (path, plan) = (folder.path().join("spec.toml"), folder.path().join("plan.json"));
+    std::fs::write(&path, spec).map_err(|error| error.to_string())?;
+    pipeplan(&["plan", &path.to_string_lossy(), "-o", &plan.to_string_lossy()], deadline, variables)?;
     let train = |transport| train(&plan, gpu, transport, deadline, variables);
     let (threads, over_nccl) = (train("threads")?, train("nccl")?);
     if threads.len() != over_nccl.len() || threads.is_empty() {
