@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use pipeplan_tests::judge::Problem;
 use pipeplan_tests::process::{output, pipeplan, printed, run, top};
-use pipeplan_tests::torch::{Recorded, recorded};
+use pipeplan_tests::torch::{Recorded, recorded, recorded_on_gpu};
 use serde_json::{Value, json};
 
 fn json_of<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Value {
@@ -326,6 +326,17 @@ fn what_jitter_costs_is_told() {
     assert!(code == Some(2) && error.contains("jitter_permille: found 1001"), "{error}");
 }
 
+/// The makespan of a step of `trace`, and for how long ranks were at work, against what is expected.
+fn expect_step(trace: &str, step: &str, makespan_ns: i64, busy_ns: [i64; 2]) {
+    let shown = json_of(["show", trace, "--step", step, "--json"]);
+    let near = |found: i64, expected: i64| assert!((found - expected).abs() <= 20, "{step}: {found} {expected}");
+    near(shown["makespan_ns"].as_i64().unwrap(), makespan_ns);
+    for (row, busy_ns) in shown["rows"].as_array().unwrap().iter().zip(busy_ns) {
+        let spans = row.as_array().unwrap().iter();
+        near(spans.map(|span| span["end_ns"].as_i64().unwrap() - span["start_ns"].as_i64().unwrap()).sum(), busy_ns);
+    }
+}
+
 /// What torch recorded of an order is a trace of its plan. The figures are those that a few lines of Python find in the same
 /// files: from the first operator of each range to its end.
 #[test]
@@ -339,16 +350,7 @@ fn what_torch_recorded_becomes_a_trace() {
     for (step, makespan_ns, busy_ns) in
         [("2", 6_116_124, [1_732_893, 1_819_262]), ("3", 5_592_549, [1_767_695, 1_962_447])]
     {
-        let shown = json_of(["show", &trace, "--step", step, "--json"]);
-        let near = |found: i64, expected: i64| assert!((found - expected).abs() <= 20, "{found} {expected}");
-        near(shown["makespan_ns"].as_i64().unwrap(), makespan_ns);
-        for (row, busy_ns) in shown["rows"].as_array().unwrap().iter().zip(busy_ns) {
-            let spans = row.as_array().unwrap().iter();
-            near(
-                spans.map(|span| span["end_ns"].as_i64().unwrap() - span["start_ns"].as_i64().unwrap()).sum(),
-                busy_ns,
-            );
-        }
+        expect_step(&trace, step, makespan_ns, busy_ns);
     }
     let said = json_of(["calibrate", &plan, &trace, "--json"]);
     assert_eq!(said["jobs"].as_array().unwrap().len(), 4 * 3, "{said}");
@@ -366,6 +368,28 @@ fn what_torch_recorded_becomes_a_trace() {
         assert_eq!(code, Some(2), "{error}");
         assert!(error.contains(says), "{error}");
     }
+}
+
+/// On a GPU it is the kernels that count, which other threads launch, too. The figures are again Python's: of each range the
+/// first start and the last end of those kernels, but for NCCL's, whose launches lie within it.
+#[test]
+fn what_torch_recorded_on_a_gpu_becomes_a_trace() {
+    let trace = tempdir("torch-gpu").join("trace.json").to_str().unwrap().to_owned();
+    let Recorded { plan, packed: [first, second], .. } = recorded_on_gpu("command-gpu");
+    let told = printed(["trace", &plan, &first, &second, "-o", &trace]);
+    assert!(told.contains("3 of 2 ranks on torch (GPU) over nccl"), "{told}");
+    // The most that its allocator's events tell of is 303,084,544 bytes.
+    assert!(told.contains("289.0 MiB on the fullest rank, by torch's allocator"), "{told}");
+    for (step, makespan_ns, busy_ns) in [
+        ("2", 17_750_967, [4_097_832, 7_423_877]),
+        ("3", 14_926_502, [4_105_031, 7_425_730]),
+        ("4", 14_926_214, [4_106_950, 7_444_738]),
+    ] {
+        expect_step(&trace, step, makespan_ns, busy_ns);
+    }
+    // What torch's ranks waited for is messages.
+    let said = printed(["calibrate", &plan, &trace]);
+    assert!(said.contains("0 to 1") && said.contains("1 to 0"), "{said}");
 }
 
 #[test]

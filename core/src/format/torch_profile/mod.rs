@@ -2,8 +2,8 @@
 //!
 //! [`torch_csv`] takes an order to `torch.distributed.pipelining`; this brings back what came of it. Its runtime puts each
 //! action into a range with its name, `PP:1F3`, and the profiler of each rank writes a file in the form of Chrome traces
-//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tried with torch 2.15 on CPUs; of GPUs, the fields are those that
-//! Kineto documents. Its schedules of one stage a rank record no such ranges, and of a pair of ops one for both.
+//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tried with torch 2.15 on CPUs and 2.11 on a GPU. Its
+//! schedules of one stage a rank record no such ranges, and of a pair of ops one for both.
 //!
 //! A range is begun by the host before the op's input is there, and waits for it inside. What the op itself took is
 //!
