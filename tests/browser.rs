@@ -652,6 +652,42 @@ fn a_damaged_link_says_which_part_is_wrong() {
     browser.no_errors();
 }
 
+/// What a field means lies over none of the others.
+#[test]
+fn what_a_field_means_hides_no_other_field() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("help", 1280, 900);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    browser.script("document.querySelectorAll('.spec details').forEach(part => { part.open = true; })", json!([]));
+    let hidden =
+        "const fields = [...document.querySelectorAll('.spec :is(input[type=text], input[type=range], select)')];
+        const shown = tip => getComputedStyle(tip).display !== 'none';
+        const said = new Set(), hidden = [];
+        for (const field of fields) {
+            field.focus();
+            const tips = [...document.querySelectorAll('.tip')].filter(shown);
+            tips.forEach(tip => said.add(tip.id));
+            for (const other of fields) {
+                const place = other.getBoundingClientRect(), right = place.left + place.width / 2, below = place.top + place.height / 2;
+                // What the form's own end cuts off is scrolled to.
+                if (below > document.querySelector('.spec').getBoundingClientRect().bottom) continue;
+                const over = tips.map(tip => [tip.id, tip.getBoundingClientRect()]).find(([_, tip]) =>
+                    tip.left < right && right < tip.right && tip.top < below && below < tip.bottom);
+                if (over) hidden.push(`${over[0]} over ${other.id}`);
+            }
+        }
+        return [said.size > 50, hidden]";
+    for width in [1280, 800, 390] {
+        browser.screen(width, 900);
+        if width < 760 {
+            browser.find("[data-test='form-toggle']").click();
+        }
+        assert_eq!(browser.script(hidden, json!([])), json!([true, []]), "{width} pixels");
+    }
+    browser.no_errors();
+}
+
 #[test]
 fn wrong_input_is_told_at_its_field() {
     let (_served, address) = serve(&[]);
@@ -666,7 +702,7 @@ fn wrong_input_is_told_at_its_field() {
         ("training.microbatches", "-1", "8"),
     ] {
         browser.find(&field(path)).fill(wrong);
-        // What the field means stands under it while it is typed into, and is what describes it.
+        // What the field means is said while it is typed into, and is what describes it.
         let help = browser.text(&format!("{} ~ .help, :has(> {}) ~ .help", field(path), field(path)));
         let described = "return arguments[0].ariaDescribedByElements.map(element => element.textContent).join('|')";
         let described = browser.find(&field(path)).script_with(described, json!(null));
