@@ -1308,6 +1308,28 @@ fn the_other_half_of_the_form_outlives_a_reload() {
     assert_eq!(browser.find(&field("parallel.pipeline")).property("value"), json!("8"));
     planned(&browser, "Best");
 
+    // A link has no word for a global batch. Who says it goes on saying it, also when going back.
+    let batch = || {
+        ["training.global_batch_size", "training.microbatches"].map(|path| {
+            let said = browser.find(&field(path));
+            (said.property("value"), said.property("placeholder"))
+        })
+    };
+    let follows = |global: &str, microbatches: &str| {
+        let [(said, _), (nothing, followed)] = batch();
+        said == json!(global) && nothing == json!("") && followed == json!(microbatches)
+    };
+    browser.find(&field("training.global_batch_size")).fill("24");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 24);
+    reload(&browser);
+    planned(&browser, "Best");
+    assert!(follows("24", "24"), "{:?}", batch());
+    browser.find(&field("training.microbatch_size")).fill("2");
+    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 12);
+    browser.script("history.back()", json!([]));
+    browser.until("the batch before", || follows("24", "24").then_some(()));
+    planned(&browser, "Best");
+
     let keep = || browser.find("[data-test='keep']").property("disabled");
     assert_eq!(keep(), json!(false));
     browser.find(&field("parallel.pipeline")).fill("0");

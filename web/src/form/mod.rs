@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use pipeplan_core::cluster;
 use pipeplan_core::fields::Fault;
 use pipeplan_core::model::hf_config;
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::{self, Spec, SpecError, Work};
 use serde_json::{Map, Value, json};
 
 pub use choices::{called, choices};
@@ -84,8 +84,10 @@ impl Default for Form {
 const SHARED: [&str; 5] = ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
-/// Two ways to say how much a step trains on.
-const BATCH: [&str; 2] = ["training.microbatches", "training.global_batch_size"];
+/// How much a step trains on, said of all copies together.
+const GLOBAL_BATCH: &str = "training.global_batch_size";
+/// The two ways to say it.
+const BATCH: [&str; 2] = ["training.microbatches", GLOBAL_BATCH];
 /// Lines of it that are looked at one by one.
 const MOST_LINES: usize = 64;
 
@@ -240,20 +242,64 @@ impl Form {
         value
     }
 
-    /// Opens `spec`, and leaves the half that it says nothing of.
+    /// Opens the spec of a file.
+    ///
+    /// # Errors
+    /// What is wrong with the text; the form is then as it was.
+    pub fn open_text(&mut self, text: &str) -> Result<(), SpecError> {
+        let spec = Spec::read(text)?;
+        let says_global_batch = spec::parse(text).is_ok_and(|value| at(&value, GLOBAL_BATCH).is_some());
+        self.open_saying(&spec, says_global_batch);
+        Ok(())
+    }
+
+    /// Opens `spec`, and leaves the half that it says nothing of. Who says the global batch goes on saying it.
     pub fn open(&mut self, spec: &Spec) {
+        self.open_saying(spec, self.says_global_batch());
+    }
+
+    fn open_saying(&mut self, spec: &Spec, global_batch: bool) {
         let mut form = Form::of(spec);
         let other = form.kind.other();
         form.texts.retain(|path, _| !other.has(path));
         form.texts.extend(core::mem::take(&mut self.texts).into_iter().filter(|(path, _)| other.has(path)));
         *self = form;
+        if global_batch {
+            self.say_global_batch(spec);
+        }
     }
 
-    /// The texts of the half that is not shown, to be remembered; none where they are what a form begins with.
-    pub fn other_half(&self) -> Option<String> {
+    /// Changes several fields as `[path, before, after]`. Microbatches that followed from the global batch follow from it still.
+    pub fn change_all(&mut self, changes: &[[String; 3]]) {
+        let says_global_batch = self.says_global_batch();
+        changes.iter().for_each(|[path, _, to]| self.set(path, to.as_str()));
+        if says_global_batch && let Ok(spec) = self.read() {
+            self.say_global_batch(&spec);
+        }
+    }
+
+    fn says_global_batch(&self) -> bool {
+        !self.text(GLOBAL_BATCH).is_empty()
+    }
+
+    /// Says the microbatches of `spec`, which this form means, by the sequences of all copies.
+    fn say_global_batch(&mut self, spec: &Spec) {
+        if let Work::Model(work) = &spec.work {
+            let sequences =
+                u64::from(work.microbatches) * u64::from(work.microbatch_size) * u64::from(work.layout.data);
+            // More than that no spec says.
+            if u32::try_from(sequences).is_ok() {
+                self.set(GLOBAL_BATCH, sequences.to_string());
+            }
+        }
+    }
+
+    /// What a link says nothing of, to be remembered: the texts of the half that is not shown, and that the global batch is
+    /// said. None where they are what a form begins with.
+    pub fn unlinked(&self) -> Option<String> {
         let other = self.kind.other();
         let of = |form: &Form| -> BTreeMap<String, String> {
-            let texts = form.texts.iter().filter(|(path, _)| other.has(path));
+            let texts = form.texts.iter().filter(|(path, _)| other.has(path) || *path == GLOBAL_BATCH);
             texts.map(|(path, text)| (path.clone(), text.clone())).collect()
         };
         let texts = of(self);
@@ -261,9 +307,16 @@ impl Form {
     }
 
     /// Fills the half that is not shown with what was remembered, where that was of this half.
-    pub fn recall_other_half(&mut self, text: &str) {
+    pub fn recall_unlinked(&mut self, text: &str) {
         let other = self.kind.other();
-        let texts: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+        let mut texts: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+        // The link may be another one by now, of other microbatches.
+        if !other.has(GLOBAL_BATCH)
+            && texts.remove(GLOBAL_BATCH).is_some()
+            && let Ok(spec) = self.read()
+        {
+            self.say_global_batch(&spec);
+        }
         if !texts.is_empty() && texts.keys().all(|path| other.has(path) && field(path).is_some()) {
             self.texts.retain(|path, _| !other.has(path));
             self.texts.extend(texts);

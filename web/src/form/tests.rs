@@ -488,11 +488,11 @@ fn the_model_of_a_config_has_the_sequences_that_it_takes() {
 #[test]
 fn the_half_that_is_not_shown_stays() {
     let mut form = Form::default();
-    assert_eq!(form.other_half(), None, "the example's");
+    assert_eq!(form.unlinked(), None, "the example's");
     form.set("parallel.pipeline", "8");
     form.kind = Kind::Typed;
     form.set("problem.ranks", "6");
-    let remembered = form.other_half().unwrap();
+    let remembered = form.unlinked().unwrap();
     let typed = form.read().unwrap();
     form.open(&typed);
     assert_eq!((form.text("parallel.pipeline"), form.text("problem.ranks")), ("8", "6"));
@@ -500,14 +500,14 @@ fn the_half_that_is_not_shown_stays() {
     // Anew: the address says what was shown.
     let mut anew = Form::default();
     anew.open(&typed);
-    anew.recall_other_half(&remembered);
+    anew.recall_unlinked(&remembered);
     anew.kind = Kind::Model;
     form.kind = Kind::Model;
     assert_eq!((read(&anew), anew.text("parallel.pipeline")), (read(&form), "8"));
     // Of the half that is shown, and of no form at all, nothing is taken.
     let before = anew.clone();
     for text in [remembered.as_str(), "{\"problem.colour\": \"red\"}", "[]", "nonsense", "{}"] {
-        anew.recall_other_half(text);
+        anew.recall_unlinked(text);
         assert_eq!(anew, before, "{text}");
     }
 }
@@ -569,4 +569,32 @@ fn a_global_batch_stands_in_for_microbatches() {
     // Emptying one says nothing of the other.
     form.set("training.global_batch_size", "");
     assert_eq!(form.text("training.microbatches"), "5");
+}
+
+/// Files, layouts, advice and a page that is loaded anew leave the batch said as it was.
+#[test]
+fn who_says_the_global_batch_goes_on_saying_it() {
+    let said = |form: &Form| BATCH.map(|path| form.text(path).to_owned());
+    let text = "model.name = \"llama-2-7b\"\ncluster.device = \"h100\"\nparallel.pipeline = 4\nparallel.data = 2\n[training]\n";
+    let mut form = Form::default();
+    form.open_text(&format!("{text}global_batch_size = 32")).unwrap();
+    assert_eq!(said(&form), ["", "32"]);
+
+    let layout = Spec::read(&format!("{text}microbatches = 8\nmicrobatch_size = 2")).unwrap();
+    form.open(&layout);
+    assert_eq!((said(&form), form.read()), (["", "32"].map(str::to_owned), Ok(layout)));
+    let change = |path: &str, to: &str| [path.to_owned(), String::new(), to.to_owned()];
+    form.change_all(&[change("parallel.data", "4"), change("training.microbatches", "4")]);
+    assert_eq!((said(&form), form.text("parallel.data")), (["", "32"].map(str::to_owned), "4"));
+
+    // A link says the microbatches alone.
+    let mut anew = Form::default();
+    anew.open(&form.read().unwrap());
+    assert_eq!(said(&anew), ["4", ""]);
+    anew.recall_unlinked(&form.unlinked().unwrap());
+    assert_eq!((said(&anew), anew.unlinked()), (said(&form), form.unlinked()));
+
+    form.open_text(&format!("{text}microbatches = 8")).unwrap();
+    assert_eq!(said(&form), ["8", ""]);
+    assert!(form.open_text("microbatches").is_err() && said(&form) == ["8", ""]);
 }

@@ -82,7 +82,7 @@ fn Reliefs(heading: &'static str, reliefs: Vec<ReliefRow>) -> impl IntoView {
     let apply = move |changes: &[[String; 3]]| {
         // These reliefs go with it.
         browser::focus("main");
-        planner.change_with(|form| changes.iter().for_each(|[path, _, to]| form.set(path, to.as_str())));
+        planner.change_with(|form| form.change_all(changes));
     };
     let row = move |relief: ReliefRow| {
         let said = |[path, from, to]: &[String; 3]| {

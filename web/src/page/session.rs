@@ -1,7 +1,7 @@
 //! What the page would lose when it is loaded anew: open files, and a plan that is kept. The browser keeps them for
 //! this tab, as long as it is open.
 //!
-//! Of the form, the half that is shown stands in the address; the other one is here.
+//! Of the form, the half that is shown stands in the address; the other one is here, and what else a link has no word for.
 
 use web_sys::Storage;
 
@@ -19,8 +19,8 @@ pub enum Item {
     Kept,
     /// The file of measured times.
     Profile,
-    /// The half of the form that is not shown.
-    OtherHalf,
+    /// What the address says nothing of: the half of the form that is not shown, and that a global batch is said.
+    Unlinked,
 }
 
 impl Item {
@@ -30,7 +30,7 @@ impl Item {
             Item::Trace => "pipeplan.trace",
             Item::Kept => "pipeplan.kept",
             Item::Profile => "pipeplan.profile",
-            Item::OtherHalf => "pipeplan.other-half",
+            Item::Unlinked => "pipeplan.unlinked",
         }
     }
 }

@@ -294,8 +294,9 @@ impl Planner {
         } else if plan.is_none() {
             self.plan_opened();
         }
-        if let Some(text) = session::recall(Item::OtherHalf, "") {
-            self.form.update(|form| form.recall_other_half(&text));
+        if let Some(text) = session::recall(Item::Unlinked, "") {
+            self.form.update(|form| form.recall_unlinked(&text));
+            self.read_form();
         }
         if let Some(text) = session::recall(Item::Kept, "") {
             self.ask(Ask::OpenKept { text }, false);
@@ -1034,8 +1035,9 @@ impl Planner {
         } else if let Some(config) = config_of(text) {
             self.open_config(name, config);
         } else {
-            match Spec::read(text) {
-                Ok(spec) => self.change_with(|form| form.open(&spec)),
+            let mut form = self.form.get_untracked();
+            match form.open_text(text) {
+                Ok(()) => self.change_with(|before| *before = form),
                 Err(error) => {
                     let mut lines = vec![of_file(name, &text::no_file(text, &error))];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
@@ -1238,7 +1240,7 @@ impl Planner {
             if self.link_timer.get_value() != turn {
                 return;
             }
-            self.remember_other_half();
+            self.remember_unlinked();
             let Some(link) = self.link() else { return };
             if link != self.own_fragment.get_value() {
                 let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
@@ -1248,12 +1250,12 @@ impl Planner {
         });
     }
 
-    /// Remembers the half of the form that the address does not say.
-    fn remember_other_half(self) {
-        match self.form.with_untracked(Form::other_half) {
+    /// Remembers what of the form the address does not say.
+    fn remember_unlinked(self) {
+        match self.form.with_untracked(Form::unlinked) {
             // As short as it is, it is not worth a word where the browser stores nothing.
-            Some(text) => drop(session::remember(Item::OtherHalf, "", &text)),
-            None => session::forget(Item::OtherHalf),
+            Some(text) => drop(session::remember(Item::Unlinked, "", &text)),
+            None => session::forget(Item::Unlinked),
         }
     }
 
