@@ -153,6 +153,14 @@ impl Drop for End<'_> {
     }
 }
 
+/// What a thread does with `card`, after which the next one may have it: the context of a part is current to one thread at a
+/// time.
+fn lent<T>(card: &Arc<dyn Card>, work: impl FnOnce(&Arc<dyn Card>) -> Result<T, CardError>) -> Result<T, CardError> {
+    let result = work(card);
+    card.choose()?;
+    result
+}
+
 fn ended<T>(queue: ScopedJoinHandle<'_, Result<T, CardError>>) -> Result<T, CardError> {
     queue
         .join()
@@ -174,8 +182,8 @@ pub fn measured_beside<R>(
         let begin = |(card, stage): (&Arc<dyn Card>, _)| {
             let (ready, is_ready) = channel();
             let (is_over, card) = (&is_over, Arc::clone(card));
-            let work = move || {
-                let mut queue = Queue::new(&card, stage)?;
+            let work = move |card: &Arc<dyn Card>| {
+                let mut queue = Queue::new(card, stage)?;
                 let is_over = || is_over.load(Ordering::Relaxed);
                 (0..BEFORE).try_for_each(|_| queue.pass(is_over))?;
                 // Whoever asks may have gone.
@@ -183,11 +191,9 @@ pub fn measured_beside<R>(
                 while !is_over() {
                     queue.pass(is_over)?;
                 }
-                card.finish()?;
-                // A part's context is for whoever asks next, which will be another thread.
-                card.choose()
+                card.finish()
             };
-            (is_ready, scope.spawn(work))
+            (is_ready, scope.spawn(move || lent(&card, work)))
         };
         let (ready, queues): (Vec<Receiver<()>>, Vec<_>) = others.iter().zip(stages).map(begin).unzip();
         // Whose thread has failed says nothing, and below why.
@@ -225,13 +231,14 @@ pub fn together(cards: &[Arc<dyn Card>], stages: &[Graph], least: Nanos) -> Resu
 
 /// What so many `rounds` take.
 fn rounds_of(cards: &[Arc<dyn Card>], stages: &[Graph], rounds: u32) -> Result<Together, CardError> {
+    // This thread may have been the last to use one.
+    cards.iter().try_for_each(|card| card.choose())?;
     let times: Vec<Option<[Instant; 2]>> = thread::scope(|scope| {
         let mut begun = Vec::new();
         for (card, stage) in cards.iter().zip(stages) {
             let ((ready, is_ready), (go, may_go)) = (channel(), channel());
-            let card = Arc::clone(card);
-            let work = move || {
-                let mut queue = Queue::new(&card, stage)?;
+            let work = move |card: &Arc<dyn Card>| {
+                let mut queue = Queue::new(card, stage)?;
                 (0..BEFORE).try_for_each(|_| queue.pass(|| false))?;
                 card.finish()?;
                 // Whoever asks may have gone, and says nothing where another has failed.
@@ -242,11 +249,9 @@ fn rounds_of(cards: &[Arc<dyn Card>], stages: &[Graph], rounds: u32) -> Result<T
                 let started = Instant::now();
                 (0..rounds).try_for_each(|_| queue.pass(|| false))?;
                 card.finish()?;
-                let ended = Instant::now();
-                card.choose()?;
-                Ok(Some([started, ended]))
+                Ok(Some([started, Instant::now()]))
             };
-            begun.push((is_ready, go, scope.spawn(work)));
+            begun.push((is_ready, go, scope.spawn(move || lent(card, work))));
         }
         if begun.iter().all(|(is_ready, ..)| is_ready.recv().is_ok()) {
             begun.iter().for_each(|(_, go, _)| _ = go.send(()));
