@@ -97,6 +97,11 @@ pub fn signed(value: &Value) -> Option<i64> {
     })
 }
 
+/// Bytes: a whole number, or [text with a unit](bytes_of).
+pub fn bytes_in(value: &Value) -> Option<u64> {
+    whole(value).or_else(|| bytes_of(value.as_str()?))
+}
+
 /// Bytes written with a unit: `80 GiB`, `1.5GB`, `512 MiB`, `100 B`.
 pub fn bytes_of(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 9] = [
@@ -219,7 +224,7 @@ impl<'v> Table<'v> {
     /// An amount of bytes within `range`, if `key` is there: a whole number, or text such as `80 GiB`.
     pub fn bytes(&mut self, key: &'static str, range: RangeInclusive<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
         let value = self.get(key)?;
-        let read = whole(value).or_else(|| bytes_of(value.as_str()?)).filter(|bytes| range.contains(bytes));
+        let read = bytes_in(value).filter(|bytes| range.contains(bytes));
         if read.is_none() {
             let accepted = format!("bytes from {} to {}, or text such as `80 GiB`", range.start(), range.end());
             faults.push(Fault::new(self.path(key), shown(value), accepted));

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
-use crate::fields::{Fault, Faults, Table, one_of, shown, whole};
+use crate::fields::{Fault, Faults, Table, bytes_in, one_of, shown, whole};
 use crate::op::{Op, OpKind};
 use crate::placement::Placement;
 use crate::units::{ByteDelta, Bytes, Nanos};
@@ -292,10 +292,10 @@ impl Statement {
         let stages = read_stages(&mut table, ranks * chunks, faults);
         let transfers = read_transfers(&mut table, ranks, faults);
         let static_bytes = read_by_rank(&mut table, "static_bytes", ranks, Some(0), faults, |value| {
-            whole(value).filter(|bytes| *bytes <= MAX_BYTES)
+            bytes_in(value).filter(|bytes| *bytes <= MAX_BYTES)
         });
         let limit_bytes = read_by_rank(&mut table, "limit_bytes", ranks, Some(None), faults, |value| {
-            if value.is_null() { Some(None) } else { whole(value).filter(|bytes| *bytes <= MAX_BYTES).map(Some) }
+            if value.is_null() { Some(None) } else { bytes_in(value).filter(|bytes| *bytes <= MAX_BYTES).map(Some) }
         });
         table.finish(faults);
         if faults.len() > before {
@@ -652,7 +652,7 @@ fn read_by_rank<T: Clone>(
         faults.push(Fault::new(
             table.path(key),
             shown(value),
-            format!("whole bytes up to {MAX_BYTES}, or a list of {ranks}, one for each rank"),
+            format!("bytes up to {MAX_BYTES}, or text such as `80 GiB`, or a list of {ranks}, one for each rank"),
         ));
     }
     values

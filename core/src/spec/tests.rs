@@ -195,6 +195,14 @@ fn a_bare_problem_is_a_spec_of_typed_costs() {
     let Work::Typed(statement) = &spec.work else { panic!("{spec:?}") };
     assert_eq!(statement.placement, PlacementChoice::Fixed(crate::placement::Placement::V));
     assert_eq!((spec.schedule.as_str(), spec.objective()), ("best", Objective::LongestSpan));
+    // Bytes may be text, by rank, too, as the schema says.
+    let with_text = text
+        .replace("\"static_bytes\": 0, \"limit_bytes\": 16", "\"static_bytes\": \"0 B\", \"limit_bytes\": \"16 B\"");
+    assert_eq!(Spec::read(&with_text).as_ref(), Ok(&spec));
+    let by_rank = text.replace("\"limit_bytes\": 16", "\"limit_bytes\": [16, \"1 KiB\", null, \"0.5 KiB\"]");
+    let Ok(Spec { work: Work::Typed(statement), .. }) = Spec::read(&by_rank) else { panic!("{by_rank}") };
+    assert_eq!(statement.limit_bytes, [Some(16), Some(1024), None, Some(512)]);
+    assert!(faults(&text.replace("16,", "\"16 apples\","))[0].contains("limit_bytes: found \"16 apples\""));
     // The same costs in a spec, in TOML.
     let toml = "schedule = \"best\"\n[problem]\nranks = 4\nchunks = 2\nmicrobatches = 8\nplacement = \"v\"\ntransfer_ns = 5\nlimit_bytes = 16\nobjective = \"longest_span\"\n[problem.stages]\nforward_ns = 50\nbackward_input_ns = 55\nbackward_weight_ns = 45\nforward_bytes = 2\nbackward_input_bytes = -1\nbackward_weight_bytes = -1\n";
     assert_eq!(Spec::read(toml), Ok(spec));
