@@ -631,12 +631,13 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
 /// catalog's own figures never are.
 #[test]
 fn what_is_probably_not_meant_is_told() {
-    assert!(model_work(SHORT).unlikely().is_empty());
+    let unlikely = |text: &str| Spec::read(text).unwrap().unlikely();
+    assert!(unlikely(SHORT).is_empty());
     let text = SHORT.replace(
         "device = \"a100-80\"",
         "device = { name = \"a100-80\", memory_bytes_per_s = 2039 }\nnode_link = { bytes_per_s = 50 }\n[memory]\nlimit_bytes = \"100 GiB\"",
     );
-    let told = model_work(&text).unlikely();
+    let told = unlikely(&text);
     let fields: Vec<&str> = told.iter().filter_map(|said| said.split(':').next()).collect();
     assert_eq!(
         fields,
@@ -644,7 +645,13 @@ fn what_is_probably_not_meant_is_told() {
         "{told:?}"
     );
     for device in crate::cluster::catalog() {
-        let work = model_work(&SHORT.replace("a100-80", device.name));
-        assert!(work.unlikely().is_empty(), "{}: {:?}", device.name, work.unlikely());
+        let told = unlikely(&SHORT.replace("a100-80", device.name));
+        assert!(told.is_empty(), "{}: {told:?}", device.name);
+    }
+    // Schedules of several chunks have no fewer.
+    for (schedule, tells) in [("interleaved-1f1b", true), ("zb-v", true), ("1f1b", false), ("best", false)] {
+        let one = SHORT.replace("pipeline = 4", "pipeline = 4\nchunks = 1");
+        let one = format!("schedule = \"{schedule}\"\n{one}");
+        assert_eq!(unlikely(&one).len(), usize::from(tells), "{schedule}");
     }
 }

@@ -4,14 +4,31 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::ModelWork;
+use super::{ModelWork, Spec, Work};
+use crate::schedule;
 
 /// Bytes or operations a second of which no device or link has so few: whoever wrote less left out the `e9`.
 const FEWEST_A_SECOND: u64 = 1_000_000;
 
-impl ModelWork {
+impl Spec {
     /// What is allowed and probably not meant, each with its field and what to write instead; empty for most specs.
     pub fn unlikely(&self) -> Vec<String> {
+        let Work::Model(work) = &self.work else { return Vec::new() };
+        let mut found = work.unlikely();
+        let said = work.chunks as usize;
+        let chunks = schedule::find(&self.schedule).map_or(said, |published| (published.shape)(said).1);
+        if chunks > said {
+            found.push(format!(
+                "parallel.chunks: {} has {chunks} on each rank, and not {said}; 1f1b has one",
+                self.schedule
+            ));
+        }
+        found
+    }
+}
+
+impl ModelWork {
+    fn unlikely(&self) -> Vec<String> {
         let mut found = Vec::new();
         let memory = self.device.memory_bytes;
         if let Some(limit) = self.limit_bytes.filter(|limit| *limit > memory) {

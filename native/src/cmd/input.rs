@@ -11,7 +11,7 @@ use pipeplan_core::json::{self, Syntax, format_of};
 use pipeplan_core::link;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
-use pipeplan_core::spec::{self, Spec, SpecError, Work};
+use pipeplan_core::spec::{self, Spec, SpecError};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
@@ -108,9 +108,7 @@ pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
         SpecError::Link(error) => Failure::input(error),
         SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
     })?;
-    if let Work::Model(work) = &spec.work {
-        work.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", human::spelled(said))));
-    }
+    spec.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", human::spelled(said))));
     Ok(spec)
 }
 
