@@ -346,7 +346,8 @@ impl Parts<'_> {
         let graph = graph_of(self.work, layout);
         let layout = &self.work.layout;
         let copies = [layout.copies(), layout.expert_copies()];
-        let [largest, largest_experts] = memory::largest_neighbours(&graph, copies.map(|copies| copies > 1));
+        let shares = copies.map(|copies| layout.sharers(copies) > 1);
+        let [largest, largest_experts] = memory::largest_neighbours(&graph, shares);
         let shared_out = |shares_after| {
             let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout.moments());
             let experts = experts.shared_out(layout, copies[1], largest_experts);
@@ -678,8 +679,7 @@ fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
 /// anew, the first layer's before anything runs and each further one's beside the layer before, as the two layers say that
 /// [`StaticBytes::gathered`] counts.
 fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] {
-    let layout = &work.layout;
-    let links = step::copies_links(work);
+    let copies = step::copies_of(work);
     Job::ALL.map(|job| {
         let of_job = graph.operators.iter().zip(times).filter(|(operator, _)| operator.job == job);
         let operators: Vec<(&Operator, &Nanos)> = of_job.collect();
@@ -694,12 +694,8 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
                 let of_kind = |tensor: &&TensorId| graph[**tensor].expert_ways().is_some() == wanted;
                 weights.iter().filter(of_kind).fold(0, |sum: u64, id| sum.saturating_add(graph[*id].bytes()))
             };
-            let [dense, experts] = &links;
-            let gather = step::gather_time(bytes(false), layout.copies(), dense).saturating_add(step::gather_time(
-                bytes(true),
-                layout.expert_copies(),
-                experts,
-            ));
+            let [dense, experts] = &copies;
+            let gather = dense.gather(bytes(false)).saturating_add(experts.gather(bytes(true)));
             waits = waits.saturating_add(gather.saturating_sub(computes));
             let of_compute = layer.iter().filter(|(operator, _)| operator.stream != Stream::Copies);
             computes = of_compute.fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));

@@ -168,6 +168,10 @@ pub struct Layout {
     /// What the copies share out among themselves: nothing (0), optimizer states (1), gradients too (2), weights too (3)
     /// (ZeRO, arXiv:1910.02054).
     pub zero: u32,
+    /// Among how many neighbours they do so, where not among all: groups of so many hold the same shares, and sum their
+    /// gradients over groups besides (MiCS, arXiv:2205.00119; hybrid sharding, arXiv:2304.11277 §3.2.2; Megatron-LM's instances
+    /// of the distributed optimizer).
+    pub shard: Option<u32>,
     /// When gradients are reduced over the copies, where that is said; see [`Layout::reduces_gradients`].
     pub reduce_gradients: Option<ReduceGradients>,
     /// How copies of tokens come to experts that are dealt to devices.
@@ -196,6 +200,7 @@ impl Default for Layout {
             form: Form::default(),
             data: 1,
             zero: 0,
+            shard: None,
             reduce_gradients: None,
             dispatch: Dispatch::EachCopy,
             overlap_exchanges: false,
@@ -242,6 +247,18 @@ impl Layout {
         };
         whole("parallel.data", self.data, 1, MAX_DEGREE);
         whole("parallel.zero", self.zero, 0, 3);
+        if let Some(shard) = self.shard {
+            let has_experts = model.variant.experts.is_some();
+            if shard < 2 || !self.shards_evenly(has_experts) {
+                let experts = match has_experts {
+                    true => format!(", and the {} copies of experts where there are more", self.expert_copies()),
+                    false => String::new(),
+                };
+                let accepted =
+                    format!("from 2 on, dividing the {} copies (data × context){experts}, or all", self.copies());
+                faults.push(Fault::new("parallel.shard", shard, accepted));
+            }
+        }
         if self.overhead_bytes > 1 << 50 {
             let accepted = String::from("at most 1 PiB");
             faults.push(Fault::new("memory.overhead_bytes", self.overhead_bytes, accepted));
@@ -303,6 +320,20 @@ impl Layout {
     /// Devices that hold the same weights of a stage, but for experts: what ZeRO shares out over.
     pub fn copies(&self) -> u64 {
         u64::from(self.data.max(1)) * u64::from(self.form.context.max(1))
+    }
+
+    /// Whether copies come out even in groups of [`Layout::shard`], those of experts, too.
+    pub fn shards_evenly(&self, has_experts: bool) -> bool {
+        let shard = self.shard.map_or(1, u64::from).max(1);
+        let is_even = |copies: u64| copies.is_multiple_of(shard.min(copies).max(1));
+        is_even(self.copies()) && (!has_experts || is_even(self.expert_copies()))
+    }
+
+    /// Of so many `copies` of weights, those that share out what [`Layout::zero`] says, each group among itself: all where
+    /// nothing is shared out.
+    pub fn sharers(&self, copies: u64) -> u64 {
+        let shard = self.shard.filter(|_| self.zero > 0);
+        shard.map_or(copies, |shard| copies.min(shard.into())).max(1)
     }
 
     /// Devices that hold other tokens, over which experts may be dealt.

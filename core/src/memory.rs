@@ -97,8 +97,8 @@ impl StaticBytes {
     /// last perhaps with less, and what the optimizer keeps lies where `layout` says. Gradients that are not reduced before all
     /// microbatches have added to them are kept whole. `largest_neighbours` are the weights that are whole at once.
     pub fn shared_out(&self, layout: &Layout, copies: u64, largest_neighbours: Bytes) -> StaticBytes {
-        let (zero, copies) = (layout.zero, copies.max(1));
-        let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(copies) } else { bytes };
+        let (zero, sharers) = (layout.zero, layout.sharers(copies));
+        let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(sharers) } else { bytes };
         let each = layout.reduces_gradients() == ReduceGradients::EachMicrobatch;
         let gradients = if each { share(2, self.gradients) } else { self.gradients };
         // In the format of the gradients, of which there is one for each weight.
@@ -114,7 +114,7 @@ impl StaticBytes {
             optimizer,
             on_host: if layout.offload_optimizer { state[0].saturating_add(state[1]) } else { 0 },
             under_way: if each && copies > 1 { of_largest } else { 0 },
-            gathered: if zero >= 3 && copies > 1 { largest_neighbours } else { 0 },
+            gathered: if zero >= 3 && sharers > 1 { largest_neighbours } else { 0 },
             ..*self
         }
     }

@@ -118,22 +118,33 @@ fn in_digits(number: f64) -> String {
     }
 }
 
+/// Copies of weights, in groups of neighbours that share out what [`Layout::zero`] says.
+pub(crate) struct Copies {
+    /// Of one group.
+    pub sharers: u64,
+    /// What joins them.
+    pub within: Link,
+    /// Groups.
+    groups: u64,
+    /// What joins those that hold the same share.
+    between: Link,
+}
+
 /// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
 pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
     let layout = &work.layout;
-    let [of_dense, of_experts] = &copies_links(work);
-    let parts = [(dense, layout.copies(), of_dense), (experts, layout.expert_copies(), of_experts)];
+    let [of_dense, of_experts] = &copies_of(work);
     let mut tail = Tail::default();
-    for (bytes, copies, link) in parts {
+    for (bytes, copies) in [(dense, of_dense), (experts, of_experts)] {
         if bytes.weights == 0 {
             continue;
         }
-        tail.reduce_ns = tail.reduce_ns.saturating_add(reduce(bytes, copies, layout, link));
+        tail.reduce_ns = tail.reduce_ns.saturating_add(copies.reduce(bytes, layout));
         let moved = moved_by_update(bytes);
-        let share = if layout.zero > 0 { moved.div_ceil(copies) } else { moved };
+        let share = if layout.zero > 0 { moved.div_ceil(copies.sharers) } else { moved };
         let measured = work.profile.as_ref().and_then(|profile| profile.update_time(work.dtype, share, &work.device));
         let update = measured.unwrap_or_else(|| cost::traffic_time(share, &work.device));
-        let update = update.max(across(bytes, copies, work));
+        let update = update.max(across(bytes, copies.sharers, work));
         // Each quantizes all that it holds, in one pass over the new weights.
         let quantized = match bytes.weight_copies {
             0 => 0,
@@ -144,14 +155,14 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
     tail
 }
 
-/// What it takes to read what the optimizer keeps of `bytes`, of which each of `copies` may have a share, from the host's
+/// What it takes to read what the optimizer keeps of `bytes`, of which each of `sharers` may have a share, from the host's
 /// memory; 0 where it lies on the device. It is written there meanwhile: links between host and device carry both ways at once.
-fn across(bytes: &StaticBytes, copies: u64, work: &ModelWork) -> Nanos {
+fn across(bytes: &StaticBytes, sharers: u64, work: &ModelWork) -> Nanos {
     if !work.layout.offload_optimizer {
         return 0;
     }
     let state = bytes.optimizer.saturating_add(bytes.master_weights);
-    let share = if work.layout.zero > 0 { state.div_ceil(copies) } else { state };
+    let share = if work.layout.zero > 0 { state.div_ceil(sharers) } else { state };
     work.device.host_link().time(share)
 }
 
@@ -159,7 +170,7 @@ fn across(bytes: &StaticBytes, copies: u64, work: &ModelWork) -> Nanos {
 /// copies; of what copies share out, each its share.
 pub fn sum_of_two(work: &ModelWork, bytes: Bytes, link: &Link) -> Nanos {
     let layout = &work.layout;
-    let bytes = if layout.zero >= 2 { bytes.div_ceil(layout.copies()) } else { bytes };
+    let bytes = if layout.zero >= 2 { bytes.div_ceil(layout.sharers(layout.copies())) } else { bytes };
     match around(bytes, 2).saturating_mul(2) {
         0 => 0,
         sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
@@ -173,21 +184,19 @@ pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
     bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2))
 }
 
-/// What joins the copies of a rank, and those of its experts. Copies are as far apart as ranks that share matrices are many,
-/// those of an expert as all that a layer's experts are dealt to.
-pub(crate) fn copies_links(work: &ModelWork) -> [Link; 2] {
+/// The copies of a rank, and those of its experts. Copies are as far apart as ranks that share matrices are many, those of an
+/// expert as all that a layer's experts are dealt to; those of a group are neighbours.
+pub(crate) fn copies_of(work: &ModelWork) -> [Copies; 2] {
     let (layout, nodes) = (&work.layout, work.nodes());
     let [tensor, expert] = [layout.form.tensor, layout.form.expert].map(|ways| u64::from(ways.max(1)));
     let dealt = if layout.form.whole_experts { expert } else { tensor.saturating_mul(expert) };
-    [nodes.in_rings(layout.copies(), tensor), nodes.in_rings(layout.expert_copies(), dealt)]
-}
-
-/// Handing `bytes`, of which each of `copies` holds a part, to all of them, in a ring.
-pub(crate) fn gather_time(bytes: Bytes, copies: u64, link: &Link) -> Nanos {
-    if copies <= 1 || bytes == 0 {
-        return 0;
-    }
-    cost::collective_time(around(bytes, copies), link, COLLECTIVE_PER_MILLE)
+    [(layout.copies(), tensor), (layout.expert_copies(), dealt)].map(|(copies, apart)| {
+        let sharers = layout.sharers(copies);
+        let groups = copies.div_ceil(sharers);
+        let (within, between) =
+            (nodes.in_rings(sharers, apart), nodes.in_rings(groups, apart.saturating_mul(sharers)));
+        Copies { sharers, within, groups, between }
+    })
 }
 
 /// What each of `copies` sends so that `bytes` go once around a ring.
@@ -196,31 +205,45 @@ fn around(bytes: Bytes, copies: u64) -> Bytes {
     Bytes::try_from(sent).unwrap_or(Bytes::MAX)
 }
 
-/// In a ring: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less; with ZeRO 3
-/// the reduce-scatter alone. Where each microbatch's gradients are reduced, only the weights are left, gathered once.
-fn reduce(bytes: &StaticBytes, copies: u64, layout: &Layout, link: &Link) -> Nanos {
-    if copies <= 1 {
-        return 0;
+impl Copies {
+    /// In rings: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less; with ZeRO 3
+    /// the reduce-scatter alone. Where each microbatch's gradients are reduced, only the weights are left, gathered once.
+    fn reduce(&self, bytes: &StaticBytes, layout: &Layout) -> Nanos {
+        let gradients = match layout.reduces_gradients() {
+            ReduceGradients::AfterAccumulation => self.gradients_sent(bytes, layout),
+            ReduceGradients::EachMicrobatch => [0; 2],
+        };
+        let weights = match layout.zero {
+            1 | 2 => around(bytes.weights, self.sharers),
+            // Weights are whole, or stay shared out and the next step's jobs gather them.
+            _ => 0,
+        };
+        self.time([gradients[0].saturating_add(weights), gradients[1]])
     }
-    let gradients = match layout.reduces_gradients() {
-        ReduceGradients::AfterAccumulation => gradients_sent(bytes, copies, layout),
-        ReduceGradients::EachMicrobatch => 0,
-    };
-    let weights = match layout.zero {
-        1 | 2 => around(bytes.weights, copies),
-        // Weights are whole, or stay shared out and the next step's jobs gather them.
-        _ => 0,
-    };
-    match gradients.saturating_add(weights) {
-        0 => 0,
-        sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
-    }
-}
 
-/// What each copy sends for the sum of gradients, or for its share of it.
-fn gradients_sent(bytes: &StaticBytes, copies: u64, layout: &Layout) -> Bytes {
-    let once = around(bytes.gradients, copies);
-    if layout.zero == 0 { once.saturating_mul(2) } else { once }
+    /// What each copy sends for the sum of gradients, or for its share of it: within its group, and so that groups sum what
+    /// their members have, to each other.
+    fn gradients_sent(&self, bytes: &StaticBytes, layout: &Layout) -> [Bytes; 2] {
+        let once = around(bytes.gradients, self.sharers);
+        match layout.zero {
+            0 => [once.saturating_mul(2), 0],
+            _ => [once, around(bytes.gradients.div_ceil(self.sharers), self.groups).saturating_mul(2)],
+        }
+    }
+
+    /// Handing `bytes`, of which each of a group holds a part, to all of it.
+    pub fn gather(&self, bytes: Bytes) -> Nanos {
+        self.time([around(bytes, self.sharers), 0])
+    }
+
+    /// Collectives in which a copy sends so much within its group, and between groups.
+    fn time(&self, sent: [Bytes; 2]) -> Nanos {
+        let links = [&self.within, &self.between];
+        let each = sent.iter().zip(links).filter(|(sent, _)| **sent > 0);
+        each.fold(0, |time, (sent, link)| {
+            Nanos::saturating_add(time, cost::collective_time(*sent, link, COLLECTIVE_PER_MILLE))
+        })
+    }
 }
 
 /// The reduction of one microbatch's gradients of a stage that holds `dense` and, of experts, `experts`; 0 where that is
@@ -230,12 +253,9 @@ pub fn reduce_each(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes)
     if layout.reduces_gradients() == ReduceGradients::AfterAccumulation {
         return 0;
     }
-    let time = |bytes: &StaticBytes, copies: u64, link: &Link| match gradients_sent(bytes, copies.max(1), layout) {
-        0 => 0,
-        sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
-    };
-    let [of_dense, of_experts] = &copies_links(work);
-    time(dense, layout.copies(), of_dense).saturating_add(time(experts, layout.expert_copies(), of_experts))
+    let [of_dense, of_experts] = copies_of(work);
+    let time = |copies: Copies, bytes| copies.time(copies.gradients_sent(bytes, layout));
+    time(of_dense, dense).saturating_add(time(of_experts, experts))
 }
 
 /// When the last op of `row` has ended and all reductions that go beside it, each of which takes what `reduces` says of its
@@ -502,6 +522,34 @@ mod tests {
         // all is reduced at the end, and no more than one reduction longer.
         let (at_end, beside) = (of(&after).2.step_ns, of(&each).2.step_ns);
         assert!(at_end <= beside && beside <= at_end + once.iter().max().unwrap(), "{at_end} {beside}");
+    }
+
+    /// Groups of eight neighbours, a node each, hold and gather what eight copies do. Four groups sum their shares besides, by
+    /// the links between nodes: an all-reduce of an eighth of the gradients.
+    #[test]
+    fn groups_of_copies_share_out_and_sum_between_them() {
+        let whole = step("data = 8").1.static_bytes;
+        for zero in 1..=3 {
+            let (work, grouped, _) = step(&format!("data = 32\nzero = {zero}\nshard = 8"));
+            let (_, one, _) = step(&format!("data = 8\nzero = {zero}"));
+            assert_eq!(grouped.static_bytes, one.static_bytes, "zero {zero}");
+            assert_eq!(grouped.statement.stages, one.statement.stages, "zero {zero}");
+            let link = work.nodes().in_rings(4, 8);
+            assert_eq!(link.bytes_per_s, work.node_link.bytes_per_s);
+            for (rank, whole) in whole.iter().enumerate() {
+                let share = whole.gradients.div_ceil(8);
+                let more = cost::collective_time(2 * (3 * share).div_ceil(4), &link, COLLECTIVE_PER_MILLE);
+                let of = |derived: &Derived| [derived.ends.tails[rank].reduce_ns, derived.ends.reduces_ns[rank]];
+                let [at_end, each] = if zero == 1 { [more, 0] } else { [0, more] };
+                let [end_of_one, each_of_one] = of(&one);
+                assert_eq!(of(&grouped), [end_of_one + at_end, each_of_one + each], "zero {zero}, rank {rank}");
+                let optimizer = |derived: &Derived| derived.ends.tails[rank].optimizer_ns;
+                assert_eq!(optimizer(&grouped), optimizer(&one));
+            }
+        }
+        // One group is all of them, and without ZeRO there is nothing to share out.
+        assert_eq!(step("data = 8\nzero = 1\nshard = 8").1, step("data = 8\nzero = 1").1);
+        assert_eq!(step("data = 8\nshard = 4").1, step("data = 8").1);
     }
 
     /// Reductions go one after the other, each after its op: with ops of 10 and reductions of 4, the last ends 4 behind the

@@ -228,6 +228,7 @@ impl Tuned {
             true => FIT.to_string(),
             false => work.layout.form.offload.text(),
         };
+        let shard = |work: &ModelWork| work.layout.shard.map_or_else(|| "all".to_string(), |shard| shard.to_string());
         let partition = |work: &ModelWork| work.layout.partition.name().unwrap_or("by hand").to_string();
         let (form, to) = (&before.layout.form, &after.layout.form);
         let fields = [
@@ -237,6 +238,7 @@ impl Tuned {
             ("parallel.context", old.context.to_string(), new.context.to_string()),
             ("parallel.data", old.data.to_string(), new.data.to_string()),
             ("parallel.zero", before.layout.zero.to_string(), after.layout.zero.to_string()),
+            ("parallel.shard", shard(before), shard(after)),
             ("parallel.expert", old.expert.to_string(), new.expert.to_string()),
             ("parallel.whole_experts", old.whole_experts.to_string(), new.whole_experts.to_string()),
             ("parallel.chunks", before.chunks.to_string(), after.chunks.to_string()),
@@ -521,6 +523,10 @@ impl Tuner {
         layout.zero = degrees.zero;
         if layout.copies() > 1 && !is_kept(Field::Zero) {
             layout.zero = layout.zero.max(1);
+        }
+        // Groups as they are, where copies come out even in them.
+        if !layout.shards_evenly(work.model.variant.experts.is_some()) {
+            layout.shard = None;
         }
         let by_hand = matches!(layout.partition, Partition::ByHand(_));
         let may_fit = !is_kept(Field::Recompute);
@@ -1302,6 +1308,26 @@ mod tests {
         let tight = of(&format!("{} B", least(1) - 1));
         assert_eq!(zeros(&tight), BTreeSet::from([3]));
         assert!(tight.rows()[0].saved().ends_with("; ZeRO 3"), "{}", tight.rows()[0].saved());
+    }
+
+    /// Groups of copies stay as they are where copies come out even in them; else all share out, which is said.
+    #[test]
+    fn groups_of_copies_stay_where_they_come_out_even() {
+        let mut given = tiny("", "1 GiB");
+        let Work::Model(work) = &mut given.work else { panic!("a model") };
+        (work.pipeline, work.layout.data, work.layout.zero, work.layout.shard) = (1, 12, 1, Some(3));
+        let tuner = run(&given, &Question { most: 1000, ..only(&["1f1b"]) });
+        let (even, uneven): (Vec<&Tuned>, Vec<&Tuned>) = tuner.rows().iter().partition(|row| {
+            let copies = row.degrees.data * row.degrees.context;
+            copies.is_multiple_of(3.min(copies))
+        });
+        assert!(even.iter().all(|row| work_of(&row.spec).layout.shard == Some(3)));
+        assert!(even.len() > 3 && uneven.len() > 3, "{} {}", even.len(), uneven.len());
+        for row in uneven {
+            assert_eq!(work_of(&row.spec).layout.shard, None);
+            let says = |change: &Change| (change.field, &*change.from, &*change.to) == ("parallel.shard", "3", "all");
+            assert!(row.changes(&given).iter().any(says), "{:?}", row.degrees);
+        }
     }
 
     /// Who leaves it to the limit what waits in the host's memory gets steps that are at least as fast, and whose specs say it;

@@ -157,6 +157,13 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
     assert!(refusal.to_string().contains("parallel.reduce_gradients = \"after-accumulation\""), "{refusal}");
     shared_out.layout.reduce_gradients = Some(ReduceGradients::AfterAccumulation);
     assert_eq!(refuse(&shared_out), None);
+    // Groups of two of four replicas; two of two are all of them.
+    (shared_out.layout.data, shared_out.layout.shard) = (4, Some(2));
+    let refusal = refuse(&shared_out).expect("replicas in groups");
+    assert_eq!(refusal, Refusal::Shard { shard: 2 });
+    shared_out.layout.data = 2;
+    assert_eq!(refuse(&shared_out), None);
+    shared_out.layout.shard = None;
     // Nothing is reduced where there are no replicas.
     (shared_out.layout.data, shared_out.layout.reduce_gradients) = (1, Some(ReduceGradients::EachMicrobatch));
     assert_eq!(refuse(&shared_out), None);

@@ -44,6 +44,10 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         2 => lines.sharded("optim_grads"),
         _ => lines.sharded("optim_grads_params"),
     }
+    let (copies, sharers) = (work.layout.copies(), work.layout.sharers(work.layout.copies()));
+    if sharers < copies {
+        lines.add("--num-distributed-optimizer-instances", copies / sharers);
+    }
     lines.add(
         "--attention-backend",
         match form.attention {
@@ -211,6 +215,7 @@ mod tests {
                 "parallel.pipeline = 4\nparallel.chunks = 4\nparallel.context = 2\nparallel.tensor = 4\n",
             ),
             ("1f1b", "parallel.pipeline = 1\nparallel.data = 64\nparallel.zero = 3\ntraining.microbatch_size = 2\n"),
+            ("1f1b", "parallel.pipeline = 2\nparallel.data = 16\nparallel.zero = 1\nparallel.shard = 4\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"full\"\ntraining.recompute_first = 2\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"full\"\ntraining.recompute_group = 2\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"feed-forward\"\n"),

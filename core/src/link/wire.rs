@@ -156,6 +156,8 @@ enum WireMore {
     OffloadOptimizer,
     /// Tokens of the whole training.
     Tokens(u64),
+    /// Copies among which weights and what belongs to them are shared out.
+    Shard(u32),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -426,6 +428,7 @@ fn more_of(spec: &Spec) -> Vec<WireMore> {
             more.push(WireMore::OffloadOptimizer);
         }
         more.extend(work.tokens.map(WireMore::Tokens));
+        more.extend(work.layout.shard.map(WireMore::Shard));
         let formats = [
             (work.layout.form.fp8, WireMore::Fp8),
             (work.layout.form.bf16_gradients, WireMore::Bf16Gradients),
@@ -527,6 +530,7 @@ fn add(spec: &mut Spec, more: WireMore) -> Option<()> {
         WireMore::OffloadFits => model(spec, &|work| work.layout.offload_fits = true),
         WireMore::OffloadOptimizer => model(spec, &|work| work.layout.offload_optimizer = true),
         WireMore::Tokens(tokens) => model(spec, &|work| work.tokens = Some(tokens)),
+        WireMore::Shard(shard) => model(spec, &|work| work.layout.shard = Some(shard)),
         WireMore::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
         WireMore::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
         WireMore::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
@@ -830,6 +834,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
         },
         data: wire.data,
         zero: wire.zero,
+        shard: None,
         reduce_gradients: None,
         dispatch: Dispatch::EachCopy,
         bf16_moments: false,

@@ -108,6 +108,9 @@ pub(super) fn choices(work: &ModelWork) -> Vec<Choice> {
             choices.add("parallel.zero", layout.zero, zero, move |work| work.layout.zero = zero);
         }
     }
+    if let Some(shard) = layout.shard.filter(|_| layout.zero > 0 && layout.copies() > 1) {
+        choices.add("parallel.shard", shard, "all", |work| work.layout.shard = None);
+    }
     let each = ReduceGradients::EachMicrobatch;
     if layout.zero >= 2 && layout.copies() > 1 && layout.reduces_gradients() != each {
         let from = layout.reduces_gradients().name();

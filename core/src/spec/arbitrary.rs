@@ -89,6 +89,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                 ("parallel", "async_reduce", json!(dropout)),
                 ("parallel", "data", json!(data)),
                 ("parallel", "zero", json!(zero)),
+                ("parallel", "shard", if data % 2 == 0 { json!([2, data][zero as usize % 2]) } else { json!("all") }),
                 (
                     "parallel",
                     "reduce_gradients",

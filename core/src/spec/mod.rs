@@ -48,6 +48,7 @@
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
 //! | `parallel.async_reduce` | whether the sum of dX over those devices runs [beside the dW matmul](crate::graph::passes::beside) | false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
+//! | `parallel.shard` | among how many neighbours copies do so, data × context, where groups of them hold the same shares (hybrid sharding). Planned, and not run | `all` |
 //! | `parallel.reduce_gradients` | when copies reduce gradients: `after-accumulation`, once a step, or `each-microbatch`, so that what copies share out is never kept whole ([the pass between them](crate::graph::passes::reduce)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
 //! | `parallel.context` | devices that hold parts of every sequence, [two pieces each](crate::graph::SequencePart): twice as many divide it | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
@@ -335,6 +336,9 @@ impl ModelWork {
         }
         if form.async_reduce {
             parallel["async_reduce"] = json!(true);
+        }
+        if let Some(shard) = self.layout.shard {
+            parallel["shard"] = json!(shard);
         }
         if let Some(reduce) = self.layout.reduce_gradients {
             parallel["reduce_gradients"] = json!(reduce.name());

@@ -218,6 +218,7 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let zero = degree("zero", 0, 3, 0);
     let context = degree("context", 1, MAX_DEGREE.into(), 1);
     let expert = degree("expert", 1, MAX_DEGREE.into(), 1);
+    let shard = read_shard(parallel, faults);
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
     let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
     let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
@@ -228,7 +229,21 @@ fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Faul
     let overlap_exchanges = parallel.flag("overlap_exchanges", faults).unwrap_or(false);
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
     let partition = read_partition(parallel, multi_token, faults);
-    Layout { form, data, zero, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
+    Layout { form, data, zero, shard, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
+}
+
+/// A number, or `all`.
+fn read_shard(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<u32> {
+    let value = parallel.get("shard")?;
+    if value.as_str() == Some("all") {
+        return None;
+    }
+    let number = whole(value).or_else(|| value.as_str()?.parse().ok());
+    let shard = number.filter(|shard| (2..=MAX_DEGREE.into()).contains(shard));
+    if shard.is_none() {
+        faults.push(Fault::new(parallel.path("shard"), shown(value), "all, or how many copies, from 2 on"));
+    }
+    shard.map(|shard| shard as u32)
 }
 
 fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {

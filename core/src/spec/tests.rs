@@ -655,3 +655,29 @@ fn what_is_probably_not_meant_is_told() {
         assert_eq!(unlikely(&one).len(), usize::from(tells), "{schedule}");
     }
 }
+
+/// Copies come out even in groups, those of experts too where there are more of them.
+#[test]
+fn copies_are_shared_out_among_groups_that_come_out_even() {
+    let with = |model: &str, parallel: &str| {
+        SHORT.replace("llama-3-8b", model).replace("pipeline = 4", &format!("pipeline = 4\n{parallel}"))
+    };
+    let shard = |parallel: &str| model_work(&with("mixtral-8x7b", parallel)).layout.shard;
+    assert_eq!(shard("data = 16\nzero = 1"), None);
+    assert_eq!(shard("data = 16\nzero = 1\nshard = \"all\""), None);
+    assert_eq!(shard("data = 16\nzero = 1\nexpert = 4\nshard = 8"), Some(8), "of experts there are four copies");
+    assert_eq!(shard("data = 8\nzero = 3\ncontext = 2\nshard = \"16\""), Some(16));
+    for (parallel, says) in [
+        ("data = 8\nzero = 1\nshard = 3", "parallel.shard: found 3, accepted is from 2 on, dividing the 8 copies"),
+        ("data = 8\nzero = 1\nshard = 16", ""),
+        ("data = 24\nzero = 1\nexpert = 2\nshard = 8", "and the 12 copies of experts"),
+        ("data = 8\nzero = 1\nshard = 1", "parallel.shard: found 1, accepted is all, or how many copies, from 2 on"),
+        ("data = 8\nzero = 1\nshard = \"some\"", "parallel.shard: found \"some\""),
+    ] {
+        let said = Spec::read(&with("mixtral-8x7b", parallel));
+        match says {
+            "" => assert!(said.is_ok(), "{parallel}: more than there are is all of them"),
+            says => assert!(faults(&with("mixtral-8x7b", parallel))[0].contains(says), "{said:?}"),
+        }
+    }
+}

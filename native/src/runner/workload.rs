@@ -213,6 +213,15 @@ pub enum Refusal {
         /// The plan's stage of ZeRO.
         zero: u32,
     },
+    /// The optimizer's state shared out in groups of replicas.
+    #[error(
+        "the plan shares out the optimizer's state among groups of {shard} replicas (parallel.shard), and this runner among \
+         all: plan without it"
+    )]
+    Shard {
+        /// Of a group.
+        shard: u32,
+    },
     /// Gradients are reduced for each microbatch.
     #[error(
         "the plan reduces gradients over its replicas for each microbatch (parallel.reduce_gradients = \
@@ -907,6 +916,11 @@ fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     }
     if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.copies() > 1 {
         return Err(Refusal::EachMicrobatch);
+    }
+    if let Some(shard) = work.layout.shard
+        && work.layout.sharers(work.layout.copies()) < work.layout.copies()
+    {
+        return Err(Refusal::Shard { shard });
     }
     if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
         return Err(Refusal::OncePerNode);

@@ -328,6 +328,13 @@ pub const FIELDS: &[Field] = &[
     of("parallel.data", "Copies", Unit::Whole, Group::Split, "Copies of the whole pipeline (data parallel)"),
     of("parallel.zero", "Copies share", Unit::Whole, Group::Split, "What copies share out (ZeRO, arXiv:1910.02054)"),
     of(
+        "parallel.shard",
+        "Among",
+        Unit::Words,
+        Group::Split,
+        "How many copies share it out, of which there are several groups then; empty: all (hybrid sharding)",
+    ),
+    of(
         "parallel.reduce_gradients",
         "Reduce gradients",
         Unit::Text,

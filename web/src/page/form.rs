@@ -138,6 +138,7 @@ fn ModelFields() -> impl IntoView {
                     <Select path="parallel.async_reduce" choices=named(&[("", "waited for"), ("true", "beside dW")]) />
                     <Text path="parallel.data" />
                     <Select path="parallel.zero" choices=named(choices("parallel.zero")) />
+                    <Text path="parallel.shard" />
                     <Select path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <Text path="parallel.expert" />
                     <Select path="parallel.whole_experts" choices=named(choices("parallel.whole_experts")) />

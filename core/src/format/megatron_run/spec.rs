@@ -254,6 +254,11 @@ impl Reader<'_> {
         };
         if data > 1 && zero > 0 {
             parallel["zero"] = json!(zero);
+            let groups = self.whole("num_distributed_optimizer_instances").filter(|groups| *groups > 1);
+            let shard = groups.map(|groups| data * context / groups);
+            if let Some(shard) = shard.filter(|shard| *shard > 1) {
+                parallel["shard"] = json!(shard);
+            }
         }
         let expert = self.whole("expert_model_parallel_size").unwrap_or(1);
         if expert > 1 {

@@ -188,10 +188,10 @@ pub fn reductions(ops: &[GradientOp], microbatches: u64) -> u64 {
     ops.iter().filter(|op| op.reduces_copies()).map(times).fold(0, u64::saturating_add)
 }
 
-/// Bytes that copies save by keeping only their shares of gradients of `whole` bytes: what reducing after accumulation
-/// holds more.
-pub fn extra_bytes(whole: Bytes, copies: u64) -> Bytes {
-    whole - whole.div_ceil(copies.max(1))
+/// Bytes that so many `sharers` save by keeping only their shares of gradients of `whole` bytes: what reducing after
+/// accumulation holds more.
+pub fn extra_bytes(whole: Bytes, sharers: u64) -> Bytes {
+    whole - whole.div_ceil(sharers.max(1))
 }
 
 /// A gradient of a stage.
@@ -212,6 +212,11 @@ impl Gradient {
 
     fn copies(&self, graph: &Graph, layout: &Layout) -> u64 {
         if self.is_of_experts(graph) { layout.expert_copies() } else { layout.copies() }
+    }
+
+    /// Those of them that share it out.
+    fn sharers(&self, graph: &Graph, layout: &Layout) -> u64 {
+        layout.sharers(self.copies(graph, layout))
     }
 }
 
@@ -262,10 +267,10 @@ pub fn account(graph: &Graph, layout: &Layout) -> Option<Account> {
             account.skipped.push(Entry::new(name, gradient.layer, why, 0));
             continue;
         }
-        let copies = gradient.copies(graph, layout);
+        let sharers = gradient.sharers(graph, layout);
         let before = &mut so_far[usize::from(gradient.is_of_experts(graph))];
         let with = before.saturating_add(graph[gradient.accumulator].bytes());
-        let more = if shares_out { extra_bytes(with, copies) - extra_bytes(*before, copies) } else { 0 };
+        let more = if shares_out { extra_bytes(with, sharers) - extra_bytes(*before, sharers) } else { 0 };
         *before = with;
         account.done.push(Entry::new(
             name,
