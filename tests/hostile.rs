@@ -243,7 +243,7 @@ fn a_bad_problem_is_refused_by_the_name_of_its_field() {
         ("/transfer_ns", json!([[0]]), "transfer_ns"),
         ("/transfer_ns", json!(-1), "transfer_ns"),
         ("/static_bytes", json!([1, 2]), "static_bytes"),
-        ("/limit_bytes", json!("80 GB"), "limit_bytes"),
+        ("/limit_bytes", json!("80 apples"), "limit_bytes"),
         ("/limit_bytes", json!([1, 2, 3]), "limit_bytes"),
         ("/placement", json!("zigzag"), "placement"),
         ("/placement", json!([0, 0, 1, 2]), "placement"),
