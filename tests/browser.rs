@@ -738,6 +738,38 @@ fn wrong_input_is_told_at_its_field() {
     assert_eq!(microbatches.property("placeholder"), "", "what stood there is no default");
     assert_eq!(browser.text("[data-test='stray-faults']"), "");
     browser.picture("missing-input.png");
+    // Who has scrolled away, or has folded it in, is brought to it.
+    let focused = "return document.activeElement.dataset.test";
+    for path in ["training.microbatches", "parallel.tensor"] {
+        let input = browser.find(&field(path));
+        if path == "parallel.tensor" {
+            microbatches.fill("8");
+            browser
+                .script("for (const fold of document.querySelectorAll('.spec details')) fold.open = true", json!([]));
+            input.fill("0");
+            browser.until("the fault", || {
+                Some(browser.text("[data-test='fault-parallel.tensor']")).filter(|text| !text.is_empty())
+            });
+            browser.script(
+                "for (const fold of document.querySelectorAll('.spec details')) fold.open = false",
+                json!([]),
+            );
+        }
+        browser.script(
+            "document.querySelector('.spec').scrollTop = 0; scrollTo(0, document.body.scrollHeight)",
+            json!([]),
+        );
+        browser.find("[data-test='to-fault']").click();
+        let is_there = || browser.script(focused, json!([])) == json!(format!("field-{path}"));
+        browser.until("the field of the fault", || is_there().then_some(()));
+        let in_sight = "const place = arguments[0].getBoundingClientRect(); return place.height > 0 && place.top >= 0 && place.bottom <= innerHeight";
+        assert_eq!(input.script_with(in_sight, json!(null)), json!(true), "{path}");
+    }
+    browser.find(&field("parallel.tensor")).fill("1");
+    microbatches.fill("8\u{E003}");
+    browser.until("the fault", || {
+        Some(browser.text("[data-test='fault-training.microbatches']")).filter(|text| !text.is_empty())
+    });
     // What is shown is seen to be of before, and neither saved nor shared for the form's.
     let is_outdated =
         || browser.script("return document.querySelector('main').classList.contains('outdated')", json!([]));
@@ -754,7 +786,6 @@ fn wrong_input_is_told_at_its_field() {
     assert_eq!(in_sight(), json!(true), "a notice is seen wherever one has scrolled to");
     browser.picture("notice.png");
     // Who dismisses it goes on where the focus was before.
-    let focused = "return document.activeElement.dataset.test";
     browser.find(&format!("{notice} button")).click();
     browser.until("the notice to go", || (notices(&browser) == json!(0)).then_some(()));
     assert_eq!(browser.script(focused, json!([])), "copy-link");

@@ -153,6 +153,21 @@ pub fn focus(css: &str) {
     focus_on(found.as_ref());
 }
 
+/// Gives the focus to the first of what `css` names, out of every fold that hides it, and scrolls there.
+pub fn show(css: &str) {
+    let found = window().and_then(|window| window.document()?.query_selector(css).ok().flatten());
+    let Some(found) = found else { return };
+    let around = |element: &Element| element.closest("details").ok().flatten();
+    let mut fold = around(&found);
+    while let Some(details) = fold {
+        let _ = details.set_attribute("open", "");
+        fold = details.parent_element().as_ref().and_then(around);
+    }
+    if let Some(element) = found.dyn_ref::<HtmlElement>() {
+        let _ = element.focus();
+    }
+}
+
 /// The same with an element.
 pub fn focus_on(element: Option<&Element>) {
     if let Some(element) = element.and_then(|element| element.dyn_ref::<HtmlElement>()) {

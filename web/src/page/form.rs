@@ -29,7 +29,7 @@ pub fn SpecForm() -> impl IntoView {
                 <KindButton this=Kind::Model title="Model on a cluster" kind choose test="kind-model" />
                 <KindButton this=Kind::Typed title="Typed costs" kind choose test="kind-typed" />
             </div>
-            <div data-test="stray-faults">{stray}</div>
+            <div data-test="stray-faults" tabindex="-1">{stray}</div>
             {move || match kind.get() {
                 Kind::Model => view! { <ModelFields /> }.into_any(),
                 Kind::Typed => view! { <TypedFields /> }.into_any(),

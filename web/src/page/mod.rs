@@ -21,6 +21,7 @@ mod session;
 mod state;
 mod timeline;
 
+use leptos::either::Either;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 use web_sys::Element;
@@ -70,9 +71,11 @@ fn Page() -> impl IntoView {
             <p class="tagline">"Plan pipeline-parallel training"</p>
             <p class="status" data-test="status" data-state=state>
                 {move || match state() {
-                    "planning" => progress(planner.progress.get()),
-                    "faulty" => FAULTY.to_owned(),
-                    _ => String::new(),
+                    "planning" => Either::Left(progress(planner.progress.get())),
+                    "faulty" => Either::Right(view! {
+                        <button type="button" class="quiet" data-test="to-fault" title="Go to the first of them" on:click=move |_| show_fault(planner)>{FAULTY}</button>
+                    }),
+                    _ => Either::Left(String::new()),
                 }}
             </p>
             <Searching />
@@ -98,6 +101,15 @@ fn Page() -> impl IntoView {
             </main>
         </div>
     }
+}
+
+/// Goes to the first fault of the form: to its field, or to those that are of no field.
+fn show_fault(planner: Planner) {
+    planner.form_open.set(true);
+    // The form may have to open first.
+    browser::next_frame(|| {
+        browser::show(".spec .faulty :is(input, select, textarea), .spec [data-test='stray-faults']:not(:empty)")
+    });
 }
 
 /// How far the comparison has come. The last row is the search for the best.
